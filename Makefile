@@ -1,0 +1,52 @@
+# Every target makes its own .venv the first time; PYTHON chooses the interpreter (3.11 to 3.13).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(shell cksum requirements-dev.lock | cut -d' ' -f1)
+
+.PHONY: help demo test lint types e2e bench gpu-check generate lock clean
+
+help:  ## show the targets
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(STAMP):
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end by itself)
+	$(BIN)/python -m demo $(if $(ONCE),--once)
+
+test: $(STAMP)  ## every test that needs no cluster
+	$(BIN)/python -m pytest -q -n 8 --dist worksteal
+
+lint: $(STAMP)  ## formatting, lint, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: $(STAMP)  ## strict typing
+	$(BIN)/mypy gpuagent standin demo bench tests/e2e
+
+e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 20 minutes)
+	$(BIN)/python tests/e2e/build.py
+	$(BIN)/python -m pytest -q tests/e2e -m e2e --timeout 600 -p no:xdist
+
+bench: $(STAMP)  ## measure, as a table and build/bench.json
+	$(BIN)/python -m bench
+
+gpu-check: $(STAMP)  ## inventory, health watch and one round with the stand-in kubelet on the real driver
+	$(BIN)/python -m bench.gpu_check
+
+generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/
+	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
+
+lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --group dev -o requirements-dev.lock pyproject.toml
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  -c requirements-dev.lock -o requirements.lock pyproject.toml
+
+clean:  ## remove what the targets made in the tree
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,286 @@
+"""The composition root: wires the edges to the core, runs one loop that owns the state, stops everything."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpuagent import __version__
+from gpuagent.allocator import Allocator
+from gpuagent.config import Settings
+from gpuagent.domain import events as ev
+from gpuagent.domain import report
+from gpuagent.domain.mode import Mode
+from gpuagent.domain.offer import deadline
+from gpuagent.domain.pods import PodName
+from gpuagent.domain.snapshot import Snapshot, snapshot
+from gpuagent.domain.state import Announcement, Policy, State
+from gpuagent.domain.step import step
+from gpuagent.http import HttpServer, json_page, text_page
+from gpuagent.isolation import Isolation
+from gpuagent.isolation.none import NoIsolation
+from gpuagent.kubelet.endpoint import Endpoint, Stage, sweep
+from gpuagent.kubelet.feed import Feed
+from gpuagent.kubelet.inotify import DirectoryWatch
+from gpuagent.kubelet.podresources import HoldingsWatch, PodResources
+from gpuagent.kubelet.servicer import Servicer
+from gpuagent.metrics import CONTENT_TYPE, EndpointView, Metrics
+from gpuagent.nvml.watch import NvmlWatch
+from gpuagent.remembered import RememberedMode
+
+if TYPE_CHECKING:
+    from gpuagent.kubeside import KubeSide
+
+log = logging.getLogger(__name__)
+
+FIRST_LIST_WAIT_S = 0.3
+"""How long registration waits for the first look at driver and kubelet's book, so that the first list is full."""
+BEAT_S = 5.0
+STALL_S = 30.0
+WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
+
+
+class Agent:
+    """The per-node agent. `start()` returns at once; `stop()` ends within two seconds."""
+
+    def __init__(self, settings: Settings, *, isolation: Isolation | None = None) -> None:
+        self._settings = settings
+        self._isolation = isolation or NoIsolation()
+        self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
+        self._clock = time.monotonic
+        self._remembered = RememberedMode(settings.state_dir)
+        remembered = None if settings.mode else self._remembered.load()
+        self._saved_mode = remembered
+        self._state = State(
+            policy=Policy(
+                resources=settings.resources,
+                unit=settings.memory_unit,
+                max_pods_per_gpu=settings.max_pods_per_gpu,
+                forced_mode=settings.mode,
+                allow_unisolated=settings.allow_unisolated,
+                driver=self._isolation.name,
+                isolates=self._isolation.isolates,
+            ),
+            mode=settings.mode or remembered or Mode.DEFAULT,
+            lists=dict.fromkeys(settings.resources.names, ()),
+        )
+        self._snapshot: Snapshot | None = None
+        self._beat_at = self._clock()
+        self._first_look = threading.Event()
+        self.metrics = Metrics()
+        plugins = settings.kubelet_dir / "device-plugins"
+        self._pod_resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
+        self._holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock)
+        self.allocator = Allocator(
+            clock=self._clock,
+            post=self.post,
+            book=self._holdings,
+            isolation=self._isolation,
+            strategy=settings.device_strategy,
+            say=self._say,
+        )
+        self._feeds = {name: Feed() for name in settings.resources.names}
+        self._endpoints = {
+            name: Endpoint(name, plugins, self._servicer_maker(name), self._endpoint_changed)
+            for name in settings.resources.names
+        }
+        self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
+        self._plugins = plugins
+        self._nvml = NvmlWatch(self.post, clock=self._clock)
+        self._kube: KubeSide | None = None
+        self._http: HttpServer | None = None
+        self._threads = [
+            threading.Thread(target=self._loop, name="loop", daemon=True),
+            threading.Thread(target=self._start_endpoints, name="start", daemon=True),
+        ]
+        self._stopping = threading.Event()
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every part. Raises OSError if the HTTP address is taken."""
+        settings = self._settings
+        log.info("gpuagent starts", extra={"version": __version__, "node": settings.node_name, "mode": self._state.mode})
+        if settings.http_address:
+            self._http = HttpServer(
+                settings.http_address,
+                {
+                    "/metrics": lambda: (True, CONTENT_TYPE, self.metrics.page()),
+                    "/healthz": text_page(self.unhealthy_because),
+                    "/readyz": text_page(self.unready_because),
+                    "/status": json_page(self.status),
+                },
+            )
+            self._http.start()
+        self.metrics.show(lambda: self._state, self._endpoint_views, lambda: self._nvml.health_watch_up)
+        for thread in self._threads:
+            thread.start()
+        self._nvml.start()
+        self._holdings.start()
+        if settings.uses_api_server:
+            from gpuagent.kubeside import KubeSide  # noqa: PLC0415 (its library takes 0.3 s to import)
+
+            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post)
+            self._kube.start()
+
+    def stop(self) -> None:
+        """End streams, servers, threads; no empty list is sent: running pods and amounts stay as they are."""
+        self._stopping.set()
+        self._directory_watch.stop()
+        for endpoint in self._endpoints.values():
+            endpoint.begin_stop()
+        for endpoint in self._endpoints.values():
+            endpoint.join(1.5)
+        self._holdings.stop()
+        self._nvml.stop()
+        if self._kube:
+            self._kube.stop()
+        if self._http:
+            self._http.stop()
+        self._events.put(None)
+        self._pod_resources.close()
+        log.info("gpuagent ended")
+
+    def _start_endpoints(self) -> None:
+        for path in sweep(self._plugins):
+            log.info("removed a socket of a former run", extra={"path": str(path)})
+        self._first_look.wait(FIRST_LIST_WAIT_S)
+        if self._stopping.is_set():
+            return
+        for endpoint in self._endpoints.values():
+            endpoint.start()
+        self._directory_watch.start()
+
+    # -- the loop: the only place where the state changes --------------------------------------------------------
+
+    def post(self, event: ev.Event) -> None:
+        """Tell the core something; from any thread, never blocks."""
+        self._events.put(event)
+
+    def _loop(self) -> None:
+        self._publish(self._state)
+        while True:
+            due = deadline(self._state)
+            timeout = BEAT_S if due is None else max(0.0, min(BEAT_S, due - self._clock()))
+            try:
+                event = self._events.get(timeout=timeout)
+            except queue.Empty:
+                event = ev.Tick(self._clock())
+            if event is None:
+                return
+            self._beat_at = self._clock()
+            try:
+                self._take(event)
+            except Exception:
+                log.exception("the core failed on an event", extra={"event_type": type(event).__name__})
+
+    def _take(self, event: ev.Event) -> None:
+        before = self._state
+        after, news = step(before, event)
+        self._state = after
+        if isinstance(event, (ev.AllocateBegan, ev.AllocateEnded)) and after.lists is before.lists:
+            return  # kubelet is waiting for an answer: nothing that could be put off
+        self._publish(after)
+        if after.gpus and after.holdings is not None:
+            self._first_look.set()
+        if after.mode is not self._saved_mode and not self._settings.mode and after.node is not None:
+            self._saved_mode = after.mode
+            self._remembered.save(after.mode)
+        for announcement in news:
+            self._announce(announcement)
+        if self._kube:
+            if isinstance(event, ev.NodeSeen):
+                self._kube.observe(event.node)
+            self._kube.desire(after)
+        self._follow_holdings(before, after)
+
+    def _publish(self, state: State) -> None:
+        self._snapshot = snapshot(state, self._snapshot)
+        self.allocator.publish(self._snapshot)
+        for name, blocks in state.lists.items():
+            if self._feeds[name].publish(blocks):
+                counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
+                log.info("advertised", extra={"resource": name, **counts})
+
+    def _follow_holdings(self, before: State, after: State) -> None:
+        waits = report.switch(after).phase != "steady"
+        self._holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
+        pods_left = len(after.pods) < len(before.pods) or sum(p.ended for p in after.pods) > sum(
+            p.ended for p in before.pods
+        )
+        if pods_left or (after.unaudited and after.cleared_at != before.cleared_at):
+            self._holdings.refresh()
+
+    def _announce(self, announcement: Announcement) -> None:
+        level = logging.WARNING if announcement.warning else logging.INFO
+        log.log(level, "%s", announcement.reason, extra={"text": announcement.message})
+        if self._kube:
+            kind = "Warning" if announcement.warning else "Normal"
+            self._kube.event(None, kind, announcement.reason, announcement.message)
+
+    def _say(self, pod: PodName | None, reason: str, message: str) -> None:
+        if self._kube:
+            self._kube.event(pod, "Warning", reason, message)
+
+    # -- what the edges ask for ------------------------------------------------------------------------------------
+
+    def _servicer_maker(self, resource: str) -> Callable[[Callable[[], None]], Servicer]:
+        return lambda streams_changed: Servicer(
+            resource, self._feeds[resource], self.allocator, self.metrics, streams_changed
+        )
+
+    def _wait_idle(self, timeout_s: float) -> bool:
+        return self.allocator.wait_idle(timeout_s)
+
+    def _endpoint_changed(self, endpoint: Endpoint) -> None:
+        if endpoint.stage is Stage.CONNECTED:
+            self._holdings.refresh()
+
+    def _nudge_endpoints(self) -> None:
+        for endpoint in self._endpoints.values():
+            endpoint.nudge()
+
+    # -- what people and probes see ----------------------------------------------------------------------------------
+
+    def _endpoint_views(self) -> Mapping[str, EndpointView]:
+        return {
+            name: EndpointView(
+                stage=endpoint.stage.value,
+                registered=endpoint.stage is Stage.CONNECTED,
+                registrations=endpoint.registrations,
+                list_bytes=self._feeds[name].encoded_bytes,
+                problem=endpoint.problem,
+            )
+            for name, endpoint in self._endpoints.items()
+        }
+
+    def unhealthy_because(self) -> str | None:
+        """Why the agent should be restarted, or None."""
+        silent = self._clock() - self._beat_at
+        return f"the agent's loop has not turned for {silent:.0f} s" if silent > STALL_S else None
+
+    def unready_because(self) -> str | None:
+        """Why the node cannot serve GPUs now, or None."""
+        state = self._state
+        waiting = [f"{n}: {e.problem or e.stage.value}" for n, e in self._endpoints.items() if e.stage is not Stage.CONNECTED]
+        reasons = [state.driver_problem and f"NVIDIA driver: {state.driver_problem}", *waiting]
+        if state.holdings is None:
+            reasons.append(f"kubelet's pod-resources API: {state.holdings_problem or 'not read yet'}")
+        if self._settings.mode is None and state.node is None and self._saved_mode is None:
+            reasons.append(state.node_problem or "node label not read yet")
+        return "; ".join(reason for reason in reasons if reason) or None
+
+    def status(self) -> dict[str, Any]:
+        """The status page: the core's report, with each resource's registration."""
+        page = report.status(self._state)
+        for name, view in self._endpoint_views().items():
+            page["resources"].setdefault(name, {"healthy": 0, "unhealthy": 0}).update(
+                stage=view.stage, registered=view.registered, list_bytes=view.list_bytes, problem=view.problem
+            )
+        return {"version": __version__, "node": self._settings.node_name, **page}
+
+    @property
+    def http_port(self) -> int | None:
+        return self._http.port if self._http else None

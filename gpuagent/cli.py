@@ -1,0 +1,137 @@
+"""The command line: `gpuagent run`, `gpuagent status`, `gpuagent simulate`."""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuagent import __version__, config, log
+from gpuagent.config import ConfigError, Settings
+
+DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code: 0 well, 1 the command failed, 2 a mistake in flags or settings."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        code: int = options.command(options)
+    except ConfigError as err:
+        print(f"gpuagent: {err}", file=sys.stderr)
+        return 2
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpuagent", description="The per-node GPU agent for Kubernetes.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"gpuagent {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    running = commands.add_parser(
+        "run",
+        help="run the agent on this node",
+        description="Discover GPUs, advertise them to kubelet as the node label says, and serve allocations.",
+        epilog="Every flag has its twin in the environment (in brackets) and in the --config file; flags win.",
+        allow_abbrev=False,
+    )
+    config.add_flags(running)
+    running.add_argument("--dry-run", action="store_true", help="print what would be advertised, and exit")
+    running.set_defaults(command=_run)
+
+    status = commands.add_parser("status", help="show what the agent on this node does", allow_abbrev=False)
+    status.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
+    status.add_argument("--url", default=os.environ.get("GPUAGENT_URL", DEFAULT_STATUS_URL), metavar="URL",
+                        help=f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})")
+    status.set_defaults(command=_status)
+
+    simulate = commands.add_parser(
+        "simulate",
+        help="inject a fault into an agent that runs with --simulate",
+        description='Example: gpuagent simulate \'{"fault": "xid", "gpu": 0, "code": 79}\'',
+        allow_abbrev=False,
+    )
+    simulate.add_argument("fault", help="the fault as JSON")
+    simulate.add_argument("--state-dir", type=Path, default=Path("/var/lib/gpuagent"), help="the agent's state dir")
+    simulate.set_defaults(command=_simulate)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = config.load(vars(options), os.environ)
+    log.setup(settings.log_format, settings.log_level)
+    _simulated(settings)
+    if options.dry_run:
+        from gpuagent.dryrun import dry_run  # noqa: PLC0415 (only this command needs it)
+
+        return dry_run(settings)
+    from gpuagent.app import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    agent = Agent(settings)
+    try:
+        agent.start()
+    except OSError as err:
+        host, port = settings.http_address or ("", 0)
+        raise ConfigError(f"cannot listen on --http-address {host}:{port}: {err.strerror}") from err
+    stop.wait()
+    agent.stop()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)  # a thread that hangs in the driver must not keep the process
+
+
+def _simulated(settings: Settings) -> None:
+    if not settings.simulate:
+        return
+    from gpuagent.nvml import boxes, simulated  # noqa: PLC0415 (only for simulation)
+
+    try:
+        simulator = simulated.install(boxes.load(settings.simulate))
+    except boxes.BoxError as err:
+        raise ConfigError(f"--simulate: {err}") from err
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    simulator.listen(settings.state_dir / "simulator.sock")
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from gpuagent.nvml.simulated import inject  # noqa: PLC0415 (only for simulation)
+
+    path = options.state_dir / "simulator.sock"
+    try:
+        print(json.dumps(inject(path, json.loads(options.fault))))
+    except ValueError as err:
+        raise ConfigError(f"not a fault: {err}") from err
+    except OSError as err:
+        print(f"gpuagent: no simulated agent answers at {path}: {err.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    try:
+        with urllib.request.urlopen(f"{options.url}/status", timeout=5) as answer:  # noqa: S310 (the operator's URL)
+            page: dict[str, Any] = json.load(answer)
+    except (OSError, ValueError) as err:
+        reason = err.reason if isinstance(err, urllib.error.URLError) else err
+        print(f"gpuagent: no agent answers at {options.url}: {reason}", file=sys.stderr)
+        return 1
+    if options.output == "json":
+        print(json.dumps(page, indent=2))
+    else:
+        from gpuagent.table import render  # noqa: PLC0415 (only this command needs it)
+
+        print(render(page))
+    return 0

@@ -1,0 +1,236 @@
+"""Settings: one table; a flag beats the environment, which beats the file, which beats the default."""
+
+import argparse
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gpuagent.domain.grant import DeviceStrategy
+from gpuagent.domain.mode import Mode, Resources
+from gpuagent.domain.units import MemoryUnit
+
+
+class ConfigError(Exception):
+    """A setting that an operator has to mend; the agent does not start."""
+
+
+def _path(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute():
+        msg = f"{text!r} is not an absolute path"
+        raise ValueError(msg)
+    return path
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        msg = f"{text!r} is not a whole number of 1 or more"
+        raise ValueError(msg)
+    return int(text)
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    if text in {"", "off"}:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        msg = f"{text!r} is not HOST:PORT, :PORT or off"
+        raise ValueError(msg)
+    return host.strip("[]"), int(port)
+
+
+def _switch(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        msg = f"{text!r} is neither true nor false"
+        raise ValueError(msg)
+    return known[text.lower()]
+
+
+def _mode(text: str) -> Mode:
+    return Mode(_one_of(*Mode)(text))
+
+
+def _resource(text: str) -> str | None:
+    """Kubelet's rule for an extended resource's name, in short."""
+    domain, slash, name = text.partition("/")
+    plain = all(c.isalnum() or c in "-_." for c in domain + name)
+    if not text:
+        return None
+    if not (domain and slash and name and plain) or "kubernetes.io" in domain or domain.startswith("requests."):
+        msg = f"{text!r} is not a resource name such as nvidia.com/gpu"
+        raise ValueError(msg)
+    if domain == "aliyun.com":
+        msg = f"{text!r} is one of the agent's own resources; name another, such as nvidia.com/gpu"
+        raise ValueError(msg)
+    return text
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in known:
+            msg = f"{text!r} is not one of {', '.join(known)}"
+            raise ValueError(msg)
+        return text
+
+    return parse
+
+
+def _setting(
+    default: Any,  # noqa: ANN401
+    parse: Callable[[str], Any],
+    text: str,
+    *,
+    metavar: str = "",
+    env: str = "",
+) -> Any:  # noqa: ANN401 (a field of any type)
+    return field(default=default, metadata={"parse": parse, "help": text, "metavar": metavar, "env": env})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting of `gpuagent run`. Field `x_y` is flag `--x-y`, environment `GPUAGENT_X_Y`, file key `x-y`."""
+
+    node_name: str = _setting("", str, "name of this node", metavar="NAME", env="NODE_NAME")
+    kubeconfig: Path | None = _setting(None, _path, "file to reach the API server with (default: in-cluster)")
+    kubelet_dir: Path = _setting(
+        Path("/var/lib/kubelet"), _path, "kubelet's directory: device-plugins and pod-resources are below it"
+    )
+    state_dir: Path = _setting(Path("/var/lib/gpuagent"), _path, "where the last mode in force is remembered")
+    simulate: str = _setting("", str, "use a simulated box instead of the NVIDIA driver", metavar="BOX")
+    mode: Mode | None = _setting(
+        None, _mode, "force a mode whatever the node label says; needs no API server", metavar="MODE"
+    )
+    memory_unit: MemoryUnit = _setting(
+        MemoryUnit(), MemoryUnit.parse, "what one unit of aliyun.com/gpu-mem is: GiB, 2GiB, 256MiB", metavar="UNIT"
+    )
+    max_pods_per_gpu: int = _setting(20, _count, "most pods that may share one GPU", metavar="N")
+    isolation: str = _setting("auto", _one_of("auto", "none"), "isolation driver: auto or none", metavar="DRIVER")
+    allow_unisolated: bool = _setting(
+        False, _switch, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
+    )
+    exclusive_resource: str | None = _setting(
+        None,
+        _resource,
+        "serve mode default under this resource, such as nvidia.com/gpu (default: leave it to NVIDIA's plugin)",
+        metavar="NAME",
+    )
+    device_strategy: DeviceStrategy = _setting(
+        DeviceStrategy.DEVICE_NODES,
+        lambda text: DeviceStrategy(_one_of(*DeviceStrategy)(text)),
+        "how containers get at a GPU: device-nodes or cdi",
+        metavar="HOW",
+    )
+    http_address: tuple[str, int] | None = _setting(
+        ("", 9445), _address, "address of /metrics, /healthz, /readyz and /status; off for none", metavar="HOST:PORT"
+    )
+    log_format: str = _setting("text", _one_of("text", "json"), "log lines for people (text) or machines (json)")
+    log_level: str = _setting(
+        "info", _one_of("debug", "info", "warning", "error"), "least severity that is logged", metavar="LEVEL"
+    )
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.exclusive_resource)
+
+    @property
+    def uses_api_server(self) -> bool:
+        """Without a forced mode the node label decides; with one, an API server is used where one is named."""
+        return self.mode is None or self.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` one flag a setting, and `--config`."""
+    for setting in fields(Settings):
+        flag, meta = f"--{_key(setting.name)}", setting.metadata
+        env = " or ".join(name for name in (_env(setting.name), meta["env"]) if name)
+        is_switch = meta["parse"] is _switch
+        parser.add_argument(
+            flag,
+            dest=setting.name,
+            metavar=meta["metavar"] or setting.name.rpartition("_")[2].upper(),
+            nargs="?" if is_switch else None,
+            const="true" if is_switch else None,
+            help=f"{meta['help']}{_default(setting.default)} [{env}]",
+        )
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings by flag name [GPUAGENT_CONFIG]")
+
+
+def _default(value: object) -> str:
+    if value in (None, "", False):
+        return ""
+    shown = ":".join(map(str, value)) if isinstance(value, tuple) else value
+    return f" (default: {shown})"
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _env(name: str) -> str:
+    return f"GPUAGENT_{name.upper()}"
+
+
+def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
+    """Settings from parsed flags (by field name, and ``config``), environment and file.
+
+    Raises:
+        ConfigError: names the setting, where it came from and what is wrong with it.
+    """
+    config = flags.get("config") or env.get("GPUAGENT_CONFIG")
+    file = _read(Path(config)) if config else {}
+    unknown = sorted(file.keys() - {_key(setting.name) for setting in fields(Settings)})
+    if unknown:
+        msg = f"{config}: unknown setting {', '.join(unknown)}"
+        raise ConfigError(msg)
+    # Kubernetes itself sets GPUAGENT_SERVICE_* and GPUAGENT_PORT* for a Service that is named gpuagent.
+    foreign = ("GPUAGENT_SERVICE_", "GPUAGENT_PORT")
+    ours = (name for name in env if name.startswith("GPUAGENT_") and not name.startswith(foreign))
+    unknown = sorted(name for name in ours if name not in _KNOWN_ENV)
+    if unknown:
+        msg = f"environment: unknown setting {', '.join(unknown)}"
+        raise ConfigError(msg)
+    values = {}
+    for setting in fields(Settings):
+        sources = [
+            (f"--{_key(setting.name)}", flags.get(setting.name)),
+            (_env(setting.name), env.get(_env(setting.name))),
+            (f"{config}: {_key(setting.name)}", file.get(_key(setting.name))),
+            (setting.metadata["env"], env.get(setting.metadata["env"])),
+        ]
+        source, text = next(((s, t) for s, t in sources if t is not None), ("", None))
+        if text is not None:
+            try:
+                values[setting.name] = setting.metadata["parse"](text)
+            except ValueError as err:
+                msg = f"{source}: {err}"
+                raise ConfigError(msg) from err
+    settings = Settings(**values)
+    if not settings.node_name and settings.mode is None:
+        msg = "--node-name (or NODE_NAME) is needed to read the node's label; or force a mode with --mode"
+        raise ConfigError(msg)
+    return settings
+
+
+_KNOWN_ENV = {_env(setting.name) for setting in fields(Settings)} | {"GPUAGENT_CONFIG"}
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        with path.open("rb") as file:
+            data = tomllib.load(file)
+    except OSError as err:
+        msg = f"cannot read {path}: {err.strerror}"
+        raise ConfigError(msg) from err
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+        msg = f"{path} is not TOML: {err}"
+        raise ConfigError(msg) from err
+    for key, value in data.items():
+        if not isinstance(value, (str, int, bool)):
+            msg = f"{path}: {key} is neither a text nor a number nor true or false"
+            raise ConfigError(msg)
+    return {key: str(value) for key, value in data.items()}
+

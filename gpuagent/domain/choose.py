@@ -1,0 +1,154 @@
+"""Which device ids a request should get: one GPU for a share, by binpack or spread; lowest index for whole GPUs."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Placement
+from gpuagent.domain.units import parse_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question of kubelet's, with what is known besides.
+
+    Attributes:
+        resource: name, for messages.
+        unit: what one unit is, for messages: ``GiB``, ``%``; empty for whole GPUs.
+        size: ids wanted in all, `must_include` among them.
+        free: GPU UUID to the ids kubelet offers there.
+        must_include: ids that kubelet has fixed already.
+        order: GPU UUID to NVML index, for every GPU of the node.
+        doubtful: offered ids that somebody may still hold.
+        gpu_count: over how many GPUs to spread, evenly.
+        room: units the pod will want on that GPU later.
+        pinned: UUIDs of GPUs preferred before all others.
+        short: UUIDs of GPUs that seem to lack the other resource this container asks for.
+        only: UUIDs the choice is limited to; None for no limit.
+        full: UUIDs of GPUs that have as many pods as they may have.
+        max_pods: the cap behind `full`, for messages.
+        asker: who asks, for messages.
+    """
+
+    resource: str
+    size: int
+    free: Mapping[str, Collection[str]]
+    order: Mapping[str, int]
+    unit: str = ""
+    must_include: Collection[str] = ()
+    placement: Placement = Placement.BINPACK
+    doubtful: Collection[str] = ()
+    gpu_count: int = 1
+    room: int = 0
+    pinned: Collection[str] = ()
+    short: Collection[str] = ()
+    only: Collection[str] | None = None
+    full: Collection[str] = ()
+    max_pods: int = 0
+    asker: str = "this container"
+
+
+def choose_whole(request: Request) -> tuple[str, ...]:
+    """Ids of whole GPUs: what must be included, then doubt-free ones, then by lowest index."""
+    by_id = {device_id: uuid for uuid, ids in request.free.items() for device_id in ids}
+    ranked = sorted(
+        by_id,
+        key=lambda device_id: (
+            device_id not in request.must_include,
+            device_id in request.doubtful,
+            request.order[by_id[device_id]],
+        ),
+    )
+    if len(ranked) < request.size:
+        text = f"{request.resource}: {request.asker} asks for {request.size} GPUs, {len(ranked)} are free"
+        raise Refusal(Reason.NOT_ENOUGH, text)
+    return tuple(ranked[: request.size])
+
+
+def choose_share(request: Request) -> tuple[str, ...]:
+    """Ids of a share: all on one GPU, or evenly over `gpu_count` of them.
+
+    Raises:
+        Refusal: no GPU, or not that many, can take it; the text says what is free where.
+    """
+    fixed = _by_gpu(request)
+    each = request.size // request.gpu_count
+    fits = [
+        uuid
+        for uuid, ids in request.free.items()
+        if len(ids) >= each
+        and len(fixed.get(uuid, ())) <= each
+        and (request.only is None or uuid in request.only)
+        and (uuid not in request.full or uuid in fixed)
+    ]
+    if len(fits) < request.gpu_count or not fixed.keys() <= set(fits) or len(fixed) > request.gpu_count:
+        raise _refusal(request, fixed, each)
+    ranked = sorted(fits, key=lambda uuid: (uuid not in fixed, *_rank(request, uuid, each)))
+    chosen = ranked[: request.gpu_count]
+    return tuple(device_id for uuid in chosen for device_id in _take(request, uuid, each, fixed.get(uuid, ())))
+
+
+def _by_gpu(request: Request) -> dict[str, list[str]]:
+    if not request.must_include:
+        return {}
+    by_id = {device_id: uuid for uuid, ids in request.free.items() for device_id in ids}
+    fixed: dict[str, list[str]] = defaultdict(list)
+    for device_id in request.must_include:
+        fixed[by_id[device_id]].append(device_id)
+    return fixed
+
+
+def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, int, int]:
+    """Best first: pinned, not short, enough ids nobody may hold, room for the pod's next containers, placement."""
+    free = len(request.free[uuid])
+    doubtful = len(request.doubtful) and sum(device_id in request.doubtful for device_id in request.free[uuid])
+    return (
+        uuid not in request.pinned,
+        uuid in request.short,
+        free - doubtful < each,
+        free < request.room,
+        free if request.placement is Placement.BINPACK else -free,
+        request.order[uuid],
+    )
+
+
+def _take(request: Request, uuid: str, count: int, fixed: Collection[str]) -> list[str]:
+    def rank(device_id: str) -> tuple[bool, bool, int]:
+        unit = parse_id(device_id)
+        return device_id not in fixed, device_id in request.doubtful, unit.n if unit else 0
+
+    return sorted(request.free[uuid], key=rank)[:count]
+
+
+def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:
+    free = {uuid: len(ids) for uuid, ids in request.free.items()}
+    total = sum(free.values())
+    unit = f" {request.unit}" if request.unit else ""
+    lead = f"{request.resource}: {request.asker} asks for {request.size}{unit}"
+    if request.gpu_count > 1:
+        lead += f" over {request.gpu_count} GPUs ({each} on each)"
+    where = ", ".join(f"GPU {request.order[u]}: {n}" for u, n in sorted(free.items(), key=lambda x: request.order[x[0]]))
+    where = f"free: {where or 'nothing'}"
+    if len(fixed) > request.gpu_count:
+        gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
+        text = f"{lead}, and kubelet reuses units of {gpus} from an init container; one share stays on one GPU"
+        return Refusal(Reason.SPANS_GPUS, f"{text} ({where})")
+    roomy = [uuid for uuid, count in free.items() if count >= each]
+    if request.only is not None and not any(uuid in request.only for uuid in roomy):
+        gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in request.only)
+        text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
+        return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
+    if any(uuid in request.full for uuid in roomy) and len(roomy) >= request.gpu_count:
+        text = f"{lead}; every GPU with that much free has {request.max_pods} pods already, the most allowed"
+        return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
+    if total < request.size:
+        return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
+    largest = max(free.values(), default=0)
+    text = (
+        f"{lead}; the node has {total} free but no single GPU has that much ({where}). Ask for {largest} or less, "
+        f"or spread over several GPUs with the pod label {GPU_COUNT_LABEL}"
+    )
+    if request.gpu_count > 1:
+        text = f"{lead}; {len(roomy)} GPUs have that much free ({where})"
+    return Refusal(Reason.NO_SINGLE_GPU, text)

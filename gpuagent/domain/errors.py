@@ -1,0 +1,31 @@
+"""Refusals: answers to kubelet that say no, aloud and with a reason."""
+
+import enum
+
+
+class Reason(enum.StrEnum):
+    """Why a request was refused; label value of the refusals metric."""
+
+    EMPTY_REQUEST = "empty_request"
+    UNKNOWN_DEVICE = "unknown_device"
+    NOT_OFFERED = "not_offered"
+    MIXED_RESOURCES = "mixed_resources"
+    SPANS_GPUS = "spans_gpus"
+    NO_SINGLE_GPU = "no_single_gpu"
+    TOO_MANY_PODS = "too_many_pods"
+    NOT_ENOUGH = "not_enough"
+    GPU_COUNT = "gpu_count"
+    PAIR_APART = "pair_apart"
+    STILL_HELD = "still_held"
+    NOT_READY = "not_ready"
+    ISOLATION = "isolation"
+    INTERNAL = "internal"
+
+
+class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of the agent)
+    """A request that cannot be honoured. `message` reaches the user through `kubectl describe pod`."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message

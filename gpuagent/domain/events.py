@@ -1,0 +1,121 @@
+"""What the edges tell the core. Every event carries when it happened: ``at``, monotonic seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gpuagent.domain.gpu import Inventory
+from gpuagent.domain.pods import Holding
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryRead:
+    """The driver answered; ``inventory`` replaces the former one."""
+
+    inventory: Inventory
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DriverUnavailable:
+    """The driver is not there, does not answer, or a call to it hangs. What was known stays known."""
+
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class XidRaised:
+    """The driver reported an XID. ``uuid`` is None when the event could not be tied to a GPU."""
+
+    uuid: str | None
+    xid: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLost:
+    """A GPU that was read before does not answer any more."""
+
+    uuid: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """The API server's current Node object, decoded JSON."""
+
+    node: Mapping[str, Any] = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PodsSeen:
+    """Every pod bound to this node as the API server has them now, decoded JSON of Pod objects."""
+
+    pods: tuple[Mapping[str, Any], ...] = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ApiUnavailable:
+    """The API server cannot be used: unreachable, silent, or it refuses (RBAC). What was known stays known."""
+
+    reason: str
+    at: float
+    what: Literal["node", "pods"] = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingsRead:
+    """Kubelet's book of what containers hold, read by a call that began at `started_at`."""
+
+    holdings: tuple[Holding, ...]
+    started_at: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingsUnavailable:
+    """Kubelet's pod-resources API did not answer. What was known stays known."""
+
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateBegan:
+    """Kubelet asked for devices; until the answer is out no device may vanish from a list."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateEnded:
+    """The answer of one Allocate is out."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: a deadline of the core is due."""
+
+    at: float
+
+
+Event = (
+    InventoryRead
+    | DriverUnavailable
+    | XidRaised
+    | GpuLost
+    | NodeSeen
+    | PodsSeen
+    | ApiUnavailable
+    | HoldingsRead
+    | HoldingsUnavailable
+    | AllocateBegan
+    | AllocateEnded
+    | Tick
+)

@@ -1,0 +1,106 @@
+"""What a container receives for the device ids kubelet chose: environment, device nodes, CDI names."""
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.mode import Kind
+from gpuagent.domain.snapshot import Snapshot
+from gpuagent.domain.units import parse_id, units_of
+
+CONTROL_NODES = (
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+)
+
+
+class DeviceStrategy(enum.StrEnum):
+    """How a container gets at its GPUs."""
+
+    DEVICE_NODES = "device-nodes"
+    CDI = "cdi"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A path of the node made visible in the container."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A container's share. `units` are those of `resource` on each of `gpus` (equal on all of them)."""
+
+    resource: str
+    kind: Kind
+    gpus: tuple[Gpu, ...]
+    units: int
+    env: Mapping[str, str]
+    device_nodes: tuple[str, ...] = ()
+    cdi_names: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def locate(resource: str, ids: Iterable[str], snapshot: Snapshot) -> tuple[Kind, dict[str, int]]:
+    """Kind of unit and units by GPU UUID (in index order) of the ids of one request.
+
+    Raises:
+        Refusal: no ids, ids that are not of this node, ids of another resource, or more than one kind.
+    """
+    ids = tuple(ids)
+    if not ids:
+        raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: the request names no device")
+    counts = Counter(snapshot.units.get(device_id) or _unlisted(resource, device_id, snapshot) for device_id in ids)
+    kinds = {Kind(device_id.split("-", 2)[1]) for device_id in ids}
+    if len(kinds) > 1 or snapshot.policy.resources.of(next(iter(kinds))) != resource:
+        names = ", ".join(sorted(snapshot.policy.resources.of(kind) or "no resource" for kind in kinds))
+        raise Refusal(Reason.MIXED_RESOURCES, f"{resource}: the request names devices of {names}")
+    return kinds.pop(), {uuid: counts[uuid] for uuid in sorted(counts, key=lambda uuid: snapshot.gpus[uuid].index)}
+
+
+def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
+    """GPU UUID of an id that is not advertised now, as after a mode switch, but is one of this node's."""
+    unit = parse_id(device_id)
+    gpu = snapshot.gpu_by_key.get(unit.gpu_key) if unit else None
+    if unit is None or gpu is None or unit.n >= units_of(gpu, unit.kind, snapshot.policy.unit):
+        raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {device_id!r} does not exist on this node")
+    return gpu.uuid
+
+
+def grant(
+    resource: str, kind: Kind, counts: Mapping[str, int], snapshot: Snapshot, strategy: DeviceStrategy
+) -> Grant:
+    """The share that goes with `counts` units by GPU UUID. The same counts always give the same grant."""
+    gpus = tuple(snapshot.gpus[uuid] for uuid in counts)
+    units = next(iter(counts.values()))
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+    if kind.is_memory:
+        env |= {
+            "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(gpu.minor) for gpu in gpus),
+            "ALIYUN_COM_GPU_MEM_DEV": ",".join(
+                dict.fromkeys(str(units_of(gpu, kind, snapshot.policy.unit)) for gpu in gpus)
+            ),
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+            "ALIYUN_COM_GPU_MEM_POD": str(sum(counts.values())),
+            "ALIYUN_COM_GPU_MEM_UNIT": str(snapshot.policy.unit),
+        }
+    cdi = strategy is DeviceStrategy.CDI
+    nodes = (*(f"/dev/nvidia{gpu.minor}" for gpu in gpus), *CONTROL_NODES)
+    return Grant(
+        resource=resource,
+        kind=kind,
+        gpus=gpus,
+        units=units,
+        env=env,
+        device_nodes=() if cdi else tuple(node for node in nodes if node in snapshot.device_nodes),
+        cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in gpus) if cdi else (),
+    )

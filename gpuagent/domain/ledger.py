@@ -1,0 +1,57 @@
+"""What was handed out in the last minutes: the part of the truth that kubelet's book does not show yet."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gpuagent.domain.pods import Owner
+
+REMEMBER_S = 120.0
+"""Kubelet can offer an id again that it lost from its books while Allocate ran; for this long we know better."""
+
+PAIR_S = 30.0
+"""Kubelet asks for the second resource of a container right after the first; later than this it is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handout:
+    """One answered Allocate. `owner` is the container it is believed, or since PreStart known, to be for."""
+
+    resource: str
+    ids: frozenset[str]
+    uuids: tuple[str, ...]
+    at: float
+    owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Handouts of the last minutes, oldest first.
+
+    `open` is the last handout if its container may still be about to ask for its other resource.
+    """
+
+    handouts: tuple[Handout, ...] = ()
+    open: Handout | None = field(default=None)
+
+    def recorded(self, handout: Handout, *, opens: bool) -> "Ledger":
+        """With `handout` added and what is too old forgotten. `opens`: another resource may follow for it."""
+        kept = tuple(h for h in self.handouts if handout.at - h.at < REMEMBER_S and not h.ids & handout.ids)
+        return Ledger((*kept, handout), handout if opens else None)
+
+    def closed(self) -> "Ledger":
+        """The container of the last handout will not ask again: it was refused, or something else came."""
+        return replace(self, open=None)
+
+    def identified(self, ids: frozenset[str], owner: Owner) -> "Ledger":
+        """With the owner of the handout that gave `ids` out known for certain."""
+        handouts = tuple(replace(h, owner=owner) if h.ids == ids else h for h in self.handouts)
+        return replace(self, handouts=handouts)
+
+    def recent(self, now: float) -> Iterator[Handout]:
+        return (handout for handout in self.handouts if now - handout.at < REMEMBER_S)
+
+    def awaiting_partner(self, resource: str, now: float) -> Handout | None:
+        """The handout whose container may be asking for `resource` now."""
+        if self.open is None or self.open.resource == resource or now - self.open.at >= PAIR_S:
+            return None
+        return self.open

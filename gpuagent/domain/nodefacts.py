@@ -1,0 +1,98 @@
+"""What the agent keeps true on its Node object, and the smallest patches that make it so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+Json = Mapping[str, Any]
+
+_SUFFIXES: Mapping[str, Decimal] = {
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("", "k", "M", "G", "T", "P", "E"))},
+    **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+    "m": Decimal("0.001"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What shall be true of the Node; everything else on it belongs to others.
+
+    Attributes:
+        labels: value by label key; None for a label that shall not be there.
+        capacity: quantity by resource name, ``{"aliyun.com/gpu-count": "8"}``; for capacity and allocatable alike.
+        condition: ``{"type": ..., "status": "True"|"False"|"Unknown", "reason": ..., "message": ...}``; None for none.
+    """
+
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    condition: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePatch:
+    """One PATCH of the Node: ``subresource`` is "" (merge patch) or "status" (strategic merge patch)."""
+
+    subresource: str
+    body: dict[str, Any]
+
+
+def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...]:
+    """Return what makes ``node`` (decoded JSON, as observed) agree with ``facts``; empty where it does already.
+
+    ``now`` is RFC 3339, for the condition's times. A condition's lastTransitionTime moves only with its status.
+    """
+    patches = []
+    if labels := _labels(node, facts):
+        patches.append(NodePatch("", {"metadata": {"labels": labels}}))
+    status: dict[str, Any] = {}
+    for side in ("capacity", "allocatable"):
+        if amounts := _amounts(node, side, facts):
+            status[side] = amounts
+    if condition := _condition(node, facts, now):
+        # Strategic merge finds the entry by its type and leaves the others alone.
+        status["conditions"] = [condition]
+    if status:
+        patches.append(NodePatch("status", {"status": status}))
+    return tuple(patches)
+
+
+def same_quantity(one: str, other: str) -> bool:
+    """Tell whether two Kubernetes quantities are equal; the API server rewrites them (``1000`` becomes ``1k``)."""
+    return one == other or (_number(one) is not None and _number(one) == _number(other))
+
+
+def _labels(node: Json, facts: NodeFacts) -> dict[str, str | None]:
+    present = node.get("metadata", {}).get("labels") or {}
+    return {key: value for key, value in facts.labels.items() if present.get(key) != value}
+
+
+def _amounts(node: Json, side: str, facts: NodeFacts) -> dict[str, str]:
+    present = node.get("status", {}).get(side) or {}
+    return {
+        name: amount
+        for name, amount in facts.capacity.items()
+        if name not in present or not same_quantity(str(present[name]), amount)
+    }
+
+
+def _condition(node: Json, facts: NodeFacts, now: str) -> dict[str, str] | None:
+    if facts.condition is None:
+        return None
+    wanted = dict(facts.condition)
+    conditions = node.get("status", {}).get("conditions") or ()
+    present: Json = next((found for found in conditions if found.get("type") == wanted["type"]), {})
+    # The server drops empty strings, so a missing one is equal to "".
+    if present and all(present.get(key, "") == value for key, value in wanted.items()):
+        return None
+    since = present.get("lastTransitionTime") if present.get("status") == wanted["status"] else None
+    return {**wanted, "lastHeartbeatTime": now, "lastTransitionTime": since or now}
+
+
+def _number(quantity: str) -> Decimal | None:
+    digits = quantity.rstrip("kKMGTPEim")
+    factor = _SUFFIXES.get(quantity[len(digits) :])
+    try:
+        return None if factor is None else Decimal(digits) * factor
+    except InvalidOperation:
+        return None

@@ -1,0 +1,101 @@
+"""What each resource advertises: pure functions from what is known to device lists.
+
+Two rules keep every list safe:
+
+* A device that kubelet was told of leaves in two steps. It is shown unhealthy first (kubelet sends no new Allocate
+  for it) and dropped only when no Allocate has been under way for `SETTLE_S`: kubelet 1.34-1.37 crashes if a device
+  vanishes while it waits for an answer.
+* A GPU is offered in a mode only while nothing on it was, or may have been, sold under another: no unit of another
+  mode is held, listed, or dropped without a look into kubelet's book since.
+"""
+
+from dataclasses import replace
+
+from gpuagent.domain.holdings import held_otherwise
+from gpuagent.domain.mode import PROMISES
+from gpuagent.domain.state import Block, Fade, Lists, State
+from gpuagent.domain.units import MAX_LIST_BYTES, list_bytes, units_of
+
+SETTLE_S = 2.0
+
+
+def unkept_promise(state: State) -> bool:
+    """The mode promises isolation that no driver keeps here; it must stay at zero."""
+    return not PROMISES[state.mode] <= state.policy.isolates and not state.policy.allow_unisolated
+
+
+def blocked_gpus(state: State) -> set[str]:
+    """UUIDs of GPUs on which another mode, or another plugin, still has or may have a hand."""
+    return {
+        *held_otherwise(state.living_holdings, state.gpus, state.mode),
+        *(b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is not state.mode),
+        *state.unaudited,
+    }
+
+
+def wanted(state: State) -> Lists:
+    """What would be advertised if nothing had to leave a list first."""
+    lists: dict[str, tuple[Block, ...]] = dict.fromkeys(state.policy.resources.names, ())
+    if state.holdings is None or unkept_promise(state):
+        return lists
+    blocked = blocked_gpus(state)
+    usable = tuple(gpu for gpu in sorted(state.gpus.values(), key=lambda g: g.index) if not gpu.mig)
+    for resource, kind in state.policy.resources.sold(state.mode).items():
+        if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
+            continue
+        lists[resource] = tuple(
+            Block(gpu, kind, count, healthy=gpu.uuid not in state.sick)
+            for gpu in usable
+            if gpu.uuid not in blocked and (count := units_of(gpu, kind, state.policy.unit))
+        )
+    return lists
+
+
+def advertise(state: State, now: float) -> State:
+    """The state with `lists` and `fades` brought as far towards what is wanted as is safe at `now`."""
+    while True:
+        after = _advertise_once(state, now)
+        # Dropping the last unit of another mode may free its GPU at once; one more pass settles it.
+        if (after.lists, after.fades) == (state.lists, state.fades):
+            return after
+        state = after
+
+
+def _advertise_once(state: State, now: float) -> State:
+    target = wanted(state)
+    fading = {(fade.resource, fade.block.key): fade for fade in state.fades}
+    lists: dict[str, tuple[Block, ...]] = {}
+    fades: list[Fade] = []
+    dropped: list[Block] = []
+    for resource, blocks in target.items():
+        kept = {block.key for block in blocks}
+        leaving = []
+        for block in state.lists.get(resource, ()):
+            if block.key in kept:
+                continue
+            fade = fading.get((resource, block.key)) or Fade(resource, replace(block, healthy=False), now)
+            if state.in_flight == 0 and now >= _quiet_at(state, fade):
+                dropped.append(block)
+            else:
+                fades.append(fade)
+                leaving.append(fade.block)
+        lists[resource] = (*blocks, *leaving)
+    resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.mode}
+    return replace(
+        state,
+        lists=lists,
+        fades=tuple(fades),
+        unaudited=state.unaudited | resold,
+        cleared_at=now if resold else state.cleared_at,
+    )
+
+
+def _quiet_at(state: State, fade: Fade) -> float:
+    return max(fade.since, state.last_allocate_end) + SETTLE_S
+
+
+def deadline(state: State) -> float | None:
+    """When a unit on its way out may be dropped; None while there is none, or an Allocate is under way."""
+    if not state.fades or state.in_flight:
+        return None
+    return min(_quiet_at(state, fade) for fade in state.fades)

@@ -1,0 +1,212 @@
+"""What the agent says of itself: problems, the state of a mode switch, node labels and condition, the status page."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.holdings import held_otherwise, modes_by_gpu
+from gpuagent.domain.mode import MODE_LABEL, PROMISES
+from gpuagent.domain.offer import unkept_promise
+from gpuagent.domain.pods import Holding
+from gpuagent.domain.state import State
+from gpuagent.domain.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
+
+CONDITION_TYPE = "GpuAgentReady"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that keeps the node from offering what it could. `reason` is CamelCase, as in conditions."""
+
+    reason: str
+    message: str
+    warning: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Where a mode switch stands: ``steady``, ``settling`` (old units leave the lists) or ``waiting`` for pods."""
+
+    phase: str
+    waiting_for: tuple[Holding, ...] = ()
+
+
+def switch(state: State) -> Switch:
+    """The mode switch as people should see it."""
+    held = held_otherwise(state.living_holdings, state.gpus, state.mode)
+    waiting = tuple(dict.fromkeys(holding for holdings in held.values() for holding in holdings))
+    if any(fade.block.kind.mode is not state.mode for fade in state.fades) or state.unaudited:
+        return Switch("settling", waiting)
+    return Switch("waiting", waiting) if waiting else Switch("steady")
+
+
+def problems(state: State) -> list[Problem]:
+    """Everything that is wrong now, worst first."""
+    return [*_driver_problems(state), *_mode_problems(state), *_offer_problems(state), *_outside_problems(state)]
+
+
+def _driver_problems(state: State) -> Iterator[Problem]:
+    if state.driver_problem is not None:
+        yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}")
+    elif not state.gpus and not state.unreadable:
+        yield Problem("NoGpus", "the NVIDIA driver reports no GPU on this node")
+    for gpu in state.unreadable:
+        yield Problem("GpuUnreadable", f"GPU {gpu.index} is left out: {gpu.reason}")
+    for gpu_ in _by_index(state):
+        if gpu_.mig:
+            text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
+            yield Problem("MigEnabled", text)
+        if gpu_.uuid in state.sick:
+            yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {state.sick[gpu_.uuid]}")
+
+
+def _mode_problems(state: State) -> Iterator[Problem]:
+    if state.label_problem:
+        yield Problem("UnknownMode", state.label_problem)
+    if state.placement_problem:
+        yield Problem("UnknownPlacement", state.placement_problem)
+    promised = ", ".join(sorted(PROMISES[state.mode]))
+    if unkept_promise(state):
+        text = (
+            f"mode {state.mode} promises isolation of {promised}, and isolation driver {state.policy.driver!r} "
+            "does not keep it: nothing is offered. Install a driver that does, or choose mode share"
+        )
+        yield Problem("IsolationMissing", text)
+    elif not PROMISES[state.mode] <= state.policy.isolates:
+        text = (
+            f"TRIAL: mode {state.mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
+            "any container can use the whole GPU"
+        )
+        yield Problem("Unisolated", text)
+    now = switch(state)
+    if now.waiting_for:
+        pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
+        text = f"mode {state.mode}: GPUs held under another mode are offered when these containers have ended: {pods}"
+        yield Problem("ModeSwitchWaiting", text, warning=False)
+
+
+def _offer_problems(state: State) -> Iterator[Problem]:
+    gpus = tuple(gpu for gpu in _by_index(state) if not gpu.mig)
+    for resource, kind in state.policy.resources.sold(state.mode).items():
+        size, unit = list_bytes(gpus, kind, state.policy.unit), state.policy.unit
+        count = sum(units_of(gpu, kind, unit) for gpu in gpus)
+        if size > MAX_LIST_BYTES:
+            text = (
+                f"{resource} stays at 0: {count} units of {unit} make a device list of {size} bytes, and kubelet "
+                f"takes {MAX_LIST_BYTES}; set --memory-unit to {smallest_unit_that_fits(gpus, kind)} or more"
+            )
+            yield Problem("UnitTooSmall", text)
+        elif count > MANY_DEVICES:
+            text = (
+                f"{resource}: {count} devices make kubelet's restarts and pod status slow; "
+                f"a larger --memory-unit than {unit} is better"
+            )
+            yield Problem("ManyDevices", text)
+
+
+def _outside_problems(state: State) -> Iterator[Problem]:
+    if state.holdings_problem is not None:
+        still = "what was known of it is used" if state.holdings is not None else "nothing is offered until it answers"
+        yield Problem("PodResourcesUnavailable", f"kubelet's pod-resources API: {state.holdings_problem}; {still}")
+    if state.node_problem is not None:
+        yield Problem("ApiUnavailable", state.node_problem)
+    if state.pods_problem is not None:
+        yield Problem("PodsUnavailable", state.pods_problem)
+
+
+def _by_index(state: State) -> list[Gpu]:
+    return sorted(state.gpus.values(), key=lambda gpu: gpu.index)
+
+
+def node_labels(state: State) -> dict[str, str]:
+    """The labels `aliyun.accelerator/nvidia_*` as they should be; empty until a GPU was read."""
+    gpus = _by_index(state)
+    if not gpus:
+        return {}
+    first = gpus[0]
+    return {
+        "aliyun.accelerator/nvidia_name": "".join(c if c.isalnum() or c in "-_." else "-" for c in first.model)[:63],
+        "aliyun.accelerator/nvidia_mem": f"{first.memory_mib}MiB",
+        "aliyun.accelerator/nvidia_count": str(len(gpus)),
+    }
+
+
+def node_capacity(state: State) -> dict[str, str]:
+    """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`; empty until the driver answered."""
+    return {"aliyun.com/gpu-count": str(len(state.gpus))} if state.gpus else {}
+
+
+def node_condition(state: State) -> dict[str, str]:
+    """The node condition: type, status, reason, message. Times are the writer's."""
+    found = problems(state)
+    serious = [problem for problem in found if problem.warning]
+    worst = (serious or found or [Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs")])[0]
+    return {
+        "type": CONDITION_TYPE,
+        "status": "False" if serious else "True",
+        "reason": worst.reason,
+        "message": "; ".join(problem.message for problem in found) or worst.message,
+    }
+
+
+def status(state: State) -> dict[str, Any]:
+    """The node's state as plain JSON values: what `gpuagent status` shows."""
+    now = switch(state)
+    return {
+        "mode": str(state.mode),
+        "placement": str(state.placement),
+        "label": {MODE_LABEL: state.label},
+        "isolation": state.policy.driver,
+        "memory_unit": str(state.policy.unit),
+        "switch": {
+            "phase": now.phase,
+            "waiting_for": [_holding(h) for h in now.waiting_for],
+        },
+        "driver_version": state.driver_version,
+        "gpus": [_gpu(gpu, state) for gpu in _by_index(state)],
+        "resources": {
+            resource: {
+                "healthy": sum(block.count for block in blocks if block.healthy),
+                "unhealthy": sum(block.count for block in blocks if not block.healthy),
+            }
+            for resource, blocks in state.lists.items()
+        },
+        "problems": [{"reason": p.reason, "message": p.message, "warning": p.warning} for p in problems(state)],
+    }
+
+
+def _holding(holding: Holding) -> dict[str, Any]:
+    return {"container": str(holding.owner), "resource": holding.resource, "units": len(holding.ids)}
+
+
+def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
+    totals = {
+        resource: sum(b.count for b in blocks if b.gpu.uuid == gpu.uuid) for resource, blocks in state.lists.items()
+    }
+    held: Counter[str] = Counter()
+    containers = []
+    for holding in state.living_holdings:
+        if gpu.uuid in modes_by_gpu(holding, {gpu.uuid: gpu}):
+            mine = sum(device_id.startswith(gpu.key) or gpu.uuid in device_id for device_id in holding.ids)
+            held[holding.resource] += mine
+            containers.append({**_holding(holding), "units": mine})
+    return {
+        "index": gpu.index,
+        "minor": gpu.minor,
+        "uuid": gpu.uuid,
+        "pci_bus_id": gpu.pci_bus_id,
+        "model": gpu.model,
+        "memory_mib": gpu.memory_mib,
+        "reserved_mib": gpu.reserved_mib,
+        "compute_capability": list(gpu.compute_capability or ()),
+        "numa_node": gpu.numa_node,
+        "mig": gpu.mig,
+        "health": "Unhealthy" if gpu.uuid in state.sick else "Healthy",
+        "cause": state.sick.get(gpu.uuid),
+        "units": {resource: total for resource, total in totals.items() if total},
+        "held": dict(held),
+        "containers": containers,
+    }
+

@@ -1,0 +1,68 @@
+"""What RPC handlers read: the published part of the state, indexed for answering in microseconds."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.mode import Kind, Mode, Placement
+from gpuagent.domain.pods import Holding, Pod
+from gpuagent.domain.state import Block, Lists, Policy, State
+from gpuagent.domain.units import UnitId
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment of the agent, immutable; `units` maps every advertised device id to its GPU's UUID."""
+
+    policy: Policy
+    mode: Mode
+    placement: Placement
+    gpus: Mapping[str, Gpu]
+    lists: Lists
+    units: Mapping[str, str]
+    holdings: tuple[Holding, ...]
+    holdings_at: float
+    pods: tuple[Pod, ...]
+    pods_known: bool
+    device_nodes: frozenset[str]
+
+    @cached_property
+    def sold(self) -> dict[str, Kind]:
+        """Resource name to kind of unit for the mode in force."""
+        return self.policy.resources.sold(self.mode)
+
+    @cached_property
+    def gpu_by_key(self) -> dict[str, Gpu]:
+        return {gpu.key: gpu for gpu in self.gpus.values()}
+
+    @cached_property
+    def living_pods(self) -> dict[tuple[str, str], Pod]:
+        return {pod.name: pod for pod in self.pods if not pod.ended}
+
+
+def ids_of(block: Block) -> Iterator[str]:
+    """The device ids of a block, in order."""
+    return (str(UnitId(block.gpu.key, block.kind, n)) for n in range(block.count))
+
+
+def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
+    """Publish `state`; the id index of `former` is kept where the lists are the same."""
+    if former is not None and former.lists == state.lists:
+        units = former.units
+    else:
+        blocks = (block for blocks in state.lists.values() for block in blocks)
+        units = {device_id: block.gpu.uuid for block in blocks for device_id in ids_of(block)}
+    return Snapshot(
+        policy=state.policy,
+        mode=state.mode,
+        placement=state.placement,
+        gpus=state.gpus,
+        lists=state.lists,
+        units=units,
+        holdings=state.living_holdings,
+        holdings_at=state.holdings_at,
+        pods=state.pods,
+        pods_known=state.pods_known,
+        device_nodes=state.device_nodes,
+    )

@@ -1,0 +1,112 @@
+"""Everything the agent knows, as one frozen value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.domain.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.mode import Isolates, Kind, Mode, Placement, Resources
+from gpuagent.domain.pods import Holding, Pod
+from gpuagent.domain.units import MemoryUnit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Settings that the core needs; fixed while the agent runs."""
+
+    resources: Resources = field(default_factory=Resources)
+    unit: MemoryUnit = field(default_factory=MemoryUnit)
+    max_pods_per_gpu: int = 20
+    forced_mode: Mode | None = None
+    allow_unisolated: bool = False
+    driver: str = "none"
+    """Name of the isolation driver in use."""
+    isolates: frozenset[Isolates] = frozenset()
+    """What the isolation driver keeps apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """All units of one kind on one GPU, as advertised: `count` devices that share GPU, NUMA node and health."""
+
+    gpu: Gpu
+    kind: Kind
+    count: int
+    healthy: bool = True
+
+    @property
+    def key(self) -> tuple[str, Kind]:
+        """What is counted: GPU UUID and kind of unit."""
+        return self.gpu.uuid, self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Fade:
+    """Units on their way out of a list: shown unhealthy until no Allocate can be under way for them."""
+
+    resource: str
+    block: Block
+    since: float
+
+
+Lists = Mapping[str, tuple[Block, ...]]
+"""Resource name to what kubelet is told of it; a resource at zero is present with an empty tuple."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What is known, and what kubelet has been told. Times are monotonic seconds.
+
+    Attributes:
+        gpus: by UUID, every GPU ever read in this run: a lost GPU keeps its identity.
+        sick: by UUID, why a GPU is unhealthy.
+        mode: the mode in force; the target while a switch is under way.
+        holdings: kubelet's book; None until it was read once, and until then nothing is offered.
+        holdings_at: when the call that read it began.
+        lists: what is advertised now.
+        fades: units on their way out of the lists.
+        unaudited: GPUs (UUIDs) whose units of another mode were dropped at `cleared_at` and whose holders have
+            not been read from kubelet since.
+    """
+
+    policy: Policy
+    mode: Mode = Mode.DEFAULT
+    placement: Placement = Placement.BINPACK
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    unreadable: tuple[UnreadableGpu, ...] = ()
+    sick: Mapping[str, str] = field(default_factory=dict)
+    driver_version: str = ""
+    device_nodes: frozenset[str] = frozenset()
+    driver_problem: str | None = "not read yet"
+    node: Mapping[str, Any] | None = None
+    label: str | None = None
+    label_problem: str | None = None
+    placement_problem: str | None = None
+    node_problem: str | None = None
+    pods_problem: str | None = None
+    pods: tuple[Pod, ...] = ()
+    pods_known: bool = False
+    holdings: tuple[Holding, ...] | None = None
+    holdings_at: float = float("-inf")
+    holdings_problem: str | None = None
+    lists: Lists = field(default_factory=dict)
+    fades: tuple[Fade, ...] = ()
+    in_flight: int = 0
+    last_allocate_end: float = float("-inf")
+    unaudited: frozenset[str] = frozenset()
+    cleared_at: float = float("-inf")
+
+    @property
+    def living_holdings(self) -> tuple[Holding, ...]:
+        """Holdings of pods that have not ended. Kubelet up to 1.33 goes on listing pods that have."""
+        ended = {pod.name for pod in self.pods if pod.ended}
+        return tuple(h for h in self.holdings or () if h.owner.pod not in ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Something people should hear: becomes a log line and a Kubernetes Event on the node."""
+
+    reason: str
+    message: str
+    warning: bool = False

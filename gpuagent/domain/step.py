@@ -1,0 +1,154 @@
+"""The core's one transition: `step(state, event)` is the new state and what people should hear of it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, Mode, Placement
+from gpuagent.domain.offer import advertise
+from gpuagent.domain.pods import parse_pod
+from gpuagent.domain.report import problems
+from gpuagent.domain.state import Announcement, State
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a faulty program causes on a sound GPU (NVIDIA's Xid catalogue): they never cost a GPU."""
+
+
+def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
+    """Take in one event and bring the lists as far as is safe at that moment."""
+    taken = _take(state, event)
+    if isinstance(event, (ev.AllocateBegan, ev.AllocateEnded)) and not state.fades:
+        return taken, ()  # nothing waits for quiet: the hot path stays cheap
+    after = advertise(taken, event.at)
+    return after, (*_heard(event), *_news(state, after))
+
+
+def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR0912 (one case an event)
+    match event:
+        case ev.InventoryRead():
+            return _inventory(state, event)
+        case ev.DriverUnavailable():
+            return replace(state, driver_problem=event.reason)
+        case ev.XidRaised(uuid=str(uuid)) if event.xid not in APPLICATION_XIDS:
+            return _sick(state, uuid, f"XID {event.xid}")
+        case ev.GpuLost():
+            return _sick(state, event.uuid, event.reason)
+        case ev.NodeSeen():
+            return _node(state, event.node)
+        case ev.PodsSeen():
+            return replace(state, pods=tuple(parse_pod(pod) for pod in event.pods), pods_known=True, pods_problem=None)
+        case ev.ApiUnavailable():
+            if event.what == "pods":
+                return replace(state, pods_problem=event.reason)
+            return replace(state, node_problem=event.reason)
+        case ev.HoldingsRead():
+            audited = event.started_at >= state.cleared_at
+            return replace(
+                state,
+                holdings=event.holdings,
+                holdings_at=event.started_at,
+                holdings_problem=None,
+                unaudited=frozenset() if audited else state.unaudited,
+            )
+        case ev.HoldingsUnavailable():
+            return replace(state, holdings_problem=event.reason)
+        case ev.AllocateBegan():
+            return replace(state, in_flight=state.in_flight + 1)
+        case ev.AllocateEnded():
+            return replace(state, in_flight=state.in_flight - 1, last_allocate_end=event.at)
+    return state
+
+
+def _inventory(state: State, event: ev.InventoryRead) -> State:
+    """A GPU that was read before and is not there now is lost, not forgotten."""
+    gpus: dict[str, Gpu] = dict(state.gpus)
+    taken = {gpu.key: uuid for uuid, gpu in gpus.items()}
+    unreadable = list(event.inventory.unreadable)
+    for gpu in event.inventory.gpus:
+        if taken.setdefault(gpu.key, gpu.uuid) == gpu.uuid:
+            # Units that kubelet knows of do not change their number while the agent runs.
+            known = gpus.get(gpu.uuid, gpu)
+            gpus[gpu.uuid] = replace(gpu, memory_mib=known.memory_mib)
+        else:
+            text = f"its UUID {gpu.uuid} begins like {taken[gpu.key]}; their device ids would be the same"
+            unreadable.append(UnreadableGpu(gpu.index, text))
+    seen = {gpu.uuid for gpu in event.inventory.gpus}
+    gone = {uuid: "the driver does not list it any more" for uuid in gpus if uuid not in seen}
+    return replace(
+        state,
+        gpus=gpus,
+        unreadable=tuple(unreadable),
+        device_nodes=event.inventory.device_nodes,
+        sick={**gone, **state.sick},
+        driver_version=event.inventory.driver_version,
+        driver_problem=None,
+    )
+
+
+def _sick(state: State, uuid: str, cause: str) -> State:
+    if uuid not in state.gpus or uuid in state.sick:
+        return state
+    return replace(state, sick={**state.sick, uuid: cause})
+
+
+def _node(state: State, node: Mapping[str, Any]) -> State:
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    label, placement = labels.get(MODE_LABEL), labels.get(PLACEMENT_LABEL)
+    mode, label_problem = state.mode, None
+    if label in _MODES and state.policy.forced_mode is None:
+        mode = _MODES[label]
+    elif label is not None and label not in _MODES:
+        known = ", ".join(_MODES)
+        label_problem = f"node label {MODE_LABEL}={label!r} is not a mode; {mode} stays in force (known: {known})"
+    placement_problem = None
+    if placement is not None and placement not in _PLACEMENTS:
+        placement_problem = (
+            f"node label {PLACEMENT_LABEL}={placement!r} is neither binpack nor spread; "
+            f"{state.placement} stays in force"
+        )
+    return replace(
+        state,
+        node=node,
+        node_problem=None,
+        mode=mode,
+        label=label,
+        label_problem=label_problem,
+        placement=_PLACEMENTS.get(placement or Placement.BINPACK, state.placement),
+        placement_problem=placement_problem,
+    )
+
+
+_MODES = {str(mode): mode for mode in Mode}
+_PLACEMENTS = {str(placement): placement for placement in Placement}
+
+
+def _heard(event: ev.Event) -> tuple[Announcement, ...]:
+    """Events that people hear of although they change nothing."""
+    match event:
+        case ev.XidRaised(uuid=None):
+            text = f"XID {event.xid} could not be tied to a GPU; no GPU is taken out for it"
+            return (Announcement("XidUntied", text, warning=True),)
+        case ev.XidRaised(uuid=uuid) if event.xid in APPLICATION_XIDS:
+            text = f"GPU {uuid}: XID {event.xid} is an application's own fault; the GPU stays in use"
+            return (Announcement("ApplicationXid", text),)
+    return ()
+
+
+def _news(before: State, after: State) -> tuple[Announcement, ...]:
+    news = []
+    if after.mode is not before.mode:
+        news.append(Announcement("ModeSwitch", f"mode {before.mode} -> {after.mode}"))
+    if after.label is None and before.label is not None:
+        text = f"node label {MODE_LABEL} was removed; mode {after.mode} stays in force (set it to default to go back)"
+        news.append(Announcement("ModeLabelRemoved", text))
+    if after.placement is not before.placement:
+        news.append(Announcement("PlacementSwitch", f"placement {before.placement} -> {after.placement}"))
+    was = {(problem.reason, problem.message) for problem in problems(before)}
+    news += [
+        Announcement(problem.reason, problem.message, warning=problem.warning)
+        for problem in problems(after)
+        if (problem.reason, problem.message) not in was
+    ]
+    return tuple(news)

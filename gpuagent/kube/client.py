@@ -1,0 +1,166 @@
+"""Raw JSON calls to the API server, with timeouts, and errors in words for people."""
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuagent.kube.errors import ApiError, refused
+from gpuagent.kube.stream import Watch
+
+if TYPE_CHECKING:
+    from gpuagent.kube.transport import Transport
+
+Json = dict[str, Any]
+Params = Mapping[str, str | int | bool]
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds.
+
+    Attributes:
+        connect_s: until a connection stands.
+        call_s: longest silence of an ordinary call.
+        watch_s: the server is asked to end a watch after this long; it may end it sooner.
+        watch_silence_s: longest silence of a watch; a bit above ``watch_s``, so only a dead peer reaches it.
+    """
+
+    connect_s: float = 5.0
+    call_s: float = 10.0
+    watch_s: int = 300
+    watch_silence_s: float = 330.0
+
+
+class Client:
+    """The API server as seen by one kubeconfig, or by the pod's service account where ``kubeconfig`` is None.
+
+    Building one does nothing; the first call loads the library and the credentials, and so may raise ConfigError.
+    Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
+    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON.
+    """
+
+    def __init__(self, kubeconfig: str | None = None, timeouts: Timeouts | None = None) -> None:
+        self._kubeconfig = kubeconfig
+        self._timeouts = timeouts or Timeouts()
+        self._lock = threading.Lock()
+        self._transport: Transport | None = None
+
+    def connect(self) -> None:
+        """Load the library and the credentials now; sends nothing. Raises ConfigError."""
+        self._connected()
+
+    def get(self, path: str) -> Json:
+        """Return one object."""
+        return self._call("get", "GET", path)
+
+    def list(self, path: str, params: Params | None = None) -> Json:
+        """Return a List object; ``items`` may be missing where it is empty."""
+        return self._call("list", "GET", path, params)
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Json:
+        """POST ``body`` to a collection and return what was made."""
+        return self._call("create", "POST", path, None, body)
+
+    def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> Json:
+        """PATCH an object or its subresource and return the whole object as it is now."""
+        return self._call("patch", "PATCH", path, None, body, content_type)
+
+    def watch(self, path: str, params: Params | None = None) -> Watch:
+        """Open a watch, bookmarks included; returns when the server has accepted it.
+
+        ``params`` carries ``resourceVersion`` and selectors. See Watch for what reading it may raise.
+        """
+        from gpuagent.kube.transport import Request  # noqa: PLC0415 - loads the library
+
+        query = {
+            **(params or {}),
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": self._timeouts.watch_s,
+        }
+        silence_s = self._timeouts.watch_silence_s
+        timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
+        transport = self._connected()
+        response = transport.stream(Request(method="GET", path=path, query=query, timeout_s=timeout_s), silence_s)
+        if not 200 <= response.status < 300:
+            data = transport.body(response, timeout_s)
+            raise self._error("watch", path, response.status, response.reason or "", data)
+        return Watch(response, lambda err: transport.unreachable(err, silence_s))
+
+    def close(self) -> None:
+        """Drop credentials and idle connections; a later call starts afresh."""
+        with self._lock:
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def _call(  # noqa: PLR0913, PLR0917 - one funnel for all calls
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        from gpuagent.kube.transport import Request  # noqa: PLC0415 - loads the library
+
+        timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
+        transport = self._connected()
+        response = transport.send(
+            Request(
+                method=method, path=path, query=params or {}, timeout_s=timeout_s, body=body, content_type=content_type
+            )
+        )
+        data = transport.body(response, timeout_s)
+        if not 200 <= response.status < 300:
+            raise self._error(verb, path, response.status, response.reason or "", data)
+        return _decoded(response.status, data)
+
+    def _connected(self) -> "Transport":
+        with self._lock:
+            if self._transport is None:
+                from gpuagent.kube import transport  # noqa: PLC0415 - loads the library
+
+                self._transport = transport.connect(self._kubeconfig)
+            return self._transport
+
+    def _error(self, verb: str, path: str, status: int, reason: str, data: bytes) -> ApiError:
+        if status == _UNAUTHORIZED:
+            self.close()  # credentials may have been rotated on disk: read them again next time
+        try:
+            said = json.loads(data)
+        except ValueError:
+            said = {}
+        if not isinstance(said, dict):
+            said = {}
+        message = str(said.get("message") or reason)
+        if status == _FORBIDDEN:
+            return refused(verb, *resource_of(path), message)
+        return ApiError(status, str(said.get("reason") or reason), message)
+
+
+def resource_of(path: str) -> tuple[str, str]:
+    """Return (resource, API group) as RBAC names them: ``/api/v1/nodes/n/status`` gives ``("nodes/status", "")``."""
+    head, *parts = path.strip("/").split("/")
+    group = parts[0] if head == "apis" else ""
+    parts = parts[2:] if head == "apis" else parts[1:]
+    if parts[:1] == ["namespaces"] and len(parts) > 2:
+        parts = parts[2:]
+    return "/".join([*parts[:1], *parts[2:3]]), group
+
+
+def _decoded(status: int, data: bytes) -> Json:
+    try:
+        found = json.loads(data)
+    except ValueError as err:
+        raise ApiError(status, "BadAnswer", "the answer is not JSON; is this an API server?") from err
+    if not isinstance(found, dict):
+        raise ApiError(status, "BadAnswer", "the answer is not a JSON object; is this an API server?")
+    return found

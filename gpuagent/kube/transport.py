@@ -1,0 +1,170 @@
+"""HTTP to the API server through the library's ``ApiClient``, raw: bytes in, bytes out, our errors.
+
+Import this module only from a thread that may wait: it is what loads ``kubernetes``. No API class and no model is
+named here, which keeps 20 MiB and half a second out of the agent.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+from kubernetes.client.api_client import ApiClient
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import incluster_config, kube_config
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.utils.keepalive import tcp_keepalive_socket_options
+
+from gpuagent import __version__
+from gpuagent.kube.errors import ApiUnreachable, ConfigError
+
+# A dead host is noticed after 10 + 3 * 5 s also where the watch is quiet.
+_KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request. ``timeout_s`` is (connect, longest silence while reading)."""
+
+    method: str
+    path: str
+    query: Mapping[str, str | int | bool]
+    timeout_s: tuple[float, float]
+    body: Any = None
+    content_type: str = "application/json"
+
+
+class Transport:
+    """A configured way to one API server; safe to use from several threads."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._server = str(configuration.host)
+        self._api = ApiClient(configuration)
+        self._api.user_agent = f"gpuagent/{__version__}"
+
+    def send(self, request: Request) -> urllib3.HTTPResponse:
+        """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ConfigError."""
+        headers = {"Accept": "application/json"}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        try:
+            # Auth settings make the library's hook re-read a rotated token file.
+            method, url, header, body, _ = self._api.param_serialize(
+                request.method,
+                request.path,
+                query_params=list(request.query.items()),
+                header_params=headers,
+                body=request.body,
+                auth_settings=["BearerToken"],
+            )
+            answer = self._api.call_api(method, url, header, body, _request_timeout=request.timeout_s)
+        except (ApiException, urllib3.exceptions.HTTPError) as err:
+            raise self.unreachable(err, request.timeout_s[1]) from err
+        except (ConfigException, OSError) as err:
+            raise ConfigError(f"the credentials for the API server cannot be read: {err}") from err
+        response: urllib3.HTTPResponse = answer.response
+        return response
+
+    def stream(self, request: Request, silence_s: float) -> urllib3.HTTPResponse:
+        """Send as ``send`` does, then let the body be silent for up to ``silence_s`` at a time."""
+        response = self.send(request)
+        sock = getattr(response.connection, "sock", None)
+        if sock is not None:
+            sock.settimeout(silence_s)
+        return response
+
+    def body(self, response: urllib3.HTTPResponse, timeout_s: tuple[float, float]) -> bytes:
+        """Return the whole body and give the connection back. Raises ApiUnreachable."""
+        try:
+            return response.data
+        except urllib3.exceptions.HTTPError as err:
+            raise self.unreachable(err, timeout_s[1]) from err
+        finally:
+            response.release_conn()
+
+    def unreachable(self, err: Exception, silence_s: float) -> ApiUnreachable:
+        """Return the error for people; equal causes give equal texts, so no addresses of objects in it."""
+        match err:
+            case urllib3.exceptions.NameResolutionError():
+                text = "its name cannot be resolved"
+            case urllib3.exceptions.NewConnectionError():
+                text = _os_text(err) or "no connection"
+            case urllib3.exceptions.ConnectTimeoutError():
+                text = "no connection in time"
+            case urllib3.exceptions.ReadTimeoutError():
+                text = f"it is silent: nothing came within {silence_s:g} s"
+            case ApiException():
+                text = str(err.reason).rpartition("\n")[2]
+            case urllib3.exceptions.ProtocolError():
+                text = "the connection broke off"
+            case _:
+                text = _os_text(err) or type(err).__name__
+        return ApiUnreachable(f"the API server {self._server} cannot be reached: {text}")
+
+    def close(self) -> None:
+        """Close idle connections; those in use end with their requests."""
+        self._api.close()
+
+
+def connect(kubeconfig: str | None) -> Transport:
+    """Return a transport for a kubeconfig file, or for the pod's service account where None. Raises ConfigError.
+
+    Nothing is sent yet.
+    """
+    configuration = Configuration()
+    if kubeconfig is None:
+        _load_service_account(configuration)
+    else:
+        _load_kubeconfig(configuration, kubeconfig)
+    # Our own loops retry; urllib3's silent three tries would triple every timeout.
+    configuration.retries = False
+    configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
+    if _is_loopback(str(configuration.host)):
+        configuration.proxy = None  # as Go clients do; the library would ask the proxy
+    return Transport(configuration)
+
+
+def _load_service_account(configuration: Configuration) -> None:
+    try:
+        incluster_config.load_incluster_config(configuration)
+    except (ConfigException, OSError) as err:
+        raise ConfigError(
+            f"no kubeconfig given and not running in a pod with a service account: {str(err).rstrip('.')}"
+        ) from err
+
+
+def _load_kubeconfig(configuration: Configuration, path: str) -> None:
+    try:
+        readable = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as err:
+        text = err.strerror if isinstance(err, OSError) else "it is not text"
+        raise ConfigError(f"kubeconfig {path} cannot be read: {text}") from err
+    if not readable:
+        raise ConfigError(f"kubeconfig {path} is empty")
+    try:
+        kube_config.load_kube_config(path, client_configuration=configuration, persist_config=False)
+    except Exception as err:  # the loader lets through whatever odd input makes it raise
+        text = " ".join(str(err).split()) or type(err).__name__
+        raise ConfigError(f"kubeconfig {path} is malformed: {text}") from err
+    if urlsplit(str(configuration.host)).scheme not in ("http", "https"):
+        raise ConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _os_text(err: BaseException | None) -> str:
+    while err is not None:
+        if isinstance(err, OSError) and err.strerror:
+            return err.strerror
+        err = err.__cause__ or err.__context__
+    return ""

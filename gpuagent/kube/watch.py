@@ -1,0 +1,150 @@
+"""Tells the core of this node and its pods as the API server has them, each watched on its own."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.backoff import Backoff
+from gpuagent.kube.follow import Api, Follow
+from gpuagent.kube.trim import trim_node, trim_pod
+
+Post = Callable[[NodeSeen | PodsSeen | ApiUnavailable], None]
+Json = dict[str, Any]
+
+
+class Watcher:
+    """Posts NodeSeen, PodsSeen and ApiUnavailable about ``node_name`` from daemon threads.
+
+    NodeSeen comes with every change of the Node; PodsSeen with changes of its pods, the first at once and then at
+    most one per ``burst_s`` seconds. ApiUnavailable is posted once per distinct reason until that watch has recovered,
+    which the next NodeSeen or PodsSeen shows. The two watches fail and recover independently; each reason says which.
+
+    Args:
+        client: shared with others; its first use, in these threads, loads the library.
+        node_name: as kubelet registered it.
+        post: takes one event, from any thread, and must not block.
+        clock: monotonic seconds for ``at``.
+        burst_s: least time between two PodsSeen.
+        backoff: makes the delays of one watch.
+    """
+
+    def __init__(  # noqa: PLR0913 - the last three are for tests
+        self,
+        client: Api,
+        node_name: str,
+        post: Post,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        burst_s: float = 0.05,
+        backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        self._pods = _Pods(node_name, post, clock, burst_s)
+        self._follows = (
+            Follow(
+                client, "/api/v1/nodes", f"metadata.name={node_name}", _Node(node_name, post, clock), backoff(), clock
+            ),
+            Follow(client, "/api/v1/pods", f"spec.nodeName={node_name}", self._pods, backoff(), clock),
+        )
+        self._threads = (
+            threading.Thread(target=self._follows[0].run, name="kube-node", daemon=True),
+            threading.Thread(target=self._follows[1].run, name="kube-pods", daemon=True),
+            threading.Thread(target=self._pods.run, name="kube-pods-post", daemon=True),
+        )
+
+    def start(self) -> None:
+        """Start watching; returns at once."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
+        for follow in self._follows:
+            follow.stop()
+        self._pods.stop()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Node:
+    def __init__(self, name: str, post: Post, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._post = post
+        self._clock = clock
+
+    def listed(self, items: Sequence[Json]) -> None:
+        if items:
+            self._post(NodeSeen(trim_node(items[0]), self._clock()))
+        else:
+            self._missing()
+
+    def changed(self, kind: str, found: Json) -> None:
+        if kind == "DELETED":
+            self._missing()
+        else:
+            self._post(NodeSeen(trim_node(found), self._clock()))
+
+    def failed(self, reason: str) -> None:
+        self._post(ApiUnavailable(f"watching node {self._name}: {reason}", self._clock()))
+
+    def _missing(self) -> None:
+        text = f"node {self._name} does not exist at the API server; check --node-name"
+        self._post(ApiUnavailable(text, self._clock()))
+
+
+class _Pods:
+    """The pods by uid; a thread of its own posts them, so that the last change of a burst is never left unsaid."""
+
+    def __init__(self, node_name: str, post: Post, clock: Callable[[], float], burst_s: float) -> None:
+        self._node_name = node_name
+        self._post = post
+        self._clock = clock
+        self._burst_s = burst_s
+        self._stopped = threading.Event()
+        self._news = threading.Event()
+        self._lock = threading.Lock()
+        self._known: dict[str, Json] = {}
+        self._changed = False
+        self._failures: list[str] = []
+
+    def listed(self, items: Sequence[Json]) -> None:
+        known = {found["metadata"]["uid"]: trim_pod(found) for found in items}
+        with self._lock:
+            self._known, self._changed = known, True
+        self._news.set()
+
+    def changed(self, kind: str, found: Json) -> None:
+        uid = found["metadata"]["uid"]
+        with self._lock:
+            if kind == "DELETED":
+                self._known.pop(uid, None)
+            else:
+                self._known[uid] = trim_pod(found)
+            self._changed = True
+        self._news.set()
+
+    def failed(self, reason: str) -> None:
+        # By the same thread as the pods, so that a failure never overtakes what was seen before it.
+        with self._lock:
+            self._failures.append(f"watching pods of node {self._node_name}: {reason}")
+        self._news.set()
+
+    def run(self) -> None:
+        while self._news.wait() and not self._stopped.is_set():
+            self._news.clear()
+            with self._lock:
+                pods = tuple(self._known.values()) if self._changed else None
+                failures, self._failures = self._failures, []
+                self._changed = False
+            if pods is not None:
+                self._post(PodsSeen(pods, self._clock()))
+            for failure in failures:
+                self._post(ApiUnavailable(failure, self._clock(), "pods"))
+            self._stopped.wait(self._burst_s)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._news.set()

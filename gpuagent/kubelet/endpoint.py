@@ -1,0 +1,287 @@
+"""One resource's plugin socket and its registration with kubelet, kept alive for as long as the agent runs.
+
+    WAIT_SOCK ──► SERVING ──► REGISTERING ──► CONNECTED ──► TEARDOWN ──┐
+        ▲                          │ refused, silent: back-off ▲       │
+        └──────────────────────────┴───────────────────────────┴───────┘
+
+The truth is an open ListAndWatch stream on the current socket, never the answer to Register. Every incarnation has
+a socket path of its own, and old streams end before a new one registers: the only protocol that is right on every
+kubelet from 1.18 to 1.37.
+"""
+
+import enum
+import logging
+import os
+import socket
+import stat
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
+from gpuagent.backoff import Backoff
+from gpuagent.kubelet.servicer import OPTIONS, Servicer
+
+log = logging.getLogger(__name__)
+
+SOCKET_PREFIX = "gpuagent-"
+MAX_PATH_BYTES = 107
+WORKERS = 16
+REGISTER_DEADLINE_S = 15.0
+STREAM_DEADLINE_S = 5.0
+"""From a successful Register to the first ListAndWatch; kubelets up to 1.24 dial only after they answered."""
+SETTLE_S = 0.2
+"""A kubelet restart fires several triggers together; they are taken as one."""
+SAME_KUBELET_PAUSE_S = 1.0
+"""The same kubelet must notice the end of the old stream before the new one registers."""
+POLL_S = 1.0
+
+
+class Stage(enum.StrEnum):
+    """Where an endpoint stands; value of the registration metric's label."""
+
+    WAIT_SOCK = "waiting for kubelet"
+    SERVING = "serving"
+    REGISTERING = "registering"
+    CONNECTED = "connected"
+    TEARDOWN = "tearing down"
+
+
+class Endpoint:
+    """Serves and registers one resource; every method is safe from any thread."""
+
+    def __init__(
+        self,
+        resource: str,
+        directory: Path,
+        make_servicer: Callable[[Callable[[], None]], Servicer],
+        changed: Callable[["Endpoint"], None],
+    ) -> None:
+        self.resource = resource
+        self.stage = Stage.WAIT_SOCK
+        self.problem: str | None = None
+        self.registrations = 0
+        self._directory = directory
+        self._kubelet_socket = directory / "kubelet.sock"
+        self._make_servicer = make_servicer
+        self._changed = changed
+        self._wake = threading.Condition()
+        self._nudged = False
+        self._stopping = False
+        self._registered_inode: tuple[int, int] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"endpoint {resource}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def begin_stop(self) -> None:
+        self._stopping = True
+        self.nudge()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def nudge(self) -> None:
+        """Something may have changed: a file in the directory, a stream."""
+        with self._wake:
+            self._nudged = True
+            self._wake.notify_all()
+
+    # -- the state machine -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        backoff = Backoff(first_s=1.0, limit_s=30.0)
+        while not self._stopping:
+            self._enter(Stage.WAIT_SOCK)
+            inode = self._wait_for_kubelet()
+            if inode is None:
+                return
+            try:
+                connected = self._incarnation(inode)
+            except OSError as err:
+                connected = False
+                self._note(f"cannot serve in {self._directory}: {err}")
+            if connected:
+                backoff.reset()
+            else:
+                self._pause(backoff.next_s(), until_kubelet_is_not=inode)
+
+    def _incarnation(self, inode: tuple[int, int]) -> bool:
+        """One socket from bind to unlink; True if kubelet was connected to it."""
+        path = self._directory / f"{SOCKET_PREFIX}{_short(self.resource)}-{uuid.uuid4().hex[:8]}.sock"
+        server, servicer = self._serve(path)
+        connected = False
+        try:
+            self._enter(Stage.REGISTERING)
+            self._registered_inode = inode
+            if self._register(path) and self._wait_for_stream(servicer):
+                connected = True
+                self.registrations += 1
+                self._note(None)
+                self._enter(Stage.CONNECTED)
+                self._stay_connected(path, inode, servicer)
+        finally:
+            self._enter(Stage.TEARDOWN)
+            servicer.close_streams()
+            server.stop(grace=0).wait(2)
+            path.unlink(missing_ok=True)
+        if not self._stopping and self._kubelet_inode() == inode:
+            self._pause(SAME_KUBELET_PAUSE_S, until_kubelet_is_not=inode)
+        return connected
+
+    def _serve(self, path: Path) -> tuple[grpc.Server, Servicer]:
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            msg = f"socket path {path} is longer than {MAX_PATH_BYTES} bytes; use a shorter --kubelet-dir"
+            raise OSError(msg)
+        self._enter(Stage.SERVING)
+        servicer = self._make_servicer(self.nudge)
+        # Requests carry every free id: no limit on what comes in.
+        options = [("grpc.max_receive_message_length", -1)]
+        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix=f"rpc {self.resource}")
+        server = grpc.server(pool, options=options)
+        pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as err:
+            raise OSError(f"cannot bind {path}: {err}") from err
+        server.start()
+        return server, servicer
+
+    def _register(self, path: Path) -> bool:
+        options = [("grpc.default_authority", "localhost")]
+        request = pb.RegisterRequest(
+            version="v1beta1", endpoint=path.name, resource_name=self.resource, options=OPTIONS
+        )
+        with grpc.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
+            call = pb_grpc.RegistrationStub(channel).Register.future(request, timeout=REGISTER_DEADLINE_S)
+            call.add_done_callback(lambda _: self.nudge())
+            self._wait(lambda: call.done(), REGISTER_DEADLINE_S + 1)
+            if not call.done():
+                call.cancel()
+                return False
+            error = call.exception()
+        if isinstance(error, grpc.RpcError):
+            code, text = error.code(), error.details()
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"no answer in {REGISTER_DEADLINE_S:.0f} s"
+            self._note(f"kubelet refused to register {self.resource}: {text}")
+            return False
+        return True
+
+    def _wait_for_stream(self, servicer: Servicer) -> bool:
+        if self._wait(lambda: servicer.open_streams > 0, STREAM_DEADLINE_S):
+            return True
+        if not self._stopping:
+            self._note(f"kubelet accepted {self.resource} but did not ask for its devices")
+        return False
+
+    def _stay_connected(self, path: Path, inode: tuple[int, int], servicer: Servicer) -> None:
+        def lost() -> str | None:
+            if servicer.open_streams == 0:
+                return "kubelet ended the stream"
+            if (now := self._kubelet_inode()) not in (None, inode):
+                return f"kubelet.sock was replaced ({inode[1]} -> {now[1] if now else '-'})"
+            return None if _is_socket(path) else "our socket file has gone"
+
+        while not self._stopping and lost() is None:
+            self._wait(lambda: lost() is not None, POLL_S)
+        if not self._stopping:
+            log.info("registration lost", extra={"resource": self.resource, "cause": lost()})
+            self._enter(Stage.TEARDOWN)
+            self._wait(lambda: False, SETTLE_S)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _wait_for_kubelet(self) -> tuple[int, int] | None:
+        """(device, inode) of a kubelet.sock that somebody listens on; None when stopping."""
+        fresh_until, seen = 0.0, None
+        while not self._stopping:
+            inode = self._kubelet_inode()
+            if inode is not None and _accepts(self._kubelet_socket):
+                return inode
+            if inode != seen:  # a socket just bound may not listen yet: look again very soon for a while
+                seen, fresh_until = inode, time.monotonic() + POLL_S
+            quick = inode is not None and time.monotonic() < fresh_until
+            what = "nobody listens on" if inode else "there is no"
+            self._note(f"{what} {self._kubelet_socket}")
+            self._wait(lambda known=inode: self._kubelet_inode() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
+        return None
+
+    def _kubelet_inode(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._kubelet_socket)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _pause(self, seconds: float, *, until_kubelet_is_not: tuple[int, int]) -> None:
+        def is_new() -> bool:
+            return self._kubelet_inode() not in (None, until_kubelet_is_not)
+
+        self._wait(is_new, seconds)
+
+    def _wait(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for `ready()`, looked at on every nudge; False on timeout or when stopping."""
+        end = time.monotonic() + timeout_s
+        with self._wake:
+            while not self._stopping:
+                self._nudged = False
+                if ready():
+                    return True
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                if not self._nudged:
+                    self._wake.wait(min(left, POLL_S))
+        return False
+
+    def _enter(self, stage: Stage) -> None:
+        if stage is not self.stage:
+            self.stage = stage
+            log.debug("endpoint", extra={"resource": self.resource, "stage": stage.value})
+            self._changed(self)
+
+    def _note(self, problem: str | None) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            if problem:
+                log.warning("not registered", extra={"resource": self.resource, "problem": problem})
+            else:
+                log.info("registered", extra={"resource": self.resource})
+            self._changed(self)
+
+
+def sweep(directory: Path) -> list[Path]:
+    """Remove sockets that a former run left behind (nobody listens on them); returns what was removed."""
+    left = [path for path in directory.glob(f"{SOCKET_PREFIX}*.sock") if _is_socket(path) and not _accepts(path)]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
+
+
+def _short(resource: str) -> str:
+    return resource.rpartition("/")[2]
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _accepts(path: Path) -> bool:
+    """Whether somebody listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True

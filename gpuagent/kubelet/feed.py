@@ -1,0 +1,65 @@
+"""The device list of one resource, shared by every ListAndWatch stream."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.domain.snapshot import ids_of
+from gpuagent.domain.state import Block
+
+MIN_GAP_S = 0.6
+"""Least time between two lists on one stream: each one costs kubelet a checkpoint write with fsync."""
+
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+
+
+class Feed:
+    """Holds the newest list, encoded once per change; wakes the streams that have not sent it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._blocks: tuple[Block, ...] = ()
+        self._message = pb.ListAndWatchResponse()
+        self._version = 0
+        self.encoded_bytes = 0
+
+    def publish(self, blocks: tuple[Block, ...]) -> bool:
+        """Replace the list; False if it is the same (kubelet is not bothered then)."""
+        if blocks == self._blocks:
+            return False
+        message = _encode(blocks)
+        with self._changed:
+            self._blocks, self._message = blocks, message
+            self._version += 1
+            self.encoded_bytes = message.ByteSize()
+            self._changed.notify_all()
+        return True
+
+    def follow(self, closed: threading.Event) -> Iterator[pb.ListAndWatchResponse]:
+        """The newest list at once, then each newer one; changes in quick succession are sent as one."""
+        sent, not_before = -1, 0.0
+        while not closed.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: closed.is_set() or self._version != sent)
+                while (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
+                    self._changed.wait(pause)
+                sent, message = self._version, self._message
+            if not closed.is_set():
+                not_before = time.monotonic() + MIN_GAP_S
+                yield message
+
+    def wake(self) -> None:
+        """Let every stream look whether it was closed."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _encode(blocks: tuple[Block, ...]) -> pb.ListAndWatchResponse:
+    message = pb.ListAndWatchResponse()
+    for block in blocks:
+        health = HEALTHY if block.healthy else UNHEALTHY
+        numa = block.gpu.numa_node
+        topology = None if numa is None else pb.TopologyInfo(nodes=[pb.NUMANode(ID=numa)])
+        message.devices.extend(pb.Device(ID=i, health=health, topology=topology) for i in ids_of(block))
+    return message

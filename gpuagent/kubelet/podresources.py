@@ -1,0 +1,163 @@
+"""Kubelet's pod-resources API: its own book of which container holds which device ids."""
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import grpc
+
+from gpuagent._pb import podresources_v1_pb2 as pb
+from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods import Holding, Owner, PodName
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+CALL_DEADLINE_S = 5.0
+GET_DEADLINE_S = 1.0
+RETRY_S = 0.25
+MIN_GAP_S = 0.02
+"""Kubelet allows all clients together 100 calls a second."""
+
+
+class PodResources:
+    """Client of one kubelet's pod-resources socket. Raises `grpc.RpcError` nowhere: None means "did not say"."""
+
+    def __init__(self, socket_path: Path) -> None:
+        options = [
+            ("grpc.default_authority", "localhost"),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            # A restarted kubelet is a new listener: look for it at once rather than after a growing pause.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=options)
+        self._stub = pb_grpc.PodResourcesListerStub(self._channel)
+        # Kubelets up to 1.19 serve v1alpha1 only, whose messages these decode too.
+        self._list_v1alpha1 = self._channel.unary_unary(
+            "/v1alpha1.PodResourcesLister/List",
+            request_serializer=pb.ListPodResourcesRequest.SerializeToString,
+            response_deserializer=pb.ListPodResourcesResponse.FromString,
+        )
+        self.problem = ""
+
+    def list(self) -> tuple[Holding, ...] | None:
+        """Everything held by pods of this node; None, with `problem` set, if kubelet did not answer."""
+        request = pb.ListPodResourcesRequest()
+        try:
+            try:
+                answer = self._stub.List(request, timeout=CALL_DEADLINE_S)
+            except grpc.RpcError as err:
+                if err.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+                answer = self._list_v1alpha1(request, timeout=CALL_DEADLINE_S)
+        except grpc.RpcError as err:
+            self.problem = f"{err.code().name}: {err.details()}"
+            return None
+        return _holdings(answer.pod_resources)
+
+    def of_pod(self, pod: PodName) -> tuple[Holding, ...] | None:
+        """What one pod holds, also in the middle of its admission; None where kubelet does not answer `Get`."""
+        request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
+        try:
+            answer = self._stub.Get(request, timeout=GET_DEADLINE_S)
+        except grpc.RpcError as err:
+            # Kubelet says UNKNOWN with this text for a pod that has ended.
+            gone = err.code() is grpc.StatusCode.NOT_FOUND or "not found" in (err.details() or "")
+            return () if gone else None
+        return _holdings([answer.pod_resources])
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
+    ids: dict[tuple[Owner, str], set[str]] = defaultdict(set)
+    for pod in pods:
+        for container in pod.containers:
+            owner = Owner(PodName(pod.namespace, pod.name), container.name)
+            for entry in container.devices:
+                ids[owner, entry.resource_name].update(entry.device_ids)
+    return tuple(Holding(owner, resource, frozenset(held)) for (owner, resource), held in ids.items())
+
+
+class HoldingsWatch:
+    """Reads kubelet's book in a thread of its own: on request, and every `period_s` besides.
+
+    One read serves everybody who asked before it began. A read waits for a moment without an Allocate under way,
+    because kubelet can lose a reservation when it is asked for a list during one.
+    """
+
+    def __init__(
+        self,
+        client: PodResources,
+        post: Callable[[ev.Event], None],
+        wait_idle: Callable[[float], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._post = post
+        self._wait_idle = wait_idle
+        self._clock = clock
+        self._cond = threading.Condition()
+        self._wanted = 1
+        self._begun = 0
+        self._done = 0
+        self._latest: tuple[Holding, ...] | None = None
+        self._stopping = False
+        self.period_s = 30.0
+        self._thread = threading.Thread(target=self._run, name="pod-resources", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._cond:
+            self._stopping = True
+            self._cond.notify_all()
+
+    def refresh(self) -> None:
+        """Have the book read soon; returns at once."""
+        with self._cond:
+            self._wanted = self._begun + 1
+            self._cond.notify_all()
+
+    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
+        return self._client.of_pod(pod)
+
+    def read(self, timeout_s: float) -> Sequence[Holding] | None:
+        """The book as of a read that begins after this call; None if it did not come in time."""
+        with self._cond:
+            target = self._wanted = self._begun + 1
+            self._cond.notify_all()
+            if not self._cond.wait_for(lambda: self._done >= target or self._stopping, timeout_s):
+                return None
+            return self._latest
+
+    def _run(self) -> None:
+        while True:
+            with self._cond:
+                self._cond.wait_for(lambda: self._stopping or self._wanted > self._begun, self.period_s)
+                if self._stopping:
+                    return
+            self._wait_idle(1.0)
+            with self._cond:
+                self._begun += 1
+                turn = self._begun
+            began = self._clock()
+            holdings = self._client.list()
+            now = self._clock()
+            if holdings is None:
+                self._post(ev.HoldingsUnavailable(self._client.problem, now))
+            else:
+                self._post(ev.HoldingsRead(holdings, began, now))
+            with self._cond:
+                self._latest = holdings
+                self._done = turn
+                self._cond.notify_all()
+                if holdings is None:
+                    self._wanted = self._begun + 1  # kubelet is away: ask again until it answers
+                self._cond.wait_for(lambda: self._stopping, RETRY_S if holdings is None else MIN_GAP_S)

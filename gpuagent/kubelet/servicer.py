@@ -1,0 +1,173 @@
+"""One resource's DevicePlugin service: protobuf to domain and back. The only place that knows gRPC codes."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
+
+import grpc
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
+from gpuagent.allocator import Allocator
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.grant import Grant
+from gpuagent.kubelet.feed import Feed
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS = 8
+"""Open lists per socket. Each holds one of the server's workers for ever; beyond this the oldest is ended."""
+
+_CODES = {
+    Reason.EMPTY_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.UNKNOWN_DEVICE: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.MIXED_RESOURCES: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.NOT_READY: grpc.StatusCode.UNAVAILABLE,
+    Reason.ISOLATION: grpc.StatusCode.UNAVAILABLE,
+    Reason.INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+
+class Meter(Protocol):
+    """Counts what the service does."""
+
+    def answered(self, method: str, resource: str, seconds: float) -> None:
+        """One call was answered or refused."""
+
+    def refused(self, method: str, resource: str, reason: Reason) -> None:
+        """One call was refused."""
+
+
+class Servicer(pb_grpc.DevicePluginServicer):
+    """Serves one resource on one socket; `streams_changed` is called when a list stream opens or ends."""
+
+    def __init__(
+        self,
+        resource: str,
+        feed: Feed,
+        allocator: Allocator,
+        meter: Meter,
+        streams_changed: Callable[[], None],
+    ) -> None:
+        self._resource = resource
+        self._feed = feed
+        self._allocator = allocator
+        self._meter = meter
+        self._streams_changed = streams_changed
+        self._streams: list[threading.Event] = []
+        self._lock = threading.Lock()
+        self._closing = False
+
+    @property
+    def open_streams(self) -> int:
+        return len(self._streams)
+
+    def close_streams(self) -> None:
+        """End every list stream, and each that would still open."""
+        with self._lock:
+            self._closing = True
+            for closed in self._streams:
+                closed.set()
+        self._feed.wake()
+
+    def GetDevicePluginOptions(  # noqa: N802 (gRPC name)
+        self, request: pb.Empty, context: grpc.ServicerContext
+    ) -> pb.DevicePluginOptions:
+        return OPTIONS
+
+    def ListAndWatch(  # noqa: N802
+        self, request: pb.Empty, context: grpc.ServicerContext
+    ) -> Iterator[pb.ListAndWatchResponse]:
+        closed = threading.Event()
+
+        def close() -> None:
+            closed.set()
+            self._feed.wake()
+
+        with self._lock:
+            if self._closing or not context.add_callback(close):
+                return
+            self._streams.append(closed)
+            if len(self._streams) > MAX_STREAMS:
+                self._streams[0].set()
+                log.warning("too many list streams, ending the oldest", extra={"resource": self._resource})
+        self._feed.wake()
+        self._streams_changed()
+        try:
+            yield from self._feed.follow(closed)
+        finally:
+            with self._lock:
+                self._streams.remove(closed)
+            self._streams_changed()
+
+    def GetPreferredAllocation(  # noqa: N802
+        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> pb.PreferredAllocationResponse:
+        answer = pb.PreferredAllocationResponse()
+        with self._answering("GetPreferredAllocation", context):
+            for asked in request.container_requests:
+                chosen = self._allocator.prefer(
+                    self._resource,
+                    asked.available_deviceIDs,
+                    asked.must_include_deviceIDs,
+                    asked.allocation_size,
+                )
+                answer.container_responses.add(deviceIDs=chosen)
+        return answer
+
+    def Allocate(  # noqa: N802
+        self, request: pb.AllocateRequest, context: grpc.ServicerContext
+    ) -> pb.AllocateResponse:
+        answer = pb.AllocateResponse()
+        with self._answering("Allocate", context):
+            if not request.container_requests:
+                # An empty answer would leave kubelet's reservation in place for ever.
+                text = f"{self._resource}: the request names no container"
+                raise Refusal(Reason.EMPTY_REQUEST, text)
+            for asked in request.container_requests:
+                share = self._allocator.allocate(self._resource, asked.devices_ids)
+                answer.container_responses.append(_container_response(share))
+        return answer
+
+    def PreStartContainer(  # noqa: N802
+        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> pb.PreStartContainerResponse:
+        with self._answering("PreStartContainer", context):
+            self._allocator.prestart(self._resource, request.devices_ids)
+        return pb.PreStartContainerResponse()
+
+    @contextmanager
+    def _answering(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        except Refusal as refusal:
+            self._refuse(method, context, refusal)
+        except Exception as err:  # noqa: BLE001 (kubelet must get an answer a person can read)
+            log.exception("unexpected error", extra={"method": method, "resource": self._resource})
+            self._refuse(method, context, Refusal(Reason.INTERNAL, f"{self._resource}: the GPU agent failed: {err}"))
+        finally:
+            self._meter.answered(method, self._resource, time.perf_counter() - began)
+
+    def _refuse(self, method: str, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
+        self._meter.refused(method, self._resource, refusal.reason)
+        log.warning("refused", extra={"method": method, "reason": refusal.reason.value, "text": refusal.message})
+        context.abort(_CODES.get(refusal.reason, grpc.StatusCode.FAILED_PRECONDITION), refusal.message)
+
+
+def _container_response(share: Grant) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=share.env,
+        mounts=[
+            pb.Mount(host_path=m.host_path, container_path=m.container_path, read_only=m.read_only)
+            for m in share.mounts
+        ],
+        devices=[pb.DeviceSpec(host_path=n, container_path=n, permissions="rw") for n in share.device_nodes],
+        annotations=share.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in share.cdi_names],
+    )

@@ -1,0 +1,54 @@
+"""Log lines: text for people, or one JSON object a line."""
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.123Z INFO  registered resource=aliyun.com/gpu-mem``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={_quoted(value)}" for key, value in _fields(record).items())
+        line = f"{_stamp(record)} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, logger, event, and the event's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _stamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+def _stamp(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if " " in text or not text else text
+
+
+def setup(log_format: str, level: str) -> None:
+    """Send all log lines to stderr in `log_format` (``text`` or ``json``)."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

@@ -1,0 +1,57 @@
+"""The status page as a table for people."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def render(page: dict[str, Any]) -> str:
+    """A few lines of facts, the GPUs, the resources, what holds what, and problems."""
+    label = next(iter(page["label"].values()))
+    facts = [
+        f"node {page['node'] or '-'}   mode {page['mode']} (label: {label or 'none'})   placement {page['placement']}"
+        f"   isolation {page['isolation']}   unit {page['memory_unit']}   gpuagent {page['version']}",
+    ]
+    waiting = page["switch"]["waiting_for"]
+    if page["switch"]["phase"] != "steady":
+        names = ", ".join(sorted({item["container"] for item in waiting})) or "old devices to leave kubelet's list"
+        facts.append(f"mode switch {page['switch']['phase']}: waits for {names}")
+    parts = ["\n".join(facts), _gpus(page["gpus"]), _resources(page["resources"])]
+    if page["problems"]:
+        parts.append("\n".join(f"! {problem['reason']}: {problem['message']}" for problem in page["problems"]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _gpus(gpus: Sequence[dict[str, Any]]) -> str:
+    if not gpus:
+        return "no GPUs"
+    rows = [["GPU", "MODEL", "MEMORY", "HEALTH", "HELD/UNITS", "CONTAINERS"]]
+    for gpu in gpus:
+        names = {**dict.fromkeys(gpu["units"], 0), **gpu["held"]}
+        amounts = [f"{gpu['held'].get(n, 0)}/{gpu['units'].get(n, 0)} {n.rpartition('/')[2]}" for n in names]
+        holders = [f"{c['container']}={c['units']}" for c in gpu["containers"]]
+        health = "MIG" if gpu["mig"] else gpu["cause"] or gpu["health"]
+        rows.append(
+            [
+                str(gpu["index"]),
+                gpu["model"],
+                f"{gpu['memory_mib']} MiB",
+                health,
+                ", ".join(amounts) or "-",
+                ", ".join(holders) or "-",
+            ]
+        )
+    return align(rows)
+
+
+def _resources(resources: dict[str, dict[str, Any]]) -> str:
+    rows = [["RESOURCE", "HEALTHY", "UNHEALTHY", "KUBELET"]]
+    for name, view in resources.items():
+        state = view.get("stage", "-") + (f": {view['problem']}" if view.get("problem") else "")
+        rows.append([name, str(view["healthy"]), str(view["unhealthy"]), state])
+    return align(rows)
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,0 +1,177 @@
+"""What the stand-in API server stores: objects with versions, and the log of changes that watches read."""
+
+import copy
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from standin.patching import merge
+
+Json = dict[str, Any]
+Key = tuple[str, str, str]  # resource, namespace ("" for nodes), name
+
+KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "configmaps": "ConfigMap"}
+CLUSTER_WIDE = {"nodes"}
+_LOG = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of the log; ``before`` is None for a new object, ``after`` None for a deleted one."""
+
+    version: int
+    key: Key
+    before: Json | None
+    after: Json | None
+
+
+class Refusal(Exception):  # noqa: N818 - an answer of the server, no fault of it
+    """An answer other than success: ``code``, ``reason`` as the real server gives them."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+
+
+def not_found(resource: str, name: str) -> Refusal:
+    """Return the 404."""
+    return Refusal(404, "NotFound", f'{resource} "{name}" not found')
+
+
+def status(refusal: Refusal) -> Json:
+    """Return the Status object that says so."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": str(refusal),
+        "reason": refusal.reason,
+        "code": refusal.code,
+    }
+
+
+def timestamp() -> str:
+    """Return now as objects carry it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class Objects:
+    """Thread-safe; every object that goes in or out is a copy. ``news`` is notified with every change."""
+
+    def __init__(self) -> None:
+        self.news = threading.Condition(threading.RLock())
+        self.version = 1
+        self.oldest = 0
+        self._objects: dict[Key, Json] = {}
+        self._log: deque[Change] = deque(maxlen=_LOG)
+
+    def get(self, key: Key) -> Json:
+        """Return one object. Raises Refusal 404."""
+        with self.news:
+            if key not in self._objects:
+                raise not_found(key[0], key[2])
+            return copy.deepcopy(self._objects[key])
+
+    def all(self, resource: str, namespace: str = "") -> tuple[list[Json], int]:
+        """Return the objects of a resource, of one namespace or ("") of all, and the version of this look."""
+        with self.news:
+            found = [
+                copy.deepcopy(value)
+                for (kind, where, _), value in self._objects.items()
+                if kind == resource and namespace in ("", where)
+            ]
+            return found, self.version
+
+    def create(self, resource: str, namespace: str, body: Json) -> Json:
+        """Store a new object with uid, version and creation time. Raises Refusal 409, 422."""
+        made = copy.deepcopy(body)
+        metadata = made.setdefault("metadata", {})
+        name = metadata.get("name") or (
+            metadata["generateName"] + uuid.uuid4().hex[:5] if "generateName" in metadata else ""
+        )
+        if not name:
+            raise Refusal(422, "Invalid", f"{KINDS[resource]} is invalid: metadata.name: Required value")
+        key = (resource, "" if resource in CLUSTER_WIDE else namespace, name)
+        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+        if key[1]:
+            metadata["namespace"] = key[1]
+        with self.news:
+            if key in self._objects:
+                raise Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
+            return self._store(key, made)
+
+    def update(self, key: Key, change: Callable[[Json], Json]) -> Json:
+        """Replace an object by what ``change`` makes of a copy of it. Raises Refusal 404, 409 (its version is old)."""
+        with self.news:
+            before = self.get(key)
+            after = change(self.get(key))
+            if after["metadata"].get("resourceVersion") != before["metadata"]["resourceVersion"]:
+                text = "the object has been modified; please apply your changes to the latest version and try again"
+                raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {key[0]} "{key[2]}": {text}')
+            for fixed in ("name", "namespace", "uid", "creationTimestamp"):
+                if fixed in before["metadata"]:
+                    after["metadata"][fixed] = before["metadata"][fixed]
+            return before if after == before else self._store(key, after)
+
+    def patch(self, key: Key, subresource: str, patch: Json, *, strategic: bool) -> Json:
+        """Merge ``patch`` in: status only through the subresource, everything else of spec only without it."""
+
+        def merged(before: Json) -> Json:
+            after: Json = merge(before, patch, strategic=strategic)
+            if key[0] in ("nodes", "pods"):
+                kept = "spec" if subresource == "status" else "status"
+                after.pop(kept, None)
+                after |= {kept: before[kept]} if kept in before else {}
+            return after
+
+        return self.update(key, merged)
+
+    def delete(self, key: Key, *, grace_s: int | None = 0) -> Json:
+        """Delete; a bound pod with a grace (None: 30 s) only gets its deletionTimestamp, as before its kubelet acts."""
+        with self.news:
+            found = self.get(key)
+            if key[0] == "pods" and found.get("spec", {}).get("nodeName") and grace_s != 0:
+                found["metadata"].setdefault("deletionTimestamp", timestamp())
+                found["metadata"]["deletionGracePeriodSeconds"] = 30 if grace_s is None else grace_s
+                return self.update(key, lambda _: found)
+            del self._objects[key]
+            self._note(key, found, None)
+            return found
+
+    def check(self, since: int) -> None:
+        """Raise Refusal 410 where what happened after version ``since`` is no longer known."""
+        with self.news:
+            if since < self.oldest:
+                raise Refusal(410, "Expired", f"too old resource version: {since} ({self.version})")
+
+    def changes(self, since: int) -> list[Change]:
+        """Return what happened after version ``since``."""
+        with self.news:
+            return [change for change in self._log if change.version > since]
+
+    def forget(self) -> None:
+        """Let every version handed out so far be too old to watch from."""
+        with self.news:
+            self.version += 1
+            self.oldest = self.version
+
+    def _store(self, key: Key, found: Json) -> Json:
+        before = self._objects.get(key)
+        self._objects[key] = found
+        found |= {"kind": KINDS[key[0]], "apiVersion": "v1"}
+        found["metadata"]["resourceVersion"] = str(self.version + 1)
+        self._note(key, before, found)
+        return copy.deepcopy(found)
+
+    def _note(self, key: Key, before: Json | None, after: Json | None) -> None:
+        self.version += 1
+        if len(self._log) == _LOG:
+            self.oldest = self._log[0].version
+        self._log.append(Change(self.version, key, before, copy.deepcopy(after)))
+        self.news.notify_all()

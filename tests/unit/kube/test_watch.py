@@ -1,0 +1,244 @@
+"""The node and its pods are followed through everything the server can do."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.backoff import Backoff
+from gpuagent.kube.client import Client, Timeouts
+from gpuagent.kube.watch import Watcher
+from standin.apiserver import ApiServer
+
+if TYPE_CHECKING:
+    from tests.unit.kube.conftest import Posted
+
+Delays = Callable[[], Backoff]
+
+
+@pytest.fixture
+def watcher(client: Client, posted: "Posted", quick: Delays) -> Iterator[Watcher]:
+    """Not started."""
+    made = Watcher(client, "n1", posted, backoff=quick)
+    yield made
+    made.stop()
+
+
+def labels(value: str | None) -> dict[str, str | None]:
+    return {"ack.node.gpu.schedule": value}
+
+
+def mode_is(value: str | None) -> Callable[[object], bool]:
+    return lambda event: (
+        isinstance(event, NodeSeen) and event.node["metadata"]["labels"].get("ack.node.gpu.schedule") == value
+    )
+
+
+def alive(watcher: Watcher) -> bool:
+    return all(thread.is_alive() for thread in watcher._threads)  # noqa: SLF001
+
+
+def test_first_look_then_every_change(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+    watcher.start()
+    assert posted.node().node["metadata"]["name"] == "n1"
+    posted.pods(set())
+    server.label_node(labels("cgpu"))
+    posted.wait(mode_is("cgpu"))
+    server.label_node(labels(None))
+    posted.wait(mode_is(None), len(posted.events))
+
+
+def test_pods_come_and_go_by_binding(server: ApiServer, client: Client, posted: "Posted", watcher: Watcher) -> None:
+    server.create_pod("elsewhere", node="n2")
+    watcher.start()
+    posted.pods(set())
+    server.create_pod("a", {"aliyun.com/gpu-mem": "4"}, labels={"app": "x"})
+    pod = posted.pods({"a"}).pods[0]
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "4"}
+    server.create_pod("b", node="")
+    binding = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"annotations": {"gpu": "0"}}}
+    client.create("/api/v1/namespaces/default/pods/b/binding", binding)
+    bound = next(pod for pod in posted.pods({"a", "b"}).pods if pod["metadata"]["name"] == "b")
+    assert bound["metadata"]["annotations"] == {"gpu": "0"}
+    server.delete_pod("a")
+    posted.pods({"b"})
+    server.delete_pod("b", grace_s=None)
+    posted.wait(lambda event: isinstance(event, PodsSeen) and "deletionTimestamp" in str(event.pods))
+
+
+def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(
+    server: ApiServer, client: Client, posted: "Posted"
+) -> None:
+    watcher = Watcher(client, "n1", posted, burst_s=0.2)
+    watcher.start()
+    posted.pods(set())
+    names = {f"p{number}" for number in range(100)}
+    for name in names:
+        server.create_pod(name)
+    posted.pods(names)
+    assert sum(isinstance(event, PodsSeen) for event in posted.events) < 10
+    watcher.stop()
+
+
+def test_a_broken_watch_is_taken_up_again(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+    watcher.start()
+    posted.node()
+    posted.pods(set())
+    assert server.wait(lambda: len(server.watches) == 2)
+    mark = len(posted.events)
+    server.drop_watches()
+    posted.unavailable("watching node n1: the API server http://127.0.0.1", mark)
+    posted.node(mark)
+    server.label_node(labels("share"))
+    posted.wait(mode_is("share"))
+
+
+def test_an_expired_version_is_listed_again_without_alarm(
+    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+) -> None:
+    client = Client(str(server.write_kubeconfig(tmp_path / "config")), Timeouts(watch_s=1))
+    watcher = Watcher(client, "n1", posted, backoff=quick)
+    watcher.start()
+    posted.node()
+    assert server.wait(lambda: len(server.watches) == 2)
+    mark = len(posted.events)
+    server.expire()
+    posted.node(mark)
+    assert server.requests["list nodes"] == 2
+    assert not [event for event in posted.events if isinstance(event, ApiUnavailable)]
+    watcher.stop()
+
+
+def test_a_watch_that_ends_goes_on_without_listing(
+    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+) -> None:
+    client = Client(str(server.write_kubeconfig(tmp_path / "config")), Timeouts(watch_s=0))
+    watcher = Watcher(client, "n1", posted, backoff=quick)
+    watcher.start()
+    assert server.wait(lambda: server.requests["watch nodes"] >= 4)
+    server.label_node(labels("mps"))
+    posted.wait(mode_is("mps"))
+    watcher.stop()
+    assert server.requests["list nodes"] == 1
+
+
+def test_a_silent_peer_surfaces_and_recovers(
+    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+) -> None:
+    client = Client(str(server.write_kubeconfig(tmp_path / "config")), Timeouts(watch_silence_s=0.2))
+    watcher = Watcher(client, "n1", posted, backoff=quick)
+    server.silence()
+    watcher.start()
+    posted.unavailable("watching node n1: ")
+    server.label_node(labels("topology"))
+    posted.wait(mode_is("topology"))  # by listing again, though the watches stay silent
+    server.resume()
+    watcher.stop()
+
+
+def test_pause_and_resume_kill_no_thread(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+    server.pause()
+    watcher.start()
+    posted.unavailable("watching node n1: ")
+    posted.unavailable("watching pods of node n1: ")
+    assert alive(watcher)
+    server.resume()
+    posted.node()
+    posted.pods(set())
+    assert alive(watcher)
+
+
+def test_a_reason_is_said_once_until_recovery(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+    server.stop()
+    watcher.start()
+    posted.unavailable("watching node n1: ")
+    server.start()
+    posted.node()
+    said = [event for event in posted.events if isinstance(event, ApiUnavailable) and "watching node" in event.reason]
+    assert len(said) == 1
+    mark = len(posted.events)
+    server.stop()
+    posted.unavailable("watching node n1: ", mark)
+
+
+def test_rbac_may_refuse_pods_alone(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+    server.deny("list", "pods")
+    watcher.start()
+    posted.node()
+    posted.unavailable('watching pods of node n1: RBAC refuses: allow verb "list" on resource "pods"')
+    server.label_node(labels("cgpu"))
+    posted.wait(mode_is("cgpu"))
+    server.allow("list", "pods")
+    posted.pods(set())
+
+
+def test_a_missing_node_is_said_and_noticed_when_it_comes(
+    server: ApiServer, client: Client, posted: "Posted", quick: Delays
+) -> None:
+    watcher = Watcher(client, "n9", posted, backoff=quick)
+    watcher.start()
+    posted.unavailable("node n9 does not exist at the API server; check --node-name")
+    client.create("/api/v1/nodes", {"metadata": {"name": "n9"}})
+    posted.node()
+    mark = len(posted.events)
+    server.objects.delete(("nodes", "", "n9"))
+    posted.unavailable("node n9 does not exist", mark)
+    watcher.stop()
+
+
+def test_a_missing_configuration_is_said_and_noticed_when_it_comes(
+    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+) -> None:
+    watcher = Watcher(Client(str(tmp_path / "late")), "n1", posted, backoff=quick)
+    watcher.start()
+    posted.unavailable("late cannot be read")
+    server.write_kubeconfig(tmp_path / "late")
+    posted.node()
+    watcher.stop()
+
+
+def test_a_bug_behind_post_does_not_end_the_watch(
+    server: ApiServer, client: Client, posted: "Posted", quick: Delays
+) -> None:
+    failures = iter([ValueError("odd")])
+
+    def post(event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
+        if isinstance(event, NodeSeen) and (failure := next(failures, None)):
+            raise failure
+        posted(event)
+
+    watcher = Watcher(client, "n1", post, backoff=quick)
+    watcher.start()
+    posted.unavailable("unexpected: ValueError: odd")
+    posted.node()
+    watcher.stop()
+    assert server.url
+
+
+def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted") -> None:
+    Watcher(client, "n1", posted).stop()
+    watcher = Watcher(client, "n1", posted)
+    watcher.start()
+    posted.node()
+    watcher.stop(1.0)
+    assert not any(thread.is_alive() for thread in watcher._threads)  # noqa: SLF001
+
+
+def test_objects_are_trimmed(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+    server.patch_node_status({"images": [{"names": ["x"]}]})
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "1"}
+    server.create_pod("a", annotations=applied)
+    states = [{"name": "main", "image": "x", "state": {"waiting": {"reason": "ContainerCreating", "message": "m"}}}]
+    server.patch_pod("a", {"status": {"hostIP": "1", "containerStatuses": states}}, subresource="status")
+    watcher.start()
+    assert "images" not in posted.node().node["status"]
+    pod = posted.pods({"a"}).pods[0]
+    assert pod["metadata"]["annotations"] == {"mine": "1"}
+    assert pod["status"] == {
+        "phase": "Pending",
+        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+        "initContainerStatuses": [],
+    }
+    assert pod["spec"]["containers"][0].keys() == {"name", "resources"}
