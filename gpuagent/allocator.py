@@ -6,7 +6,7 @@ readings of a call are possible and its answer settles it.
 
 import logging
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -14,16 +14,20 @@ from typing import Protocol
 from gpuagent.domain import demand as asked
 from gpuagent.domain import events as ev
 from gpuagent.domain.choose import Request, choose_share, choose_whole
+from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, grant, locate
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.mode import GPU_CORE
 from gpuagent.domain.pods import Holding, Owner, PodName
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.domain.units import units_of
+from gpuagent.domain.units import MemoryUnit
 from gpuagent.isolation import Isolation, IsolationError
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.1
+"""How long a question of kubelet's waits for the pod it is about to appear in our own watch."""
 
 
 class Book(Protocol):
@@ -62,12 +66,15 @@ class Allocator:
         self._snapshot: Snapshot | None = None
         self._ledger = Ledger()
         self._lock = threading.Lock()
+        self._published = threading.Condition()
         self._in_flight = 0
         self._idle = threading.Condition()
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
-        self._snapshot = snapshot
+        with self._published:
+            self._snapshot = snapshot
+            self._published.notify_all()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no Allocate is under way: kubelet may lose one's devices if it is asked for a list then."""
@@ -84,61 +91,69 @@ class Allocator:
         Raises:
             Refusal: the total may be enough, but no GPU is; or the request makes no sense.
         """
-        snap = self._current()
         if size < 1 or not available:
             raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {size} of {len(available)} devices is no request")
-        free = _by_gpu(resource, available, snap)
         offered = set(available)
         if not set(must_include) <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
+        claims = self._seeing_the_asker(resource, size, offered)
+        free = _by_gpu(resource, available, claims.snapshot)
         with self._lock:
-            return self._prefer(resource, free, offered, must_include, size, snap)
+            try:
+                return self._choose(resource, size, free, must_include, claims)
+            except Refusal:
+                self._ledger = self._ledger.closed()
+                raise
 
-    def _prefer(  # noqa: PLR0913
-        self,
-        resource: str,
-        free: dict[str, list[str]],
-        offered: set[str],
-        must_include: Collection[str],
-        size: int,
-        snap: Snapshot,
+    def _seeing_the_asker(self, resource: str, size: int, offered: set[str]) -> Claims:
+        """The newest knowledge; kubelet may have heard of the asking pod a moment before our own watch did."""
+        end = self._clock() + PATIENCE_S
+        while True:
+            snap, now = self._current(), self._clock()
+            claims = Claims(snap, self._ledger, offered, now)
+            if not snap.pods_known or now >= end or asked.is_known(resource, size, claims):
+                return claims
+            with self._published:
+                self._published.wait_for(lambda seen=snap: self._snapshot is not seen, end - now)  # type: ignore[misc]
+
+    def _choose(
+        self, resource: str, size: int, free: dict[str, list[str]], must_include: Collection[str], claims: Claims
     ) -> tuple[str, ...]:
-        now = self._clock()
-        who = asked.demand(resource, size, snap, self._ledger, offered, now)
-        first = self._partner(resource, size, snap, now)
-        doubtful = self._doubtful(offered, snap, now) - set(must_include)
+        snap = claims.snapshot
         kind = snap.sold[resource]
+        who = asked.demand(resource, size, claims)
+        first = self._partner(resource, size, claims)
         request = Request(
             resource=resource,
             size=size,
-            unit="" if kind.is_whole else "%" if resource == GPU_CORE else f"x {snap.policy.unit}",
+            unit="" if kind.is_whole else "%" if resource == GPU_CORE else _named(snap.policy.unit),
             free=free,
             order={uuid: gpu.index for uuid, gpu in snap.gpus.items()},
             must_include=must_include,
             placement=snap.placement,
-            doubtful=doubtful,
+            doubtful={i for claim in claims.doubted for i in claim.ids if i not in must_include},
             gpu_count=who.gpu_count,
             room=who.room,
             pinned=who.pinned,
-            short=() if first else self._short_of_other(resource, who.other, offered, snap, now),
+            short=() if first else claims.short_gpus(resource, who.other),
             only=first.uuids if first else None,
-            full=() if kind.is_whole else self._full(offered, who.owner, snap, now),
+            full=() if kind.is_whole else claims.full_gpus(who.owner),
             max_pods=snap.policy.max_pods_per_gpu,
             asker=str(who.owner or "this container"),
         )
         try:
             chosen = choose_whole(request) if kind.is_whole else choose_share(request)
-            self._check_doubt(request, chosen, snap, now)
+            self._check_doubt(resource, request.doubtful, chosen, claims)
         except Refusal as refusal:
-            self._ledger = self._ledger.closed()
             if who.owner:
                 self._say(who.owner.pod, "GpuRefused", refusal.message)
             raise
         return chosen
 
-    def _partner(self, resource: str, size: int, snap: Snapshot, now: float) -> Handout | None:
+    def _partner(self, resource: str, size: int, claims: Claims) -> Handout | None:
         """The handout of the same container's other resource, if this call is for its second one."""
-        first = self._ledger.awaiting_partner(resource, now)
+        snap = claims.snapshot
+        first = self._ledger.awaiting_partner(resource, claims.now)
         if first is None or not snap.pods_known:
             return first
         owners = list(asked.same_container(first, resource, size, snap))
@@ -158,71 +173,19 @@ class Allocator:
                 return True
         return False
 
-    def _claims(self, snap: Snapshot, now: float) -> Iterator[Holding | Handout]:
-        yield from snap.holdings
-        yield from self._ledger.recent(now)
-
-    def _living(self, offered: Collection[str], snap: Snapshot, now: float) -> Iterator[Holding | Handout]:
-        """Every holding that kubelet does not offer again, and every handout that is not a holding yet."""
-        book = [h for h in snap.holdings if h.ids.isdisjoint(offered)]
-        known = {(h.resource, h.ids) for h in book}
-        yield from book
-        for handout in self._ledger.recent(now):
-            if (handout.resource, handout.ids) not in known and handout.ids.isdisjoint(offered):
-                yield handout
-
-    def _full(self, offered: set[str], asker: Owner | None, snap: Snapshot, now: float) -> set[str]:
-        """GPUs with as many pods as allowed; the asking pod's own GPUs are not full for it."""
-        pods: dict[str, set[object]] = defaultdict(set)
-        for item in self._living(offered, snap, now):
-            for uuid in {snap.units.get(device_id) for device_id in item.ids} - {None}:
-                pods[str(uuid)].add(item.owner.pod if item.owner else item.ids)
-        full = {uuid for uuid, sharers in pods.items() if len(sharers) >= snap.policy.max_pods_per_gpu}
-        return {uuid for uuid in full if asker is None or asker.pod not in pods[uuid]}
-
-    def _short_of_other(
-        self, resource: str, need: int, offered: set[str], snap: Snapshot, now: float
-    ) -> set[str]:
-        """GPUs that, by the book, have less than `need` units of the mode's other resource."""
-        others = {name: kind for name, kind in snap.sold.items() if name != resource}
-        if not others:
-            return set()
-        (other, kind), *_ = others.items()
-        given_back = {h.owner for h in snap.holdings if h.resource == resource and not h.ids.isdisjoint(offered)}
-        used: Counter[str] = Counter()
-        for item in self._living(offered, snap, now):
-            if item.resource == other and item.owner not in given_back:
-                used.update(snap.units[device_id] for device_id in item.ids if device_id in snap.units)
-        return {
-            uuid
-            for uuid, gpu in snap.gpus.items()
-            if units_of(gpu, kind, snap.policy.unit) - used[uuid] < max(need, 1)
-        }
-
-    def _doubtful(self, offered: set[str], snap: Snapshot, now: float) -> set[str]:
-        """Offered ids that somebody may hold all the same: kubelet can lose a reservation from its books."""
-        doubtful: set[str] = set()
-        for item in self._claims(snap, now):
-            if item.ids.isdisjoint(offered):
-                continue
-            if item.owner is None or not snap.pods_known or item.owner.pod in snap.living_pods:
-                doubtful |= item.ids & offered
-        return doubtful
-
-    def _check_doubt(self, request: Request, chosen: tuple[str, ...], snap: Snapshot, now: float) -> None:
-        """Refuse ids that kubelet offers and gives to a living pod at once; say it where it cannot be settled."""
-        doubt = set(request.doubtful) & set(chosen)
+    def _check_doubt(self, resource: str, doubtful: Collection[str], chosen: tuple[str, ...], claims: Claims) -> None:
+        """Refuse ids that kubelet offers although its own book gives them to a pod; there are no others left."""
+        doubt = set(doubtful) & set(chosen)
         if not doubt:
             return
-        holders = {item.owner.pod for item in self._claims(snap, now) if item.owner and item.ids & doubt}
-        for pod in holders:
+        for pod in {claim.owner.pod for claim in claims.doubted if claim.owner and claim.ids & doubt}:
             if any(h.ids & doubt for h in self._book.of_pod(pod) or ()):
                 text = (
-                    f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free; "
+                    f"{resource}: kubelet offers units that pod {pod} still holds, and no others are free; "
                     "try again when a pod has ended"
                 )
                 raise Refusal(Reason.STILL_HELD, text)
-        log.info("devices given out again soon", extra={"resource": request.resource, "devices": sorted(doubt)[:8]})
+        log.info("devices given out again soon", extra={"resource": resource, "devices": sorted(doubt)[:8]})
 
     # -- Allocate --------------------------------------------------------------------------------------------
 
@@ -238,12 +201,13 @@ class Allocator:
             kind, counts = locate(resource, key, snap)
             now = self._clock()
             with self._lock:
-                self._check_offered(resource, key, counts, snap, now)
-                first = None if kind.is_whole else self._partner(resource, len(key), snap, now)
+                claims = Claims(snap, self._ledger, (), now)
+                _check_offered(resource, key, counts, claims)
+                first = None if kind.is_whole else self._partner(resource, len(key), claims)
                 if first and set(first.uuids) != set(counts):
                     self._ledger = self._ledger.closed()
                     raise _apart(resource, first, counts, snap)
-                who = asked.demand(resource, len(key), snap, self._ledger, (), now)
+                who = asked.demand(resource, len(key), claims)
             share = self._isolated(grant(resource, kind, counts, snap, self._strategy))
             with self._lock:
                 handout = Handout(resource, key, tuple(counts), now, who.owner)
@@ -256,27 +220,6 @@ class Allocator:
             return self._isolation.prepare(share)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
-
-    def _check_offered(
-        self, resource: str, ids: frozenset[str], counts: dict[str, int], snap: Snapshot, now: float
-    ) -> None:
-        """New units must be on offer and on one GPU unless a spread was asked for; units held before are fine."""
-        if any(item.resource == resource and ids <= item.ids for item in self._claims(snap, now)):
-            return
-        if not all(device_id in snap.units for device_id in ids):
-            text = f"{resource}: not offered in mode {snap.mode}, which is in force on this node"
-            raise Refusal(Reason.NOT_OFFERED, text)
-        kind = snap.sold.get(resource)
-        if len(counts) == 1 or kind is None or kind.is_whole:
-            return
-        even = len(set(counts.values())) == 1
-        if not (even and asked.spread_was_asked(resource, len(ids), len(counts), snap)):
-            where = ", ".join(f"{n} on GPU {snap.gpus[uuid].index}" for uuid, n in counts.items())
-            text = (
-                f"{resource}: kubelet picked units of several GPUs for one container ({where}); a share stays on "
-                "one GPU unless the pod label aliyun.com/gpu-count asks for an even spread"
-            )
-            raise Refusal(Reason.SPANS_GPUS, text)
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
@@ -339,6 +282,31 @@ def _by_gpu(resource: str, available: Collection[str], snap: Snapshot) -> dict[s
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {device_id!r} is not on offer on this node")
         free[uuid].append(device_id)
     return dict(free)
+
+
+def _check_offered(resource: str, ids: frozenset[str], counts: dict[str, int], claims: Claims) -> None:
+    """New units must be on offer and on one GPU unless a spread was asked for; units given out before are fine."""
+    snap = claims.snapshot
+    if claims.covers(resource, ids):
+        return
+    if not ids <= snap.units.keys():
+        text = f"{resource}: not offered in mode {snap.mode}, which is in force on this node"
+        raise Refusal(Reason.NOT_OFFERED, text)
+    kind = snap.sold.get(resource)
+    if len(counts) == 1 or kind is None or kind.is_whole:
+        return
+    even = len(set(counts.values())) == 1
+    if not (even and asked.spread_was_asked(resource, len(ids), len(counts), snap)):
+        where = ", ".join(f"{n} on GPU {snap.gpus[uuid].index}" for uuid, n in counts.items())
+        text = (
+            f"{resource}: kubelet picked units of several GPUs for one container ({where}); a share stays on "
+            "one GPU unless the pod label aliyun.com/gpu-count asks for an even spread"
+        )
+        raise Refusal(Reason.SPANS_GPUS, text)
+
+
+def _named(unit: MemoryUnit) -> str:
+    return str(unit) if unit.mib in {1, 1024} else f"x {unit}"
 
 
 def _apart(resource: str, first: Handout, counts: Collection[str], snap: Snapshot) -> Refusal:

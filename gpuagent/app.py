@@ -102,7 +102,9 @@ class Agent:
     def start(self) -> None:
         """Start every part. Raises OSError if the HTTP address is taken."""
         settings = self._settings
-        log.info("gpuagent starts", extra={"version": __version__, "node": settings.node_name, "mode": self._state.mode})
+        log.info(
+            "gpuagent starts", extra={"version": __version__, "node": settings.node_name, "mode": self._state.mode}
+        )
         if settings.http_address:
             self._http = HttpServer(
                 settings.http_address,
@@ -264,7 +266,9 @@ class Agent:
     def unready_because(self) -> str | None:
         """Why the node cannot serve GPUs now, or None."""
         state = self._state
-        waiting = [f"{n}: {e.problem or e.stage.value}" for n, e in self._endpoints.items() if e.stage is not Stage.CONNECTED]
+        waiting = [
+            f"{n}: {e.problem or e.stage.value}" for n, e in self._endpoints.items() if e.stage is not Stage.CONNECTED
+        ]
         reasons = [state.driver_problem and f"NVIDIA driver: {state.driver_problem}", *waiting]
         if state.holdings is None:
             reasons.append(f"kubelet's pod-resources API: {state.holdings_problem or 'not read yet'}")

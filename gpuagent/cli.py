@@ -51,8 +51,12 @@ def _parser() -> argparse.ArgumentParser:
 
     status = commands.add_parser("status", help="show what the agent on this node does", allow_abbrev=False)
     status.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
-    status.add_argument("--url", default=os.environ.get("GPUAGENT_URL", DEFAULT_STATUS_URL), metavar="URL",
-                        help=f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})")
+    status.add_argument(
+        "--url",
+        default=os.environ.get("GPUAGENT_URL", DEFAULT_STATUS_URL),
+        metavar="URL",
+        help=f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})",
+    )
     status.set_defaults(command=_status)
 
     simulate = commands.add_parser(
@@ -107,7 +111,7 @@ def _simulated(settings: Settings) -> None:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from gpuagent.nvml.simulated import inject  # noqa: PLC0415 (only for simulation)
+    from gpuagent.nvml.simulated_socket import inject  # noqa: PLC0415 (only for simulation)
 
     path = options.state_dir / "simulator.sock"
     try:

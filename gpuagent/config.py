@@ -233,4 +233,3 @@ def _read(path: Path) -> dict[str, str]:
             msg = f"{path}: {key} is neither a text nor a number nor true or false"
             raise ConfigError(msg)
     return {key: str(value) for key, value in data.items()}
-

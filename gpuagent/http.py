@@ -38,7 +38,7 @@ class HttpServer:
             protocol_version = "HTTP/1.1"
             timeout = 10
 
-            def do_GET(self) -> None:  # noqa: N802 (http.server's name)
+            def do_GET(self) -> None:
                 page = pages.get(self.path.partition("?")[0])
                 if page is None:
                     known = f"not found; there are {', '.join(pages)}\n".encode()

@@ -20,7 +20,7 @@ class KubeSide:
     def __init__(self, kubeconfig: Path | None, node_name: str, post: Callable[[ev.Event], None]) -> None:
         self._node_name = node_name
         self._client = Client(None if kubeconfig is None else str(kubeconfig))
-        self._watcher = Watcher(self._client, node_name, post)
+        self._watcher = Watcher(self._client, node_name, post, burst_s=0.01)
         self._writer = Writer(self._client, node_name)
         self._uids: dict[PodName, str] = {}
 

@@ -27,7 +27,7 @@ def _gpus(gpus: Sequence[dict[str, Any]]) -> str:
     rows = [["GPU", "MODEL", "MEMORY", "HEALTH", "HELD/UNITS", "CONTAINERS"]]
     for gpu in gpus:
         names = {**dict.fromkeys(gpu["units"], 0), **gpu["held"]}
-        amounts = [f"{gpu['held'].get(n, 0)}/{gpu['units'].get(n, 0)} {n.rpartition('/')[2]}" for n in names]
+        amounts = [_amount(name, gpu["held"].get(name, 0), gpu["units"].get(name)) for name in names]
         holders = [f"{c['container']}={c['units']}" for c in gpu["containers"]]
         health = "MIG" if gpu["mig"] else gpu["cause"] or gpu["health"]
         rows.append(
@@ -43,6 +43,11 @@ def _gpus(gpus: Sequence[dict[str, Any]]) -> str:
     return align(rows)
 
 
+def _amount(resource: str, held: int, units: int | None) -> str:
+    short = resource.rpartition("/")[2]
+    return f"{held} {short} of a former mode" if units is None else f"{held}/{units} {short}"
+
+
 def _resources(resources: dict[str, dict[str, Any]]) -> str:
     rows = [["RESOURCE", "HEALTHY", "UNHEALTHY", "KUBELET"]]
     for name, view in resources.items():
@@ -54,4 +59,6 @@ def _resources(resources: dict[str, dict[str, Any]]) -> str:
 def align(rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to their widest cell."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

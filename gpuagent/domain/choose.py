@@ -128,7 +128,9 @@ def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Ref
     lead = f"{request.resource}: {request.asker} asks for {request.size}{unit}"
     if request.gpu_count > 1:
         lead += f" over {request.gpu_count} GPUs ({each} on each)"
-    where = ", ".join(f"GPU {request.order[u]}: {n}" for u, n in sorted(free.items(), key=lambda x: request.order[x[0]]))
+    where = ", ".join(
+        f"GPU {request.order[u]}: {n}" for u, n in sorted(free.items(), key=lambda x: request.order[x[0]])
+    )
     where = f"free: {where or 'nothing'}"
     if len(fixed) > request.gpu_count:
         gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in fixed)

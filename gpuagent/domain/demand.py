@@ -5,11 +5,12 @@ container one after the other; so the oldest container of the right size that wa
 The answer steers a choice and names a pod in a message; certain identity comes with PreStartContainer.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.ledger import Handout, Ledger
+from gpuagent.domain.ledger import Handout
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
 from gpuagent.domain.pods import ContainerSpec, Owner, Pod, requests
 from gpuagent.domain.snapshot import Snapshot
@@ -35,44 +36,38 @@ class Demand:
     pinned: tuple[str, ...] = ()
 
 
-def demand(
-    resource: str, size: int, snapshot: Snapshot, ledger: Ledger, free: Collection[str], now: float
-) -> Demand:
+def demand(resource: str, size: int, claims: Claims) -> Demand:
     """The oldest container that asks for `size` of `resource` and was not served.
-
-    `free` are the ids kubelet offers: a holding with one of them has been given back.
 
     Raises:
         Refusal: the pod's label `aliyun.com/gpu-count` cannot be honoured.
     """
-    handouts = [h for h in ledger.recent(now) if h.ids.isdisjoint(free)]
-    served = {
-        *(h.owner for h in snapshot.holdings if h.resource == resource and h.ids.isdisjoint(free)),
-        *(h.owner for h in handouts if h.resource == resource),
-    }
-    for pod, container in requests(snapshot.pods, resource, size):
-        owner = Owner(pod.name, container.name)
-        if owner not in served:
-            return _demand_of(pod, container, resource, size, snapshot, handouts)
+    for pod, container in _unserved(resource, size, claims):
+        return _demand_of(pod, container, resource, size, claims)
     return Demand()
 
 
-def _demand_of(
-    pod: Pod, container: ContainerSpec, resource: str, size: int, snapshot: Snapshot, handouts: list[Handout]
-) -> Demand:
-    others = [name for name in snapshot.sold if name != resource]
-    init = {c.name for c in pod.containers if c.init}
+def is_known(resource: str, size: int, claims: Claims) -> bool:
+    """Whether a pod that was not served yet asks for this; if not, our watch lags behind kubelet's."""
+    return any(True for _ in _unserved(resource, size, claims))
+
+
+def _unserved(resource: str, size: int, claims: Claims) -> Iterator[tuple[Pod, ContainerSpec]]:
+    served = claims.served(resource)
+    for pod, container in requests(claims.snapshot.pods, resource, size):
+        if Owner(pod.name, container.name) not in served:
+            yield pod, container
+
+
+def _demand_of(pod: Pod, container: ContainerSpec, resource: str, size: int, claims: Claims) -> Demand:
+    snapshot = claims.snapshot
+    init = {Owner(pod.name, c.name) for c in pod.containers if c.init}
     return Demand(
         owner=Owner(pod.name, container.name),
         gpu_count=_gpu_count(pod, resource, size, snapshot),
         room=max(c.limits.get(resource, 0) for c in pod.containers) if container.init else size,
-        other=sum(container.limits.get(name, 0) for name in others),
-        pinned=tuple(
-            uuid
-            for h in handouts
-            if h.owner and h.owner.pod == pod.name and h.owner.container in init
-            for uuid in h.uuids
-        ),
+        other=sum(container.limits.get(name, 0) for name in snapshot.sold if name != resource),
+        pinned=tuple(uuid for h in claims.ledger.recent(claims.now) if h.owner in init for uuid in h.uuids),
     )
 
 

@@ -76,9 +76,7 @@ def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
     return gpu.uuid
 
 
-def grant(
-    resource: str, kind: Kind, counts: Mapping[str, int], snapshot: Snapshot, strategy: DeviceStrategy
-) -> Grant:
+def grant(resource: str, kind: Kind, counts: Mapping[str, int], snapshot: Snapshot, strategy: DeviceStrategy) -> Grant:
     """The share that goes with `counts` units by GPU UUID. The same counts always give the same grant."""
     gpus = tuple(snapshot.gpus[uuid] for uuid in counts)
     units = next(iter(counts.values()))

@@ -209,4 +209,3 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
         "held": dict(held),
         "containers": containers,
     }
-

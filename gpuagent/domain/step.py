@@ -25,7 +25,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
     return after, (*_heard(event), *_news(state, after))
 
 
-def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR0912 (one case an event)
+def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911 (one case an event)
     match event:
         case ev.InventoryRead():
             return _inventory(state, event)

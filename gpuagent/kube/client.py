@@ -100,7 +100,7 @@ class Client:
         if transport is not None:
             transport.close()
 
-    def _call(  # noqa: PLR0913, PLR0917 - one funnel for all calls
+    def _call(  # noqa: PLR0913 - one funnel for all calls
         self,
         verb: str,
         method: str,

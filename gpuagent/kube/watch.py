@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.backoff import Backoff
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.follow import Api, Follow
 from gpuagent.kube.trim import trim_node, trim_pod
 

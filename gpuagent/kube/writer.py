@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpuagent.domain.nodefacts import NodeFacts, NodePatch, node_patches
 from gpuagent.backoff import Backoff
+from gpuagent.domain.nodefacts import NodeFacts, NodePatch, node_patches
 from gpuagent.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from gpuagent.kube.errors import ApiUnreachable, KubeError
 from gpuagent.kube.eventlog import EventCounts, EventLog, Involved

@@ -43,6 +43,10 @@ SAME_KUBELET_PAUSE_S = 1.0
 POLL_S = 1.0
 
 
+Kubelet = tuple[int, int, int]
+"""Tells one kubelet process from the next: device, inode and time of change of its socket file."""
+
+
 class Stage(enum.StrEnum):
     """Where an endpoint stands; value of the registration metric's label."""
 
@@ -74,7 +78,6 @@ class Endpoint:
         self._wake = threading.Condition()
         self._nudged = False
         self._stopping = False
-        self._registered_inode: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._run, name=f"endpoint {resource}", daemon=True)
 
     def start(self) -> None:
@@ -99,40 +102,39 @@ class Endpoint:
         backoff = Backoff(first_s=1.0, limit_s=30.0)
         while not self._stopping:
             self._enter(Stage.WAIT_SOCK)
-            inode = self._wait_for_kubelet()
-            if inode is None:
+            kubelet = self._wait_for_kubelet()
+            if kubelet is None:
                 return
             try:
-                connected = self._incarnation(inode)
+                connected = self._incarnation(kubelet)
             except OSError as err:
                 connected = False
                 self._note(f"cannot serve in {self._directory}: {err}")
             if connected:
                 backoff.reset()
             else:
-                self._pause(backoff.next_s(), until_kubelet_is_not=inode)
+                self._pause(backoff.next_s(), until_kubelet_is_not=kubelet)
 
-    def _incarnation(self, inode: tuple[int, int]) -> bool:
+    def _incarnation(self, kubelet: Kubelet) -> bool:
         """One socket from bind to unlink; True if kubelet was connected to it."""
         path = self._directory / f"{SOCKET_PREFIX}{_short(self.resource)}-{uuid.uuid4().hex[:8]}.sock"
         server, servicer = self._serve(path)
         connected = False
         try:
             self._enter(Stage.REGISTERING)
-            self._registered_inode = inode
             if self._register(path) and self._wait_for_stream(servicer):
                 connected = True
                 self.registrations += 1
                 self._note(None)
                 self._enter(Stage.CONNECTED)
-                self._stay_connected(path, inode, servicer)
+                self._stay_connected(path, kubelet, servicer)
         finally:
             self._enter(Stage.TEARDOWN)
             servicer.close_streams()
             server.stop(grace=0).wait(2)
             path.unlink(missing_ok=True)
-        if not self._stopping and self._kubelet_inode() == inode:
-            self._pause(SAME_KUBELET_PAUSE_S, until_kubelet_is_not=inode)
+        if not self._stopping and self._kubelet() == kubelet:
+            self._pause(SAME_KUBELET_PAUSE_S, until_kubelet_is_not=kubelet)
         return connected
 
     def _serve(self, path: Path) -> tuple[grpc.Server, Servicer]:
@@ -161,7 +163,7 @@ class Endpoint:
         with grpc.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
             call = pb_grpc.RegistrationStub(channel).Register.future(request, timeout=REGISTER_DEADLINE_S)
             call.add_done_callback(lambda _: self.nudge())
-            self._wait(lambda: call.done(), REGISTER_DEADLINE_S + 1)
+            self._wait(call.done, REGISTER_DEADLINE_S + 1)
             if not call.done():
                 call.cancel()
                 return False
@@ -181,12 +183,12 @@ class Endpoint:
             self._note(f"kubelet accepted {self.resource} but did not ask for its devices")
         return False
 
-    def _stay_connected(self, path: Path, inode: tuple[int, int], servicer: Servicer) -> None:
+    def _stay_connected(self, path: Path, kubelet: Kubelet, servicer: Servicer) -> None:
         def lost() -> str | None:
             if servicer.open_streams == 0:
                 return "kubelet ended the stream"
-            if (now := self._kubelet_inode()) not in (None, inode):
-                return f"kubelet.sock was replaced ({inode[1]} -> {now[1] if now else '-'})"
+            if (now := self._kubelet()) is not None and now[:2] != kubelet[:2]:
+                return "kubelet.sock was replaced"
             return None if _is_socket(path) else "our socket file has gone"
 
         while not self._stopping and lost() is None:
@@ -198,11 +200,11 @@ class Endpoint:
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    def _wait_for_kubelet(self) -> tuple[int, int] | None:
-        """(device, inode) of a kubelet.sock that somebody listens on; None when stopping."""
+    def _wait_for_kubelet(self) -> Kubelet | None:
+        """The kubelet whose socket accepts connections; None when stopping."""
         fresh_until, seen = 0.0, None
         while not self._stopping:
-            inode = self._kubelet_inode()
+            inode = self._kubelet()
             if inode is not None and _accepts(self._kubelet_socket):
                 return inode
             if inode != seen:  # a socket just bound may not listen yet: look again very soon for a while
@@ -210,19 +212,20 @@ class Endpoint:
             quick = inode is not None and time.monotonic() < fresh_until
             what = "nobody listens on" if inode else "there is no"
             self._note(f"{what} {self._kubelet_socket}")
-            self._wait(lambda known=inode: self._kubelet_inode() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
+            self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
         return None
 
-    def _kubelet_inode(self) -> tuple[int, int] | None:
+    def _kubelet(self) -> Kubelet | None:
         try:
-            found = os.stat(self._kubelet_socket)
+            found = self._kubelet_socket.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        # An inode number that was freed is often given to the next file: the time of change tells them apart.
+        return found.st_dev, found.st_ino, found.st_ctime_ns
 
-    def _pause(self, seconds: float, *, until_kubelet_is_not: tuple[int, int]) -> None:
+    def _pause(self, seconds: float, *, until_kubelet_is_not: Kubelet) -> None:
         def is_new() -> bool:
-            return self._kubelet_inode() not in (None, until_kubelet_is_not)
+            return self._kubelet() not in (None, until_kubelet_is_not)
 
         self._wait(is_new, seconds)
 
@@ -271,7 +274,7 @@ def _short(resource: str) -> str:
 
 def _is_socket(path: Path) -> bool:
     try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
+        return stat.S_ISSOCK(path.stat().st_mode)
     except OSError:
         return False
 

@@ -41,7 +41,8 @@ class Feed:
         sent, not_before = -1, 0.0
         while not closed.is_set():
             with self._changed:
-                self._changed.wait_for(lambda: closed.is_set() or self._version != sent)
+                while not closed.is_set() and self._version == sent:
+                    self._changed.wait()
                 while (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
                     self._changed.wait(pause)
                 sent, message = self._version, self._message

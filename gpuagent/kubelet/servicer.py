@@ -148,7 +148,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             yield
         except Refusal as refusal:
             self._refuse(method, context, refusal)
-        except Exception as err:  # noqa: BLE001 (kubelet must get an answer a person can read)
+        except Exception as err:
             log.exception("unexpected error", extra={"method": method, "resource": self._resource})
             self._refuse(method, context, Refusal(Reason.INTERNAL, f"{self._resource}: the GPU agent failed: {err}"))
         finally:

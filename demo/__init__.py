@@ -1,0 +1,1 @@
+"""`make demo`: the agent on a simulated node, explained step by step."""

@@ -1,0 +1,130 @@
+"""The walk: modes, pods, a refusal, a switch that waits, a GPU that falls ill."""
+
+import argparse
+import signal
+import textwrap
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from demo.node import DemoNode
+
+PORT = 9445
+
+
+def main() -> None:
+    """Walk once; then stay up with the metrics page unless told to end."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--once", action="store_true", help="end after the walk")
+    parser.add_argument("--port", type=int, default=PORT, help="of the agent's HTTP pages (default: %(default)s)")
+    options = parser.parse_args()
+    say("A node with eight 80-GB A100 GPUs. The GPUs, kubelet and the API server are stand-ins; the agent is real.")
+    with DemoNode("dgx-a100", options.port) as node:
+        walk(node)
+        if not options.once:
+            stop = threading.Event()
+            signal.signal(signal.SIGINT, lambda *_: stop.set())
+            say(f"The agent stays up: {node.url}/metrics and {node.url}/status. Ctrl-C ends it.")
+            stop.wait()
+
+
+def walk(node: DemoNode) -> None:
+    """Every step says what happens, does it, and shows the node's table."""
+    step("No label yet: mode default. GPUs are whole; --exclusive-resource has the agent serve nvidia.com/gpu.")
+    until(node, offers("nvidia.com/gpu", 8))
+    show(node)
+
+    step("The operator labels the node ack.node.gpu.schedule=share. GPUs are now sold by the GiB, 80 each.")
+    node.api.label_node({"ack.node.gpu.schedule": "share"})
+    until(node, offers("aliyun.com/gpu-mem", 640))
+    show(node)
+
+    step("Three pods ask for 10, 20 and 50 GiB. Placement is binpack: they fill one GPU before the next is touched.")
+    for name, amount in (("chat", 10), ("embed", 20), ("rank", 50)):
+        run(node, name, mem=amount)
+    show(node)
+
+    step("Placement spread, for pods from now on: the next two get GPUs of their own.")
+    node.api.label_node({"ack.node.gpu.placement": "spread"})
+    until(node, lambda page: page["placement"] == "spread")
+    for name in ("web-1", "web-2"):
+        run(node, name, mem=8)
+    show(node)
+
+    step("A pod asks for 100 GiB. The node has 544 GiB free, but no GPU has 100: refused, with a text for its owner.")
+    admission = node.run_pod("too-big", mem=100)
+    print(textwrap.indent(textwrap.fill(admission.failed, 100), "    "))
+
+    step("The label changes to topology while pods run. Free GPUs change hands at once, held ones when their pods end.")
+    node.api.label_node({"ack.node.gpu.schedule": "topology", "ack.node.gpu.placement": None})
+    until(node, offers("aliyun.com/gpu", 5))
+    show(node)
+
+    step("A training pod takes two whole GPUs meanwhile, and the old pods end one by one.")
+    run(node, "train", gpus=2)
+    for name in ("chat", "embed", "rank", "web-1", "web-2"):
+        node.end_pod(name)
+    until(node, offers("aliyun.com/gpu", 8))
+    show(node)
+
+    step("GPU 7 reports XID 79, fallen off the bus. Its neighbours go on serving.")
+    node.inject(fault="xid", gpu=7, code=79)
+    until(node, offers("aliyun.com/gpu", 7))
+    show(node)
+
+    for mode in ("cgpu", "mps", "core_mem"):
+        step(f"Mode {mode} promises isolation. Nothing on this node isolates, so nothing is offered, and it says why.")
+        node.api.label_node({"ack.node.gpu.schedule": mode})
+        until(node, settled(mode))
+        print(textwrap.indent("\n".join(node.table().splitlines()[-5:]), "    "))
+
+    step("The label is removed: the last mode stays in force. What the node's Events say of all this:")
+    node.api.label_node({"ack.node.gpu.schedule": None})
+    node.wait(lambda: any(event["reason"] == "ModeLabelRemoved" for event in node.api.events()))
+    for event in node.api.events():
+        print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 96)}")
+    print("\nThat was the walk.")
+
+
+def say(text: str) -> None:
+    print(f"\n{textwrap.fill(text, 110)}", flush=True)
+
+
+_number = 0
+
+
+def step(text: str) -> None:
+    global _number  # noqa: PLW0603 (a script's counter)
+    _number += 1
+    print(f"\n=== {_number}. " + textwrap.fill(text, 104, subsequent_indent="    ") + "\n", flush=True)
+
+
+def show(node: DemoNode) -> None:
+    print(textwrap.indent(node.table(), "    "), flush=True)
+
+
+def run(node: DemoNode, name: str, **limits: int) -> None:
+    admission = node.run_pod(name, **limits)
+    if not admission:
+        raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
+    env = admission.containers["main"].env
+    print(f"    {name}: NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']}")
+
+
+def offers(resource: str, healthy: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda page: page["resources"][resource]["healthy"] == healthy
+
+
+def settled(mode: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda page: page["mode"] == mode and page["switch"]["phase"] != "settling"
+
+
+def until(node: DemoNode, ready: Callable[[dict[str, Any]], bool]) -> None:
+    if not node.wait(lambda: ready(node.status())):
+        raise RuntimeError(
+            f"this did not happen; the node shows:\n{node.table()}\n{node.log.read_text(encoding='utf-8')}"
+        )
+
+
+if __name__ == "__main__":
+    main()

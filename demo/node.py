@@ -1,0 +1,128 @@
+"""A node that needs nothing but Python: the real agent, a stand-in kubelet, a stand-in API server, a simulated box."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpuagent.table import render
+from standin.apiserver import ApiServer
+from standin.kubelet import Kubelet
+from standin.pods import Admission, Container, Pod
+
+NODE = "demo-node"
+
+
+class DemoNode:
+    """Starts everything in a temporary folder and ends it again. Raises RuntimeError if the agent does not come up."""
+
+    def __init__(self, box: str, port: int) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="gpuagent-"))
+        self._box = box
+        self.url = f"http://127.0.0.1:{port}"
+        self.api = ApiServer(NODE)
+        self.kubelet = Kubelet(self._root / "kubelet")
+        self.log = self._root / "agent.log"
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._pods: dict[str, Pod] = {}
+
+    def __enter__(self) -> Self:
+        self.api.start()
+        self.kubelet.start()
+        kubeconfig = self.api.write_kubeconfig(self._root / "kubeconfig")
+        command = [
+            *(sys.executable, "-m", "gpuagent", "run", "--simulate", self._box, "--node-name", NODE),
+            *("--kubeconfig", str(kubeconfig), "--kubelet-dir", str(self._root / "kubelet")),
+            *("--state-dir", str(self._root / "state"), "--http-address", self.url.removeprefix("http://")),
+            *("--exclusive-resource", "nvidia.com/gpu"),
+        ]
+        with self.log.open("wb") as log:
+            self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, "NODE_NAME": NODE})  # noqa: S603
+        if not self.wait(lambda: self.page("readyz") is not None, 20):
+            raise RuntimeError(f"the agent did not get ready:\n{self.log.read_text(encoding='utf-8')}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._agent:
+            self._agent.terminate()
+            self._agent.wait(10)
+        self.kubelet.stop()
+        self.api.stop()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def wait(self, ready: Any, timeout_s: float = 10.0) -> bool:  # noqa: ANN401
+        """Look four times a second until `ready()`; False if the time is over."""
+        pause = threading.Event()
+        for _ in range(int(timeout_s * 4)):
+            if self._agent and self._agent.poll() is not None:
+                return False
+            if ready():
+                return True
+            pause.wait(0.25)
+        return False
+
+    def page(self, path: str) -> bytes | None:
+        """A page of the agent's HTTP port; None while it says no."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/{path}", timeout=5) as answer:  # noqa: S310 (loopback)
+                body: bytes = answer.read()
+                return body
+        except OSError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        """What `gpuagent status -o json` prints."""
+        page: dict[str, Any] = json.loads(self.page("status") or b"{}")
+        return page
+
+    def table(self) -> str:
+        """What `gpuagent status` prints."""
+        return render(self.status())
+
+    def run_pod(self, name: str, **limits: int) -> Admission:
+        """Bind a pod to the node, let kubelet admit it and start its container."""
+        named = {_RESOURCES[short]: amount for short, amount in limits.items()}
+        created = self.api.create_pod(name, {key: str(amount) for key, amount in named.items()}, node=NODE)
+        pod = Pod(name, uid=created["metadata"]["uid"], containers=(Container("main", named),))
+        admission = self.kubelet.admit(pod)
+        if admission:
+            self._pods[name] = pod
+            self.kubelet.start_container(pod, "main")
+        else:
+            self.api.delete_pod(name)
+        return admission
+
+    def end_pod(self, name: str) -> None:
+        """The pod ends and is deleted."""
+        self.kubelet.remove(self._pods.pop(name))
+        self.api.delete_pod(name)
+
+    def inject(self, **fault: object) -> None:
+        """Let the simulated box have a fault, from another process, as `gpuagent simulate` does."""
+        command = [
+            sys.executable,
+            "-m",
+            "gpuagent",
+            "simulate",
+            json.dumps(fault),
+            "--state-dir",
+            str(self._root / "state"),
+        ]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+
+
+_RESOURCES = {
+    "mem": "aliyun.com/gpu-mem",
+    "core": "aliyun.com/gpu-core.percentage",
+    "gpus": "aliyun.com/gpu",
+    "exclusive": "nvidia.com/gpu",
+}

@@ -1,0 +1,83 @@
+"""Who has a claim on which units at the moment of a call: kubelet's book as last read, and the latest handouts.
+
+`offered` are the ids kubelet says are free in that call. A claim one of whose ids is offered again has been given back
+(kubelet frees all of a pod at once), or kubelet has lost it from its books.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuagent.domain.ledger import Handout, Ledger
+from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.snapshot import Snapshot
+from gpuagent.domain.units import units_of
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Claims at `now` (monotonic seconds), seen from one call."""
+
+    snapshot: Snapshot
+    ledger: Ledger
+    offered: Collection[str]
+    now: float
+
+    @cached_property
+    def all(self) -> tuple[Holding | Handout, ...]:
+        """Every holding, and every handout that the book does not show yet."""
+        known = {(h.resource, h.ids) for h in self.snapshot.holdings}
+        handouts = (h for h in self.ledger.recent(self.now) if (h.resource, h.ids) not in known)
+        return (*self.snapshot.holdings, *handouts)
+
+    @cached_property
+    def standing(self) -> tuple[Holding | Handout, ...]:
+        """Claims of which nothing is offered again."""
+        return tuple(claim for claim in self.all if claim.ids.isdisjoint(self.offered))
+
+    def served(self, resource: str) -> set[Owner | None]:
+        """Containers that have their units of `resource`."""
+        handouts = (h for h in self.ledger.recent(self.now) if h.ids.isdisjoint(self.offered))
+        return {claim.owner for claim in (*self.standing, *handouts) if claim.resource == resource}
+
+    def covers(self, resource: str, ids: frozenset[str]) -> bool:
+        """Somebody was given all of `ids` before."""
+        return any(claim.resource == resource and ids <= claim.ids for claim in self.all)
+
+    def full_gpus(self, asker: Owner | None) -> set[str]:
+        """UUIDs of GPUs with as many pods as allowed; the asking pod's own GPUs are not full for it."""
+        pods: dict[str, set[PodName | frozenset[str]]] = defaultdict(set)
+        for claim in self.standing:
+            for device_id in claim.ids:
+                if uuid := self.snapshot.units.get(device_id):
+                    pods[uuid].add(claim.owner.pod if claim.owner else claim.ids)
+        full = {uuid for uuid, sharers in pods.items() if len(sharers) >= self.snapshot.policy.max_pods_per_gpu}
+        return {uuid for uuid in full if asker is None or asker.pod not in pods[uuid]}
+
+    def short_gpus(self, resource: str, need: int) -> set[str]:
+        """UUIDs of GPUs with less than `need` units of the mode's other resource than `resource` left."""
+        others = [(name, kind) for name, kind in self.snapshot.sold.items() if name != resource]
+        if not others:
+            return set()
+        (other, kind), *_ = others
+        given_back = {c.owner for c in self.all if c.resource == resource and not c.ids.isdisjoint(self.offered)}
+        used: Counter[str | None] = Counter()
+        for claim in self.standing:
+            if claim.resource == other and claim.owner not in given_back:
+                used.update(map(self.snapshot.units.get, claim.ids))
+        unit = self.snapshot.policy.unit
+        return {
+            uuid for uuid, gpu in self.snapshot.gpus.items() if units_of(gpu, kind, unit) - used[uuid] < max(need, 1)
+        }
+
+    @cached_property
+    def doubted(self) -> tuple[Holding | Handout, ...]:
+        """Claims of living pods whose ids are offered all the same: kubelet can lose a reservation from its books."""
+        snap = self.snapshot
+        return tuple(
+            claim
+            for claim in self.all
+            if not claim.ids.isdisjoint(self.offered)
+            and (claim.owner is None or not snap.pods_known or claim.owner.pod in snap.living_pods)
+        )

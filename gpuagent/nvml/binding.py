@@ -1,0 +1,184 @@
+"""A typed facade over `pynvml`: plain values out, `CallError` for errors, and which call is under way.
+
+NVML's exceptions are unhashable and compare by number, so they end here.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from gpuagent.nvml.errors import CallError, driver_error
+
+MIB = 1 << 20
+XID = int(pynvml.nvmlEventTypeXidCriticalError)
+DOUBLE_BIT_ECC = int(pynvml.nvmlEventTypeDoubleBitEccError)
+ABSENT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    }
+)
+"""Codes by which a driver or GPU says that it does not have what was asked for."""
+TIMEOUT = int(pynvml.NVML_ERROR_TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """NVML's handle of the GPU at `index`. `address` is the same for the same GPU while NVML stays initialised."""
+
+    index: int
+    pointer: Any
+    address: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A call that has not returned yet; `since` in monotonic seconds."""
+
+    function: str
+    gpu: int | None
+    since: float
+
+    def __str__(self) -> str:
+        return self.function if self.gpu is None else f"{self.function} on GPU {self.gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlEvent:
+    """What the event wait gave: `address` of the GPU's handle (None: no GPU), event type `kind`, for XIDs `data`."""
+
+    address: int | None
+    kind: int
+    data: int
+
+
+class Nvml:
+    """NVML for one thread. `pending` may be read from others: the call under way, None between calls.
+
+    Every method raises CallError if NVML refuses, unless it says otherwise.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.pending: Pending | None = None
+        self.waiting_since: float | None = None
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Keep NVML initialised (it counts, so sessions may overlap). Raises DriverError if it cannot be."""
+        try:
+            self._call("nvmlInit")
+        except CallError as err:
+            raise driver_error(err) from err
+        try:
+            yield
+        finally:
+            with suppress(CallError):  # the driver may be gone by now
+                self._call("nvmlShutdown")
+
+    def driver_version(self) -> str:
+        """``580.95.05``; empty if the driver does not say."""
+        try:
+            return str(self._call("nvmlSystemGetDriverVersion"))
+        except CallError:
+            return ""
+
+    def count(self) -> int:
+        return int(self._call("nvmlDeviceGetCount"))
+
+    def handle(self, index: int) -> Handle:
+        pointer = self._call("nvmlDeviceGetHandleByIndex", index, gpu=index)
+        return Handle(index, pointer, _address(pointer))
+
+    def uuid(self, gpu: Handle) -> str:
+        return str(self._ask("nvmlDeviceGetUUID", gpu))
+
+    def name(self, gpu: Handle) -> str:
+        return str(self._ask("nvmlDeviceGetName", gpu))
+
+    def minor(self, gpu: Handle) -> int:
+        return int(self._ask("nvmlDeviceGetMinorNumber", gpu))
+
+    def pci_bus_id(self, gpu: Handle) -> str:
+        return str(self._ask("nvmlDeviceGetPciInfo", gpu).busId)
+
+    def memory_bytes(self, gpu: Handle) -> tuple[int, int]:
+        """Total and reserved memory. Drivers before 510 count the reserved part as used: 0."""
+        try:
+            v2 = self._ask("nvmlDeviceGetMemoryInfo", gpu, pynvml.nvmlMemory_v2)
+        except CallError as err:
+            if err.code not in ABSENT:
+                raise
+            return int(self._ask("nvmlDeviceGetMemoryInfo", gpu).total), 0
+        return int(v2.total), int(v2.reserved)
+
+    def compute_capability(self, gpu: Handle) -> tuple[int, int]:
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", gpu)
+        return int(major), int(minor)
+
+    def mig_enabled(self, gpu: Handle) -> bool:
+        current, _pending = self._ask("nvmlDeviceGetMigMode", gpu)
+        return bool(current)
+
+    def numa_node(self, gpu: Handle) -> int:
+        return int(self._ask("nvmlDeviceGetNumaNodeId", gpu))
+
+    def probe(self, gpu: Handle) -> None:
+        """Ask for something cheap that the library does not answer from memory of its own."""
+        self._ask("nvmlDeviceGetMemoryInfo", gpu)
+
+    def supported_events(self, gpu: Handle) -> int:
+        """Bits of the event types that this GPU can report; 0 if it has no events at all."""
+        try:
+            return int(self._ask("nvmlDeviceGetSupportedEventTypes", gpu))
+        except CallError as err:
+            if err.code in ABSENT:
+                return 0
+            raise
+
+    @contextmanager
+    def event_set(self) -> Iterator[Any]:
+        events = self._call("nvmlEventSetCreate")
+        try:
+            yield events
+        finally:
+            with suppress(CallError):
+                self._call("nvmlEventSetFree", events)
+
+    def register(self, gpu: Handle, kinds: int, events: Any) -> None:  # noqa: ANN401 (opaque)
+        self._ask("nvmlDeviceRegisterEvents", gpu, kinds, events)
+
+    def wait(self, events: Any, timeout_s: float) -> NvmlEvent | None:  # noqa: ANN401 (opaque)
+        """Block until an event arrives; None after `timeout_s`. Not in `pending`: it is meant to take its time."""
+        self.waiting_since = self._clock()
+        try:
+            got = pynvml.nvmlEventSetWait_v2(events, int(timeout_s * 1000))
+        except pynvml.NVMLError as err:
+            if err.value == TIMEOUT:
+                return None
+            raise CallError("nvmlEventSetWait_v2", err.value, str(err)) from None
+        finally:
+            self.waiting_since = None
+        return NvmlEvent(_address(got.device), int(got.eventType), int(got.eventData))
+
+    def _ask(self, function: str, gpu: Handle, *args: object) -> Any:  # noqa: ANN401 (untyped binding)
+        return self._call(function, gpu.pointer, *args, gpu=gpu.index)
+
+    def _call(self, function: str, *args: object, gpu: int | None = None) -> Any:  # noqa: ANN401 (untyped binding)
+        self.pending = Pending(function, gpu, self._clock())
+        try:
+            return getattr(pynvml, function)(*args)
+        except pynvml.NVMLError as err:
+            raise CallError(function, err.value, str(err)) from None
+        finally:
+            self.pending = None
+
+
+def _address(pointer: Any) -> int | None:  # noqa: ANN401 (untyped binding)
+    return ctypes.cast(pointer, ctypes.c_void_p).value

@@ -1,0 +1,185 @@
+"""Boxes: machines with GPUs as data, for the simulated NVML. The known ones are the files in ``boxes/``."""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "boxes"
+MOST_GPUS = 16
+DRIVER_VERSION = "580.95.05"
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BUS_ID = re.compile(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.0")
+
+
+class BoxError(ValueError):
+    """A box cannot be used: unknown name, malformed file, impossible contents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxGpu:
+    """One simulated GPU. Sizes in MiB as NVML reports them; `mig` is None where the GPU cannot do MIG."""
+
+    uuid: str
+    minor: int
+    pci_bus_id: str
+    model: str
+    memory_mib: int
+    reserved_mib: int = 0
+    compute_capability: tuple[int, int] = (8, 0)
+    numa_node: int | None = None
+    mig: bool | None = None
+    xid_events: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A simulated machine. `missing` names C functions that its driver is too old to have.
+
+    Raises:
+        BoxError: two GPUs share what must be their own.
+    """
+
+    name: str
+    gpus: tuple[BoxGpu, ...]
+    description: str = ""
+    driver_version: str = DRIVER_VERSION
+    missing: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for what in ("uuid", "minor", "pci_bus_id"):
+            values = [getattr(gpu, what) for gpu in self.gpus]
+            twice = {value for value in values if values.count(value) > 1}
+            if twice:
+                raise BoxError(f"box {self.name}: more than one GPU has {what} {min(twice)}")
+
+
+def names() -> tuple[str, ...]:
+    """The known boxes."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def load(name_or_path: str | Path) -> Box:
+    """The box of that name, or of that file (anything with a slash or ending in ``.toml``).
+
+    Raises:
+        BoxError: there is no such box (lists those there are), or its file is not right (says where and what).
+    """
+    text = str(name_or_path)
+    is_path = "/" in text or text.endswith(".toml")
+    path = Path(text) if is_path else FOLDER / f"{text}.toml"
+    try:
+        return parse(path.stem, path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = f"no box file {text}" if is_path else f"unknown box {text!r}"
+        raise BoxError(f"{what}; known boxes: {', '.join(names())}; or give the path of a .toml file") from None
+    except (OSError, UnicodeDecodeError) as err:
+        raise BoxError(f"box file {path} cannot be read: {err}") from err
+    except BoxError as err:
+        raise BoxError(f"{path}: {err}" if is_path else str(err)) from None
+
+
+def parse(name: str, text: str) -> Box:
+    """A box from TOML. Raises BoxError."""
+    try:
+        page = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as err:
+        raise BoxError(f"box {name}: not TOML: {err}") from err
+    table = _Table(f"box {name}", page)
+    groups = table.take("gpus", list, [])
+    gpus: list[BoxGpu] = []
+    for number, group in enumerate(groups, 1):
+        gpus += _group(f"box {name}, [[gpus]] number {number}", group, name, len(gpus))
+    if not 1 <= len(gpus) <= MOST_GPUS:
+        raise BoxError(f"box {name}: has {len(gpus)} GPUs; a box has 1 to {MOST_GPUS}")
+    box = Box(
+        name=name,
+        gpus=tuple(gpus),
+        description=table.take("description", str, ""),
+        driver_version=table.take("driver_version", str, DRIVER_VERSION),
+        missing=frozenset(table.items("missing", str, [])),
+    )
+    table.end()
+    return box
+
+
+def uuid_of(name: str, index: int) -> str:
+    """A UUID that is always the same for GPU `index` of box `name`."""
+    digest = hashlib.sha256(f"{name}/{index}".encode()).hexdigest()
+    return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+
+
+def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
+    """GPUs of one kind. Their number is that of their bus ids; every other list is as long."""
+    if not isinstance(group, dict):
+        raise BoxError(f"{where}: must be a table")
+    table = _Table(where, group)
+    buses = table.items("pci_bus_ids", str)
+    indices = list(range(first, first + len(buses)))
+    minors = table.items("minors", int, indices)
+    uuids = table.items("uuids", str, [uuid_of(name, index) for index in indices])
+    numa = table.items("numa_nodes", int, [-1] * len(buses))
+    for key, values in (("minors", minors), ("uuids", uuids), ("numa_nodes", numa)):
+        if len(values) != len(buses):
+            raise BoxError(f"{where}: {key} has {len(values)} entries, pci_bus_ids {len(buses)}")
+    for key, pattern, texts in (("pci_bus_ids", _BUS_ID, buses), ("uuids", _UUID, uuids)):
+        wrong = next((text for text in texts if not pattern.fullmatch(text)), None)
+        if wrong is not None:
+            raise BoxError(f"{where}: {key}: {wrong!r} is not like {pattern.pattern}")
+    memory, reserved = table.take("memory_mib", int), table.take("reserved_mib", int, 0)
+    if not 0 <= reserved < memory:
+        raise BoxError(f"{where}: memory_mib {memory} must be above reserved_mib {reserved}, and neither below 0")
+    capability = re.fullmatch(r"(\d+)\.(\d+)", table.take("compute_capability", str))
+    if capability is None:
+        raise BoxError(f'{where}: compute_capability must be like "8.0"')
+    model, mig = table.take("model", str), table.take("mig", bool, None)
+    xid_events = table.take("xid_events", bool, True)
+    table.end()
+    return [
+        BoxGpu(
+            uuid=uuids[i],
+            minor=minors[i],
+            pci_bus_id=bus,
+            model=model,
+            memory_mib=memory,
+            reserved_mib=reserved,
+            compute_capability=(int(capability[1]), int(capability[2])),
+            numa_node=numa[i] if numa[i] >= 0 else None,
+            mig=mig,
+            xid_events=xid_events,
+        )
+        for i, bus in enumerate(buses)
+    ]
+
+
+_REQUIRED = object()
+
+
+class _Table:
+    """A TOML table that is emptied key by key, each of a certain type; nothing may be left."""
+
+    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+        self._where = where
+        self._values = dict(values)
+
+    def take(self, key: str, kind: type, default: object = _REQUIRED) -> Any:  # noqa: ANN401 (TOML value)
+        value = self._values.pop(key, default)
+        if value is _REQUIRED:
+            raise BoxError(f"{self._where}: {key} is missing")
+        if value is not default and type(value) is not kind:  # a bool is no int here
+            raise BoxError(f"{self._where}: {key} must be {kind.__name__}, not {value!r}")
+        return value
+
+    def items(self, key: str, kind: type, default: object = _REQUIRED) -> list[Any]:
+        values: list[Any] = self.take(key, list, default)
+        wrong = next((value for value in values if type(value) is not kind), None)
+        if wrong is not None:
+            raise BoxError(f"{self._where}: {key} must be a list of {kind.__name__}, not {wrong!r}")
+        return values
+
+    def end(self) -> None:
+        if self._values:
+            raise BoxError(f"{self._where}: unknown key {min(self._values)!r}")

@@ -1,0 +1,63 @@
+"""What can go wrong between this process and the NVIDIA driver, in words for people."""
+
+LIBRARY = "libnvidia-ml.so.1"
+
+
+class DriverError(Exception):
+    """The driver as a whole cannot be used: not there, not loaded, of another version, not permitted. Worth a retry."""
+
+
+class CallError(Exception):
+    """One NVML call failed.
+
+    Attributes:
+        function: NVML's name of it, ``nvmlDeviceGetUUID``.
+        code: NVML's return code.
+        words: NVML's words for the code, ``GPU is lost``.
+    """
+
+    def __init__(self, function: str, code: int, words: str) -> None:
+        super().__init__(f"{function}: {words}")
+        self.function = function
+        self.code = code
+        self.words = words
+
+
+# Keyed by NVML's return codes, which are part of its ABI.
+_DRIVER_ADVICE = {
+    1: "NVML was shut down meanwhile (the driver was unloaded or reloaded)",
+    4: "no permission to use the driver: run the agent as root in a privileged container and check the modes of"
+    " /dev/nvidiactl and /dev/nvidia*",
+    9: "the kernel module is not loaded: look at `lsmod | grep nvidia` and `dmesg` on the node, then `modprobe nvidia`",
+    12: f"{LIBRARY} was not found: install the NVIDIA driver on this node, or let the agent's container have it"
+    " (NVIDIA runtime class, or NVIDIA_VISIBLE_DEVICES=all with the NVIDIA runtime as default)",
+    13: f"{LIBRARY} is too old for this agent: upgrade the NVIDIA driver",
+    16: "a GPU waits for a reset: `nvidia-smi --gpu-reset`, or reboot the node",
+    17: "the operating system refused (device cgroup or seccomp): run the agent's container privileged",
+    18: f"{LIBRARY} and the loaded kernel module are of different versions (the driver was upgraded under way):"
+    " reload the module or reboot the node, then restart the agent's pod",
+}
+_GPU_ADVICE = {
+    4: "check the mode of its /dev/nvidia node and that the agent's container is privileged",
+    7: "check the GPU's external power cables",
+    11: "the kernel gives it no interrupts; see `dmesg`, check the BIOS, reboot the node",
+    14: "its infoROM is corrupted; have the board checked",
+    15: "it fell off the bus; see NVRM lines in `dmesg`, drain and reboot the node, reseat or replace the GPU",
+    16: "drain it and run `nvidia-smi --gpu-reset`, or reboot the node",
+    999: "see NVRM lines in `dmesg`",
+}
+
+DRIVER_WIDE = frozenset({1, 9, 12, 18})
+"""Codes that are about the driver, whichever GPU was asked: uninitialised, not loaded, no library, version mismatch."""
+
+
+def driver_error(err: CallError) -> DriverError:
+    """`err` as a failure of the whole driver: what failed, NVML's words, what to do."""
+    advice = _DRIVER_ADVICE.get(err.code)
+    return DriverError(f"{err} ({advice})" if advice else f"{err} (NVML code {err.code}; see `dmesg` on the node)")
+
+
+def gpu_reason(err: CallError) -> str:
+    """`err` as a failure of one GPU: what failed, NVML's words, what to do."""
+    advice = _GPU_ADVICE.get(err.code)
+    return f"{err}; {advice}" if advice else f"{err} (NVML code {err.code})"

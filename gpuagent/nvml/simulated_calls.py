@@ -1,0 +1,247 @@
+"""NVML's C functions over a simulated driver: they take ctypes arguments as the binding passes them, return codes."""
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+
+from gpuagent.nvml.binding import MIB
+from gpuagent.nvml.simulated_driver import SimulatedDriver, SimulatedGpu
+
+OK = int(pynvml.NVML_SUCCESS)
+INVALID, NOT_SUPPORTED = int(pynvml.NVML_ERROR_INVALID_ARGUMENT), int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+SYSTEM: dict[str, Callable[..., int]] = {}
+"""Functions of the whole driver: ``(driver, *arguments) -> code``."""
+DEVICE: dict[str, Callable[..., int]] = {}
+"""Functions of a GPU, whose first C argument is its handle: ``(driver, gpu, *arguments) -> code``."""
+LOOKUP: dict[str, Callable[[SimulatedDriver, Any], SimulatedGpu | None]] = {}
+"""Functions that give the handle of the GPU that their first C argument names."""
+
+Function = Callable[..., Any]
+
+
+def _of(table: dict[str, Any], name: str) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        table[name] = function
+        return function
+
+    return add
+
+
+def address(pointer: Any) -> int | None:
+    """Where a handle points, as a number."""
+    return ctypes.cast(pointer, ctypes.c_void_p).value
+
+
+def point(reference: Any, value: int) -> int:
+    """Let the pointer behind a `byref` point at `value`."""
+    ctypes.c_void_p.from_buffer(reference._obj).value = value  # noqa: SLF001 (how ctypes shows a byref's object)
+    return OK
+
+
+def put(reference: Any, value: float) -> int:
+    """Set the number behind a `byref`."""
+    reference._obj.value = value  # noqa: SLF001
+    return OK
+
+
+def text(buffer: Any, size: Any, value: str) -> int:
+    """Write a C string into a buffer of `size` bytes."""
+    if len(value) >= size.value:
+        return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+    buffer.value = value.encode()
+    return OK
+
+
+# -- the driver --------------------------------------------------------------------------------------------------
+
+
+@_of(SYSTEM, "nvmlInit_v2")
+@_of(SYSTEM, "nvmlInitWithFlags")
+def _init(driver: SimulatedDriver, _flags: int = 0) -> int:
+    if driver.absent is not None:
+        return driver.absent
+    driver.sessions += 1
+    return OK
+
+
+@_of(SYSTEM, "nvmlShutdown")
+def _shutdown(driver: SimulatedDriver) -> int:
+    driver.sessions -= 1
+    return OK
+
+
+@_of(SYSTEM, "nvmlSystemGetDriverVersion")
+@_of(SYSTEM, "nvmlSystemGetNVMLVersion")
+def _driver_version(driver: SimulatedDriver, buffer: Any, size: Any) -> int:
+    return text(buffer, size, driver.box.driver_version)
+
+
+@_of(SYSTEM, "nvmlSystemGetCudaDriverVersion")
+@_of(SYSTEM, "nvmlSystemGetCudaDriverVersion_v2")
+def _cuda_version(_driver: SimulatedDriver, out: Any) -> int:
+    return put(out, 13000)
+
+
+@_of(SYSTEM, "nvmlDeviceGetCount_v2")
+def _count(driver: SimulatedDriver, out: Any) -> int:
+    return put(out, len(driver.gpus))
+
+
+@_of(LOOKUP, "nvmlDeviceGetHandleByIndex_v2")
+def _by_index(driver: SimulatedDriver, index: Any) -> SimulatedGpu | None:
+    return driver.gpus[index.value] if index.value < len(driver.gpus) else None
+
+
+@_of(LOOKUP, "nvmlDeviceGetHandleByUUID")
+def _by_uuid(driver: SimulatedDriver, uuid: Any) -> SimulatedGpu | None:
+    return next((gpu for gpu in driver.gpus if gpu.spec.uuid.encode() == uuid.value), None)
+
+
+@_of(LOOKUP, "nvmlDeviceGetHandleByPciBusId_v2")
+def _by_bus(driver: SimulatedDriver, bus_id: Any) -> SimulatedGpu | None:
+    asked = bus_id.value.decode().upper().rjust(16, "0")  # the domain may be written with four digits
+    return next((gpu for gpu in driver.gpus if gpu.spec.pci_bus_id == asked), None)
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+@_of(SYSTEM, "nvmlEventSetCreate")
+def _event_set_create(driver: SimulatedDriver, out: Any) -> int:
+    return point(out, driver.new_set())
+
+
+@_of(SYSTEM, "nvmlEventSetFree")
+def _event_set_free(driver: SimulatedDriver, events: Any) -> int:
+    driver.changed.notify_all()
+    return OK if driver.sets.pop(address(events) or 0, None) else INVALID
+
+
+@_of(DEVICE, "nvmlDeviceGetSupportedEventTypes")
+def _supported_events(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    return put(out, gpu.event_kinds) if gpu.event_kinds else NOT_SUPPORTED
+
+
+@_of(DEVICE, "nvmlDeviceRegisterEvents")
+def _register(driver: SimulatedDriver, gpu: SimulatedGpu, kinds: Any, events: Any) -> int:
+    found = driver.sets.get(address(events) or 0)
+    if found is None:
+        return INVALID
+    if kinds.value & ~gpu.event_kinds:
+        return NOT_SUPPORTED
+    found.registered[gpu.index] = found.registered.get(gpu.index, 0) | kinds.value
+    return OK
+
+
+@_of(SYSTEM, "nvmlEventSetWait")
+@_of(SYSTEM, "nvmlEventSetWait_v2")
+def _wait(driver: SimulatedDriver, events: Any, out: Any, timeout_ms: Any) -> int:
+    until = time.monotonic() + timeout_ms.value / 1000
+    while True:
+        found = driver.sets.get(address(events) or 0)
+        if found is None:
+            return int(pynvml.NVML_ERROR_UNINITIALIZED) if driver.absent is not None else INVALID
+        if found.queue:
+            handle, kind, data = found.queue.popleft()
+            got = out._obj  # noqa: SLF001
+            got.device = ctypes.cast(ctypes.c_void_p(handle), pynvml.c_nvmlDevice_t)
+            got.eventType, got.eventData = kind, data
+            got.gpuInstanceId = got.computeInstanceId = 0xFFFFFFFF
+            return OK
+        if any(driver.gpus[index].lost for index in found.registered):
+            return int(pynvml.NVML_ERROR_GPU_IS_LOST)
+        left = until - time.monotonic()
+        if left <= 0:
+            return int(pynvml.NVML_ERROR_TIMEOUT)
+        with driver.idle():
+            driver.changed.wait(left)
+
+
+# -- one GPU -------------------------------------------------------------------------------------------------------
+
+
+@_of(DEVICE, "nvmlDeviceGetName")
+def _name(_driver: SimulatedDriver, gpu: SimulatedGpu, buffer: Any, size: Any) -> int:
+    return text(buffer, size, gpu.spec.model)
+
+
+@_of(DEVICE, "nvmlDeviceGetUUID")
+def _uuid(_driver: SimulatedDriver, gpu: SimulatedGpu, buffer: Any, size: Any) -> int:
+    return text(buffer, size, gpu.spec.uuid)
+
+
+@_of(DEVICE, "nvmlDeviceGetPciInfo_v3")
+def _pci_info(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    info, bus_id = out._obj, gpu.spec.pci_bus_id  # noqa: SLF001
+    domain, bus, device = bus_id.split(".")[0].split(":")
+    info.busId, info.busIdLegacy = bus_id, bus_id[4:]
+    info.domain, info.bus, info.device = int(domain, 16), int(bus, 16), int(device, 16)
+    return OK
+
+
+@_of(DEVICE, "nvmlDeviceGetMemoryInfo")
+def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    memory, spec = out._obj, gpu.spec  # noqa: SLF001
+    memory.total, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB
+    memory.free = memory.total - memory.used
+    return OK
+
+
+@_of(DEVICE, "nvmlDeviceGetMemoryInfo_v2")
+def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    memory, spec = out._obj, gpu.spec  # noqa: SLF001
+    if memory.version != pynvml.nvmlMemory_v2:
+        return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+    memory.total, memory.reserved, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB, 0
+    memory.free = memory.total - memory.reserved
+    return OK
+
+
+@_of(DEVICE, "nvmlDeviceGetCudaComputeCapability")
+def _compute_capability(_driver: SimulatedDriver, gpu: SimulatedGpu, major: Any, minor: Any) -> int:
+    return put(major, gpu.spec.compute_capability[0]) or put(minor, gpu.spec.compute_capability[1])
+
+
+@_of(DEVICE, "nvmlDeviceGetMigMode")
+def _mig_mode(_driver: SimulatedDriver, gpu: SimulatedGpu, current: Any, pending: Any) -> int:
+    return NOT_SUPPORTED if gpu.mig is None else put(current, gpu.mig) or put(pending, gpu.mig)
+
+
+@_of(DEVICE, "nvmlDeviceGetNumaNodeId")
+def _numa_node(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    return NOT_SUPPORTED if gpu.spec.numa_node is None else put(out, gpu.spec.numa_node)
+
+
+@_of(DEVICE, "nvmlDeviceGetUtilizationRates")
+def _utilisation(_driver: SimulatedDriver, _gpu: SimulatedGpu, out: Any) -> int:
+    out._obj.gpu = out._obj.memory = 0  # noqa: SLF001
+    return OK
+
+
+@_of(DEVICE, "nvmlDeviceGetTemperature")
+def _temperature(_driver: SimulatedDriver, gpu: SimulatedGpu, _sensor: Any, out: Any) -> int:
+    return put(out, 30 + gpu.index % 8)
+
+
+@_of(DEVICE, "nvmlDeviceGetTemperatureV")
+def _temperature_v(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    out._obj.temperature = 30 + gpu.index % 8  # noqa: SLF001
+    return OK
+
+
+def _number(name: str, value: Callable[[SimulatedGpu], int]) -> None:
+    """A function that gives one number."""
+    DEVICE[name] = lambda _driver, gpu, out: put(out, value(gpu))
+
+
+_number("nvmlDeviceGetIndex", lambda gpu: gpu.index)
+_number("nvmlDeviceGetMinorNumber", lambda gpu: gpu.spec.minor)
+_number("nvmlDeviceGetComputeMode", lambda _gpu: pynvml.NVML_COMPUTEMODE_DEFAULT)
+_number("nvmlDeviceGetPersistenceMode", lambda _gpu: pynvml.NVML_FEATURE_ENABLED)
+_number("nvmlDeviceGetPowerUsage", lambda gpu: 40_000 + 1_000 * gpu.index)  # milliwatts
+
+FUNCTIONS = frozenset({*SYSTEM, *DEVICE, *LOOKUP, "nvmlErrorString"})

@@ -1,0 +1,207 @@
+"""The state of a simulated driver and what can go wrong with it, without NVML's calling convention."""
+
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pynvml
+
+from gpuagent.nvml.boxes import Box, BoxGpu
+
+GpuRef = int | str
+"""Which GPU: its index, or its UUID."""
+
+_HANDLES, _STEP = 0x51_0000_0000, 0x100
+_SETS = 0x52_0000_0000
+
+
+class FaultError(ValueError):
+    """A fault cannot be injected: unknown GPU, function, error name or kind of fault."""
+
+
+@dataclass(slots=True)
+class SimulatedGpu:
+    """A GPU of the box and its present condition."""
+
+    index: int
+    spec: BoxGpu
+    mig: bool | None
+    lost: bool = False
+
+    @property
+    def address(self) -> int:
+        """Its NVML handle: a pointer that nobody follows."""
+        return _HANDLES + self.index * _STEP
+
+    @property
+    def event_kinds(self) -> int:
+        if not self.spec.xid_events:
+            return 0
+        return int(pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError)
+
+
+@dataclass(slots=True)
+class EventSet:
+    """What a client registered for, by GPU index, and what has not been fetched: (handle, kind, data)."""
+
+    registered: dict[int, int] = field(default_factory=dict)
+    queue: deque[tuple[int, int, int]] = field(default_factory=deque)
+
+
+def error_code(error: str | int) -> int:
+    """``GPU_IS_LOST``, ``NVML_ERROR_GPU_IS_LOST`` or 15 as a number. Raises FaultError."""
+    if isinstance(error, int):
+        return error
+    code = getattr(pynvml, f"NVML_ERROR_{error.removeprefix('NVML_ERROR_')}", None)
+    if code is None:
+        raise FaultError(f"NVML has no error {error!r}; say for example GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN")
+    return int(code)
+
+
+def base_name(function: str) -> str:
+    """The function without its version: nvmlDeviceGetMemoryInfo_v2 and nvmlDeviceGetMemoryInfo are one."""
+    return "nvmlInit" if function.startswith("nvmlInit") else re.sub(r"_v\d+$", "", function)
+
+
+class SimulatedDriver:
+    """The driver of a box. Faults may come from any thread; each takes effect at once, on waiting calls too."""
+
+    def __init__(self, box: Box, functions: frozenset[str]) -> None:
+        self.box = box
+        self.changed = threading.Condition(threading.RLock())
+        self.gpus = [SimulatedGpu(index, spec, spec.mig) for index, spec in enumerate(box.gpus)]
+        self.sets: dict[int, EventSet] = {}
+        self.sessions = 0
+        self.absent: int | None = None
+        self.waiters = 0
+        self._functions = functions
+        self._new_sets = iter(range(_SETS, _SETS + (1 << 24)))
+        self._hangs: set[tuple[str, int | None]] = set()
+        self._failures: dict[tuple[str, int | None], int] = {}
+
+    # -- faults ----------------------------------------------------------------------------------------------
+
+    def xid(self, gpu: GpuRef | None, code: int) -> int:
+        """Report XID `code` on `gpu` (None: on no GPU in particular). Returns how many event sets heard it.
+
+        As with the real driver, an event that nobody is registered for is lost.
+        """
+        return self._emit(gpu, int(pynvml.nvmlEventTypeXidCriticalError), code)
+
+    def double_bit_ecc(self, gpu: GpuRef) -> int:
+        """Report a double-bit ECC error on `gpu`. Returns how many event sets heard it."""
+        return self._emit(gpu, int(pynvml.nvmlEventTypeDoubleBitEccError), 0)
+
+    def lose(self, gpu: GpuRef) -> None:
+        """Every call on `gpu`, and every wait of a set that it is registered in, says GPU_IS_LOST."""
+        with self._changing():
+            self.find(gpu).lost = True
+
+    def restore(self, gpu: GpuRef) -> None:
+        """Undo `lose`."""
+        with self._changing():
+            self.find(gpu).lost = False
+
+    def hang(self, function: str, gpu: GpuRef | None = None) -> None:
+        """Calls of `function` (on `gpu`; None: on any) do not return until `unhang`."""
+        with self._changing():
+            self._hangs.add(self._key(function, gpu))
+
+    def unhang(self, function: str | None = None, gpu: GpuRef | None = None) -> None:
+        """Let calls of `function` go on; of every function if None."""
+        with self._changing():
+            if function is None:
+                self._hangs.clear()
+            else:
+                self._hangs.discard(self._key(function, gpu))
+
+    def fail(self, function: str, error: str | int | None, gpu: GpuRef | None = None) -> None:
+        """Calls of `function` (on `gpu`; None: on any) return `error`; they work again if that is None."""
+        with self._changing():
+            key = self._key(function, gpu)
+            if error is None:
+                self._failures.pop(key, None)
+            else:
+                self._failures[key] = error_code(error)
+
+    def driver(self, present: bool, error: str | int = "DRIVER_NOT_LOADED") -> None:
+        """Take the driver away (initialisation then gives `error`) or bring it; sessions do not survive it."""
+        with self._changing():
+            self.absent = None if present else error_code(error)
+            if not present:
+                self.sessions = 0
+                self.sets.clear()
+
+    def mig(self, gpu: GpuRef, enabled: bool) -> None:
+        """Switch MIG mode, where the GPU can do MIG."""
+        with self._changing():
+            found = self.find(gpu)
+            if found.mig is None:
+                raise FaultError(f"GPU {found.index} ({found.spec.model}) cannot do MIG")
+            found.mig = enabled
+
+    # -- for the entry points; all but `enter` with `changed` held -----------------------------------------------
+
+    def find(self, gpu: GpuRef) -> SimulatedGpu:
+        """The GPU with that index or UUID. Raises FaultError."""
+        for one in self.gpus:
+            if gpu in (one.index, one.spec.uuid) and not isinstance(gpu, bool):
+                return one
+        raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {len(self.gpus) - 1}, or a UUID)")
+
+    def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
+        """What befalls a call before it does anything: blocks while it hangs; NVML's code if it fails, else 0."""
+        base = base_name(function)
+        index = gpu.index if gpu else None
+        keys = {(name, which) for name in (function, base) for which in (None, index)}
+        with self.changed:
+            self.changed.wait_for(lambda: not keys & self._hangs)
+            code = next((self._failures[key] for key in keys if key in self._failures), 0)
+            if code:
+                return code
+            if base != "nvmlInit" and not self.sessions and function != "nvmlErrorString":
+                return int(pynvml.NVML_ERROR_UNINITIALIZED)
+            return int(pynvml.NVML_ERROR_GPU_IS_LOST) if gpu and gpu.lost else 0
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Around a client's idle wait for events: `waiters` counts those, `changed` tells of a new one."""
+        self.waiters += 1
+        self.changed.notify_all()
+        try:
+            yield
+        finally:
+            self.waiters -= 1
+
+    def new_set(self) -> int:
+        address = next(self._new_sets)
+        self.sets[address] = EventSet()
+        return address
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _emit(self, gpu: GpuRef | None, kind: int, data: int) -> int:
+        with self._changing():
+            where = None if gpu is None else self.find(gpu)
+            heard = [
+                events
+                for events in self.sets.values()
+                if (any(events.registered.values()) if where is None else events.registered.get(where.index, 0) & kind)
+            ]
+            for events in heard:
+                events.queue.append((where.address if where else 0, kind, data))
+            return len(heard)
+
+    def _key(self, function: str, gpu: GpuRef | None) -> tuple[str, int | None]:
+        if function not in self._functions and function not in {base_name(name) for name in self._functions}:
+            raise FaultError(f"the simulated NVML has no function {function!r}")
+        return function, None if gpu is None else self.find(gpu).index
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self.changed:
+            yield
+            self.changed.notify_all()

@@ -1,0 +1,120 @@
+"""Faults from other processes: a unix stream socket, one JSON object a line, one answer a line."""
+
+import errno
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuagent.nvml.simulated_driver import FaultError
+
+log = logging.getLogger(__name__)
+
+CLIENT_S = 2.0
+"""How long a client may take to say what it wants."""
+
+
+def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
+    """Inject a fault into the process that listens at `path` (`Simulator.listen`). Returns its answer.
+
+    Faults (``gpu`` is an index or a UUID)::
+
+        {"fault": "xid", "gpu": 0, "code": 79}              gpu null: tied to no GPU; answers {"heard_by": 1}
+        {"fault": "ecc", "gpu": 0}                          a double-bit ECC error; answers {"heard_by": 1}
+        {"fault": "lose", "gpu": 0}                         until {"fault": "restore", "gpu": 0}
+        {"fault": "hang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3}    gpu left out: on every GPU
+        {"fault": "unhang"}                                 everything, or "function" and "gpu" as above
+        {"fault": "fail", "function": "nvmlDeviceGetUUID", "gpu": 1, "error": "UNKNOWN"}    error null: works again
+        {"fault": "mig", "gpu": 0, "enabled": true}
+        {"fault": "driver", "present": false, "error": "LIBRARY_NOT_FOUND"}
+
+    Raises:
+        FaultError: the fault is not one, or not for that box.
+        OSError: nobody listens at `path`, or nobody answers.
+    """
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(timeout_s)
+        client.connect(str(path))
+        client.sendall(json.dumps(fault).encode() + b"\n")
+        with client.makefile("rb") as lines:
+            line = lines.readline()
+    if not line:
+        raise ConnectionResetError(errno.ECONNRESET, "the simulator closed the connection")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise FaultError(answer["error"])
+    return answer
+
+
+class FaultSocket:
+    """Listens at `path` in a thread of its own and hands every fault to `apply`.
+
+    A socket file that a former process left is replaced. Raises OSError, also if a live process listens there.
+    """
+
+    def __init__(self, path: Path, apply: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._path = path
+        self._apply = apply
+        self._closing = False
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            _remove_stale(path)
+            self._socket.bind(str(path))
+            path.chmod(0o600)
+            self._socket.listen(8)
+        except OSError:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._serve, name="nvml-faults", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and remove the socket file."""
+        self._closing = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+        self._thread.join(CLIENT_S)
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        while not self._closing:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            with client:
+                try:
+                    self._answer(client)
+                except OSError as err:
+                    log.warning("a client that injects faults went away", extra={"error": str(err)})
+
+    def _answer(self, client: socket.socket) -> None:
+        client.settimeout(CLIENT_S)
+        with client.makefile("rb") as lines:
+            line = lines.readline()
+        try:
+            fault = json.loads(line)
+            if not isinstance(fault, dict):
+                raise FaultError(f"a fault is a JSON object, not {line.decode().strip()}")
+            answer = {"ok": True, **self._apply(fault)}
+            log.info("fault injected", extra={"fault": line.decode().strip()})
+        except ValueError as err:  # FaultError is one, so is what JSON raises
+            answer = {"ok": False, "error": str(err)}
+        client.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _remove_stale(path: Path) -> None:
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, f"another process listens at {path}")

@@ -1,0 +1,101 @@
+"""A simulated driver behind the real binding, and a watch whose events can be awaited."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from gpuagent.domain.events import Event
+from gpuagent.nvml import boxes
+from gpuagent.nvml.boxes import Box
+from gpuagent.nvml.simulated import Simulator, install
+from gpuagent.nvml.watch import NvmlWatch
+
+E = TypeVar("E")
+PATIENCE_S = 10.0
+
+
+class Watched:
+    """A running NvmlWatch, its events in order."""
+
+    def __init__(self, simulator: Simulator, root: Path, **options: Any) -> None:
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._simulator = simulator
+        options = {"first_retry_s": 0.01, "most_retry_s": 0.02, "wait_s": 0.05, **options}
+        self.watch = NvmlWatch(self._events.put, sysfs=root / "sys", dev=root / "dev", **options)
+
+    def next(self, kind: type[E]) -> E:
+        """The next event, which must be of that kind."""
+        event = self._events.get(timeout=PATIENCE_S)
+        assert isinstance(event, kind), event
+        return event
+
+    def quiet(self) -> bool:
+        return self._events.empty()
+
+    def watching(self, *gpus: int) -> None:
+        """Wait until exactly these GPUs are registered and a thread waits idly for their events."""
+
+        def so() -> bool:
+            sets = list(self._simulator.sets.values())
+            return bool(self._simulator.waiters) and len(sets) == 1 and sorted(sets[0].registered) == list(gpus)
+
+        with self._simulator.changed:
+            assert self._simulator.changed.wait_for(so, PATIENCE_S)
+
+
+@pytest.fixture
+def simulate() -> Iterator[Callable[[Box | str], Simulator]]:
+    """Put a box in place of the driver."""
+    made: list[Simulator] = []
+
+    def make(box: Box | str) -> Simulator:
+        made.append(install(boxes.load(box) if isinstance(box, str) else box))
+        return made[-1]
+
+    yield make
+    for simulator in reversed(made):
+        simulator.close()
+
+
+@pytest.fixture
+def watch(simulate: object, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
+    """Start watching; every thread has ended when the test is over."""
+    running: list[tuple[Simulator, Watched]] = []
+
+    def start(simulator: Simulator, **options: Any) -> Watched:
+        watched = Watched(simulator, tmp_path, **options)
+        running.append((simulator, watched))
+        watched.watch.start()
+        return watched
+
+    yield start
+    for simulator, watched in running:
+        simulator.unhang()
+        watched.watch.stop()
+    for thread in threading.enumerate():
+        if thread.name.startswith("nvml-") and thread.name != "nvml-faults":
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), thread.name
+
+
+def box(count: int, **gpu: Any) -> Box:
+    """A box of `count` equal GPUs."""
+    options = {"model": "NVIDIA A10", "memory_mib": 23028, "reserved_mib": 512, "compute_capability": (8, 6), **gpu}
+    return Box(
+        name="test",
+        gpus=tuple(
+            boxes.BoxGpu(
+                uuid=boxes.uuid_of("test", index), minor=index, pci_bus_id=f"00000000:{index + 1:02X}:00.0", **options
+            )
+            for index in range(count)
+        ),
+    )
+
+
+@pytest.fixture
+def make_box() -> Callable[..., Box]:
+    return box

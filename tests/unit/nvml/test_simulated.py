@@ -1,0 +1,207 @@
+"""The simulated NVML seen through the real binding, and faults from another process."""
+
+import ctypes
+import json
+import socket
+import subprocess
+import sys
+import threading
+
+import pynvml
+import pytest
+
+from gpuagent.nvml.simulated import FaultError, inject, install
+
+
+@pytest.fixture
+def nvml(simulate):
+    simulator = simulate("dgx-a100")
+    pynvml.nvmlInit()
+    return simulator
+
+
+def test_what_the_binding_reads(nvml):
+    assert pynvml.nvmlSystemGetDriverVersion() == pynvml.nvmlSystemGetNVMLVersion() == "580.95.05"
+    assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 13000
+    assert pynvml.nvmlDeviceGetCount() == 8
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(3)
+    uuid = pynvml.nvmlDeviceGetUUID(gpu)
+    for same in (
+        pynvml.nvmlDeviceGetHandleByUUID(uuid),
+        pynvml.nvmlDeviceGetHandleByPciBusId("00000000:4E:00.0"),
+        pynvml.nvmlDeviceGetHandleByPciBusId("0000:4e:00.0"),
+    ):
+        assert ctypes.addressof(same.contents) == ctypes.addressof(gpu.contents)
+    assert pynvml.nvmlDeviceGetName(gpu) == "NVIDIA A100-SXM4-80GB"
+    assert pynvml.nvmlDeviceGetIndex(gpu) == pynvml.nvmlDeviceGetMinorNumber(gpu) == 3
+    pci = pynvml.nvmlDeviceGetPciInfo(gpu)
+    assert (pci.busId, pci.busIdLegacy, pci.bus) == ("00000000:4E:00.0", "0000:4E:00.0", 0x4E)
+    v1, v2 = pynvml.nvmlDeviceGetMemoryInfo(gpu), pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2)
+    assert v1.total == v2.total == 81920 << 20
+    assert v1.used == v2.reserved == 869 << 20
+    assert v1.free == v2.free
+    assert pynvml.nvmlDeviceGetCudaComputeCapability(gpu) == (8, 0)
+    assert pynvml.nvmlDeviceGetMigMode(gpu) == [0, 0]
+    assert pynvml.nvmlDeviceGetNumaNodeId(gpu) == 1
+    assert pynvml.nvmlDeviceGetComputeMode(gpu) == pynvml.NVML_COMPUTEMODE_DEFAULT
+    assert pynvml.nvmlDeviceGetPersistenceMode(gpu) == 1
+    assert pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu == 0
+    assert 20 < pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU) < 90
+    assert 20 < pynvml.nvmlDeviceGetTemperatureV(gpu, pynvml.NVML_TEMPERATURE_GPU) < 90
+    assert 10_000 < pynvml.nvmlDeviceGetPowerUsage(gpu) < 400_000
+
+
+def test_errors_are_the_bindings_own(nvml):
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetHandleByIndex(8)
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetHandleByUUID("GPU-none")
+    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+        pynvml.nvmlDeviceGetFanSpeed(pynvml.nvmlDeviceGetHandleByIndex(0))
+    with pytest.raises(pynvml.NVMLError_ArgumentVersionMismatch):
+        pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0), version=1)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceGetName(pynvml.c_nvmlDevice_t())
+    pynvml.nvmlShutdown()
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
+
+
+def test_an_absent_driver_gives_the_true_error_class(simulate):
+    simulator = simulate("t4")
+    for error, kind in (
+        ("LIBRARY_NOT_FOUND", pynvml.NVMLError_LibraryNotFound),
+        ("DRIVER_NOT_LOADED", pynvml.NVMLError_DriverNotLoaded),
+    ):
+        simulator.driver(False, error)
+        with pytest.raises(kind):
+            pynvml.nvmlInit()
+    simulator.driver(True)
+    pynvml.nvmlInit()
+
+
+def test_a_former_library_comes_back(simulate):
+    simulate("t4")
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetCount() == 1
+    with install(simulate("dgx2").box):
+        pynvml.nvmlInit()
+        assert pynvml.nvmlDeviceGetCount() == 16
+
+
+def test_events(nvml):
+    events = pynvml.nvmlEventSetCreate()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
+    assert pynvml.nvmlDeviceGetSupportedEventTypes(gpu) & pynvml.nvmlEventTypeXidCriticalError
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypePState, events)
+    pynvml.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypeXidCriticalError, events)
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(events, 1)
+    assert nvml.xid(0, 79) == 0, "nobody listens to GPU 0"
+    assert nvml.double_bit_ecc(1) == 0, "nor to ECC errors"
+    assert nvml.xid(1, 79) == 1
+    got = pynvml.nvmlEventSetWait_v2(events, 1000)
+    assert ctypes.addressof(got.device.contents) == ctypes.addressof(gpu.contents)
+    assert (got.eventType, got.eventData) == (pynvml.nvmlEventTypeXidCriticalError, 79)
+    nvml.lose(0)
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(events, 1)
+    nvml.lose(1)
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlEventSetWait_v2(events, 1000)
+    pynvml.nvmlEventSetFree(events)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlEventSetWait_v2(events, 1)
+
+
+def test_a_hanging_call_goes_on_after_unhang(nvml):
+    nvml.hang("nvmlDeviceGetName", 2)
+    gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in (1, 2)]
+    assert pynvml.nvmlDeviceGetName(gpus[0])
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (pynvml.nvmlDeviceGetName(gpus[1]), done.set()))
+    thread.start()
+    assert not done.wait(0.05)
+    nvml.unhang("nvmlDeviceGetName", 2)
+    assert done.wait(5)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({}, "unknown fault None; known: xid"),
+        ({"fault": "melt"}, "unknown fault 'melt'"),
+        ({"fault": "lose"}, "missing 1 required positional argument: 'gpu'"),
+        ({"fault": "lose", "gpu": 0, "why": 1}, "unexpected keyword argument 'why'"),
+        ({"fault": "lose", "gpu": 8}, "there is no GPU 8 in box dgx-a100"),
+        ({"fault": "lose", "gpu": True}, "there is no GPU True"),
+        ({"fault": "lose", "gpu": [0]}, "gpu: [0] is of the wrong type"),
+        ({"fault": "xid", "gpu": 0, "code": "79"}, "code: '79' is of the wrong type"),
+        ({"fault": "hang", "function": "nvmlFly"}, "has no function 'nvmlFly'"),
+        ({"fault": "fail", "function": "nvmlInit", "error": "TIRED"}, "NVML has no error 'TIRED'"),
+        ([], "a fault is a JSON object, not []"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(fault, words, nvml, tmp_path):
+    nvml.listen(tmp_path / "s")
+    with pytest.raises(FaultError) as err:
+        inject(tmp_path / "s", fault)
+    assert words in str(err.value)
+
+
+def test_a_gpu_without_mig_cannot_be_switched(simulate):
+    with pytest.raises(FaultError, match=r"GPU 0 \(Tesla T4\) cannot do MIG"):
+        simulate("t4").mig(0, True)
+
+
+def test_every_fault_as_data(nvml, tmp_path):
+    path = tmp_path / "s"
+    nvml.listen(path)
+    for fault in (
+        {"fault": "lose", "gpu": 1},
+        {"fault": "restore", "gpu": nvml.gpus[1].spec.uuid},
+        {"fault": "hang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3},
+        {"fault": "unhang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3},
+        {"fault": "hang", "function": "nvmlDeviceGetUUID"},
+        {"fault": "unhang"},
+        {"fault": "fail", "function": "nvmlDeviceGetName", "gpu": 0, "error": "UNKNOWN"},
+        {"fault": "mig", "gpu": 0, "enabled": True},
+        {"fault": "driver", "present": False, "error": "LIBRARY_NOT_FOUND"},
+    ):
+        assert inject(path, fault) == {"ok": True}
+    assert nvml.gpus[0].mig
+    assert nvml.absent == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    assert inject(path, {"fault": "driver", "present": True}) == {"ok": True}
+    pynvml.nvmlInit()
+    with pytest.raises(pynvml.NVMLError_Unknown):
+        pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+    assert inject(path, {"fault": "ecc", "gpu": 0}) == {"ok": True, "heard_by": 0}
+
+
+def test_another_process_injects(nvml, tmp_path):
+    nvml.listen(tmp_path / "s")
+    code = "import sys, json; from gpuagent.nvml.simulated import inject; inject(sys.argv[1], json.loads(sys.argv[2]))"
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "s", json.dumps({"fault": "lose", "gpu": 0})], check=True, timeout=30
+    )
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlDeviceGetHandleByIndex(0)
+
+
+def test_a_stale_socket_is_replaced_a_live_one_is_not(nvml, simulate, tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    with pytest.raises(ConnectionRefusedError):
+        inject(path, {"fault": "unhang"})
+    nvml.listen(path)
+    with pytest.raises(OSError, match="another process listens"):
+        simulate("t4").listen(path)
+    assert inject(path, {"fault": "unhang"}) == {"ok": True}
+    with socket.socket(socket.AF_UNIX) as rude:
+        rude.connect(str(path))
+    assert inject(path, {"fault": "unhang"}) == {"ok": True}, "a client that hangs up does no harm"
+    nvml.close()
+    assert not path.exists()

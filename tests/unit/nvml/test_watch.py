@@ -1,0 +1,250 @@
+"""The watch against faults: each event once, at once, and for the right GPU."""
+
+import time
+
+import pytest
+
+from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, XidRaised
+from gpuagent.domain.gpu import Gpu, Inventory
+from gpuagent.nvml.simulated import inject
+from gpuagent.nvml.watch import unsettled
+
+
+def uuid(simulator, index):
+    return simulator.gpus[index].spec.uuid
+
+
+def test_the_first_look_is_posted_at_once(simulate, watch):
+    watched = watch(simulate("dgx-a100"))
+    before = time.monotonic()
+    event = watched.next(InventoryRead)
+    assert len(event.inventory.gpus) == 8
+    assert event.at == pytest.approx(before, abs=5)
+    watched.watching(*range(8))
+    assert watched.watch.health_watch_up
+    assert watched.quiet()
+
+
+def test_an_xid_wakes_the_idle_wait(simulate, watch):
+    simulator = simulate("dgx-a100")
+    watched = watch(simulator, wait_s=30.0)  # far longer than the test: only an event can wake it
+    watched.next(InventoryRead)
+    watched.watching(*range(8))
+    try:
+        began = time.monotonic()
+        assert simulator.xid(3, 79) == 1
+        event = watched.next(XidRaised)
+        assert (event.uuid, event.xid) == (uuid(simulator, 3), 79)
+        assert event.at - began < 0.1
+        simulator.double_bit_ecc(4)
+        event = watched.next(XidRaised)
+        assert (event.uuid, event.xid) == (uuid(simulator, 4), 48)
+    finally:
+        watched.watch.stop()
+        simulator.xid(0, 1)  # ends the long wait
+    assert watched.quiet(), "nothing is posted after stop"
+
+
+def test_an_event_without_a_gpu_is_tied_to_none(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    simulator.xid(None, 61)
+    event = watched.next(XidRaised)
+    assert (event.uuid, event.xid) == (None, 61)
+
+
+def test_an_xid_of_a_gpu_that_is_lost_at_once_is_still_tied_to_it(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    watched = watch(simulator)
+    watched.next(InventoryRead)
+    watched.watching(0, 1, 2)
+    with simulator.changed:
+        simulator.lose(1)
+        simulator.xid(1, 79)
+    assert watched.next(XidRaised).uuid == uuid(simulator, 1)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 1)
+
+
+def test_a_lost_gpu_is_posted_once_and_the_others_stay_watched(simulate, watch):
+    simulator = simulate("pcie-4x-a10")
+    watched = watch(simulator)
+    watched.next(InventoryRead)
+    watched.watching(0, 1, 2, 3)
+    simulator.lose(2)
+    event = watched.next(GpuLost)
+    assert event.uuid == uuid(simulator, 2)
+    assert "nvmlDeviceGetMemoryInfo: GPU is lost" in event.reason
+    watched.watching(0, 1, 3)
+    assert watched.watch.health_watch_up
+    simulator.xid(3, 48)
+    assert watched.next(XidRaised).uuid == uuid(simulator, 3)
+    assert watched.quiet()
+
+
+def test_a_gpu_that_comes_back_is_watched_again(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, reread_s=0.05)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    simulator.lose(0)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+    assert [bad.index for bad in watched.next(InventoryRead).inventory.unreadable] == [0]
+    simulator.restore(0)
+    assert len(watched.next(InventoryRead).inventory.gpus) == 2
+    watched.watching(0, 1)
+    simulator.lose(0)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+
+
+def test_a_wait_that_fails_for_no_gpu_blames_none_and_comes_back(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    first = set(simulator.sets)
+    simulator.fail("nvmlEventSetWait", "UNKNOWN")
+    with simulator.changed:
+        assert simulator.changed.wait_for(lambda: not first & set(simulator.sets), 5), "the watch is rebuilt"
+    simulator.fail("nvmlEventSetWait", None)
+    watched.watching(0, 1)
+    simulator.xid(0, 13)
+    assert watched.next(XidRaised).uuid == uuid(simulator, 0)
+    assert watched.watch.health_watch_up
+
+
+def test_a_gpu_without_xid_events_is_said_and_the_others_are_watched(simulate, watch, make_box, caplog):
+    box = make_box(2)
+    deaf = make_box(1, xid_events=False)
+    simulator = simulate(type(box)(name="deaf", gpus=(deaf.gpus[0], box.gpus[1])))
+    watched = watch(simulator)
+    watched.next(InventoryRead)
+    watched.watching(1)
+    assert "reports no XIDs" in caplog.text
+    assert watched.watch.health_watch_up
+
+
+def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, watch, make_box, caplog):
+    simulator = simulate(make_box(3))
+    simulator.fail("nvmlDeviceRegisterEvents", "UNKNOWN", gpu=1)
+    watched = watch(simulator, reread_s=0.05)
+    watched.next(InventoryRead)
+    watched.watching(0, 2)
+    assert caplog.text.count("a GPU cannot be watched") == 1
+    simulator.fail("nvmlDeviceRegisterEvents", None, gpu=1)
+    watched.watching(0, 1, 2)
+
+
+def test_a_late_driver(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    simulator.driver(False, "LIBRARY_NOT_FOUND")
+    watched = watch(simulator)
+    assert "libnvidia-ml.so.1 was not found" in watched.next(DriverUnavailable).reason
+    assert not watched.watch.health_watch_up
+    simulator.driver(False, "DRIVER_NOT_LOADED")
+    assert "not loaded" in watched.next(DriverUnavailable).reason
+    assert watched.quiet(), "the same reason is posted once"
+    simulator.driver(True)
+    assert len(watched.next(InventoryRead).inventory.gpus) == 1
+    watched.watching(0)
+
+
+def test_a_driver_that_goes_away_and_comes_back(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator)
+    before = watched.next(InventoryRead).inventory
+    watched.watching(0, 1)
+    simulator.driver(False)
+    assert "Driver Not Loaded" in watched.next(DriverUnavailable).reason
+    simulator.driver(True)
+    assert watched.next(InventoryRead).inventory == before
+    watched.watching(0, 1)
+    assert watched.quiet(), "no GPU is blamed for the driver"
+
+
+def test_no_gpu_and_unreadable_gpus_are_looked_at_again(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.lose(1)
+    watched = watch(simulator, reread_s=0.02)
+    assert watched.next(InventoryRead).inventory.unreadable
+    watched.watching(0)
+    simulator.restore(1)
+    assert not watched.next(InventoryRead).inventory.unreadable
+    watched.watching(0, 1)
+
+
+def test_zero_gpus(simulate, watch, make_box):
+    watched = watch(simulate(make_box(0)))
+    assert watched.next(InventoryRead).inventory.gpus == ()
+    began = time.monotonic()
+    watched.watch.stop()
+    assert time.monotonic() - began < 0.9
+
+
+def test_a_hanging_discovery_is_said_once_and_its_end_too(simulate, watch, make_box):
+    simulator = simulate(make_box(4))
+    simulator.hang("nvmlDeviceGetMemoryInfo", 3)
+    watched = watch(simulator, stall_s=0.1)
+    assert watched.next(DriverUnavailable).reason == "nvmlDeviceGetMemoryInfo on GPU 3 has not returned for 0.1 s"
+    simulator.unhang()
+    assert len(watched.next(InventoryRead).inventory.gpus) == 4
+    assert watched.quiet()
+
+
+def test_a_hanging_health_watch_is_said_too(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.hang("nvmlDeviceRegisterEvents")
+    watched = watch(simulator, stall_s=0.1, reread_s=0.02)
+    watched.next(InventoryRead)
+    assert watched.next(DriverUnavailable).reason == "nvmlDeviceRegisterEvents on GPU 0 has not returned for 0.1 s"
+    assert not watched.watch.health_watch_up
+    simulator.unhang()
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    assert watched.quiet()
+
+
+def test_stop_does_not_wait_for_a_call_that_hangs(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    simulator.hang("nvmlInit")
+    watched = watch(simulator, stall_s=0.05)
+    assert watched.next(DriverUnavailable).reason == "nvmlInit has not returned for 0.05 s"
+    began = time.monotonic()
+    watched.watch.stop()
+    assert time.monotonic() - began < 1.5
+    simulator.unhang()
+
+
+def test_a_fault_in_the_agent_itself_is_survived(simulate, watch, make_box, monkeypatch, caplog):
+    def broken(**_):
+        monkeypatch.undo()
+        raise RuntimeError("a slip")
+
+    monkeypatch.setattr("gpuagent.nvml.watch.discover", broken)
+    watched = watch(simulate(make_box(1)))
+    assert "a slip" in watched.next(DriverUnavailable).reason
+    watched.next(InventoryRead)
+
+
+def test_from_another_thread_over_the_socket(simulate, watch, make_box, tmp_path):
+    simulator = simulate(make_box(2))
+    simulator.listen(tmp_path / "s")
+    watched = watch(simulator)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    assert inject(tmp_path / "s", {"fault": "xid", "gpu": uuid(simulator, 1), "code": 79})["heard_by"] == 1
+    assert watched.next(XidRaised).uuid == uuid(simulator, 1)
+
+
+def gpu(**changes):
+    values = {"uuid": "GPU-1", "index": 0, "minor": 0, "pci_bus_id": "", "model": "", "memory_mib": 1, **changes}
+    return Gpu(**values)
+
+
+def test_what_is_worth_another_look():
+    nodes = frozenset({"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"})
+    assert not unsettled(Inventory((gpu(),), device_nodes=nodes))
+    assert unsettled(Inventory((gpu(mig=True),), device_nodes=nodes))
+    assert unsettled(Inventory((gpu(minor=1),), device_nodes=nodes))
+    assert unsettled(Inventory((), device_nodes=nodes))
