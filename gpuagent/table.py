@@ -7,10 +7,15 @@ from typing import Any
 def render(page: dict[str, Any]) -> str:
     """A few lines of facts, the GPUs, the resources, what holds what, and problems."""
     label = next(iter(page["label"].values()))
-    facts = [
-        f"node {page['node'] or '-'}   mode {page['mode']} (label: {label or 'none'})   placement {page['placement']}"
-        f"   isolation {page['isolation']}   unit {page['memory_unit']}   gpuagent {page['version']}",
-    ]
+    head = {
+        "node": page["node"] or "-",
+        "mode": f"{page['mode']} (label: {label or 'none'})",
+        "placement": page["placement"],
+        "isolation": page["isolation"],
+        "unit": page["memory_unit"],
+        "gpuagent": page["version"],
+    }
+    facts = ["   ".join(f"{name} {value}" for name, value in head.items())]
     waiting = page["switch"]["waiting_for"]
     if page["switch"]["phase"] != "steady":
         names = ", ".join(sorted({item["container"] for item in waiting})) or "old devices to leave kubelet's list"

@@ -136,6 +136,9 @@ def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Ref
         gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
         text = f"{lead}, and kubelet reuses units of {gpus} from an init container; one share stays on one GPU"
         return Refusal(Reason.SPANS_GPUS, f"{text} ({where})")
+    if scarce := [uuid for uuid in fixed if free.get(uuid, 0) < each]:
+        text = f"{lead}, and kubelet reuses units of GPU {request.order[scarce[0]]} from an init container"
+        return Refusal(Reason.NO_SINGLE_GPU, f"{text}, which has not that much ({where})")
     roomy = [uuid for uuid, count in free.items() if count >= each]
     if request.only is not None and not any(uuid in request.only for uuid in roomy):
         gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in request.only)

@@ -26,10 +26,16 @@ class Claims:
 
     @cached_property
     def all(self) -> tuple[Holding | Handout, ...]:
-        """Every holding, and every handout that the book does not show yet."""
+        """Every holding, and every handout that the book does not show yet and whose pod has not gone."""
         known = {(h.resource, h.ids) for h in self.snapshot.holdings}
-        handouts = (h for h in self.ledger.recent(self.now) if (h.resource, h.ids) not in known)
+        handouts = (
+            h for h in self.ledger.recent(self.now) if (h.resource, h.ids) not in known and self._may_live(h.owner)
+        )
         return (*self.snapshot.holdings, *handouts)
+
+    def _may_live(self, owner: Owner | None) -> bool:
+        snap = self.snapshot
+        return owner is None or not snap.pods_known or owner.pod in snap.living_pods
 
     @cached_property
     def standing(self) -> tuple[Holding | Handout, ...]:
@@ -47,12 +53,19 @@ class Claims:
 
     def full_gpus(self, asker: Owner | None) -> set[str]:
         """UUIDs of GPUs with as many pods as allowed; the asking pod's own GPUs are not full for it."""
-        pods: dict[str, set[PodName | frozenset[str]]] = defaultdict(set)
+        pods: dict[str, set[PodName]] = defaultdict(set)
+        nameless: dict[str, Counter[str]] = defaultdict(Counter)
         for claim in self.standing:
-            for device_id in claim.ids:
-                if uuid := self.snapshot.units.get(device_id):
-                    pods[uuid].add(claim.owner.pod if claim.owner else claim.ids)
-        full = {uuid for uuid, sharers in pods.items() if len(sharers) >= self.snapshot.policy.max_pods_per_gpu}
+            for uuid in set(map(self.snapshot.units.get, claim.ids)) - {None}:
+                if claim.owner:
+                    pods[str(uuid)].add(claim.owner.pod)
+                else:
+                    nameless[str(uuid)][claim.resource] += 1
+        # The two resources of one nameless container are two claims.
+        sharers = {
+            uuid: len(pods[uuid]) + max(nameless[uuid].values(), default=0) for uuid in {*pods, *nameless}
+        }
+        full = {uuid for uuid, count in sharers.items() if count >= self.snapshot.policy.max_pods_per_gpu}
         return {uuid for uuid in full if asker is None or asker.pod not in pods[uuid]}
 
     def short_gpus(self, resource: str, need: int) -> set[str]:
@@ -74,10 +87,6 @@ class Claims:
     @cached_property
     def doubted(self) -> tuple[Holding | Handout, ...]:
         """Claims of living pods whose ids are offered all the same: kubelet can lose a reservation from its books."""
-        snap = self.snapshot
         return tuple(
-            claim
-            for claim in self.all
-            if not claim.ids.isdisjoint(self.offered)
-            and (claim.owner is None or not snap.pods_known or claim.owner.pod in snap.living_pods)
+            claim for claim in self.all if not claim.ids.isdisjoint(self.offered) and self._may_live(claim.owner)
         )

@@ -72,13 +72,12 @@ def _demand_of(pod: Pod, container: ContainerSpec, resource: str, size: int, cla
 
 
 def _gpu_count(pod: Pod, resource: str, size: int, snapshot: Snapshot) -> int:
-    label, kind = pod.gpu_count_label, snapshot.sold.get(resource)
-    if label is None or kind is None or kind.is_whole:
+    count, kind = pod.gpu_count, snapshot.sold.get(resource)
+    if pod.gpu_count_label is None or kind is None or kind.is_whole:
         return 1
-    said = f"pod {pod.name}: label {GPU_COUNT_LABEL}={label!r}"
-    if not (label.isascii() and label.isdecimal() and int(label) >= 1):
+    said = f"pod {pod.name}: label {GPU_COUNT_LABEL}={pod.gpu_count_label!r}"
+    if count is None:
         raise Refusal(Reason.GPU_COUNT, f"{said} is not a number of GPUs; set it to 1 or more, or remove it")
-    count = int(label)
     if count > 1 and kind in {Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM}:
         raise Refusal(Reason.GPU_COUNT, f"{said} cannot be combined with mode core_mem: one container, one GPU there")
     if size % count:
@@ -89,7 +88,7 @@ def _gpu_count(pod: Pod, resource: str, size: int, snapshot: Snapshot) -> int:
 
 def spread_was_asked(resource: str, size: int, count: int, snapshot: Snapshot) -> bool:
     """Some pod of the node wants `size` units of `resource` spread over `count` GPUs."""
-    return any(pod.gpu_count_label == str(count) for pod, _ in requests(snapshot.pods, resource, size))
+    return any(pod.gpu_count == count for pod, _ in requests(snapshot.pods, resource, size))
 
 
 def same_container(first: Handout, resource: str, size: int, snapshot: Snapshot) -> Iterator[Owner]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from gpuagent.domain.mode import GPU_COUNT_LABEL
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
+_COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
 _QUANTITY = re.compile(r"([0-9]{1,12})(|k|M|Ki|Mi)")
 
 
@@ -56,6 +57,12 @@ class Pod:
         """Raw value of the label `aliyun.com/gpu-count`: over how many GPUs the pod wants its memory spread."""
         return self.labels.get(GPU_COUNT_LABEL)
 
+    @property
+    def gpu_count(self) -> int | None:
+        """That label's number; None where it is absent or no number of GPUs."""
+        label = self.gpu_count_label
+        return int(label) if label is not None and _COUNT.fullmatch(label) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -67,27 +74,39 @@ class Holding:
 
 
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
-    """Read a Pod object (decoded JSON); absent parts are empty, odd quantities count as no limit."""
-    meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+    """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
+    meta, spec, status = (_object(pod.get(part)) for part in ("metadata", "spec", "status"))
     containers = [
-        *(_container(c, init=c.get("restartPolicy") != "Always") for c in spec.get("initContainers") or ()),
-        *(_container(c, init=False) for c in spec.get("containers") or ()),
+        *(_container(c, init=c.get("restartPolicy") != "Always") for c in _objects(spec.get("initContainers"))),
+        *(_container(c, init=False) for c in _objects(spec.get("containers"))),
     ]
     return Pod(
-        name=PodName(meta.get("namespace", ""), meta.get("name", "")),
-        uid=meta.get("uid", ""),
-        created=meta.get("creationTimestamp") or "",
-        labels=meta.get("labels") or {},
+        name=PodName(_text(meta.get("namespace")), _text(meta.get("name"))),
+        uid=_text(meta.get("uid")),
+        created=_text(meta.get("creationTimestamp")),
+        labels={key: value for key, value in _object(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
-        ended=status.get("phase") in {"Succeeded", "Failed"},
+        ended=status.get("phase") in ("Succeeded", "Failed"),
     )
 
 
 def _container(container: Mapping[str, Any], *, init: bool) -> ContainerSpec:
-    limits = (container.get("resources") or {}).get("limits") or {}
+    limits = _object(_object(container.get("resources")).get("limits"))
     # Extended resources are whole numbers with a "/" in their name; cpu and memory are nothing to us.
     whole = {name: amount for name, text in limits.items() if "/" in name and (amount := whole_number(str(text)))}
-    return ContainerSpec(container.get("name", ""), whole, init=init)
+    return ContainerSpec(_text(container.get("name")), whole, init=init)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else iter(())
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def whole_number(quantity: str) -> int | None:

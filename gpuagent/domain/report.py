@@ -1,17 +1,20 @@
 """What the agent says of itself: problems, the state of a mode switch, node labels and condition, the status page."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.holdings import held_otherwise, modes_by_gpu
+from gpuagent.domain.holdings import NVIDIA_GPU, located
 from gpuagent.domain.mode import MODE_LABEL, PROMISES
-from gpuagent.domain.offer import unkept_promise
+from gpuagent.domain.offer import rival_offers, unkept_promise
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.state import State
 from gpuagent.domain.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
+
+_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
 
 CONDITION_TYPE = "GpuAgentReady"
 
@@ -35,8 +38,7 @@ class Switch:
 
 def switch(state: State) -> Switch:
     """The mode switch as people should see it."""
-    held = held_otherwise(state.living_holdings, state.gpus, state.mode)
-    waiting = tuple(dict.fromkeys(holding for holdings in held.values() for holding in holdings))
+    waiting = tuple(dict.fromkeys(holding for holdings in state.held_otherwise.values() for holding in holdings))
     if any(fade.block.kind.mode is not state.mode for fade in state.fades) or state.unaudited:
         return Switch("settling", waiting)
     return Switch("waiting", waiting) if waiting else Switch("steady")
@@ -80,6 +82,12 @@ def _mode_problems(state: State) -> Iterator[Problem]:
             "any container can use the whole GPU"
         )
         yield Problem("Unisolated", text)
+    if rivals := rival_offers(state):
+        text = (
+            f"another device plugin offers {rivals} {NVIDIA_GPU} on this node: mode {state.mode} offers nothing until "
+            "it is gone, or GPUs would be sold twice. Keep NVIDIA's device plugin off nodes with this label"
+        )
+        yield Problem("OtherPlugin", text)
     now = switch(state)
     if now.waiting_for:
         pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
@@ -127,7 +135,7 @@ def node_labels(state: State) -> dict[str, str]:
         return {}
     first = gpus[0]
     return {
-        "aliyun.accelerator/nvidia_name": "".join(c if c.isalnum() or c in "-_." else "-" for c in first.model)[:63],
+        "aliyun.accelerator/nvidia_name": _NOT_IN_LABELS.sub("-", first.model)[:63].strip("-_."),
         "aliyun.accelerator/nvidia_mem": f"{first.memory_mib}MiB",
         "aliyun.accelerator/nvidia_count": str(len(gpus)),
     }
@@ -188,8 +196,7 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
     held: Counter[str] = Counter()
     containers = []
     for holding in state.living_holdings:
-        if gpu.uuid in modes_by_gpu(holding, {gpu.uuid: gpu}):
-            mine = sum(device_id.startswith(gpu.key) or gpu.uuid in device_id for device_id in holding.ids)
+        if mine := sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus)):
             held[holding.resource] += mine
             containers.append({**_holding(holding), "units": mine})
     return {

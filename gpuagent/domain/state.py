@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.holdings import held_otherwise
 from gpuagent.domain.mode import Isolates, Kind, Mode, Placement, Resources
 from gpuagent.domain.pods import Holding, Pod
 from gpuagent.domain.units import MemoryUnit
@@ -65,8 +66,8 @@ class State:
         holdings_at: when the call that read it began.
         lists: what is advertised now.
         fades: units on their way out of the lists.
-        unaudited: GPUs (UUIDs) whose units of another mode were dropped at `cleared_at` and whose holders have
-            not been read from kubelet since.
+        unaudited: GPUs (UUIDs) that may have been sold under another mode, or by another plugin, until `cleared_at`
+            and whose holders have not been read from kubelet since.
     """
 
     policy: Policy
@@ -95,6 +96,12 @@ class State:
     last_allocate_end: float = float("-inf")
     unaudited: frozenset[str] = frozenset()
     cleared_at: float = float("-inf")
+
+    @property
+    def held_otherwise(self) -> dict[str, list[Holding]]:
+        """GPU UUID to the holdings that keep it from being offered in the mode in force."""
+        exclusive = self.policy.resources.exclusive is not None
+        return held_otherwise(self.living_holdings, self.gpus, self.mode, exclusive=exclusive)
 
     @property
     def living_holdings(self) -> tuple[Holding, ...]:

@@ -36,7 +36,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911 (one c
         case ev.GpuLost():
             return _sick(state, event.uuid, event.reason)
         case ev.NodeSeen():
-            return _node(state, event.node)
+            return _node(state, event.node, event.at)
         case ev.PodsSeen():
             return replace(state, pods=tuple(parse_pod(pod) for pod in event.pods), pods_known=True, pods_problem=None)
         case ev.ApiUnavailable():
@@ -93,7 +93,7 @@ def _sick(state: State, uuid: str, cause: str) -> State:
     return replace(state, sick={**state.sick, uuid: cause})
 
 
-def _node(state: State, node: Mapping[str, Any]) -> State:
+def _node(state: State, node: Mapping[str, Any], at: float) -> State:
     labels = (node.get("metadata") or {}).get("labels") or {}
     label, placement = labels.get(MODE_LABEL), labels.get(PLACEMENT_LABEL)
     mode, label_problem = state.mode, None
@@ -108,9 +108,15 @@ def _node(state: State, node: Mapping[str, Any]) -> State:
             f"node label {PLACEMENT_LABEL}={placement!r} is neither binpack nor spread; "
             f"{state.placement} stays in force"
         )
+    switched = mode is not state.mode
+    # A switch taken back finds units of its mode still on the lists: nobody else can have sold those GPUs.
+    still_listed = {b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is mode}
     return replace(
         state,
         node=node,
+        # What is not in the book yet may be on any GPU: another plugin's last grant, an answer of a moment ago.
+        unaudited=frozenset(state.gpus) - still_listed if switched else state.unaudited,
+        cleared_at=at if switched else state.cleared_at,
         node_problem=None,
         mode=mode,
         label=label,

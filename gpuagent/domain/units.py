@@ -14,8 +14,8 @@ MANY_DEVICES = 5_000
 """Above this many devices of one resource kubelet's restarts and pod status become slow."""
 
 _KINDS = {kind.value: kind for kind in Kind}
-_ID = re.compile(r"([0-9a-z]{1,12})-([a-z]{2})-(\d{1,7})")
-_UNIT = re.compile(r"(\d{0,7})(MiB|GiB)")
+_ID = re.compile(r"([0-9a-z]{1,12})-([a-z]{2})-(0|[1-9][0-9]{0,6})")
+_UNIT = re.compile(r"([0-9]{0,7})(MiB|GiB)")
 
 
 @dataclass(frozen=True, slots=True)
