@@ -1,0 +1,1 @@
+"""The agent on the real cluster."""

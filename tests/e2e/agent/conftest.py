@@ -1,0 +1,130 @@
+"""One agent a test, on the one cluster of the run; every test ends with an audit."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.pods import Holding
+from gpuagent.kubelet.podresources import PodResources
+from tests.e2e.agent.audit import audit
+from tests.e2e.agent.process import RBAC, RESOURCES, AgentProcess
+from tests.e2e.cluster import Cluster
+
+MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
+KUBELET_DIR = Path("/var/lib/kubelet")
+
+
+@pytest.fixture(scope="session")
+def device_nodes() -> Iterator[None]:
+    """Stand-ins of the driver's device nodes, so that containers really get some; none where there is a driver."""
+    names = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", *(f"nvidia{n}" for n in range(8))]
+    made = [Path("/dev") / name for name in names if not (Path("/dev") / name).exists()]
+    for path in made:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    yield
+    for path in made:
+        path.unlink()
+
+
+@pytest.fixture(scope="session")
+def rbac(cluster: Cluster) -> None:
+    cluster.apply_rbac(RBAC)
+
+
+@pytest.fixture
+def book(cluster: Cluster) -> Iterator[PodResources]:
+    client = PodResources(KUBELET_DIR / "pod-resources" / "kubelet.sock")
+    yield client
+    client.close()
+
+
+class Node:
+    """Cluster, agent and kubelet's book together, for one test."""
+
+    def __init__(self, cluster: Cluster, book: PodResources, agent: AgentProcess) -> None:
+        self.cluster = cluster
+        self.book = book
+        self.agent = agent
+        self.pods: list[str] = []
+        self.spread_pods: set[str] = set()
+
+    def run(self, manifest: dict[str, Any], phase: str = "Running", timeout: float = 60) -> dict[str, Any]:
+        """Create a pod and wait for its phase."""
+        name = manifest["metadata"]["name"]
+        self.pods.append(name)
+        pod = self.cluster.run_pod(manifest, timeout)
+        assert pod["status"]["phase"] == phase, pod["status"]
+        return pod
+
+    def end(self, name: str) -> None:
+        self.pods.remove(name)
+        self.cluster.delete_pod(name, grace=1)
+
+    def label(self, mode: str | None, placement: str | None = None) -> None:
+        self.cluster.label_node({MODE: mode, PLACEMENT: placement})
+
+    def switch(self, mode: str, **amounts: int) -> None:
+        """Label the node and wait until exactly these amounts (by short name) are on it, every other one zero."""
+        self.label(mode)
+        # Two modes may sell the same amounts: the node's status alone does not tell the old from the new.
+        self.agent.wait(lambda page: page["mode"] == mode and page["switch"]["phase"] != "settling")
+        self.wait_amounts(**amounts)
+
+    def wait_amounts(self, timeout: float = 30, **amounts: int) -> None:
+        wanted = {name: "0" for name in (*RESOURCES, "nvidia.com/gpu")}
+        wanted |= {_FULL[short]: str(amount) for short, amount in amounts.items()}
+        try:
+            self.cluster.wait_node(lambda node: _has(node, wanted), timeout)
+        except TimeoutError as err:
+            shown = {name: self.cluster.node()["status"]["allocatable"].get(name) for name in wanted}
+            raise TimeoutError(f"wanted {wanted}, the node has {shown}; agent: {self.agent.status()}") from err
+
+    def audit(self) -> list[Holding]:
+        uuids = {gpu["uuid"][4:12]: gpu["uuid"] for gpu in self.agent.status()["gpus"]}
+        return audit(self.cluster, self.book, uuids, self.spread_pods)
+
+    def gpus_of(self, pod: str, container: str = "main") -> list[str]:
+        return self.cluster.exec_env(pod, container)["NVIDIA_VISIBLE_DEVICES"].split(",")
+
+
+def _has(node: dict[str, Any], wanted: dict[str, str]) -> bool:
+    status = node["status"]
+    return all(status["allocatable"].get(n) == v and n in status["capacity"] for n, v in wanted.items())
+
+
+_FULL = {
+    "mem": "aliyun.com/gpu-mem",
+    "core": "aliyun.com/gpu-core.percentage",
+    "gpu": "aliyun.com/gpu",
+    "exclusive": "nvidia.com/gpu",
+}
+
+
+@pytest.fixture
+def make_node(
+    cluster: Cluster, rbac: None, book: PodResources, device_nodes: None, tmp_path: Path
+) -> Iterator[Callable[..., Node]]:
+    """Starts an agent on a box; at the end of the test: audit, pods gone, agent stopped."""
+    made: list[Node] = []
+
+    def make(box: str = "dgx-a100", mode: str | None = None, flags: tuple[str, ...] = ()) -> Node:
+        cluster.label_node({MODE: mode, PLACEMENT: None})
+        agent = AgentProcess(cluster, tmp_path / f"agent-{len(made)}", box, flags)
+        agent.start()
+        made.append(Node(cluster, book, agent))
+        agent.wait_ready()
+        return made[-1]
+
+    yield make
+    for node in made:
+        try:
+            if node.agent.running:
+                node.audit()
+        finally:
+            for pod in list(node.pods):
+                cluster.delete_pod(pod, grace=1)
+            node.agent.stop()

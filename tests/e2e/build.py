@@ -1,0 +1,210 @@
+"""Build everything the end-to-end cluster runs, once, into a cache outside the tree.
+
+``python tests/e2e/build.py`` turns a bare machine (Debian, root, Go) into one that can run ``pytest -m e2e``:
+Debian packages, Kubernetes and containerd from the Go modules in ``tools/``, and two container images.
+It needs only the standard library, so it also runs before there is a virtual environment.
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+TOOLS = Path(__file__).parent / "tools"
+BUSYBOX = Path("/bin/busybox")
+BUSYBOX_IMAGE = "gpuagent.test/busybox:e2e"
+# The same under the name that the examples use, so that they run as they are.
+EXAMPLE_IMAGE = "busybox:1.36"
+PAUSE_IMAGE = "gpuagent.test/pause:e2e"
+IMAGES = "images-1.tar"
+DEBIAN_PACKAGES = ("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One binary: the module below ``tools/`` it is built in, its Go package and its build flags."""
+
+    name: str
+    module: str
+    package: str
+    version_flags: str = ""
+    tags: str = ""
+
+    def command(self, target: Path) -> tuple[str, ...]:
+        flags = ("-trimpath", "-buildvcs=false", "-tags", self.tags, "-ldflags", f"-s -w {self.version_flags}")
+        return ("go", "build", *flags, "-o", str(target), self.package)
+
+
+def kubernetes(minor: int, patch: int, command: str, name: str) -> Binary:
+    """A Kubernetes command; without the version flags kubelet calls itself v0.0.0."""
+    variable = "-X k8s.io/component-base/version"
+    flags = f"{variable}.gitVersion=v1.{minor}.{patch} {variable}.gitMajor=1 {variable}.gitMinor={minor}"
+    return Binary(name, f"kubernetes-1.{minor}", f"k8s.io/kubernetes/cmd/{command}", flags)
+
+
+def containerd(command: str) -> Binary:
+    return Binary(
+        command,
+        "node",
+        f"github.com/containerd/containerd/v2/cmd/{command}",
+        "-X github.com/containerd/containerd/v2/version.Version=v2.4.2",
+        # Snapshotters that need C libraries and are not used here.
+        "no_btrfs no_devmapper no_zfs",
+    )
+
+
+BINARIES = (
+    kubernetes(36, 3, "kubelet", "kubelet-1.36"),
+    kubernetes(36, 3, "kube-apiserver", "kube-apiserver"),
+    kubernetes(36, 3, "kube-scheduler", "kube-scheduler"),
+    kubernetes(36, 3, "kube-controller-manager", "kube-controller-manager"),
+    kubernetes(30, 14, "kubelet", "kubelet-1.30"),
+    Binary("etcd", "node", "go.etcd.io/etcd/server/v3"),
+    containerd("containerd"),
+    containerd("containerd-shim-runc-v2"),
+    containerd("ctr"),
+)
+
+
+def bin_dir() -> Path:
+    """Where the binaries of exactly these modules and flags belong."""
+    digest = hashlib.sha256(repr(BINARIES).encode())
+    for file in sorted(TOOLS.glob("*/go.*")):
+        digest.update(file.read_bytes())
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "gpuagent-e2e" / digest.hexdigest()[:16] / "bin"
+
+
+def missing() -> list[str]:
+    """What ``main`` would still have to make; empty when the cluster can start."""
+    files = [binary.name for binary in BINARIES if not (bin_dir() / binary.name).exists()]
+    files += [IMAGES] if not (bin_dir() / IMAGES).exists() else []
+    return files + missing_packages()
+
+
+def missing_packages() -> list[str]:
+    return [package for package in DEBIAN_PACKAGES if not is_installed(package)]
+
+
+def is_installed(package: str) -> bool:
+    command = ("dpkg-query", "--show", "--showformat=${db:Status-Status}", package)
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout == "installed"
+
+
+def install_packages() -> None:
+    packages = missing_packages()
+    if not packages:
+        return
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    with step(f"Debian packages {' '.join(packages)}"):
+        run(("apt-get", "update", "-qq"), environment)
+        run(("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages), environment)
+
+
+def build(binary: Binary, into: Path) -> None:
+    target = into / binary.name
+    if target.exists():
+        return
+    partial = into / f".{binary.name}.partial"
+    environment = os.environ | {"CGO_ENABLED": "0"}
+    with step(binary.name):
+        run(binary.command(partial), environment, TOOLS / binary.module)
+        # A build cut short must not leave something that looks finished.
+        partial.rename(target)
+
+
+def write_images(into: Path) -> None:
+    """Both images in one docker-archive, as ``docker save`` would write it."""
+    layer = busybox_layer()
+    partial = into / f".{IMAGES}.partial"
+    with tarfile.open(partial, "w") as archive:
+        add_file(archive, "layer.tar", layer)
+        manifest = []
+        images = (([BUSYBOX_IMAGE, EXAMPLE_IMAGE], ["/bin/sh"]), ([PAUSE_IMAGE], ["/bin/sleep", "2147483647"]))
+        for references, entrypoint in images:
+            config = json.dumps(image_config(layer, entrypoint)).encode()
+            name = f"{hashlib.sha256(config).hexdigest()}.json"
+            add_file(archive, name, config)
+            manifest.append({"Config": name, "RepoTags": references, "Layers": ["layer.tar"]})
+        add_file(archive, "manifest.json", json.dumps(manifest).encode())
+    partial.rename(into / IMAGES)
+
+
+def image_config(layer: bytes, entrypoint: Sequence[str]) -> dict[str, object]:
+    return {
+        "architecture": "arm64" if os.uname().machine == "aarch64" else "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": list(entrypoint), "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+
+
+def busybox_layer() -> bytes:
+    """A root file system of one static binary and a link for each of its applets."""
+    applets = subprocess.run((str(BUSYBOX), "--list"), capture_output=True, text=True, check=True).stdout.split()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as layer:
+        for directory in ("bin", "dev", "etc", "proc", "root", "sys", "tmp"):
+            entry = tarfile.TarInfo(directory)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if directory == "tmp" else 0o755
+            layer.addfile(entry)
+        add_file(layer, "bin/busybox", BUSYBOX.read_bytes(), mode=0o755)
+        add_file(layer, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
+        for applet in applets:
+            if applet != "busybox":
+                link = tarfile.TarInfo(f"bin/{applet}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                layer.addfile(link)
+    return buffer.getvalue()
+
+
+def add_file(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def run(command: Sequence[str], environment: dict[str, str], directory: Path | None = None) -> None:
+    subprocess.run(command, env=environment, cwd=directory, check=True)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    print(f"{title} ...", flush=True)
+    start = time.monotonic()
+    yield
+    print(f"{title}: {time.monotonic() - start:.0f} s", flush=True)
+
+
+def main() -> int:
+    if os.geteuid() != 0:
+        print("The end-to-end cluster runs kubelet and containerd, so it needs root.", file=sys.stderr)
+        return 1
+    if missing_packages() and not shutil.which("apt-get"):
+        print(f"Install these first: {' '.join(missing_packages())}", file=sys.stderr)
+        return 1
+    into = bin_dir()
+    into.mkdir(parents=True, exist_ok=True)
+    # Two runs at a time would only slow each other down; the second finds everything built.
+    with (into / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        install_packages()
+        for binary in BINARIES:
+            build(binary, into)
+        write_images(into)
+    print(into)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""A real one-node Kubernetes cluster for the end-to-end tests; the class to use is `Cluster`."""
+
+from .audit import AuditLog
+from .client import ApiError
+from .core import Cluster
+from .host import MachineInUseError
+from .kubelet_files import Checkpoint, CheckpointEntry
+from .manifests import IMAGE, NODE_NAME, PAUSE_IMAGE, container, pod_manifest
+from .processes import ComponentError
+
+__all__ = [
+    "IMAGE",
+    "NODE_NAME",
+    "PAUSE_IMAGE",
+    "ApiError",
+    "AuditLog",
+    "Checkpoint",
+    "CheckpointEntry",
+    "Cluster",
+    "ComponentError",
+    "MachineInUseError",
+    "container",
+    "pod_manifest",
+]

@@ -1,0 +1,302 @@
+"""The cluster: its components, its one node, and what tests do with pods on it."""
+
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from http.client import HTTPSConnection
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+
+from tests.e2e.build import bin_dir
+
+from . import pki
+from .audit import AuditLog
+from .client import ApiClient, ApiError
+from .components import Components
+from .host import Host
+from .kubelet_files import Checkpoint, read_checkpoint
+from .manifests import NODE_NAME, Json
+from .processes import Process
+from .runtime import Container, containers
+from .settings import API_ADDRESS, API_PORT, Settings
+
+_NODES = "/api/v1/nodes"
+
+
+class Cluster:
+    """etcd, control plane, containerd and kubelet of one node, in a work directory of its own."""
+
+    def __init__(self, workdir: Path, kubelet_version: str = "1.36") -> None:
+        self.workdir = workdir
+        self.kubelet_version = kubelet_version
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # The whole cluster
+
+    def start(self) -> None:
+        """Everything, up to a node that is ready for pods."""
+        with ExitStack() as stack:
+            stack.enter_context(Host(self.workdir))
+            self._pki = pki.create(self.workdir / "pki", API_ADDRESS, API_PORT)
+            self._settings = Settings.choose(bin_dir(), self.workdir, self._pki)
+            self.client = ApiClient(self._pki.server, self._pki.ca, self._pki.tokens[pki.ADMIN])
+            self._components = Components.create(self._settings, self.client)
+            stack.callback(self._components.stop_all)
+            self._components.start_all_but_kubelet()
+            self.start_kubelet()
+            self.wait_node(lambda node: not node["spec"].get("taints"), timeout=30)
+            # Pods are refused before the controller manager has made it.
+            accounts = "/api/v1/namespaces/default/serviceaccounts"
+            self.client.wait(accounts, "default", lambda account: account is not None, timeout=30)
+            self._stack = stack.pop_all()
+
+    def stop(self) -> None:
+        """End everything and leave the machine as it was; the work directory keeps the logs."""
+        self._stack.close()
+
+    # API server
+
+    @property
+    def server(self) -> str:
+        return self._pki.server
+
+    @property
+    def ca_file(self) -> Path:
+        return self._pki.ca
+
+    def token(self, user: str = pki.ADMIN) -> str:
+        """Of `admin` (may do everything) or `gpuagent` (nothing but what is granted)."""
+        return self._pki.tokens[user]
+
+    def kubeconfig(self, user: str = pki.ADMIN) -> Path:
+        return self._pki.kubeconfig(user)
+
+    def api(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        token: str | None = None,
+    ) -> tuple[int, Json]:
+        """One request, as admin unless a token says otherwise: status and answer, whatever they are."""
+        return self.client.request(method, path, body, content_type, token)
+
+    def apply(self, manifest: Json) -> Json:
+        """Create or update any object."""
+        return self.client.apply(manifest)
+
+    def apply_rbac(self, manifests: Iterable[Json]) -> None:
+        for manifest in manifests:
+            self.apply(manifest)
+
+    def apply_yaml(self, path: Path) -> list[Json]:
+        """Every document of a file."""
+        return [self.apply(manifest) for manifest in yaml.safe_load_all(path.read_text()) if manifest]
+
+    def pause_apiserver(self) -> None:
+        """It hangs: connections are accepted and never answered."""
+        self._components.apiserver.signal(signal.SIGSTOP)
+
+    def resume_apiserver(self) -> None:
+        self._components.apiserver.signal(signal.SIGCONT)
+
+    def stop_apiserver(self) -> None:
+        """It is down: connections are refused. Killed, as it would first wait for watches to end."""
+        self._components.apiserver.kill()
+
+    def start_apiserver(self, timeout: float = 60, *, settle: bool = True) -> None:
+        """Up again, and all of its clients are back.
+
+        kubelet comes back with a delay that doubles with each outage up to 30 s, and forgets so after two minutes.
+        With ``settle=False`` the server only answers.
+        """
+        before = self.audit.position()
+        self._components.start_apiserver(timeout)
+        self._components.restart_apiserver_clients()
+        if settle and self._kubelet.running:
+            self._kubelet.wait_for(lambda: self.audit.kubelet_watches(before), timeout)
+
+    @property
+    def audit(self) -> AuditLog:
+        """Requests of the user `gpuagent` and of service accounts."""
+        return AuditLog(self._settings.audit_log)
+
+    # kubelet
+
+    @property
+    def _kubelet(self) -> Process:
+        return self._components.kubelets[self.kubelet_version]
+
+    def start_kubelet(self, version: str | None = None, *, wait: bool = True) -> None:
+        """Start it, in another version if wished; then wait until its own report says Ready.
+
+        A change of version restarts the containers of running pods: the versions hash container specs differently.
+        """
+        if version is not None:
+            self.kubelet_version = version
+        # Heartbeats have a resolution of one second.
+        started = datetime.now(UTC).replace(microsecond=0)
+        self._kubelet.start()
+        if not wait:
+            return
+        prefix = f"v{self.kubelet_version}."
+
+        def reported(node: Json) -> bool:
+            ready = {condition["type"]: condition for condition in node["status"].get("conditions", ())}.get("Ready")
+            return (
+                ready is not None
+                and ready["status"] == "True"
+                and datetime.fromisoformat(ready["lastHeartbeatTime"]) > started
+                and node["status"]["nodeInfo"]["kubeletVersion"].startswith(prefix)
+            )
+
+        try:
+            self.wait_node(reported, timeout=60)
+        except TimeoutError as error:
+            error.add_note(self._kubelet.log_tail())
+            raise
+
+    def stop_kubelet(self) -> None:
+        self._kubelet.stop()
+
+    def kill_kubelet(self) -> None:
+        self._kubelet.kill()
+
+    def restart_kubelet(self, version: str | None = None) -> None:
+        self.stop_kubelet()
+        self.start_kubelet(version)
+
+    def kubelet_get(self, path: str) -> str:
+        """A page of kubelet's own server, such as /metrics."""
+        tls = ssl._create_unverified_context()
+        connection = HTTPSConnection("127.0.0.1", self._settings.kubelet_port, timeout=10, context=tls)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
+    def checkpoint(self) -> Checkpoint:
+        """kubelet's record of who holds which device ids."""
+        return read_checkpoint()
+
+    # Node
+
+    def node(self) -> Json:
+        return self.client.expect("GET", f"{_NODES}/{NODE_NAME}")
+
+    def label_node(self, labels: Mapping[str, str | None]) -> None:
+        """Set labels; None removes one."""
+        patch: Json = {"metadata": {"labels": dict(labels)}}
+        self.client.expect("PATCH", f"{_NODES}/{NODE_NAME}", patch, "application/merge-patch+json")
+
+    def wait_node(self, wanted: Callable[[Json], bool], timeout: float = 30) -> Json:
+        return self._wait(_NODES, NODE_NAME, wanted, timeout)
+
+    # Pods
+
+    def create_pod(self, manifest: Json) -> Json:
+        namespace = manifest["metadata"].get("namespace", "default")
+        return self.client.expect("POST", _pods(namespace), manifest)
+
+    def pod(self, name: str, namespace: str = "default") -> Json:
+        return self.client.expect("GET", f"{_pods(namespace)}/{name}")
+
+    def wait_pod(
+        self, name: str, wanted: Callable[[Json], bool], timeout: float = 30, namespace: str = "default"
+    ) -> Json:
+        """Watch until the pod exists and is as wanted."""
+        return self._wait(_pods(namespace), name, wanted, timeout)
+
+    def wait_phase(self, name: str, *phases: str, timeout: float = 30, namespace: str = "default") -> Json:
+        return self.wait_pod(name, lambda pod: pod["status"].get("phase") in phases, timeout, namespace)
+
+    def run_pod(self, manifest: Json, timeout: float = 30) -> Json:
+        """Create it and wait until it runs, or fails: the caller looks at the phase."""
+        created = self.create_pod(manifest)["metadata"]
+        return self.wait_phase(
+            created["name"], "Running", "Succeeded", "Failed", timeout=timeout, namespace=created["namespace"]
+        )
+
+    def delete_pod(self, name: str, grace: int = 0, timeout: float = 30, namespace: str = "default") -> None:
+        """Delete it, if it exists, and wait until neither the API nor the node has it (``timeout=0``: do not wait).
+
+        Grace 0 takes it out of the API at once, while kubelet still ends its containers.
+        """
+        path = f"{_pods(namespace)}/{name}"
+        status, answer = self.api("DELETE", path, {"gracePeriodSeconds": grace})
+        if status == 404:
+            return
+        if status >= 400:
+            raise ApiError("DELETE", path, status, answer)
+        if timeout > 0:
+            self.wait_pod_gone(name, timeout, namespace)
+
+    def wait_pod_gone(self, name: str, timeout: float = 30, namespace: str = "default") -> None:
+        """Until neither the API nor the node has it."""
+        deadline = time.monotonic() + timeout
+        self.client.wait(_pods(namespace), name, lambda pod: pod is None, timeout)
+        while any((found.namespace, found.pod) == (namespace, name) for found in containers()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"containers of pod {name} are still there after {timeout:g} s")
+            time.sleep(0.02)
+
+    def container(self, pod: str, name: str = "main", namespace: str = "default") -> Container:
+        """A running container, found on the node and not through the API."""
+        for found in containers():
+            if (found.namespace, found.pod, found.name) == (namespace, pod, name) and found.alive:
+                return found
+        raise LookupError(f"container {name} of pod {pod} does not run")
+
+    def exec_env(self, pod: str, container: str = "main", namespace: str = "default") -> dict[str, str]:
+        """The environment inside the running container."""
+        return self.container(pod, container, namespace).environment()
+
+    def container_devices(self, pod: str, container: str = "main", namespace: str = "default") -> list[str]:
+        """The names in /dev inside the running container."""
+        return self.container(pod, container, namespace).devices()
+
+    def execute(
+        self, pod: str, *command: str, container: str = "main", namespace: str = "default"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command inside the running container."""
+        return self._components.ctr.execute(self.container(pod, container, namespace), *command)
+
+    def pod_log(self, pod: str, container: str = "main", namespace: str = "default") -> str:
+        """What the newest run of a container has printed; also of pods that have ended."""
+        logs = sorted(
+            self._settings.pod_logs.glob(f"{namespace}_{pod}_*/{container}/*.log"), key=lambda log: log.stat().st_mtime
+        )
+        # Each line begins with time, stream and a flag.
+        return "".join(line.split(" ", 3)[3] for line in logs[-1].read_text().splitlines(keepends=True)) if logs else ""
+
+    def _wait(self, path: str, name: str, wanted: Callable[[Json], bool], timeout: float) -> Json:
+        try:
+            found = self.client.wait(path, name, lambda item: item is not None and wanted(item), timeout)
+        except TimeoutError as error:
+            for note in self._components.ended():
+                error.add_note(note)
+            raise
+        assert found is not None
+        return found
+
+
+def _pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"

@@ -1,0 +1,115 @@
+"""Components as child processes: started in sessions of their own, ended by their own pid only."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+
+class ComponentError(RuntimeError):
+    """A component ended or did not come up; the text ends with the tail of its log."""
+
+
+class Process:
+    """One component; its pid is on record, so that a later run can end what a crashed one left."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, records: Path) -> None:
+        self.name = name
+        self._command = tuple(command)
+        self._log = log
+        self._record = records / name
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._child is None:
+            raise ComponentError(f"{self.name} was not started")
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        if self.running:
+            raise ComponentError(f"{self.name} is already running")
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | dict(environment or {}),
+                # A Ctrl-C at the terminal must reach the tests only; they take the cluster down in order.
+                start_new_session=True,
+            )
+        self._record.write_text(f"{self._child.pid} {start_time(self._child.pid)}")
+
+    def stop(self, timeout: float = 10) -> None:
+        """SIGTERM, then SIGKILL."""
+        if not self.running:
+            return
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        assert self._child is not None
+        try:
+            self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._record.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        if self.running:
+            self.signal(signal.SIGKILL)
+            assert self._child is not None
+            self._child.wait()
+        self._record.unlink(missing_ok=True)
+
+    def signal(self, number: signal.Signals) -> None:
+        if not self.running:
+            raise ComponentError(f"{self.name} is not running\n{self.log_tail()}")
+        os.kill(self.pid, number)
+
+    def wait_for(self, ready: Callable[[], bool], timeout: float) -> None:
+        """Poll until ready; an end of the process is noticed at once."""
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if not self.running:
+                raise ComponentError(f"{self.name} ended\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ComponentError(f"{self.name} was not ready within {timeout:g} s\n{self.log_tail()}")
+            time.sleep(0.05)
+
+    def log_tail(self, lines: int = 15) -> str:
+        if not self._log.exists():
+            return ""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def start_time(pid: int) -> str | None:
+    """The start time of a process in clock ticks since boot: with the pid it names one process for ever."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The command name in parentheses may itself contain spaces and parentheses.
+    return stat.rpartition(")")[2].split()[19]
+
+
+def end_recorded(records: Path) -> None:
+    """End the processes an earlier, crashed run has left."""
+    for record in sorted(records.glob("*")):
+        pid, _, started = record.read_text().partition(" ")
+        if started and start_time(int(pid)) == started:
+            os.kill(int(pid), signal.SIGKILL)
+        record.unlink()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
