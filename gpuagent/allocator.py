@@ -6,22 +6,23 @@ readings of a call are possible and its answer settles it.
 
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 
-from gpuagent.domain import demand as asked
 from gpuagent.domain import events as ev
+from gpuagent.domain.admission import Admission, Candidate, beginning, gpu_count
+from gpuagent.domain.checks import apart, check_offered, free_by_gpu
 from gpuagent.domain.choose import Request, choose_share, choose_whole
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, grant, locate
+from gpuagent.domain.holdings import holder
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.mode import GPU_CORE
 from gpuagent.domain.pods import Holding, Owner, PodName
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.domain.units import MemoryUnit
 from gpuagent.isolation import Isolation, IsolationError
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class Allocator:
         self._say = say
         self._snapshot: Snapshot | None = None
         self._ledger = Ledger()
+        self._admission = Admission()
+        self._answered: tuple[str, frozenset[str], tuple[Candidate, ...]] | None = None
         self._lock = threading.Lock()
         self._published = threading.Condition()
         self._in_flight = 0
@@ -97,13 +100,9 @@ class Allocator:
         if not set(must_include) <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         claims = self._seeing_the_asker(resource, size, offered)
-        free = _by_gpu(resource, available, claims.snapshot)
+        free = free_by_gpu(resource, available, claims.snapshot)
         with self._lock:
-            try:
-                return self._choose(resource, size, free, must_include, claims)
-            except Refusal:
-                self._ledger = self._ledger.closed()
-                raise
+            return self._choose(resource, size, free, must_include, claims)
 
     def _seeing_the_asker(self, resource: str, size: int, offered: set[str]) -> Claims:
         """The newest knowledge; kubelet may have heard of the asking pod a moment before our own watch did."""
@@ -111,7 +110,7 @@ class Allocator:
         while True:
             snap, now = self._current(), self._clock()
             claims = Claims(snap, self._ledger, offered, now)
-            if not snap.pods_known or now >= end or asked.is_known(resource, size, claims):
+            if not snap.pods_known or now >= end or self._admission.candidates(resource, size, claims):
                 return claims
             with self._published:
                 self._published.wait_for(lambda seen=snap: self._snapshot is not seen, end - now)  # type: ignore[misc]
@@ -119,59 +118,83 @@ class Allocator:
     def _choose(
         self, resource: str, size: int, free: dict[str, list[str]], must_include: Collection[str], claims: Claims
     ) -> tuple[str, ...]:
+        candidates = self._settled(self._admission.candidates(resource, size, claims))
+        try:
+            try:
+                chosen = self._choose_for(candidates, resource, size, free, must_include, claims)
+            except Refusal:
+                fresh = tuple(beginning(resource, size, claims))
+                if not fresh or not candidates or candidates[0].first is None or self._holds_first(candidates[0]):
+                    raise
+                # The container we took it for was given up by kubelet: this call begins another pod.
+                candidates = fresh
+                chosen = self._choose_for(fresh, resource, size, free, must_include, claims)
+        except Refusal as refusal:
+            self._admission = Admission()
+            if candidates:
+                uids = [pod.uid for pod in claims.snapshot.pods]
+                self._ledger = self._ledger.having_refused(candidates[0].pod.uid, uids)
+                self._say(candidates[0].pod.name, "GpuRefused", refusal.message)
+            raise
+        self._answered = (resource, frozenset(chosen), candidates)
+        return chosen
+
+    def _choose_for(
+        self,
+        candidates: tuple[Candidate, ...],
+        resource: str,
+        size: int,
+        free: dict[str, list[str]],
+        must_include: Collection[str],
+        claims: Claims,
+    ) -> tuple[str, ...]:
         snap = claims.snapshot
         kind = snap.sold[resource]
-        who = asked.demand(resource, size, claims)
-        first = self._partner(resource, size, claims)
+        who = candidates[0] if candidates else None
+        first = who.first if who else self._ledger.awaiting_partner(resource, claims.now)
+        need = max((c.other(resource, snap.sold) for c in candidates), default=0)
         request = Request(
             resource=resource,
             size=size,
-            unit="" if kind.is_whole else "%" if resource == GPU_CORE else _named(snap.policy.unit),
+            unit="" if kind.is_whole else "%" if resource == GPU_CORE else snap.policy.unit.phrase,
             free=free,
             order={uuid: gpu.index for uuid, gpu in snap.gpus.items()},
             must_include=must_include,
             placement=snap.placement,
             doubtful={i for claim in claims.doubted for i in claim.ids if i not in must_include},
-            gpu_count=who.gpu_count,
-            room=who.room,
-            pinned=who.pinned,
-            short=() if first else claims.short_gpus(resource, who.other),
+            gpu_count=gpu_count(who.pod, resource, size, snap.sold) if who else 1,
+            room=max((c.room(resource) for c in candidates), default=0),
+            pinned=who.pinned if who else (),
+            short=() if first else claims.short_gpus(resource, need),
             only=first.uuids if first else None,
-            full=() if kind.is_whole else claims.full_gpus(who.owner),
+            full=() if kind.is_whole else claims.full_gpus(who.owner if who else None),
             max_pods=snap.policy.max_pods_per_gpu,
-            asker=str(who.owner or "this container"),
+            asker=str(who.owner if who else "this container"),
         )
-        try:
-            chosen = choose_whole(request) if kind.is_whole else choose_share(request)
-            self._check_doubt(resource, request.doubtful, chosen, claims)
-        except Refusal as refusal:
-            if who.owner:
-                self._say(who.owner.pod, "GpuRefused", refusal.message)
-            raise
+        chosen = choose_whole(request) if kind.is_whole else choose_share(request)
+        self._check_doubt(resource, request.doubtful, chosen, claims)
         return chosen
 
-    def _partner(self, resource: str, size: int, claims: Claims) -> Handout | None:
-        """The handout of the same container's other resource, if this call is for its second one."""
-        snap = claims.snapshot
-        first = self._ledger.awaiting_partner(resource, claims.now)
-        if first is None or not snap.pods_known:
-            return first
-        owners = list(asked.same_container(first, resource, size, snap))
-        if not owners:
-            return None
-        if asked.asks_alone(first, resource, snap) and self._confirmed(first, owners) is False:
-            return None
-        return first
-
-    def _confirmed(self, first: Handout, owners: list[Owner]) -> bool | None:
-        """Whether kubelet's book gives `first` to one of `owners`; None if kubelet does not say."""
-        for pod in dict.fromkeys(owner.pod for owner in owners):
-            held = self._book.of_pod(pod)
+    def _settled(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Where a call may go on with one container or begin another, kubelet's book tells which."""
+        going_on = [c for c in candidates if c.first]
+        if not going_on or len(going_on) == len(candidates):
+            return candidates
+        for candidate in going_on:
+            held = self._holds_first(candidate)
             if held is None:
-                return None
-            if any(h.ids == first.ids and h.owner in owners for h in held):
-                return True
-        return False
+                return candidates
+            if held:
+                return (candidate,)
+        return tuple(c for c in candidates if not c.first)
+
+    def _holds_first(self, candidate: Candidate) -> bool | None:
+        """Whether kubelet's book gives the candidate what it was given first; None if kubelet does not say."""
+        held = self._book.of_pod(candidate.pod.name)
+        first = candidate.first
+        if held is None or first is None:
+            return None
+        return any(h.owner == candidate.owner and h.ids == first.ids for h in held)
 
     def _check_doubt(self, resource: str, doubtful: Collection[str], chosen: tuple[str, ...], claims: Claims) -> None:
         """Refuse ids that kubelet offers although its own book gives them to a pod; there are no others left."""
@@ -196,24 +219,46 @@ class Allocator:
             Refusal: the request cannot be honoured.
         """
         with self._under_way():
-            snap = self._current()
-            key = frozenset(ids)
+            snap, now, key = self._current(), self._clock(), frozenset(ids)
             kind, counts = locate(resource, key, snap)
-            now = self._clock()
             with self._lock:
                 claims = Claims(snap, self._ledger, (), now)
-                _check_offered(resource, key, counts, claims)
-                first = None if kind.is_whole else self._partner(resource, len(key), claims)
-                if first and set(first.uuids) != set(counts):
-                    self._ledger = self._ledger.closed()
-                    raise _apart(resource, first, counts, snap)
-                who = asked.demand(resource, len(key), claims)
+                check_offered(resource, key, counts, claims)
+                candidates = self._on_their_gpu(resource, key, counts, claims)
             share = self._isolated(grant(resource, kind, counts, snap, self._strategy))
             with self._lock:
-                handout = Handout(resource, key, tuple(counts), now, who.owner)
-                self._ledger = self._ledger.recorded(handout, opens=len(snap.sold) > 1 and first is None)
+                self._record(Handout(resource, key, tuple(counts), now), candidates, claims)
             log.info("allocated", extra={"resource": resource, "units": len(key), "gpus": list(counts)})
             return share
+
+    def _on_their_gpu(
+        self, resource: str, ids: frozenset[str], counts: dict[str, int], claims: Claims
+    ) -> tuple[Candidate, ...]:
+        """Who these ids can be for: the two resources of one container have to be on one GPU."""
+        if self._answered and self._answered[:2] == (resource, ids):
+            return self._answered[2]
+        if claims.given(resource, ids):  # asked for again, or reused by the next container of the same pod
+            return self._admission.going_on(resource, len(ids), claims)
+        candidates = self._admission.candidates(resource, len(ids), claims)
+        fitting = tuple(c for c in candidates if c.first is None or set(c.first.uuids) == counts.keys())
+        first = candidates[0].first if candidates else self._ledger.awaiting_partner(resource, claims.now)
+        if not fitting and first and set(first.uuids) != counts.keys():
+            self._admission = Admission()
+            raise apart(resource, first, counts, claims.snapshot)
+        return fitting
+
+    def _record(self, handout: Handout, candidates: tuple[Candidate, ...], claims: Claims) -> None:
+        self._answered = None
+        if not candidates and claims.given(handout.resource, handout.ids):
+            return
+        # Whose container is not known may be about to ask for its other resource.
+        second = self._ledger.awaiting_partner(handout.resource, handout.at) is not None
+        opens = len(claims.snapshot.sold) > 1 and not second and not candidates
+        self._ledger = self._ledger.recorded(handout, opens=opens)
+        places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
+        self._admission = Admission(places, handout.at)
+        for owner, given in places[0].trail if places else ():
+            self._ledger = self._ledger.believed(given.ids, owner)
 
     def _isolated(self, share: Grant) -> Grant:
         try:
@@ -247,10 +292,10 @@ class Allocator:
         snap = self._current()
         key = frozenset(ids)
         kind, counts = locate(resource, key, snap)
-        owner = self._known_owner(resource, key, snap) or _holder(resource, key, self._book.read(timeout_s=5.0) or ())
+        owner = self._known_owner(resource, key, snap) or holder(resource, key, self._book.read(timeout_s=5.0) or ())
         with self._lock:
             if owner:
-                self._ledger = self._ledger.identified(key, owner)
+                self._ledger = self._ledger.believed(key, owner)
         log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
         try:
             self._isolation.verify(grant(resource, kind, counts, snap, self._strategy), owner)
@@ -269,58 +314,3 @@ class Allocator:
         if self._snapshot is None:
             raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
         return self._snapshot
-
-
-def _by_gpu(resource: str, available: Collection[str], snap: Snapshot) -> dict[str, list[str]]:
-    if resource not in snap.sold:
-        text = f"{resource}: not offered in mode {snap.mode}, which is in force on this node"
-        raise Refusal(Reason.NOT_OFFERED, text)
-    free: dict[str, list[str]] = defaultdict(list)
-    for device_id in available:
-        uuid = snap.units.get(device_id)
-        if uuid is None:
-            raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {device_id!r} is not on offer on this node")
-        free[uuid].append(device_id)
-    return dict(free)
-
-
-def _check_offered(resource: str, ids: frozenset[str], counts: dict[str, int], claims: Claims) -> None:
-    """New units must be on offer and on one GPU unless a spread was asked for; units given out before are fine."""
-    snap = claims.snapshot
-    if claims.covers(resource, ids):
-        return
-    if not ids <= snap.units.keys():
-        text = f"{resource}: not offered in mode {snap.mode}, which is in force on this node"
-        raise Refusal(Reason.NOT_OFFERED, text)
-    kind = snap.sold.get(resource)
-    if len(counts) == 1 or kind is None or kind.is_whole:
-        return
-    even = len(set(counts.values())) == 1
-    if not (even and asked.spread_was_asked(resource, len(ids), len(counts), snap)):
-        where = ", ".join(f"{n} on GPU {snap.gpus[uuid].index}" for uuid, n in counts.items())
-        text = (
-            f"{resource}: kubelet picked units of several GPUs for one container ({where}); a share stays on "
-            "one GPU unless the pod label aliyun.com/gpu-count asks for an even spread"
-        )
-        raise Refusal(Reason.SPANS_GPUS, text)
-
-
-def _named(unit: MemoryUnit) -> str:
-    return str(unit) if unit.mib in {1, 1024} else f"x {unit}"
-
-
-def _apart(resource: str, first: Handout, counts: Collection[str], snap: Snapshot) -> Refusal:
-    there = ", ".join(str(snap.gpus[uuid].index) for uuid in first.uuids)
-    here = ", ".join(str(snap.gpus[uuid].index) for uuid in counts)
-    text = f"{resource}: kubelet picked GPU {here}, but the container's {first.resource} is on GPU {there}"
-    return Refusal(Reason.PAIR_APART, text)
-
-
-def _holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> Owner | None:
-    """Who holds `ids`; for an init container, which kubelet does not list, the pod whose container reuses them."""
-    reusers = [h for h in holdings if h.resource == resource and h.ids & ids]
-    exact = [h.owner for h in reusers if h.ids == ids]
-    if exact:
-        return exact[0]
-    pods = {h.owner.pod for h in reusers}
-    return Owner(pods.pop(), "") if len(pods) == 1 else None

@@ -26,12 +26,12 @@ class Claims:
 
     @cached_property
     def all(self) -> tuple[Holding | Handout, ...]:
-        """Every holding, and every handout that the book does not show yet and whose pod has not gone."""
-        known = {(h.resource, h.ids) for h in self.snapshot.holdings}
-        handouts = (
-            h for h in self.ledger.recent(self.now) if (h.resource, h.ids) not in known and self._may_live(h.owner)
-        )
-        return (*self.snapshot.holdings, *handouts)
+        """Holdings that were not handed on since, and handouts that the book does not show, of pods that may live."""
+        handouts = [h for h in self.ledger.recent(self.now) if self._may_live(h.owner)]
+        newer = {i for h in self.ledger.recent(self.now) if h.at >= self.snapshot.holdings_at for i in h.ids}
+        holdings = [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)]
+        known = {(h.resource, h.ids) for h in holdings}
+        return (*holdings, *(h for h in handouts if (h.resource, h.ids) not in known))
 
     def _may_live(self, owner: Owner | None) -> bool:
         snap = self.snapshot
@@ -47,9 +47,10 @@ class Claims:
         handouts = (h for h in self.ledger.recent(self.now) if h.ids.isdisjoint(self.offered))
         return {claim.owner for claim in (*self.standing, *handouts) if claim.resource == resource}
 
-    def covers(self, resource: str, ids: frozenset[str]) -> bool:
-        """Somebody was given all of `ids` before."""
-        return any(claim.resource == resource and ids <= claim.ids for claim in self.all)
+    def given(self, resource: str, ids: frozenset[str]) -> Holding | Handout | None:
+        """The claim that has all of `ids`; they are being asked for again, or reused."""
+        claims = (claim for claim in self.all if claim.resource == resource and ids <= claim.ids)
+        return next(claims, None)
 
     def full_gpus(self, asker: Owner | None) -> set[str]:
         """UUIDs of GPUs with as many pods as allowed; the asking pod's own GPUs are not full for it."""
@@ -62,9 +63,7 @@ class Claims:
                 else:
                     nameless[str(uuid)][claim.resource] += 1
         # The two resources of one nameless container are two claims.
-        sharers = {
-            uuid: len(pods[uuid]) + max(nameless[uuid].values(), default=0) for uuid in {*pods, *nameless}
-        }
+        sharers = {uuid: len(pods[uuid]) + max(nameless[uuid].values(), default=0) for uuid in {*pods, *nameless}}
         full = {uuid for uuid, count in sharers.items() if count >= self.snapshot.policy.max_pods_per_gpu}
         return {uuid for uuid in full if asker is None or asker.pod not in pods[uuid]}
 
@@ -74,7 +73,8 @@ class Claims:
         if not others:
             return set()
         (other, kind), *_ = others
-        given_back = {c.owner for c in self.all if c.resource == resource and not c.ids.isdisjoint(self.offered)}
+        offered = (c for c in self.all if c.resource == resource and not c.ids.isdisjoint(self.offered))
+        given_back = {claim.owner for claim in offered if claim.owner}
         used: Counter[str | None] = Counter()
         for claim in self.standing:
             if claim.resource == other and claim.owner not in given_back:

@@ -1,10 +1,10 @@
 """Reading kubelet's book: which GPU a held device id is on, and under which mode it was sold."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import Mode
-from gpuagent.domain.pods import Holding
+from gpuagent.domain.pods import Holding, Owner
 from gpuagent.domain.units import parse_id
 
 NVIDIA_GPU = "nvidia.com/gpu"
@@ -45,3 +45,13 @@ def held_otherwise(
         for uuid in dict.fromkeys(uuid for uuid, sold_in in located(holding, gpus) if sold_in not in own):
             blocked.setdefault(uuid, []).append(holding)
     return blocked
+
+
+def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> Owner | None:
+    """Who holds `ids`; for an init container, which kubelet does not list, the pod whose container reuses them."""
+    reusers = [h for h in holdings if h.resource == resource and h.ids & ids]
+    exact = [h.owner for h in reusers if h.ids == ids]
+    if exact:
+        return exact[0]
+    pods = {h.owner.pod for h in reusers}
+    return Owner(pods.pop(), "") if len(pods) == 1 else None

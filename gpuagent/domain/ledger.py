@@ -1,7 +1,7 @@
 """What was handed out in the last minutes: the part of the truth that kubelet's book does not show yet."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 from gpuagent.domain.pods import Owner
 
@@ -28,22 +28,24 @@ class Ledger:
     """Handouts of the last minutes, oldest first.
 
     `open` is the last handout if its container may still be about to ask for its other resource.
+    `refused` are UIDs of pods that were refused: kubelet fails them, and our watch shows it a moment later.
     """
 
     handouts: tuple[Handout, ...] = ()
-    open: Handout | None = field(default=None)
+    open: Handout | None = None
+    refused: frozenset[str] = frozenset()
 
     def recorded(self, handout: Handout, *, opens: bool) -> "Ledger":
         """With `handout` added and what is too old forgotten. `opens`: another resource may follow for it."""
         kept = tuple(h for h in self.handouts if handout.at - h.at < REMEMBER_S and not h.ids & handout.ids)
-        return Ledger((*kept, handout), handout if opens else None)
+        return replace(self, handouts=(*kept, handout), open=handout if opens else None)
 
-    def closed(self) -> "Ledger":
-        """The container of the last handout will not ask again: it was refused, or something else came."""
-        return replace(self, open=None)
+    def having_refused(self, uid: str, pods: Collection[str]) -> "Ledger":
+        """With the pod of that UID refused; `pods` are the UIDs of all pods there are."""
+        return replace(self, open=None, refused=(self.refused & set(pods)) | {uid})
 
-    def identified(self, ids: frozenset[str], owner: Owner) -> "Ledger":
-        """With the owner of the handout that gave `ids` out known for certain."""
+    def believed(self, ids: frozenset[str], owner: Owner) -> "Ledger":
+        """With `owner` as the container that the handout of `ids` was for."""
         handouts = tuple(replace(h, owner=owner) if h.ids == ids else h for h in self.handouts)
         return replace(self, handouts=handouts)
 

@@ -116,8 +116,11 @@ def whole_number(quantity: str) -> int | None:
 
 
 def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
-    """Containers of living pods that ask for exactly `size` units of `resource`, oldest pod first."""
-    for pod in sorted((p for p in pods if not p.ended), key=lambda p: (p.created, p.name)):
+    """Containers of living pods that ask for exactly `size` units of `resource`, oldest pod first.
+
+    Pods of one second keep the order in which they were seen, as kubelet has it.
+    """
+    for pod in sorted((p for p in pods if not p.ended), key=lambda p: p.created):
         for container in pod.containers:
             if container.limits.get(resource) == size:
                 yield pod, container

@@ -27,6 +27,11 @@ class Snapshot:
     pods_known: bool
     device_nodes: frozenset[str]
 
+    @property
+    def holdings_known(self) -> bool:
+        """Kubelet's book was read in this run."""
+        return self.holdings_at > float("-inf")
+
     @cached_property
     def sold(self) -> dict[str, Kind]:
         """Resource name to kind of unit for the mode in force."""

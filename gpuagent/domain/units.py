@@ -57,6 +57,11 @@ class MemoryUnit:
             raise ValueError(msg)
         return cls(mib)
 
+    @property
+    def phrase(self) -> str:
+        """What follows a number of units in a sentence: ``GiB``, ``x 256MiB``."""
+        return str(self) if self.mib in {1, 1024} else f"x {self}"
+
     def __str__(self) -> str:
         count, name = (self.mib // 1024, "GiB") if self.mib % 1024 == 0 else (self.mib, "MiB")
         return name if count == 1 else f"{count}{name}"

@@ -267,7 +267,13 @@ class Cluster:
 
     def exec_env(self, pod: str, container: str = "main", namespace: str = "default") -> dict[str, str]:
         """The environment inside the running container."""
-        return self.container(pod, container, namespace).environment()
+        deadline = time.monotonic() + 10
+        while True:
+            environment = self.container(pod, container, namespace).environment()
+            # Until the runtime has handed over to the image's program, the first process is the runtime's own.
+            if "KUBERNETES_SERVICE_HOST" in environment or time.monotonic() > deadline:
+                return environment
+            time.sleep(0.02)
 
     def container_devices(self, pod: str, container: str = "main", namespace: str = "default") -> list[str]:
         """The names in /dev inside the running container."""

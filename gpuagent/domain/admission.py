@@ -1,0 +1,137 @@
+"""Which container is kubelet asking for? Its calls carry only device ids; their order tells the rest.
+
+Kubelet admits one pod at a time. It goes through the pod's containers in order, init containers first, and asks for all
+resources of one container, in any order, before the next. So every call either goes on with the container or the pod
+of the call before, or begins a pod that has nothing yet. What fits both calls and pod specs is kept as a place the
+admission may be at; places that a later call contradicts are dropped. Certain identity comes with PreStartContainer.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuagent.domain.claims import Claims
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.ledger import PAIR_S, Handout
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
+from gpuagent.domain.pods import ContainerSpec, Owner, Pod, requests
+from gpuagent.domain.snapshot import Snapshot
+
+Trail = tuple[tuple[Owner, Handout], ...]
+"""What one pod was given so far in this admission, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A container that a call may be for.
+
+    Attributes:
+        trail: what its pod was given before this call.
+        first: what this container was given before: its other resource.
+    """
+
+    pod: Pod
+    container: ContainerSpec
+    trail: Trail = ()
+    first: Handout | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.pod.name, self.container.name)
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """UUIDs of GPUs with units of the pod's init containers: kubelet hands those on to its other containers."""
+        init = {container.name for container in self.pod.containers if container.init}
+        return tuple(uuid for owner, handout in self.trail if owner.container in init for uuid in handout.uuids)
+
+    def room(self, resource: str) -> int:
+        """Units that the largest container to reuse this one's GPU will want; 0 unless it is an init container."""
+        return max(c.limits.get(resource, 0) for c in self.pod.containers) if self.container.init else 0
+
+    def other(self, resource: str, sold: Collection[str]) -> int:
+        """Units of the mode's other resource that this container, or one that reuses its GPU, asks for."""
+        asking = self.pod.containers if self.container.init else (self.container,)
+        return max(sum(c.limits.get(name, 0) for name in sold if name != resource) for c in asking)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Places kubelet's admission may be at after the last call, most likely first."""
+
+    places: tuple[Candidate, ...] = ()
+    at: float = float("-inf")
+
+    def candidates(self, resource: str, size: int, claims: Claims) -> tuple[Candidate, ...]:
+        """Containers that a call for `size` of `resource` may be for, most likely first."""
+        found: list[Candidate] = []
+        may_begin = True
+        for step in self._steps(claims):
+            if step is None:
+                # At this place the pod has everything: the call begins another one.
+                found += beginning(resource, size, claims) if may_begin else ()
+                may_begin = False
+            elif step.container.limits.get(resource) == size and not (step.first and step.first.resource == resource):
+                found.append(step)
+        return tuple(found or beginning(resource, size, claims))
+
+    def going_on(self, resource: str, size: int, claims: Claims) -> tuple[Candidate, ...]:
+        """Those of the candidates that belong to a pod whose admission has begun."""
+        return tuple(c for c in self.candidates(resource, size, claims) if c.trail)
+
+    def _steps(self, claims: Claims) -> Iterator[Candidate | None]:
+        """What each place is followed by: a container of the same pod, or None where the pod is complete."""
+        snap = claims.snapshot
+        for place in self.places:
+            if claims.now - self.at < PAIR_S and place.pod.name in snap.living_pods:
+                yield _next(place, snap.sold)
+
+
+def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:
+    given = {handout.resource: handout for owner, handout in place.trail if owner == place.owner}
+    if any(place.container.limits.get(name) and name not in given for name in sold):
+        return Candidate(place.pod, place.container, place.trail, next(iter(given.values()), None))
+    names = [container.name for container in place.pod.containers]
+    for container in place.pod.containers[names.index(place.container.name) + 1 :]:
+        if any(container.limits.get(name) for name in sold):
+            return Candidate(place.pod, container, place.trail)
+    return None
+
+
+def beginning(resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
+    """Pods whose first container without its units asks for `size` of `resource`, oldest first."""
+    sold = claims.snapshot.sold
+    served = {name: claims.served(name) for name in sold}
+    asking = {pod.name: pod for pod, _ in requests(claims.snapshot.pods, resource, size)}
+    for pod in (pod for pod in asking.values() if pod.uid not in claims.ledger.refused):
+        for container in pod.containers:
+            owner = Owner(pod.name, container.name)
+            missing = [name for name in sold if container.limits.get(name) and owner not in served[name]]
+            if missing:
+                if resource in missing and container.limits[resource] == size:
+                    yield Candidate(pod, container)
+                break
+
+
+def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> int:
+    """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
+
+    Raises:
+        Refusal: the label cannot be honoured.
+    """
+    count, kind = pod.gpu_count, sold.get(resource)
+    if pod.gpu_count_label is None or kind is None or kind.is_whole:
+        return 1
+    said = f"pod {pod.name}: label {GPU_COUNT_LABEL}={pod.gpu_count_label!r}"
+    if count is None:
+        raise Refusal(Reason.GPU_COUNT, f"{said} is not a number of GPUs; set it to 1 or more, or remove it")
+    if count > 1 and kind in {Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM}:
+        raise Refusal(Reason.GPU_COUNT, f"{said} cannot be combined with mode core_mem: one container, one GPU there")
+    if size % count:
+        text = f"{said} does not divide {size} units of {resource}; ask for a multiple of {count}"
+        raise Refusal(Reason.GPU_COUNT, text)
+    return count
+
+
+def spread_was_asked(resource: str, size: int, count: int, snapshot: Snapshot) -> bool:
+    """Some pod of the node wants `size` units of `resource` spread over `count` GPUs."""
+    return any(pod.gpu_count == count for pod, _ in requests(snapshot.pods, resource, size))
