@@ -12,16 +12,16 @@ from dataclasses import replace
 from typing import Protocol
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.admission import Admission, Candidate, beginning, gpu_count
+from gpuagent.domain.admission import Admission, Candidate, beginning
 from gpuagent.domain.checks import apart, check_offered, free_by_gpu
-from gpuagent.domain.choose import Request, choose_share, choose_whole
+from gpuagent.domain.choose import choose_share, choose_whole
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, grant, locate
 from gpuagent.domain.holdings import holder
 from gpuagent.domain.ledger import Handout, Ledger
-from gpuagent.domain.mode import GPU_CORE
 from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.question import Question, request_for
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
 
@@ -102,33 +102,34 @@ class Allocator:
         claims = self._seeing_the_asker(resource, size, offered)
         free = free_by_gpu(resource, available, claims.snapshot)
         with self._lock:
-            return self._choose(resource, size, free, must_include, claims)
+            return self._choose(Question(resource, size, free, must_include), claims)
 
     def _seeing_the_asker(self, resource: str, size: int, offered: set[str]) -> Claims:
         """The newest knowledge; kubelet may have heard of the asking pod a moment before our own watch did."""
-        end = self._clock() + PATIENCE_S
-        while True:
-            snap, now = self._current(), self._clock()
-            claims = Claims(snap, self._ledger, offered, now)
-            if not snap.pods_known or now >= end or self._admission.candidates(resource, size, claims):
-                return claims
-            with self._published:
-                self._published.wait_for(lambda seen=snap: self._snapshot is not seen, end - now)  # type: ignore[misc]
 
-    def _choose(
-        self, resource: str, size: int, free: dict[str, list[str]], must_include: Collection[str], claims: Claims
-    ) -> tuple[str, ...]:
-        candidates = self._settled(self._admission.candidates(resource, size, claims))
+        def look() -> Claims:
+            return Claims(self._current(), self._ledger, offered, self._clock())
+
+        def is_seen() -> bool:
+            return bool(self._admission.candidates(resource, size, look()))
+
+        if self._current().pods_known and not is_seen():
+            with self._published:
+                self._published.wait_for(is_seen, PATIENCE_S)
+        return look()
+
+    def _choose(self, question: Question, claims: Claims) -> tuple[str, ...]:
+        candidates = self._settled(self._admission.candidates(question.resource, question.size, claims))
         try:
             try:
-                chosen = self._choose_for(candidates, resource, size, free, must_include, claims)
+                chosen = self._choose_for(candidates, question, claims)
             except Refusal:
-                fresh = tuple(beginning(resource, size, claims))
+                fresh = tuple(beginning(question.resource, question.size, claims))
                 if not fresh or not candidates or candidates[0].first is None or self._holds_first(candidates[0]):
                     raise
                 # The container we took it for was given up by kubelet: this call begins another pod.
                 candidates = fresh
-                chosen = self._choose_for(fresh, resource, size, free, must_include, claims)
+                chosen = self._choose_for(fresh, question, claims)
         except Refusal as refusal:
             self._admission = Admission()
             if candidates:
@@ -136,43 +137,14 @@ class Allocator:
                 self._ledger = self._ledger.having_refused(candidates[0].pod.uid, uids)
                 self._say(candidates[0].pod.name, "GpuRefused", refusal.message)
             raise
-        self._answered = (resource, frozenset(chosen), candidates)
+        self._answered = (question.resource, frozenset(chosen), candidates)
         return chosen
 
-    def _choose_for(
-        self,
-        candidates: tuple[Candidate, ...],
-        resource: str,
-        size: int,
-        free: dict[str, list[str]],
-        must_include: Collection[str],
-        claims: Claims,
-    ) -> tuple[str, ...]:
-        snap = claims.snapshot
-        kind = snap.sold[resource]
-        who = candidates[0] if candidates else None
-        first = who.first if who else self._ledger.awaiting_partner(resource, claims.now)
-        need = max((c.other(resource, snap.sold) for c in candidates), default=0)
-        request = Request(
-            resource=resource,
-            size=size,
-            unit="" if kind.is_whole else "%" if resource == GPU_CORE else snap.policy.unit.phrase,
-            free=free,
-            order={uuid: gpu.index for uuid, gpu in snap.gpus.items()},
-            must_include=must_include,
-            placement=snap.placement,
-            doubtful={i for claim in claims.doubted for i in claim.ids if i not in must_include},
-            gpu_count=gpu_count(who.pod, resource, size, snap.sold) if who else 1,
-            room=max((c.room(resource) for c in candidates), default=0),
-            pinned=who.pinned if who else (),
-            short=() if first else claims.short_gpus(resource, need),
-            only=first.uuids if first else None,
-            full=() if kind.is_whole else claims.full_gpus(who.owner if who else None),
-            max_pods=snap.policy.max_pods_per_gpu,
-            asker=str(who.owner if who else "this container"),
-        )
-        chosen = choose_whole(request) if kind.is_whole else choose_share(request)
-        self._check_doubt(resource, request.doubtful, chosen, claims)
+    def _choose_for(self, candidates: tuple[Candidate, ...], question: Question, claims: Claims) -> tuple[str, ...]:
+        request = request_for(question, candidates, claims)
+        whole = claims.snapshot.sold[question.resource].is_whole
+        chosen = choose_whole(request) if whole else choose_share(request)
+        self._check_doubt(question.resource, request.doubtful, chosen, claims)
         return chosen
 
     def _settled(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
