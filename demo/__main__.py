@@ -1,6 +1,7 @@
 """The walk: modes, pods, a refusal, a switch that waits, a GPU that falls ill."""
 
 import argparse
+import os
 import signal
 import textwrap
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 from demo.node import DemoNode
 
 PORT = 9445
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # the stand-in kubelet's library talks on stderr otherwise
 
 
 def main() -> None:

@@ -195,9 +195,16 @@ class Allocator:
             kind, counts = locate(resource, key, snap)
             with self._lock:
                 claims = Claims(snap, self._ledger, (), now)
+                likely = self._admission.candidates(resource, len(key), claims)
+            try:
                 check_offered(resource, key, counts, claims)
-                candidates = self._on_their_gpu(resource, key, counts, claims)
-            share = self._isolated(grant(resource, kind, counts, snap, self._strategy))
+                with self._lock:
+                    candidates = self._on_their_gpu(resource, key, counts, claims)
+                share = self._isolated(grant(resource, kind, counts, snap, self._strategy))
+            except Refusal as refusal:
+                if likely:
+                    self._say(likely[0].pod.name, "GpuRefused", refusal.message)
+                raise
             with self._lock:
                 self._record(Handout(resource, key, tuple(counts), now), candidates, claims)
             log.info("allocated", extra={"resource": resource, "units": len(key), "gpus": list(counts)})

@@ -19,8 +19,7 @@ from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.domain.state import Announcement, Policy, State
 from gpuagent.domain.step import step
 from gpuagent.http import HttpServer, json_page, text_page
-from gpuagent.isolation import Isolation
-from gpuagent.isolation.none import NoIsolation
+from gpuagent.isolation import Isolation, drivers
 from gpuagent.kubelet.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.feed import Feed
 from gpuagent.kubelet.inotify import DirectoryWatch
@@ -47,7 +46,7 @@ class Agent:
 
     def __init__(self, settings: Settings, *, isolation: Isolation | None = None) -> None:
         self._settings = settings
-        self._isolation = isolation or NoIsolation()
+        self._isolation = isolation or drivers.make(settings.isolation)
         self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
         self._clock = time.monotonic
         self._remembered = RememberedMode(settings.state_dir)
@@ -72,7 +71,7 @@ class Agent:
         self.metrics = Metrics()
         plugins = settings.kubelet_dir / "device-plugins"
         self._pod_resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
-        self._holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock)
+        self._holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
         self.allocator = Allocator(
             clock=self._clock,
             post=self.post,
@@ -237,6 +236,7 @@ class Agent:
         return self.allocator.wait_idle(timeout_s)
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
+        self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock()))
         if endpoint.stage is Stage.CONNECTED:
             self._holdings.refresh()
 

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     settings = config.load(vars(options), os.environ)
     log.setup(settings.log_format, settings.log_level)
-    _simulated(settings)
+    _simulated(settings, listen=not options.dry_run)
     if options.dry_run:
         from gpuagent.dryrun import dry_run  # noqa: PLC0415 (only this command needs it)
 
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
     os._exit(0)  # a thread that hangs in the driver must not keep the process
 
 
-def _simulated(settings: Settings) -> None:
+def _simulated(settings: Settings, *, listen: bool) -> None:
     if not settings.simulate:
         return
     from gpuagent.nvml import boxes, simulated  # noqa: PLC0415 (only for simulation)
@@ -106,6 +106,8 @@ def _simulated(settings: Settings) -> None:
         simulator = simulated.install(boxes.load(settings.simulate))
     except boxes.BoxError as err:
         raise ConfigError(f"--simulate: {err}") from err
+    if not listen:
+        return
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     simulator.listen(settings.state_dir / "simulator.sock")
 

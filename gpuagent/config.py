@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,6 +12,7 @@ from typing import Any
 from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import Mode, Resources
 from gpuagent.domain.units import MemoryUnit
+from gpuagent.isolation.drivers import NAMES as ISOLATION_DRIVERS
 
 
 class ConfigError(Exception):
@@ -108,7 +110,7 @@ class Settings:
         MemoryUnit(), MemoryUnit.parse, "what one unit of aliyun.com/gpu-mem is: GiB, 2GiB, 256MiB", metavar="UNIT"
     )
     max_pods_per_gpu: int = _setting(20, _count, "most pods that may share one GPU", metavar="N")
-    isolation: str = _setting("auto", _one_of("auto", "none"), "isolation driver: auto or none", metavar="DRIVER")
+    isolation: str = _setting("auto", _one_of(*ISOLATION_DRIVERS), "isolation driver: auto or none", metavar="DRIVER")
     allow_unisolated: bool = _setting(
         False, _switch, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
     )
@@ -139,7 +141,8 @@ class Settings:
     @property
     def uses_api_server(self) -> bool:
         """Without a forced mode the node label decides; with one, an API server is used where one is named."""
-        return self.mode is None or self.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ
+        named = self.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ
+        return self.mode is None or (named and bool(self.node_name))
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -186,9 +189,7 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     if unknown:
         msg = f"{config}: unknown setting {', '.join(unknown)}"
         raise ConfigError(msg)
-    # Kubernetes itself sets GPUAGENT_SERVICE_* and GPUAGENT_PORT* for a Service that is named gpuagent.
-    foreign = ("GPUAGENT_SERVICE_", "GPUAGENT_PORT")
-    ours = (name for name in env if name.startswith("GPUAGENT_") and not name.startswith(foreign))
+    ours = (name for name in env if name.startswith("GPUAGENT_") and not _OF_A_SERVICE.search(name))
     unknown = sorted(name for name in ours if name not in _KNOWN_ENV)
     if unknown:
         msg = f"environment: unknown setting {', '.join(unknown)}"
@@ -209,13 +210,16 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
                 msg = f"{source}: {err}"
                 raise ConfigError(msg) from err
     settings = Settings(**values)
-    if not settings.node_name and settings.mode is None:
+    if not settings.node_name and settings.mode is None and not flags.get("dry_run"):
         msg = "--node-name (or NODE_NAME) is needed to read the node's label; or force a mode with --mode"
         raise ConfigError(msg)
     return settings
 
 
-_KNOWN_ENV = {_env(setting.name) for setting in fields(Settings)} | {"GPUAGENT_CONFIG"}
+_KNOWN_ENV = {_env(setting.name) for setting in fields(Settings)} | {"GPUAGENT_CONFIG", "GPUAGENT_URL"}
+
+_OF_A_SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)$")
+"""What Kubernetes sets for Services whose names begin with gpuagent."""
 
 
 def _read(path: Path) -> dict[str, str]:

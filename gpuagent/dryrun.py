@@ -9,14 +9,14 @@ from gpuagent.domain import report
 from gpuagent.domain.mode import Mode
 from gpuagent.domain.state import Policy, State
 from gpuagent.domain.step import step
-from gpuagent.isolation.none import NoIsolation
+from gpuagent.isolation import drivers
 from gpuagent.nvml import DriverError
 from gpuagent.nvml.source import discover
 
 
 def dry_run(settings: Settings) -> int:
     """Print the amounts of every mode on this node's GPUs (or of the forced one); 1 if the driver does not answer."""
-    driver = NoIsolation()
+    driver = drivers.make(settings.isolation)
     now = time.monotonic()
     try:
         seen = ev.InventoryRead(discover(), now)

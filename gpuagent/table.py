@@ -1,5 +1,6 @@
 """The status page as a table for people."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def _gpus(gpus: Sequence[dict[str, Any]]) -> str:
         names = {**dict.fromkeys(gpu["units"], 0), **gpu["held"]}
         amounts = [_amount(name, gpu["held"].get(name, 0), gpu["units"].get(name)) for name in names]
         holders = [f"{c['container']}={c['units']}" for c in gpu["containers"]]
-        health = "MIG" if gpu["mig"] else gpu["cause"] or gpu["health"]
+        health = "MIG" if gpu["mig"] else textwrap.shorten(gpu["cause"] or gpu["health"], 32, placeholder=" …")
         rows.append(
             [
                 str(gpu["index"]),

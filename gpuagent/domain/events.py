@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpuagent.domain.gpu import Inventory
-from gpuagent.domain.pods import Holding
+from gpuagent.domain.pods import CheckpointEntry, Holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class HoldingsRead:
     holdings: tuple[Holding, ...]
     started_at: float
     at: float
+    checkpoint: tuple[CheckpointEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,15 @@ class HoldingsUnavailable:
     """Kubelet's pod-resources API did not answer. What was known stays known."""
 
     reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationChanged:
+    """Kubelet follows a resource's list (`problem` is None), or does not, and why."""
+
+    resource: str
+    problem: str | None
     at: float
 
 
@@ -115,6 +125,7 @@ Event = (
     | ApiUnavailable
     | HoldingsRead
     | HoldingsUnavailable
+    | RegistrationChanged
     | AllocateBegan
     | AllocateEnded
     | Tick

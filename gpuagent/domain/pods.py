@@ -73,6 +73,16 @@ class Holding:
     ids: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """What kubelet's checkpoint gives to a container, init containers included. Pods are known by UID there."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
     """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
     meta, spec, status = (_object(pod.get(part)) for part in ("metadata", "spec", "status"))

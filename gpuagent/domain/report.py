@@ -26,6 +26,8 @@ class Problem:
     reason: str
     message: str
     warning: bool = True
+    blocking: bool = False
+    """Nothing, or not the whole of the mode, can be sold for it: the node condition is False."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ def problems(state: State) -> list[Problem]:
 
 def _driver_problems(state: State) -> Iterator[Problem]:
     if state.driver_problem is not None:
-        yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}")
+        yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}", blocking=not state.gpus)
     elif not state.gpus and not state.unreadable:
-        yield Problem("NoGpus", "the NVIDIA driver reports no GPU on this node")
+        yield Problem("NoGpus", "the NVIDIA driver reports no GPU on this node", blocking=True)
     for gpu in state.unreadable:
         yield Problem("GpuUnreadable", f"GPU {gpu.index} is left out: {gpu.reason}")
     for gpu_ in _by_index(state):
@@ -75,7 +77,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
             f"mode {state.mode} promises isolation of {promised}, and isolation driver {state.policy.driver!r} "
             "does not keep it: nothing is offered. Install a driver that does, or choose mode share"
         )
-        yield Problem("IsolationMissing", text)
+        yield Problem("IsolationMissing", text, blocking=True)
     elif not PROMISES[state.mode] <= state.policy.isolates:
         text = (
             f"TRIAL: mode {state.mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
@@ -87,7 +89,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
             f"another device plugin offers {rivals} {NVIDIA_GPU} on this node: mode {state.mode} offers nothing until "
             "it is gone, or GPUs would be sold twice. Keep NVIDIA's device plugin off nodes with this label"
         )
-        yield Problem("OtherPlugin", text)
+        yield Problem("OtherPlugin", text, blocking=True)
     now = switch(state)
     if now.waiting_for:
         pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
@@ -105,7 +107,7 @@ def _offer_problems(state: State) -> Iterator[Problem]:
                 f"{resource} stays at 0: {count} units of {unit} make a device list of {size} bytes, and kubelet "
                 f"takes {MAX_LIST_BYTES}; set --memory-unit to {smallest_unit_that_fits(gpus, kind)} or more"
             )
-            yield Problem("UnitTooSmall", text)
+            yield Problem("UnitTooSmall", text, blocking=True)
         elif count > MANY_DEVICES:
             text = (
                 f"{resource}: {count} devices make kubelet's restarts and pod status slow; "
@@ -117,7 +119,10 @@ def _offer_problems(state: State) -> Iterator[Problem]:
 def _outside_problems(state: State) -> Iterator[Problem]:
     if state.holdings_problem is not None:
         still = "what was known of it is used" if state.holdings is not None else "nothing is offered until it answers"
-        yield Problem("PodResourcesUnavailable", f"kubelet's pod-resources API: {state.holdings_problem}; {still}")
+        text = f"kubelet's pod-resources API: {state.holdings_problem}; {still}"
+        yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
+    for resource, text in state.registration_problems.items():
+        yield Problem("NotRegistered", f"{resource}: {text}", blocking=True)
     if state.node_problem is not None:
         yield Problem("ApiUnavailable", state.node_problem)
     if state.pods_problem is not None:
@@ -149,13 +154,13 @@ def node_capacity(state: State) -> dict[str, str]:
 def node_condition(state: State) -> dict[str, str]:
     """The node condition: type, status, reason, message. Times are the writer's."""
     found = problems(state)
-    serious = [problem for problem in found if problem.warning]
-    worst = (serious or found or [Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs")])[0]
+    blocking = [problem for problem in found if problem.blocking]
+    told = (blocking or found or [Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs")])[0]
     return {
         "type": CONDITION_TYPE,
-        "status": "False" if serious else "True",
-        "reason": worst.reason,
-        "message": "; ".join(problem.message for problem in found) or worst.message,
+        "status": "False" if blocking else "True",
+        "reason": told.reason,
+        "message": "; ".join(problem.message for problem in found) or told.message,
     }
 
 

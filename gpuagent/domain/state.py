@@ -1,13 +1,13 @@
 """Everything the agent knows, as one frozen value."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.holdings import held_otherwise
 from gpuagent.domain.mode import Isolates, Kind, Mode, Placement, Resources
-from gpuagent.domain.pods import Holding, Pod
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, Pod, PodName
 from gpuagent.domain.units import MemoryUnit
 
 
@@ -64,6 +64,8 @@ class State:
         mode: the mode in force; the target while a switch is under way.
         holdings: kubelet's book; None until it was read once, and until then nothing is offered.
         holdings_at: when the call that read it began.
+        checkpoint: kubelet's checkpoint as of the same moment.
+        registration_problems: resource name to why kubelet does not follow its list.
         lists: what is advertised now.
         fades: units on their way out of the lists.
         unaudited: GPUs (UUIDs) that may have been sold under another mode, or by another plugin, until `cleared_at`
@@ -89,6 +91,8 @@ class State:
     pods_known: bool = False
     holdings: tuple[Holding, ...] | None = None
     holdings_at: float = float("-inf")
+    checkpoint: tuple[CheckpointEntry, ...] = ()
+    registration_problems: Mapping[str, str] = field(default_factory=dict)
     holdings_problem: str | None = None
     lists: Lists = field(default_factory=dict)
     fades: tuple[Fade, ...] = ()
@@ -105,9 +109,19 @@ class State:
 
     @property
     def living_holdings(self) -> tuple[Holding, ...]:
-        """Holdings of pods that have not ended. Kubelet up to 1.33 goes on listing pods that have."""
+        """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
         ended = {pod.name for pod in self.pods if pod.ended}
-        return tuple(h for h in self.holdings or () if h.owner.pod not in ended)
+        listed = tuple(h for h in self.holdings or () if h.owner.pod not in ended)
+        return (*listed, *self._unlisted(listed))
+
+    def _unlisted(self, listed: tuple[Holding, ...]) -> Iterator[Holding]:
+        """What living pods hold by kubelet's checkpoint and no container of the list has: init containers' devices."""
+        living = {pod.uid: pod.name for pod in self.pods if not pod.ended}
+        known = {device_id for holding in listed for device_id in holding.ids}
+        for entry in self.checkpoint:
+            name = living.get(entry.pod_uid) if self.pods_known else PodName("", entry.pod_uid)
+            if name is not None and (rest := entry.ids - known):
+                yield Holding(Owner(name, entry.container), entry.resource, rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, Mode, Placement
-from gpuagent.domain.offer import advertise
+from gpuagent.domain.offer import advertise, rival_offers
 from gpuagent.domain.pods import parse_pod
 from gpuagent.domain.report import problems
 from gpuagent.domain.state import Announcement, State
@@ -49,11 +49,16 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911 (one c
                 state,
                 holdings=event.holdings,
                 holdings_at=event.started_at,
+                checkpoint=event.checkpoint,
                 holdings_problem=None,
                 unaudited=frozenset() if audited else state.unaudited,
             )
         case ev.HoldingsUnavailable():
             return replace(state, holdings_problem=event.reason)
+        case ev.RegistrationChanged():
+            others = {name: text for name, text in state.registration_problems.items() if name != event.resource}
+            now = {event.resource: event.problem} if event.problem else {}
+            return replace(state, registration_problems=others | now)
         case ev.AllocateBegan():
             return replace(state, in_flight=state.in_flight + 1)
         case ev.AllocateEnded():
@@ -76,9 +81,12 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
             unreadable.append(UnreadableGpu(gpu.index, text))
     seen = {gpu.uuid for gpu in event.inventory.gpus}
     gone = {uuid: "the driver does not list it any more" for uuid in gpus if uuid not in seen}
+    # A GPU that turns up after a switch was in no book that was read before it.
+    new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
     return replace(
         state,
         gpus=gpus,
+        unaudited=state.unaudited | new,
         unreadable=tuple(unreadable),
         device_nodes=event.inventory.device_nodes,
         sick={**gone, **state.sick},
@@ -109,14 +117,15 @@ def _node(state: State, node: Mapping[str, Any], at: float) -> State:
             f"{state.placement} stays in force"
         )
     switched = mode is not state.mode
+    rival_gone = rival_offers(state) > 0 and rival_offers(replace(state, mode=mode, node=node)) == 0
     # A switch taken back finds units of its mode still on the lists: nobody else can have sold those GPUs.
     still_listed = {b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is mode}
     return replace(
         state,
         node=node,
         # What is not in the book yet may be on any GPU: another plugin's last grant, an answer of a moment ago.
-        unaudited=frozenset(state.gpus) - still_listed if switched else state.unaudited,
-        cleared_at=at if switched else state.cleared_at,
+        unaudited=frozenset(state.gpus) - still_listed if switched or rival_gone else state.unaudited,
+        cleared_at=at if switched or rival_gone else state.cleared_at,
         node_problem=None,
         mode=mode,
         label=label,

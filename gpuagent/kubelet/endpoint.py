@@ -41,6 +41,7 @@ SETTLE_S = 0.2
 SAME_KUBELET_PAUSE_S = 1.0
 """The same kubelet must notice the end of the old stream before the new one registers."""
 POLL_S = 1.0
+WAIT_NOTED_S = 5.0
 
 
 Kubelet = tuple[int, int, int]
@@ -88,7 +89,9 @@ class Endpoint:
         self.nudge()
 
     def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        """Wait until the socket is gone; harmless if the endpoint was never started."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
     def nudge(self) -> None:
         """Something may have changed: a file in the directory, a stream."""
@@ -202,7 +205,7 @@ class Endpoint:
 
     def _wait_for_kubelet(self) -> Kubelet | None:
         """The kubelet whose socket accepts connections; None when stopping."""
-        fresh_until, seen = 0.0, None
+        fresh_until, seen, began = 0.0, None, time.monotonic()
         while not self._stopping:
             inode = self._kubelet()
             if inode is not None and _accepts(self._kubelet_socket):
@@ -210,8 +213,8 @@ class Endpoint:
             if inode != seen:  # a socket just bound may not listen yet: look again very soon for a while
                 seen, fresh_until = inode, time.monotonic() + POLL_S
             quick = inode is not None and time.monotonic() < fresh_until
-            what = "nobody listens on" if inode else "there is no"
-            self._note(f"{what} {self._kubelet_socket}")
+            if time.monotonic() - began >= WAIT_NOTED_S:  # a restart of kubelet is no news
+                self._note(f"{'nobody listens on' if inode else 'there is no'} {self._kubelet_socket}")
             self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
         return None
 

@@ -34,8 +34,10 @@ class DirectoryWatch:
         self._thread.start()
 
     def stop(self) -> None:
+        """End the watch; harmless if it was never started."""
         os.write(self._stop_write, b"x")
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         os.close(self._stop_read)
         os.close(self._stop_write)
 

@@ -12,6 +12,7 @@ from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.kubelet import checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,9 @@ class HoldingsWatch:
         post: Callable[[ev.Event], None],
         wait_idle: Callable[[float], bool],
         clock: Callable[[], float],
+        plugins: Path,
     ) -> None:
+        self._plugins = plugins
         self._client = client
         self._post = post
         self._wait_idle = wait_idle
@@ -153,7 +156,7 @@ class HoldingsWatch:
             if holdings is None:
                 self._post(ev.HoldingsUnavailable(self._client.problem, now))
             else:
-                self._post(ev.HoldingsRead(holdings, began, now))
+                self._post(ev.HoldingsRead(holdings, began, now, checkpoint.read(self._plugins)))
             with self._cond:
                 self._latest = holdings
                 self._done = turn

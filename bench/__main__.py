@@ -1,0 +1,68 @@
+"""`python -m bench [--quick]`: measure, print one table, write build/bench.json. The exit code says nothing of bars."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import reacting, resting, result, rpc, starting
+from bench.node import BenchError, compile_everything
+
+PARTS = ("start", "calls", "react", "rest")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the parts asked for; 1 if something could not be measured at all."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="about 30 s, with few samples")
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part (may be repeated)")
+    parser.add_argument("--out", type=Path, default=result.ROOT / "build" / "bench.json", metavar="FILE")
+    options = parser.parse_args(arguments)
+    parts = options.only or PARTS
+    results = result.Results()
+    facts = {"time": result.now(), "commit": result.commit(), "machine": result.machine(), "load_before": result.load()}
+    began = time.monotonic()
+    compile_everything()
+    try:
+        if "start" in parts:
+            starting.measure(results, 1 if options.quick else 9, _say)
+        if "calls" in parts:
+            _calls(results, quick=options.quick)
+        if "react" in parts:
+            reacting.labels(results, 3 if options.quick else 20, _say)
+            reacting.faults(results, 1 if options.quick else 2, _say)
+        if "rest" in parts:
+            resting.measure(results, 5 if options.quick else 60, _say)
+    except BenchError as err:
+        print(f"bench: {err}", file=sys.stderr)
+        return 1
+    facts |= {"load_after": result.load(), "seconds": round(time.monotonic() - began), "quick": options.quick}
+    print(f"\n{result.table(results.rows)}\n")
+    machine = facts["machine"]
+    print(f"{facts['time']}, commit {facts['commit'] or '-'}, {facts['seconds']} s; {machine}")
+    print(f"load {facts['load_before']} before, {facts['load_after']} after")
+    result.write(results, options.out, facts)
+    print(f"all percentiles: {options.out}")
+    return 0
+
+
+def _calls(results: result.Results, *, quick: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="gb-") as folder:
+        calls = rpc.Rpc(results, 120 if quick else 2000, Path(folder), _say)
+        try:
+            for size in (rpc.SMALL, rpc.big_box(Path(folder))):
+                for mode in ("share", "core_mem"):
+                    calls.empty_node(size, mode)
+            calls.full_node(rpc.SMALL, 5 if quick else 40)
+        finally:
+            calls.close()
+
+
+def _say(text: str) -> None:
+    print(f"... {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,226 @@
+"""Allocate, GetPreferredAllocation and PreStartContainer: how long kubelet waits for each."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.calls import Echo, Server, in_turns
+from bench.node import BenchError, Node, allocate, prefer, prestart
+from bench.result import Results, Say
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.domain.mode import GPU_CORE, GPU_MEM
+
+ASK, PERCENT = 10, 25
+PODS = 50
+ECHO_FACTOR, P99_MS, PREFER_MS = 1.3, 2.0, 0.6
+SPORADIC_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A box and what its GPUs amount to."""
+
+    name: str
+    box: str
+    gpus: int
+    units: int
+    barred: bool
+
+
+class Rpc:
+    """Measures one node after the other against the same two echo servers."""
+
+    def __init__(self, results: Results, rounds: int, folder: Path, say: Say) -> None:
+        self._results = results
+        self._rounds = rounds
+        self._say = say
+        self._stack = ExitStack()
+        self._parsed = self._stack.enter_context(Echo(folder / "parsed.sock", "parsed"))
+        self._bytes = self._stack.enter_context(Echo(folder / "bytes.sock", "bytes"))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    # -- what is measured --------------------------------------------------------------------------------------
+
+    def empty_node(self, size: Size, mode: str) -> None:
+        """Preferences and allocations on a node of which nothing is held."""
+        self._say(f"calls: {size.name}, {mode}")
+        limits = {GPU_MEM: ASK} if mode == "share" else {GPU_MEM: ASK, GPU_CORE: PERCENT}
+        whole = {name: size.units if name == GPU_MEM else 100 for name in limits}
+        with Node(size.box, mode, ["--allow-unisolated"]) as node:
+            node.pend("ask", limits)
+            node.pend("ask-whole", whole)
+            node.start_agent()
+            node.registered()
+            node.offers(GPU_MEM, size.gpus * size.units)
+            gpus = node.ids(GPU_MEM)
+            offered = [i for ids in gpus for i in ids]
+            agent = self._server(node, GPU_MEM)
+            _until_quick(agent, prefer(offered, ASK))
+            where = f"{size.name}, {mode}"
+            for many in (ASK, size.units):
+                name = f"GetPreferredAllocation {where}: {many} of {len(offered)}"
+                self._compare(name, "GetPreferredAllocation", agent, [prefer(offered, many)], barred=size.barred)
+            for many in (ASK, size.units):
+                name = f"Allocate {where}: {many} ids"
+                self._compare(name, "Allocate", agent, [allocate(ids[:many]) for ids in gpus], barred=size.barred)
+            if mode == "core_mem":
+                self._second_resource(node, agent, size)
+            elif size.barred:
+                requests = [allocate(ids[:ASK]) for ids in gpus]
+                name = f"Allocate {where}: {ASK} ids, one call in 10 ms"
+                self._compare(name, "Allocate", agent, requests, barred=False, pause_s=SPORADIC_S)
+                slots = [allocate(ids[n : n + ASK]) for n in range(0, size.units, ASK) for ids in gpus]
+                name = f"Allocate {where}: {ASK} ids, {len(slots)} handouts remembered"
+                self._compare(name, "Allocate", agent, slots, barred=False)
+
+    def _second_resource(self, node: Node, memory: Server, size: Size) -> None:
+        """The compute share of a container whose memory was handed out just before."""
+        agent = self._server(node, GPU_CORE)
+        gpus = node.ids(GPU_CORE)
+        offered = [i for ids in gpus for i in ids]
+        first = [allocate(ids[:ASK]) for ids in node.ids(GPU_MEM)]
+        give = memory.method("Allocate")
+
+        def before(number: int) -> None:
+            give(first[number % len(first)])
+
+        name = f"GetPreferredAllocation {size.name}, core_mem: {PERCENT} % of {len(offered)}, memory handed out before"
+        request = [prefer(offered, PERCENT)]
+        self._compare(name, "GetPreferredAllocation", agent, request, barred=size.barred, before=before)
+        name = f"Allocate {size.name}, core_mem: {PERCENT} %, memory handed out before"
+        requests = [allocate(ids[:PERCENT]) for ids in gpus]
+        self._compare(name, "Allocate", agent, requests, barred=size.barred, before=before)
+
+    def full_node(self, size: Size, starts: int) -> None:
+        """The same with pods running, and PreStartContainer, which is about pods."""
+        self._say(f"calls: {size.name}, {PODS} pods running")
+        with Node(size.box, "share") as node:
+            node.start_agent()
+            node.registered()
+            node.offers(GPU_MEM, size.gpus * size.units)
+            pods = [node.run_pod(f"pod-{number}", {GPU_MEM: ASK}) for number in range(PODS)]
+            node.pend("ask", {GPU_MEM: ASK})
+            agent = self._server(node, GPU_MEM)
+            free = [i for i in _all(node.ids(GPU_MEM)) if i not in node.kubelet.holders(GPU_MEM)]
+            _until_quick(agent, prefer(free, ASK))
+            where = f"{size.name}, {PODS} pods"
+            name = f"GetPreferredAllocation {where}: {ASK} of {len(free)}"
+            self._compare(name, "GetPreferredAllocation", agent, [prefer(free, ASK)], barred=False)
+            held = [_held(node, pod.uid) for pod in pods]
+            _read_book(node)
+            name = f"PreStartContainer {where}: container starts again"
+            self._compare(name, "PreStartContainer", agent, [prestart(ids) for ids in held], barred=False)
+            self._first_starts(node, agent, where, starts)
+            chosen = pb.PreferredAllocationResponse.FromString(
+                agent.method("GetPreferredAllocation")(prefer(free, ASK))
+            )
+            name = f"Allocate {where}: {ASK} ids"
+            requests = [allocate(chosen.container_responses[0].deviceIDs)]
+            self._compare(name, "Allocate", agent, requests, barred=size.barred)
+
+    def _first_starts(self, node: Node, agent: Server, where: str, starts: int) -> None:
+        """PreStartContainer right after Allocate: the agent reads kubelet's book to know whose container it is."""
+        start, times = agent.method("PreStartContainer"), []
+        for number in range(starts):
+            pod = node.pend(f"new-{number}", {GPU_MEM: ASK})
+            if not node.kubelet.admit(pod):
+                raise node.fail("a pod was not admitted")
+            request = prestart(_held(node, pod.uid))
+            began = time.perf_counter_ns()
+            start(request)
+            times.append((time.perf_counter_ns() - began) / 1e6)
+            node.kubelet.remove(pod)
+            node.api.delete_pod(pod.name)
+        name = f"PreStartContainer {where}: first start, kubelet's book is read"
+        got = self._results.keep(f"{name}, agent", times)
+        self._results.row(name, f"p50 {got['p50']:.1f} ms, worst {got['max']:.1f} ms")
+
+    # -- how ---------------------------------------------------------------------------------------------------
+
+    def _server(self, node: Node, resource: str) -> Server:
+        server = Server(node.plugin_socket(resource))
+        self._stack.callback(server.close)
+        return server
+
+    def _compare(  # noqa: PLR0913 (by name)
+        self,
+        name: str,
+        method: str,
+        agent: Server,
+        requests: Sequence[bytes],
+        *,
+        barred: bool,
+        pause_s: float = 0.0,
+        before: Callable[[int], object] | None = None,
+    ) -> None:
+        asked = agent.method(method)
+        if before:
+            before(0)
+        answer = asked(requests[0])
+        calls = {
+            "agent": asked,
+            "echo": self._parsed.answers(method, answer),
+            "bare bytes": self._bytes.answers(method, answer),
+        }
+        rounds = self._rounds if not pause_s else self._rounds // 10
+        times = in_turns(calls, requests, rounds, pause_s=pause_s, before=before)
+        ours, echo, raw = (self._results.keep(f"{name}, {who}", values) for who, values in times.items())
+        factor = ours["p50"] / echo["p50"]
+        value = (
+            f"p50 {ours['p50'] * 1000:.0f} µs = {factor:.2f} x echo's {echo['p50'] * 1000:.0f}"
+            f" (bytes {raw['p50'] * 1000:.0f}); p99 {ours['p99']:.2f} ms (echo {echo['p99']:.2f})"
+        )
+        if not barred or method == "PreStartContainer":
+            self._results.row(name, value)
+        elif method == "Allocate":
+            held = factor < ECHO_FACTOR and ours["p99"] < P99_MS
+            self._results.row(name, value, f"p50 < {ECHO_FACTOR} x echo, p99 < {P99_MS:.0f} ms", held)
+        else:
+            held = ours["p50"] < PREFER_MS and ours["p99"] < P99_MS
+            self._results.row(name, value, f"p50 < {PREFER_MS * 1000:.0f} µs, p99 < {P99_MS:.0f} ms", held)
+
+
+def big_box(folder: Path) -> Size:
+    """Sixteen GPUs of 141 GiB, as a box file."""
+    buses = ", ".join(f'"00000000:{0x10 + n:02X}:00.0"' for n in range(16))
+    text = (
+        'description = "16 GPUs of 141 GiB"\n\n[[gpus]]\nmodel = "NVIDIA H200"\nmemory_mib = 144384\n'
+        f'compute_capability = "9.0"\nmig = false\npci_bus_ids = [{buses}]\nnuma_nodes = {[n // 8 for n in range(16)]}\n'
+    )
+    path = folder / "big.toml"
+    path.write_text(text, encoding="utf-8")
+    return Size("16 x 141", str(path), 16, 141, barred=False)
+
+
+SMALL = Size("8 x 80", "dgx-a100", 8, 80, barred=True)
+
+
+def _until_quick(agent: Server, request: bytes) -> None:
+    """Ask until the agent has seen the asking pod at the API server; before, it waits for it for 0.1 s."""
+    ask = agent.method("GetPreferredAllocation")
+    for _ in range(50):
+        began = time.monotonic()
+        ask(request)
+        if time.monotonic() - began < 0.05:
+            return
+    raise BenchError("the agent did not see the pending pods")
+
+
+def _read_book(node: Node) -> None:
+    """Have the agent read kubelet's book: it does when a pod goes."""
+    node.pend("going", {GPU_MEM: 1})
+    time.sleep(0.2)
+    node.api.delete_pod("going")
+    time.sleep(0.3)
+
+
+def _held(node: Node, uid: str) -> list[str]:
+    return sorted(i for i, uids in node.kubelet.holders(GPU_MEM).items() if uid in uids)
+
+
+def _all(gpus: Sequence[Sequence[str]]) -> list[str]:
+    return [i for ids in gpus for i in ids]

@@ -1,0 +1,37 @@
+"""Kubelet's device checkpoint, read only: the one place that shows what ordinary init containers hold.
+
+Pod-resources leaves them out although kubelet keeps their devices until the pod ends. The format is kubelet's own; what
+is not understood is skipped, and entries of pods that have ended may linger.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuagent.domain.pods import CheckpointEntry
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "kubelet_internal_checkpoint"
+
+
+def read(directory: Path) -> tuple[CheckpointEntry, ...]:
+    """What the checkpoint in kubelet's device-plugins directory says; nothing where there is none."""
+    try:
+        data = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
+        return tuple(_entries(data["Data"]["PodDeviceEntries"] or ()))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
+        log.warning("kubelet's checkpoint cannot be read", extra={"directory": str(directory), "error": str(err)})
+        return ()
+
+
+def _entries(entries: list[dict[str, Any]]) -> Iterator[CheckpointEntry]:
+    for entry in entries:
+        ids = entry["DeviceIDs"]
+        # A map from NUMA node to ids; a plain list before kubelet 1.20.
+        flat = [i for group in ids.values() for i in group] if isinstance(ids, dict) else list(ids or ())
+        yield CheckpointEntry(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(flat))

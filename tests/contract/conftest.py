@@ -1,0 +1,43 @@
+"""Nodes for the conformance checks, and the guard that nothing outlives its test."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.harness import Node, open_sockets
+
+LEFT_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Fail the test that leaves a thread or a socket behind."""
+    threads, sockets = set(threading.enumerate()), open_sockets()
+    yield
+    end = time.monotonic() + LEFT_S
+    while True:
+        left = [thread.name for thread in threading.enumerate() if thread not in threads]
+        left += sorted(open_sockets() - sockets)
+        if not left:
+            return
+        assert time.monotonic() < end, f"left behind: {left}"
+        gc.collect()
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def node(nothing_left: None) -> Iterator[Callable[..., Node]]:
+    """Makes nodes; see `Node`."""
+    made: list[Node] = []
+
+    def make(*args: Any, **named: Any) -> Node:
+        made.append(Node(*args, **named))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -1,0 +1,460 @@
+"""A node in a box: a stand-in kubelet, maybe a stand-in API server, simulated GPUs, and agents on top of them."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
+from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
+from gpuagent.app import Agent
+from gpuagent.config import Settings
+from gpuagent.domain.grant import Grant
+from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
+from gpuagent.domain.pods import Owner
+from gpuagent.isolation import IsolationError
+from gpuagent.nvml.boxes import Box, BoxGpu, uuid_of
+from gpuagent.nvml.simulated import Simulator, install
+from gpuagent.nvml.watch import NvmlWatch
+from standin.apiserver import ApiServer
+from standin.kubelet import Kubelet
+from standin.pods import Container, Pod
+
+MEM, CORE, WHOLE, EXCLUSIVE = GPU_MEM, GPU_CORE, GPU_WHOLE, "nvidia.com/gpu"
+ALWAYS = (MEM, CORE, WHOLE)
+VERSIONS = ("1.18", "1.36", "1.37")
+NODE = "node-1"
+REPOSITORY = Path(__file__).parents[2]
+LOADED_S = 0.5
+"""What a machine of two cores under eight test processes may add to a bound that a check states in parts of a second."""
+CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+def box(gpus: int = 2, gib: int = 80, *, name: str = "contract", numa: Sequence[int | None] = ()) -> Box:
+    """So many equal GPUs. The same name and number give the same GPUs."""
+    return Box(
+        name=name,
+        gpus=tuple(
+            BoxGpu(
+                uuid=uuid_of(name, i),
+                minor=i,
+                pci_bus_id=f"00000000:{0x10 + i:02X}:00.0",
+                model="NVIDIA A100-SXM4-80GB",
+                memory_mib=gib * 1024,
+                reserved_mib=500,
+                compute_capability=(8, 0),
+                numa_node=numa[i] if numa else None,
+                mig=False,
+            )
+            for i in range(gpus)
+        ),
+    )
+
+
+def key(uuid: str) -> str:
+    """What names a GPU in device ids."""
+    return uuid.removeprefix("GPU-")[:8]
+
+
+def ids_on(uuid: str, ids: Sequence[str] | Mapping[str, object] | set[str] | frozenset[str]) -> list[str]:
+    """The ids of one GPU, by number."""
+    return sorted((i for i in ids if i.startswith(f"{key(uuid)}-")), key=lambda i: int(i.rpartition("-")[2]))
+
+
+class Isolating:
+    """An isolation driver that promises everything; tests put in what happens at Allocate and before a start."""
+
+    name = "contract"
+    isolates = frozenset(Isolates)
+
+    def __init__(self) -> None:
+        self.prepared: list[Grant] = []
+        self.verified: list[Owner | None] = []
+        self.on_prepare: Callable[[Grant], None] = lambda grant: None
+        self.failures = 0
+        """How many of the next verifications fail."""
+
+    def prepare(self, grant: Grant) -> Grant:
+        self.prepared.append(grant)
+        self.on_prepare(grant)
+        return grant
+
+    def verify(self, grant: Grant, owner: Owner | None) -> None:
+        self.verified.append(owner)
+        if self.failures:
+            self.failures -= 1
+            raise IsolationError("the isolation layer is not ready")
+
+
+class Node:
+    """The outside world of an agent, and the agents of this test. Everything ends with `close`."""
+
+    def __init__(
+        self,
+        version: str = "1.36",
+        gpus: Box | None = None,
+        *,
+        api: bool = False,
+        labels: Mapping[str, str] | None = None,
+        start: bool = True,
+        **kubelet: Any,
+    ) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="ga-", dir="/tmp"))
+        self.dev = self.root / "dev"
+        self.dev.mkdir()
+        self.box = gpus or box()
+        for name in (*CONTROL_NODES, *(f"nvidia{gpu.minor}" for gpu in self.box.gpus)):
+            (self.dev / name).touch()
+        self.uuids = [gpu.uuid for gpu in self.box.gpus]
+        self.simulator: Simulator = install(self.box)
+        self.kubelet = Kubelet(self.root / "k", version, **kubelet)
+        self.plugins = self.kubelet.plugins_dir
+        self.api: ApiServer | None = ApiServer(NODE, labels) if api or labels is not None else None
+        self.agents: list[Agent] = []
+        self.processes: list[subprocess.Popen[str]] = []
+        if start:
+            self.kubelet.start()
+
+    # The agent.
+
+    def settings(self, **given: Any) -> Settings:
+        """Settings for this node: without API server mode `share` is forced."""
+        if self.api is not None:
+            given.setdefault("kubeconfig", self.api.write_kubeconfig(self.root / "kubeconfig"))
+        else:
+            given.setdefault("mode", Mode.SHARE)
+        given.setdefault("http_address", None)
+        return Settings(
+            node_name=NODE,
+            kubelet_dir=self.root / "k",
+            state_dir=self.root / "state",
+            **{**given, "mode": Mode(given["mode"]) if given.get("mode") else None},
+        )
+
+    def run(self, isolation: Isolating | None = None, **settings: Any) -> Agent:
+        """Start an agent in this process."""
+        agent = Agent(self.settings(**settings), isolation=isolation)
+        # Its device nodes are those of this node; the rest of the driver's edge is as it is.
+        agent._nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev)
+        self.agents.append(agent)
+        agent.start()
+        return agent
+
+    def stop(self, agent: Agent) -> None:
+        """Stop an agent of this process."""
+        self.agents.remove(agent)
+        agent.stop()
+
+    def spawn(self, *flags: str, wait: bool = True, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        """Start `gpuagent run` as a process on a box file like this node's."""
+        with (self.root / f"stderr{len(self.processes)}").open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gpuagent", "run", *self.flags(), *flags],
+                env=self.environment(env),
+                text=True,
+                cwd=REPOSITORY,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+        self.processes.append(process)
+        if wait:
+            assert self.kubelet.wait(lambda: all(self.kubelet.streams(r) for r in ALWAYS), 30), self.stderr(process)
+        return process
+
+    def flags(self) -> list[str]:
+        """What every process of this node is started with."""
+        return [
+            "--simulate",
+            str(write_box(self.box, self.root / "box.toml")),
+            "--node-name",
+            NODE,
+            "--kubelet-dir",
+            str(self.root / "k"),
+        ]
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUAGENT_", "NODE_NAME"))}
+        off = {"GPUAGENT_STATE_DIR": str(self.root / "state"), "GPUAGENT_HTTP_ADDRESS": "off"}
+        return {**kept, **off, **(more or {})}
+
+    def stderr(self, process: "subprocess.Popen[str]") -> str:
+        """What a process wrote to stderr so far."""
+        return (self.root / f"stderr{self.processes.index(process)}").read_text()
+
+    # What kubelet sees.
+
+    def amounts(self) -> dict[str, int | None]:
+        """Allocatable by resource."""
+        return {resource: self.kubelet.allocatable(resource) for resource in ALWAYS}
+
+    def offers(self, timeout: float = 10.0, **amounts: int) -> None:
+        """Wait until exactly so much is allocatable: `mem`, `core`, `whole`; 0 where nothing is said."""
+        wanted = {MEM: amounts.get("mem", 0), CORE: amounts.get("core", 0), WHOLE: amounts.get("whole", 0)}
+        assert self.kubelet.wait(lambda: self.amounts() == wanted, timeout), f"{self.amounts()}, wanted {wanted}"
+
+    def ids(self, resource: str) -> dict[str, str]:
+        """Health by device id, of the newest list."""
+        return self.kubelet.lists(resource)[-1].health
+
+    def sizes(self, resource: str) -> list[int]:
+        """How many devices each list had, in order."""
+        return [len(one.message.devices) for one in self.kubelet.lists(resource)]
+
+    def sockets(self) -> set[str]:
+        """Plugin sockets in kubelet's directory."""
+        return {path.name for path in self.plugins.glob("*.sock")} - {"kubelet.sock"}
+
+    def allocate(self, resource: str, *containers: Sequence[str]) -> dp.AllocateResponse:
+        """A raw Allocate."""
+        requests = [dp.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
+        return self.kubelet.call(resource).Allocate(dp.AllocateRequest(container_requests=requests), timeout=20)
+
+    def prefer(self, resource: str, available: Sequence[str], size: int, must: Sequence[str] = ()) -> list[str]:
+        """A raw GetPreferredAllocation."""
+        request = dp.ContainerPreferredAllocationRequest(
+            available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
+        )
+        answer = self.kubelet.call(resource).GetPreferredAllocation(
+            dp.PreferredAllocationRequest(container_requests=[request]), timeout=20
+        )
+        return list(answer.container_responses[0].deviceIDs)
+
+    # Pods and the API server.
+
+    @property
+    def server(self) -> ApiServer:
+        assert self.api is not None
+        return self.api
+
+    def label(self, mode: str | None, **more: str | None) -> None:
+        """Set (or remove) the node's mode label."""
+        self.server.label_node({MODE_LABEL: mode, **more})
+
+    def bind(self, pod: Pod, labels: Mapping[str, str] | None = None) -> Pod:
+        """Make the pod known to the API server, bound to this node, and wait until the agents know it."""
+        spec: dict[str, Any] = {"nodeName": NODE}
+        for field, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
+            spec[field] = [
+                {
+                    "name": c.name,
+                    "image": "work",
+                    **({"restartPolicy": "Always"} if c.restartable else {}),
+                    "resources": {"limits": {name: str(n) for name, n in c.limits.items()}},
+                }
+                for c in containers
+            ]
+        body = {
+            "metadata": {"name": pod.name, "labels": dict(labels or {})},
+            "spec": spec,
+            "status": {"phase": "Pending"},
+        }
+        self.server.objects.create("pods", pod.namespace, body)
+        for agent in self.agents:
+            wait_for(lambda a=agent: any(p.name.name == pod.name for p in a._state.pods))  # type: ignore[misc]
+        return pod
+
+    def end(self, pod: Pod) -> None:
+        """The pod ends and is deleted, for kubelet and the API server."""
+        self.kubelet.remove(pod)
+        if self.api is not None and any(p["metadata"]["name"] == pod.name for p in self.api.pods()):
+            self.api.delete_pod(pod.name, namespace=pod.namespace)
+
+    def event(self, reason: str, text: str = "", timeout: float = 5.0) -> dict[str, Any]:
+        """The Event of that reason; waited for."""
+
+        def found() -> list[dict[str, Any]]:
+            return [e for e in self.server.events() if e["reason"] == reason and text in e["message"]]
+
+        seen = [(e["reason"], e["message"]) for e in self.server.events()]
+        assert self.server.wait(found, timeout), f"no event {reason} with {text!r}; there were {seen}"
+        return found()[0]
+
+    # End.
+
+    def close(self) -> None:
+        """End everything; what is there is ended even if something else fails."""
+        with contextlib.ExitStack() as ends:
+            ends.callback(shutil.rmtree, self.root, ignore_errors=True)
+            ends.callback(self.simulator.close)
+            if self.api is not None:
+                ends.callback(self.api.stop)
+                ends.callback(self.api.resume)
+            ends.callback(self.kubelet.stop)
+            for process in self.processes:
+                ends.callback(_end, process)
+            for agent in self.agents:
+                ends.callback(agent.stop)
+            ends.callback(self.simulator.unhang)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait(10)
+
+
+def write_box(box_: Box, path: Path) -> Path:
+    """A box as a file, for processes."""
+    lists = {
+        "uuids": [gpu.uuid for gpu in box_.gpus],
+        "minors": [gpu.minor for gpu in box_.gpus],
+        "pci_bus_ids": [gpu.pci_bus_id for gpu in box_.gpus],
+        "numa_nodes": [-1 if gpu.numa_node is None else gpu.numa_node for gpu in box_.gpus],
+    }
+    first = box_.gpus[0]
+    lines = [
+        "[[gpus]]",
+        f'model = "{first.model}"',
+        f"memory_mib = {first.memory_mib}",
+        f"reserved_mib = {first.reserved_mib}",
+        'compute_capability = "8.0"',
+        "mig = false",
+        *(f"{name} = {json.dumps(values)}" for name, values in lists.items()),
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def pod(name: str, *containers: Mapping[str, int], init: Sequence[Container] = ()) -> Pod:
+    """A pod whose containers have these limits."""
+    return Pod(
+        name,
+        containers=tuple(Container(f"c{i}", limits) for i, limits in enumerate(containers)),
+        init_containers=tuple(init),
+    )
+
+
+def wait_for(condition: Callable[[], object], timeout: float = 10.0, what: str = "") -> None:
+    """Wait for what nobody announces."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, what or "it did not come to be"
+        time.sleep(0.01)
+
+
+def observe(seconds: float, *, during: Callable[[], object] = lambda: None) -> None:
+    """Let time pass in which something must not happen; `during` is called now and then."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        during()
+        time.sleep(min(left, 0.1))
+
+
+def terminate(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> float:
+    """Send a signal and wait for the end; seconds it took."""
+    began = time.monotonic()
+    process.send_signal(number)
+    process.wait(10)
+    return time.monotonic() - began
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def fetch(port: int | None, path: str) -> tuple[int, str]:
+    """HTTP GET: status and body."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Connection": "close"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def command(
+    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 40
+) -> "subprocess.CompletedProcess[str]":
+    """Run `gpuagent` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "gpuagent", *arguments],
+        env=dict(env or os.environ),
+        text=True,
+        capture_output=True,
+        timeout=timeout,
+        cwd=REPOSITORY,
+        check=False,
+    )
+
+
+def open_sockets() -> set[str]:
+    """The sockets this process has open."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            if target.startswith("socket:"):
+                found.add(target)
+    return found
+
+
+class SlowReader:
+    """One more ListAndWatch, whose reader does not read until told to.
+
+    Its window does not grow with the free memory of the machine, as grpc-go's does not: 64 KiB are under way at most.
+    """
+
+    def __init__(self, path: Path) -> None:
+        options = (
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", 65535),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        self._channel = grpc.insecure_channel(f"unix:{path}", options=options)
+        self._call = pb_grpc.DevicePluginStub(self._channel).ListAndWatch(dp.Empty(), wait_for_ready=True)
+        next(self._call.initial_metadata().__iter__(), None)
+        self.messages: list[dp.ListAndWatchResponse] = []
+
+    def read(self, quiet_s: float) -> list[dp.ListAndWatchResponse]:
+        """Everything that is under way, until nothing came for so long; the stream is over then."""
+        timer = threading.Timer(quiet_s, self._call.cancel)
+        timer.start()
+        with contextlib.suppress(grpc.RpcError):
+            for message in self._call:
+                self.messages.append(message)
+                timer.cancel()
+                timer = threading.Timer(quiet_s, self._call.cancel)
+                timer.start()
+        timer.join()
+        self._channel.close()
+        return self.messages
+
+
+@contextlib.contextmanager
+def in_thread(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """Run `work` beside; calling what is given waits for its result."""
+    outcome: list[Any] = []
+    thread = threading.Thread(target=lambda: outcome.append(work()), name="beside", daemon=True)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(30)
+        return outcome[0]
+
+    yield result
+    thread.join(30)

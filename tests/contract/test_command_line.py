@@ -1,0 +1,111 @@
+"""Mistakes on the command line and in settings: each ends with a message that names what and where, and its code."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.contract.harness import MEM, Node, box, command, free_port, wait_for
+
+MakeNode = Callable[..., Node]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        ([], ["COMMAND"]),
+        (["fly"], ["fly"]),
+        (["run", "--fly"], ["--fly"]),
+        (["run", "--mode", "fast"], ["--mode", "'fast'", "core_mem"]),
+        (["run", "--mode", "share", "--memory-unit", "1KiB"], ["--memory-unit", "1KiB", "256MiB"]),
+        (["run", "--mode", "share", "--http-address", "nowhere"], ["--http-address", "'nowhere'"]),
+        (["run", "--mode", "share", "--max-pods-per-gpu", "0"], ["--max-pods-per-gpu", "'0'"]),
+        (["run", "--mode", "share", "--kubelet-dir", "here"], ["--kubelet-dir", "absolute"]),
+        (["run", "--mode", "share", "--exclusive-resource", "gpu"], ["--exclusive-resource", "'gpu'"]),
+        (["run", "--mode", "share", "--device-strategy", "magic"], ["--device-strategy", "cdi"]),
+        (["run", "--mode", "share", "--config", "/nonexistent.toml"], ["/nonexistent.toml"]),
+        (["run", "--mode", "share", "--simulate", "toaster"], ["--simulate", "toaster", "dgx-a100"]),
+        (["run"], ["--node-name", "NODE_NAME"]),
+    ],
+    ids=lambda value: "-".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_mistakes_in_flags_are_told(arguments: list[str], texts: list[str]) -> None:
+    """Unknown command, flag or value, missing or unreadable file: exit code 2, what and where on stderr, no traceback."""
+    done = command(*arguments, env={"PATH": "/usr/bin"})
+    assert done.returncode == 2, done.stderr
+    for text in texts:
+        assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("fly = 1", "unknown setting fly"), ("mode = [1]", "mode"), ("mode = ", "is not TOML"), ('mode = "fast"', "fast")],
+)
+def test_mistakes_in_the_file_are_told(tmp_path: Path, text: str, said: str) -> None:
+    """The --config file: exit code 2, file and key on stderr."""
+    path = tmp_path / "gpuagent.toml"
+    path.write_text(text)
+    done = command("run", "--config", str(path), env={"PATH": "/usr/bin"})
+    assert done.returncode == 2, done.stderr
+    assert str(path) in done.stderr
+    assert said in done.stderr
+
+
+def test_mistakes_in_the_environment_are_told() -> None:
+    """An unknown GPUAGENT_ variable, and a bad value in a known one: exit code 2 and its name."""
+    done = command("run", env={"PATH": "/usr/bin", "GPUAGENT_FLY": "1"})
+    assert done.returncode == 2
+    assert "GPUAGENT_FLY" in done.stderr
+    done = command("run", env={"PATH": "/usr/bin", "GPUAGENT_MODE": "fast"})
+    assert done.returncode == 2
+    assert "GPUAGENT_MODE" in done.stderr
+
+
+def test_a_taken_port_is_told(node: MakeNode) -> None:
+    """--http-address of another process: exit code 2 and the address."""
+    one = node("1.36", box(1, 24))
+    agent = one.run(http_address=("127.0.0.1", 0))
+    flags = ("--mode", "share", "--http-address", f"127.0.0.1:{agent.http_port}")
+    done = command("run", *one.flags(), *flags, env=one.environment())
+    assert done.returncode == 2, done.stderr
+    assert f"127.0.0.1:{agent.http_port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unreadable_kubeconfig_is_told(node: MakeNode) -> None:
+    """--kubeconfig that is not there: the agent serves kubelet, and says in problems and readiness which file."""
+    one = node("1.36", box(1, 24))
+    agent = one.run(mode=None, kubeconfig=Path("/nonexistent/kubeconfig"))
+    wait_for(lambda: any("/nonexistent/kubeconfig" in p["message"] for p in agent.status()["problems"]))
+    assert "/nonexistent/kubeconfig" in (agent.unready_because() or "")
+    assert one.kubelet.wait(lambda: bool(one.kubelet.lists(MEM)))
+
+
+def test_status_without_an_agent_is_told() -> None:
+    """`gpuagent status` where nobody listens: exit code 1, the address, no traceback."""
+    port = free_port()
+    done = command("status", "--url", f"http://127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_faults_are_injected_from_another_process(node: MakeNode) -> None:
+    """`gpuagent simulate` reaches a simulated agent: an XID makes a GPU unhealthy; what is no fault is told."""
+    one = node("1.36", box(2, 24))
+    one.spawn("--mode", "share")
+    one.offers(mem=48, timeout=20)
+    state = ("--state-dir", str(one.root / "state"))
+    done = command("simulate", json.dumps({"fault": "xid", "gpu": 0, "code": 79}), *state)
+    assert done.returncode == 0, done.stderr
+    one.offers(mem=24)
+    for fault in ("{", '{"fault": "flood"}', '{"fault": "xid", "gpu": 9, "code": 79}'):
+        done = command("simulate", fault, *state)
+        assert done.returncode == 2
+        assert "not a fault" in done.stderr
+        assert "Traceback" not in done.stderr
+    done = command("simulate", '{"fault": "xid", "gpu": 0, "code": 79}', "--state-dir", "/nonexistent")
+    assert done.returncode == 1
+    assert "/nonexistent" in done.stderr

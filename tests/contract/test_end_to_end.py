@@ -1,0 +1,238 @@
+"""The agent as a whole with both stand-ins: what containers get, what the node shows, what people can ask."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.grant import DeviceStrategy
+from gpuagent.domain.mode import MODE_LABEL
+from tests.contract.harness import (
+    ALWAYS,
+    CORE,
+    MEM,
+    WHOLE,
+    Isolating,
+    Node,
+    box,
+    command,
+    fetch,
+    free_port,
+    pod,
+    wait_for,
+)
+
+MakeNode = Callable[..., Node]
+
+
+def test_a_shared_container_gets_environment_and_device_nodes(node: MakeNode) -> None:
+    """share: UUID, the ALIYUN_COM_GPU_* variables with minor, total, own and pod's units; its GPU's node and the control
+    nodes, readable and writable; no CDI name."""
+    one = node("1.36", box(2, 24))
+    one.run()
+    one.offers(mem=48)
+    granted = one.kubelet.admit(pod("p", {MEM: 6})).containers["c0"]
+    assert granted.env == {
+        "NVIDIA_VISIBLE_DEVICES": one.uuids[0],
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_DEV": "24",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "6",
+        "ALIYUN_COM_GPU_MEM_POD": "6",
+        "ALIYUN_COM_GPU_MEM_UNIT": "GiB",
+    }
+    nodes = {"nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"}
+    assert {(d.host_path, d.container_path, d.permissions) for d in granted.devices} == {
+        (f"/dev/{name}", f"/dev/{name}", "rw") for name in nodes
+    }
+    assert not granted.cdi
+    assert not granted.mounts
+
+
+def test_the_environment_names_the_minor_not_the_index(node: MakeNode) -> None:
+    """A GPU whose minor is not its index: device node and ALIYUN_COM_GPU_MEM_IDX follow the minor."""
+    gpus = box(2, 24)
+    swapped = tuple(dataclasses.replace(gpu, minor=1 - gpu.minor) for gpu in gpus.gpus)
+    one = node("1.36", dataclasses.replace(gpus, gpus=swapped))
+    one.run()
+    one.offers(mem=48)
+    granted = one.kubelet.admit(pod("p", {MEM: 6})).containers["c0"]
+    assert granted.env["NVIDIA_VISIBLE_DEVICES"] == one.uuids[0]
+    assert granted.env["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+    assert "/dev/nvidia1" in {d.host_path for d in granted.devices}
+
+
+def test_cdi_names_instead_of_device_nodes(node: MakeNode) -> None:
+    """--device-strategy cdi: the CDI name of each GPU, once, and no device nodes."""
+    one = node("1.36", box(2, 24))
+    one.run(Isolating(), mode="core_mem", device_strategy=DeviceStrategy.CDI)
+    one.offers(mem=48, core=200)
+    granted = one.kubelet.admit(pod("p", {MEM: 6, CORE: 20})).containers["c0"]
+    assert granted.cdi == (f"nvidia.com/gpu={one.uuids[0]}",)
+    assert not granted.devices
+
+
+def test_whole_gpus_carry_no_share(node: MakeNode) -> None:
+    """topology: UUIDs of the GPUs, nothing about memory."""
+    one = node("1.36", box(2, 24))
+    one.run(mode="topology")
+    one.offers(whole=2)
+    granted = one.kubelet.admit(pod("p", {WHOLE: 2})).containers["c0"]
+    assert granted.env == {"NVIDIA_VISIBLE_DEVICES": ",".join(one.uuids)}
+
+
+def test_the_node_shows_its_gpus(node: MakeNode) -> None:
+    """Labels aliyun.accelerator/*, capacity and allocatable aliyun.com/gpu-count, condition; put back when lost."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    one.run()
+
+    def shown() -> tuple[Any, ...]:
+        found = one.server.node()
+        labels = {k.rpartition("_")[2]: v for k, v in found["metadata"]["labels"].items() if "accelerator" in k}
+        amounts = [found["status"][side].get("aliyun.com/gpu-count") for side in ("capacity", "allocatable")]
+        conditions = [c["status"] for c in found["status"]["conditions"] if c["type"] == "GpuAgentReady"]
+        return labels, amounts, conditions
+
+    wanted = ({"name": "NVIDIA-A100-SXM4-80GB", "mem": "24576MiB", "count": "2"}, ["2", "2"], ["True"])
+    assert one.server.wait(lambda: shown() == wanted), shown()
+    one.server.patch_node_status({side: {"aliyun.com/gpu-count": None} for side in ("capacity", "allocatable")})
+    one.label("share", **{"aliyun.accelerator/nvidia_mem": None})
+    assert one.server.wait(lambda: shown() == wanted), shown()
+
+
+def test_pages_and_probes(node: MakeNode) -> None:
+    """/healthz and /readyz, /metrics and /status tell the truth with a kubelet and without; unknown paths are told."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    agent = one.run(http_address=("127.0.0.1", 0))
+    port = agent.http_port
+    one.offers(mem=48)
+    asked = one.bind(pod("p", {MEM: 6}))
+    one.kubelet.admit(asked)
+    one.kubelet.start_container(asked, "c0")
+    wait_for(lambda: fetch(port, "/readyz") == (200, "ok\n"))
+    wait_for(lambda: agent.status()["gpus"][0]["containers"])
+    assert fetch(port, "/healthz") == (200, "ok\n")
+    page = json.loads(fetch(port, "/status")[1])
+    assert page["mode"] == "share"
+    assert page["node"] == "node-1"
+    assert page["resources"][MEM]["healthy"] == 48
+    assert page["gpus"][0]["containers"] == [{"container": "default/p[c0]", "resource": MEM, "units": 6}]
+    metrics = fetch(port, "/metrics")[1]
+    for line in (
+        f'gpuagent_devices{{health="healthy",resource="{MEM}"}} 48.0',
+        f'gpuagent_registered{{resource="{MEM}"}} 1.0',
+        'gpuagent_mode{mode="share"} 1.0',
+        f'gpuagent_rpc_duration_seconds_count{{method="Allocate",resource="{MEM}"}} 1.0',
+        "gpuagent_health_watch_up 1.0",
+    ):
+        assert line in metrics
+    assert re.search(r"# HELP gpuagent_registrations", metrics)
+    code, text = fetch(port, "/nonsense")
+    assert code == 404
+    assert "/status" in text
+    one.kubelet.stop()
+    wait_for(lambda: fetch(port, "/readyz")[0] == 503)
+    assert "kubelet.sock" in fetch(port, "/readyz")[1] or "tearing down" in fetch(port, "/readyz")[1]
+    assert fetch(port, "/healthz")[0] == 200
+    one.kubelet.start()
+
+
+def test_status_as_table_and_as_json(node: MakeNode) -> None:
+    """`gpuagent status`: a table with node, mode, GPUs, resources and what holds what; `-o json` the page itself."""
+    one = node("1.36", box(2, 24))
+    port = free_port()
+    one.spawn("--mode", "share", "--http-address", f"127.0.0.1:{port}")
+    one.offers(mem=48, timeout=20)
+    one.kubelet.admit(pod("p", {MEM: 6}))
+    url = f"http://127.0.0.1:{port}"
+    table = command("status", "--url", url)
+    assert table.returncode == 0, table.stderr
+    for text in ("node node-1", "mode share", "NVIDIA A100-SXM4-80GB", "24576 MiB", MEM, "connected"):
+        assert text in table.stdout
+    page = command("status", "-o", "json", "--url", url)
+    assert json.loads(page.stdout)["resources"][MEM]["healthy"] == 48
+
+
+def test_dry_run_prints_amounts_and_asks_nobody(node: MakeNode) -> None:
+    """`gpuagent run --dry-run`: the amounts of every mode as JSON, nothing registered, no socket made."""
+    one = node("1.36", box(2, 24))
+    done = command("run", *one.flags(), "--dry-run", "--allow-unisolated", env=one.environment())
+    assert done.returncode == 0, done.stderr
+    page = json.loads(done.stdout)
+    amounts = {mode: {name: n for name, n in view["resources"].items() if n} for mode, view in page["modes"].items()}
+    assert amounts == {
+        "default": {},
+        "share": {MEM: 48},
+        "cgpu": {MEM: 48},
+        "mps": {MEM: 48},
+        "core_mem": {MEM: 48, CORE: 200},
+        "topology": {WHOLE: 2},
+    }
+    assert [gpu["uuid"] for gpu in page["gpus"]] == one.uuids
+    assert not one.kubelet.registrations
+    assert not one.sockets()
+
+
+def test_no_gpu_is_an_ordinary_node(node: MakeNode) -> None:
+    """A driver without GPUs: registered with empty lists, the reason in problems."""
+    one = node("1.36", dataclasses.replace(box(1), gpus=()))
+    agent = one.run()
+    assert one.kubelet.wait(lambda: all(one.kubelet.lists(resource) for resource in ALWAYS))
+    one.offers()
+    wait_for(lambda: "NoGpus" in {p["reason"] for p in agent.status()["problems"]})
+
+
+def test_a_late_driver_is_found(node: MakeNode) -> None:
+    """No driver at the start: registered with empty lists, the reason is said with advice; offered when it is there."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    one.simulator.driver(False)
+    agent = one.run()
+    assert one.kubelet.wait(lambda: all(one.kubelet.lists(resource) for resource in ALWAYS))
+    assert one.event("DriverUnavailable", "modprobe nvidia")
+    assert "NVIDIA driver" in (agent.unready_because() or "")
+    one.simulator.driver(True)
+    one.offers(mem=48)
+    wait_for(lambda: agent.unready_because() is None)
+
+
+def test_a_hanging_driver_keeps_nothing_else_from_working(node: MakeNode) -> None:
+    """A call of the driver hangs after the start: Allocate and registration go on, pods start."""
+    one = node("1.36", box(2, 24))
+    agent = one.run()
+    one.offers(mem=48)
+    for function in ("nvmlEventSetWait", "nvmlDeviceGetMemoryInfo", "nvmlInit"):
+        one.simulator.hang(function)
+    asked = pod("p", {MEM: 6})
+    assert one.kubelet.admit(asked)
+    one.kubelet.start_container(asked, "c0")
+    one.kubelet.restart()
+    one.offers(mem=48)
+    assert agent.unhealthy_because() is None
+
+
+def test_a_driver_that_hangs_at_the_start_delays_no_registration(node: MakeNode) -> None:
+    """The driver hangs from the start: registered with empty lists all the same, and offered when it answers."""
+    one = node("1.36", box(2, 24))
+    one.simulator.hang("nvmlInit")
+    one.run()
+    assert one.kubelet.wait(lambda: all(one.kubelet.lists(resource) for resource in ALWAYS))
+    one.simulator.unhang()
+    one.offers(mem=48)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_without_api_server_nothing_is_waited_for(node: MakeNode, late: bool) -> None:
+    """The API server is away at the start: registered all the same, the reason is said; the label's mode is taken when
+    it comes back."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    one.server.stop()
+    agent = one.run()
+    assert one.kubelet.wait(lambda: all(one.kubelet.lists(resource) for resource in ALWAYS))
+    wait_for(lambda: "ApiUnavailable" in {p["reason"] for p in agent.status()["problems"]})
+    assert one.server.url.partition("//")[2].partition(":")[0] in (agent.unready_because() or "")
+    if late:
+        one.server.start()
+        one.offers(mem=48, timeout=15)
+        wait_for(lambda: agent.unready_because() is None)

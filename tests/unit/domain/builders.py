@@ -1,0 +1,156 @@
+"""Short words for GPUs, pods, holdings and states, so that a test says only what it is about."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
+from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode
+from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
+from gpuagent.domain.state import Announcement, Policy, State
+from gpuagent.domain.step import step
+
+MEM, CORE, WHOLE = GPU_MEM, GPU_CORE, GPU_WHOLE
+EVERYTHING = frozenset(Isolates)
+
+
+def uuid(index: int) -> str:
+    return f"GPU-{0xA0 + index:08x}-0000-0000-0000-{index:012x}"
+
+
+def key(index: int) -> str:
+    return f"{0xA0 + index:08x}"
+
+
+def gpu(n: int, gib: int = 16, **changes: Any) -> Gpu:
+    values: dict[str, Any] = {
+        "uuid": uuid(n),
+        "index": n,
+        "minor": n,
+        "pci_bus_id": f"00000000:{n + 1:02X}:00.0",
+        "model": "NVIDIA A100-SXM4-80GB",
+        "memory_mib": gib * 1024,
+    }
+    return Gpu(**{**values, **changes})
+
+
+def nodes(count: int) -> frozenset[str]:
+    return frozenset({*(f"/dev/nvidia{n}" for n in range(count)), "/dev/nvidiactl", "/dev/nvidia-uvm"})
+
+
+def box(count: int = 2, gib: int = 16) -> tuple[Gpu, ...]:
+    return tuple(gpu(index, gib) for index in range(count))
+
+
+def unit_ids(index: int, kind: Kind, *numbers: int) -> frozenset[str]:
+    return frozenset(f"{key(index)}-{kind.value}-{n}" for n in numbers)
+
+
+def owner(pod: str, container: str = "main") -> Owner:
+    return Owner(PodName("ml", pod), container)
+
+
+def holding(pod: str, ids: Iterable[str], resource: str = MEM, container: str = "main") -> Holding:
+    return Holding(owner(pod, container), resource, frozenset(ids))
+
+
+def pod_json(
+    name: str,
+    *containers: Mapping[str, int],
+    init: tuple[Mapping[str, int], ...] = (),
+    sidecar: tuple[Mapping[str, int], ...] = (),
+    labels: Mapping[str, str] | None = None,
+    phase: str = "Pending",
+    created: str = "2026-01-01T00:00:00Z",
+) -> dict[str, Any]:
+    def one(title: str, limits: Mapping[str, int], **more: str) -> dict[str, Any]:
+        return {"name": title, "resources": {"limits": {k: str(v) for k, v in limits.items()}}, **more}
+
+    app = [one("main" if n == 0 else f"main-{n}", limits) for n, limits in enumerate(containers)]
+    first = [one(f"init-{n}", limits) for n, limits in enumerate(init)]
+    always = [one(f"side-{n}", limits, restartPolicy="Always") for n, limits in enumerate(sidecar)]
+    return {
+        "metadata": {
+            "namespace": "ml",
+            "name": name,
+            "uid": f"uid-{name}",
+            "creationTimestamp": created,
+            "labels": dict(labels or {}),
+        },
+        "spec": {"initContainers": [*first, *always], "containers": app},
+        "status": {"phase": phase},
+    }
+
+
+def node_json(mode: str | None = None, placement: str | None = None) -> dict[str, Any]:
+    labels = {MODE_LABEL: mode, PLACEMENT_LABEL: placement}
+    return {"metadata": {"name": "n", "labels": {name: text for name, text in labels.items() if text is not None}}}
+
+
+class Life:
+    """A state that lives: `tell` one thing after the other, each `after` seconds later; look at what comes of it."""
+
+    def __init__(self, mode: Mode = Mode.DEFAULT, gpus: Iterable[Gpu] = (), **policy: Any) -> None:
+        settings = Policy(**{"isolates": EVERYTHING, "driver": "all", **policy})
+        self.state = State(policy=settings, mode=mode, lists=dict.fromkeys(settings.resources.names, ()))
+        self.now = 0.0
+        self.news: list[Announcement] = []
+        if gpus := tuple(gpus):
+            self.inventory(*gpus)
+            self.holdings()
+
+    def tell(self, event: ev.Event) -> "Life":
+        self.state, news = step(self.state, event)
+        self.news += news
+        return self
+
+    def wait(self, seconds: float) -> "Life":
+        """Let time pass without anything happening; the loop's tick at its end."""
+        self.now += seconds
+        return self.tell(ev.Tick(self.now))
+
+    def inventory(self, *gpus: Gpu, unreadable: tuple[UnreadableGpu, ...] = ()) -> "Life":
+        return self.tell(ev.InventoryRead(Inventory(gpus, unreadable, "580.1", nodes(8)), self.now))
+
+    def label(self, mode: str | None, placement: str | None = None) -> "Life":
+        return self.tell(ev.NodeSeen(node_json(mode, placement), self.now))
+
+    def holdings(self, *held: Holding, began: float | None = None) -> "Life":
+        return self.tell(ev.HoldingsRead(held, self.now if began is None else began, self.now))
+
+    def pods(self, *pods: Mapping[str, Any]) -> "Life":
+        return self.tell(ev.PodsSeen(pods, self.now))
+
+    def allocate_begins(self) -> "Life":
+        return self.tell(ev.AllocateBegan(self.now))
+
+    def allocate_ends(self) -> "Life":
+        return self.tell(ev.AllocateEnded(self.now))
+
+    @property
+    def snap(self) -> Snapshot:
+        return snapshot(self.state)
+
+    def ids(self, resource: str) -> set[str]:
+        """Every id on the list of `resource`, healthy or not."""
+        return {device_id for block in self.state.lists[resource] for device_id in ids_of(block)}
+
+    def offer(self, resource: str) -> dict[int, int]:
+        """GPU index to healthy units of `resource`."""
+        return {b.gpu.index: b.count for b in self.state.lists[resource] if b.healthy}
+
+    def fenced(self, resource: str) -> dict[int, int]:
+        """GPU index to unhealthy units of `resource`."""
+        return {b.gpu.index: b.count for b in self.state.lists[resource] if not b.healthy}
+
+    def heard(self) -> list[str]:
+        """Reasons announced since the last look."""
+        reasons = [announcement.reason for announcement in self.news]
+        self.news.clear()
+        return reasons
+
+
+def in_force(mode: Mode, gpus: Iterable[Gpu] | None = None, **policy: Any) -> Life:
+    """A node in a settled mode, two GPUs of 16 GiB unless said otherwise."""
+    return Life(mode, box() if gpus is None else gpus, **policy)

@@ -1,0 +1,555 @@
+"""A node's whole life at random: no order of events, crashes and restarts grants a unit twice or loses one.
+
+The core and the allocator are driven together with a small kubelet, which does its own accounting: free is what was
+advertised healthy less what is held; it asks for preferred ids, allocates, and writes its book a moment after the
+answer. Anything may happen between any two of its steps, also while an Allocate is under way.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpuagent.allocator import Allocator
+from gpuagent.domain import events as ev
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.gpu import Gpu, Inventory
+from gpuagent.domain.grant import DeviceStrategy, Grant
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
+from gpuagent.domain.offer import SETTLE_S, deadline
+from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
+from gpuagent.domain.state import Policy, State
+from gpuagent.domain.step import step
+from gpuagent.domain.units import parse_id, units_of
+from tests.unit.domain.builders import CORE, MEM, WHOLE, gpu, node_json, nodes, owner, pod_json, uuid
+
+EXCLUSIVE = "example.com/whole"
+FOREIGN = "nvidia.com/gpu"
+GPUS = (gpu(0, 4), gpu(1, 4), gpu(2, 6))
+LIST_DELAY_S = 0.7
+"""A new list reaches kubelet within this time."""
+
+MODES = st.sampled_from([*map(str, Mode), *("share", "cgpu", "core_mem", "topology"), None, "nonsense"])
+SPREAD = {6: "2"}
+"""Memory sizes that carry the label to be spread over GPUs; no pod asks for so much without it."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def impatient():
+    """No waiting for a pod to appear in the watch: nothing happens while the machine waits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+        yield
+
+
+class Crash(Exception):
+    """The agent dies in the middle of an Allocate."""
+
+
+def is_app(held: Holding) -> bool:
+    return not held.owner.container.startswith("init")
+
+
+@dataclass
+class KubeletPod:
+    name: str
+    json: dict[str, Any]
+    held: list[Holding] = field(default_factory=list)
+    pool: set[str] = field(default_factory=set)
+    """What its init containers had and no later container took."""
+
+
+@dataclass
+class Request:
+    """One container: units by resource in the order in which kubelet will ask."""
+
+    limits: dict[str, int]
+    init: bool = False
+
+
+def sizes() -> st.SearchStrategy[dict[str, int]]:
+    def order(limits: dict[str, int]) -> st.SearchStrategy[dict[str, int]]:
+        return st.permutations(list(limits.items())).map(dict)
+
+    mem = st.sampled_from([1, 2, 3, 4, 6])
+    core = st.sampled_from([10, 40, 60])
+    return st.one_of(
+        st.builds(lambda n: {MEM: n}, mem),
+        st.just({MEM: 6}),
+        st.builds(lambda n, c: {MEM: n, CORE: c}, st.sampled_from([1, 2, 3]), core).flatmap(order),
+        st.builds(lambda c: {CORE: c}, core),
+        st.builds(lambda n: {WHOLE: n}, st.integers(1, 2)),
+        st.builds(lambda n: {EXCLUSIVE: n}, st.integers(1, 2)),
+    )
+
+
+@st.composite
+def pods(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Request]:
+    app = [Request(draw(sizes())) for _ in range(draw(st.sampled_from([1, 1, 1, 2])))]
+    before = [Request(draw(sizes()), init=True)] if draw(st.sampled_from([False, False, True])) else []
+    labelled = [r for r in (*before, *app) if r.limits.get(MEM, 0) in SPREAD]
+    if labelled:  # the label is the pod's: such a pod has one container
+        return [Request({MEM: labelled[0].limits[MEM]})]
+    return [*before, *app]
+
+
+SMALL = st.sampled_from([0.05, 0.3, 1.0])
+ACTIONS = st.one_of(
+    st.tuples(st.just("label"), MODES),
+    st.tuples(st.just("wait"), SMALL),
+    st.tuples(st.just("xid"), st.integers(0, 2)),
+    st.tuples(st.just("inventory"), st.just(0)),
+    st.tuples(st.just("book"), st.booleans()),
+    st.tuples(st.just("end"), st.integers(0, 3)),
+    st.tuples(st.just("deliver"), st.just(0)),
+)
+NUMBERS = st.sets(st.integers(0, 2), max_size=1)
+ROUGH = st.one_of(
+    st.tuples(st.just("time"), st.sampled_from([SETTLE_S, 3.0, 40.0])),
+    st.tuples(st.just("change"), st.tuples(st.permutations(range(3)), NUMBERS, NUMBERS)),
+    st.tuples(st.just("foreign"), st.integers(0, 2)),
+    st.tuples(st.just("foreign end"), st.none()),
+    st.tuples(st.just("restart"), st.none()),
+)
+HAPPENS = st.lists(ACTIONS, max_size=2)
+Events = dict[str, list[tuple[str, Any]]]
+EVENTS = st.just({}) | st.fixed_dictionaries(
+    {}, optional={"before": HAPPENS, "during": HAPPENS, "after": HAPPENS, "crash": st.just([])}
+)
+
+
+class NodeLife(RuleBasedStateMachine):
+    @initialize(
+        mode=st.sampled_from(Mode),
+        exclusive=st.sampled_from([True, True, False]),
+        isolated=st.sampled_from([True, True, True, False]),
+        tells_pods=st.booleans(),
+        lists_ended=st.booleans(),
+    )
+    def boot(self, mode: Mode, exclusive: bool, isolated: bool, tells_pods: bool, lists_ended: bool) -> None:
+        everything = frozenset(Isolates)
+        self.policy = Policy(
+            resources=Resources(EXCLUSIVE if exclusive else None), isolates=everything if isolated else frozenset()
+        )
+        self.tells_pods, self.lists_ended = tells_pods, lists_ended
+        self.now = 100.0
+        self.present = {g.uuid: g for g in GPUS}
+        self.label: str | None = str(mode)
+        self.remembered: Mode | None = mode
+        self.living: dict[str, KubeletPod] = {}
+        self.ended: dict[str, KubeletPod] = {}
+        self.foreign: dict[str, str] = {}
+        self.count = 0
+        self.told: dict[str, dict[str, bool]] = {}
+        self.in_flight: frozenset[str] = frozenset()
+        self.reading: tuple[float, tuple[Holding, ...]] | None = None
+        self.during: list[tuple[str, Any]] = []
+        self.crashes = False
+        self.start_agent()
+        self.all_is_settled()
+
+    # -- the agent -----------------------------------------------------------------------------------------------
+
+    def start_agent(self) -> None:
+        self.state = State(
+            policy=self.policy,
+            mode=self.remembered or Mode.DEFAULT,
+            lists=dict.fromkeys(self.policy.resources.names, ()),
+        )
+        self.allocator = Allocator(
+            clock=lambda: self.now,
+            post=self.tell,
+            book=self,
+            isolation=self,
+            strategy=DeviceStrategy.DEVICE_NODES,
+            say=lambda *_: None,
+        )
+        self.reading = None
+        self.last_snapshot: Snapshot | None = None
+        self.told = {resource: dict.fromkeys(ids, False) for resource, ids in self.told.items()}
+        self.published_at = self.now
+        self.show_inventory()
+        self.show_pods()
+        self.tell(ev.NodeSeen(node_json(self.label), self.now))
+
+    def tell(self, event: ev.Event) -> None:
+        before = self.state
+        self.state, _ = step(before, event)
+        self.last_snapshot = snapshot(self.state, self.last_snapshot)
+        self.allocator.publish(self.last_snapshot)
+        if self.state.node is not None:
+            self.remembered = self.state.mode
+        if self.state.lists != before.lists:
+            listed = {i for blocks in self.state.lists.values() for block in blocks for i in ids_of(block)}
+            assert self.in_flight <= listed, "kubelet would have crashed: a device vanished during its Allocate"
+            self.published_at = min(self.published_at, self.now) if self.undelivered else self.now
+        self.check()
+
+    @property
+    def undelivered(self) -> bool:
+        return self.as_told() != self.told
+
+    def as_told(self) -> dict[str, dict[str, bool]]:
+        return {
+            resource: {i: block.healthy for block in blocks for i in ids_of(block)}
+            for resource, blocks in self.state.lists.items()
+        }
+
+    def deliver(self) -> None:
+        self.told = self.as_told()
+        self.published_at = self.now
+
+    # -- isolation and book, as the allocator sees them ------------------------------------------------------------
+
+    name, isolates = "model", frozenset(Isolates)
+
+    def prepare(self, grant: Grant) -> Grant:
+        """The middle of an Allocate: the place for whatever else happens then."""
+        assert self.state.in_flight > 0
+        happens, self.during = self.during, []
+        for action in happens:
+            self.do(*action)
+        if self.crashes:
+            self.crashes = False
+            raise Crash
+        return grant
+
+    def verify(self, grant: Grant, who: Owner | None) -> None:
+        pass
+
+    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
+        if not self.tells_pods:
+            return None
+        found = self.living.get(pod.name)
+        return tuple(found.held) if found else ()
+
+    def read(self, timeout_s: float) -> Sequence[Holding]:
+        return self.book()
+
+    def book(self) -> tuple[Holding, ...]:
+        listed = [*self.living.values(), *(self.ended.values() if self.lists_ended else ())]
+        held = [h for pod in listed for h in pod.held if is_app(h)]
+        return (*held, *(Holding(owner(name), FOREIGN, frozenset({u})) for name, u in self.foreign.items()))
+
+    # -- what happens around it --------------------------------------------------------------------------------------
+
+    def do(self, action: str, what: Any) -> None:
+        {
+            "label": self.change_label,
+            "wait": self.wait,
+            "xid": lambda n: self.tell(ev.XidRaised(uuid(n), 79, self.now)),
+            "inventory": lambda _: self.show_inventory(),
+            "book": self.read_book,
+            "end": self.end_pod,
+            "deliver": lambda _: self.deliver(),
+            "time": self.time_passes,
+            "change": self.the_inventory_changes,
+            "foreign": self.another_plugin_sells_a_gpu,
+            "foreign end": self.the_other_plugins_pods_end,
+            "restart": lambda _: self.start_agent(),
+        }[action](what)
+
+    def change_label(self, label: str | None) -> None:
+        self.label = label
+        self.tell(ev.NodeSeen(node_json(label), self.now))
+
+    def wait(self, seconds: float) -> None:
+        if self.undelivered and self.now + seconds - self.published_at >= LIST_DELAY_S:
+            self.deliver()
+        self.now += seconds
+        due = deadline(self.state)
+        if due is not None and due <= self.now or seconds >= 1:
+            self.tell(ev.Tick(self.now))
+
+    def show_inventory(self) -> None:
+        self.tell(ev.InventoryRead(Inventory(tuple(self.present.values()), (), "580", nodes(3)), self.now))
+
+    def show_pods(self) -> None:
+        living = [pod.json for pod in self.living.values()]
+        # Every second pod that has ended is still there, the others were deleted.
+        ended = [{**pod.json, "status": {"phase": "Failed"}} for n, pod in enumerate(self.ended.values()) if n % 2]
+        self.tell(ev.PodsSeen((*living, *ended), self.now))
+
+    def read_book(self, begins: bool) -> None:
+        """Begin a read of kubelet's book, or let the one under way arrive."""
+        if begins:
+            self.reading = (self.now, self.book())
+        elif self.reading:
+            began, held = self.reading
+            self.reading = None
+            self.tell(ev.HoldingsRead(held, began, self.now))
+
+    def end_pod(self, n: int) -> None:
+        if n < len(self.living):
+            name = list(self.living)[n]
+            self.ended[name] = self.living.pop(name)
+            self.show_pods()
+
+    # -- kubelet -----------------------------------------------------------------------------------------------------
+
+    def held(self) -> set[str]:
+        return {i for pod in self.living.values() for h in pod.held for i in h.ids} | set(self.in_flight)
+
+    def admit(self, pod: KubeletPod, requests: list[Request], happens: Events) -> None:
+        for n, request in enumerate(requests):
+            container = f"init-{n}" if request.init else f"main-{n}"
+            for resource, size in request.limits.items():
+                if not self.serve(pod, Owner(PodName("ml", pod.name), container), request, resource, size, happens):
+                    self.living.pop(pod.name, None)
+                    self.ended[pod.name] = pod
+                    self.show_pods()
+                    return
+            self.check_container(pod, container, request)
+
+    def serve(
+        self,
+        pod: KubeletPod,
+        who: Owner,
+        request: Request,
+        resource: str,
+        size: int,
+        happens: Events,
+    ) -> bool:
+        known = self.told.get(resource, {})
+        reusable = sorted(i for i in pod.pool if i in known)[:size]
+        free = {i for i, healthy in known.items() if healthy} - self.held()
+        if len(reusable) + len(free) < size:
+            return False
+        ids = frozenset(reusable)
+        if len(reusable) < size:
+            try:
+                ids = frozenset(self.allocator.prefer(resource, sorted(free | ids), reusable, size))
+            except Refusal as refusal:
+                self.check_refusal(refusal, request, resource, size, free, reusable)
+                return False
+            assert set(reusable) <= ids <= free | set(reusable)
+            assert len(ids) == size
+        for action in happens.get("before", ()):
+            self.do(*action)
+        if pod.name not in self.living or not ids <= self.told.get(resource, {}).keys():
+            return False
+        self.in_flight = ids
+        self.during = list(happens.get("during", ()))
+        try:
+            grant = self.allocator.allocate(resource, ids)
+        except Refusal:
+            self.in_flight = frozenset()
+            return False
+        except Crash:
+            self.in_flight = frozenset()
+            self.start_agent()
+            return False
+        self.check_grant(pod, resource, ids, grant)
+        for action in happens.get("after", ()):  # the answer is out; kubelet has not written its book
+            if action[0] != "wait":
+                self.do(*action)
+        self.in_flight = frozenset()
+        if pod.name not in self.living:
+            return False
+        pod.held.append(Holding(who, resource, ids))
+        pod.pool = pod.pool | ids if request.init else pod.pool - ids
+        return True
+
+    # -- rules -------------------------------------------------------------------------------------------------------
+
+    @property
+    def offers(self) -> list[str]:
+        """Resources of which kubelet knows a healthy unit."""
+        return [resource for resource, ids in self.told.items() if any(ids.values())]
+
+    def fit(self, requests: list[Request]) -> None:
+        """Make the pod ask for what this node offers now, if it offers anything."""
+        offers = self.offers
+        for request in requests:
+            amount = next(iter(request.limits.values()))
+            if offers and not set(request.limits) <= set(offers):
+                request.limits = {offers[0]: min(amount, 3 if offers[0] == MEM else 2)}
+
+    @rule(pods=st.lists(st.tuples(pods(), EVENTS), min_size=1, max_size=5), fitting=st.sampled_from([True, True, False]))
+    def pods_arrive(self, pods: list[tuple[list[Request], Events]], fitting: bool) -> None:
+        for requests, happens in pods:
+            if fitting:
+                if not self.offers:
+                    self.all_is_settled()
+                self.fit(requests)
+            while len(self.living) > 4:
+                self.end_pod(0)
+            self.a_pod_arrives(requests, happens)
+
+    def a_pod_arrives(self, requests: list[Request], happens: Events) -> None:
+        name = f"p{self.count:03}"
+        self.count += 1
+        label = next((SPREAD[r.limits[MEM]] for r in requests if r.limits.get(MEM, 0) in SPREAD), None)
+        body = pod_json(
+            name,
+            *(r.limits for r in requests if not r.init),
+            init=tuple(r.limits for r in requests if r.init),
+            labels={GPU_COUNT_LABEL: label} if label else {},
+            created=name,
+        )
+        for n, spec in enumerate([*body["spec"]["initContainers"], *body["spec"]["containers"]]):
+            spec["name"] = f"{'init' if requests[n].init else 'main'}-{n}"
+        pod = self.living[name] = KubeletPod(name, body)
+        self.crashes = "crash" in happens
+        self.show_pods()
+        self.admit(pod, requests, happens)
+        self.crashes = False
+
+    @rule(n=st.integers(0, 5))
+    def a_pod_ends(self, n: int) -> None:
+        self.end_pod(n)
+
+    def another_plugin_sells_a_gpu(self, n: int) -> None:
+        """Only in mode default where the agent leaves it to NVIDIA's plugin, and only a GPU that is free."""
+        busy = {parse_id(i).gpu_key for i in self.held()}
+        if self.state.mode is Mode.DEFAULT and self.policy.resources.exclusive is None:
+            if GPUS[n].key not in busy and uuid(n) not in self.foreign.values():
+                self.foreign[f"foreign-{self.count}"] = uuid(n)
+                self.count += 1
+
+    def the_other_plugins_pods_end(self, _: None = None) -> None:
+        self.foreign.clear()
+
+    def time_passes(self, seconds: float) -> None:
+        self.wait(seconds)
+        if seconds >= 30:  # the agent reads the book that often
+            self.read_book(True)
+            self.read_book(False)
+
+    @rule()
+    def all_is_settled(self) -> None:
+        """A while without anything new: switches end as far as pods allow."""
+        self.wait(SETTLE_S + 0.5)
+        self.read_book(True)
+        self.read_book(False)
+        self.deliver()
+
+    def the_inventory_changes(self, change: tuple[list[int], set[int], set[int]]) -> None:
+        """GPUs are lost and come back, are counted in another order, and idle ones are switched to MIG and back."""
+        order, gone, mig = change
+        busy = {parse_id(i).gpu_key for i in self.held()}
+        found = [gpu(n, GPUS[n].memory_mib // 1024, index=index) for index, n in enumerate(order) if n not in gone]
+        idle_mig = {uuid(n) for n in mig if GPUS[n].key not in busy}
+        self.present = {
+            g.uuid: Gpu(**{f: getattr(g, f) for f in g.__dataclass_fields__} | {"mig": g.uuid in idle_mig})
+            for g in found
+        }
+        self.show_inventory()
+
+    @rule(happens=st.lists(st.one_of(ACTIONS, ROUGH), min_size=1, max_size=4))
+    def something_happens(self, happens: list[tuple[str, Any]]) -> None:
+        for action in happens:
+            self.do(*action)
+
+    @precondition(lambda self: self.living)
+    @rule(n=st.integers(0, 5))
+    def a_container_starts(self, n: int) -> None:
+        pod = list(self.living.values())[n % len(self.living)]
+        for h in filter(self.is_answerable, pod.held):
+            assert self.allocator.prestart(h.resource, h.ids) == h.owner
+
+    def is_answerable(self, held: Holding) -> bool:
+        """Of a GPU that is lost since before the agent's last start, it can say nothing."""
+        return is_app(held) and self.gpus_of(held.ids) <= self.state.gpus.keys()
+
+    @precondition(lambda self: self.living and self.state.holdings is not None)
+    @rule(n=st.integers(0, 5))
+    def kubelet_asks_again(self, n: int) -> None:
+        """The re-allocation path at a container's start: what was given before is given again."""
+        pod = list(self.living.values())[n % len(self.living)]
+        for h in filter(self.is_answerable, pod.held):
+            again = self.allocator.allocate(h.resource, h.ids)
+            assert {g.uuid for g in again.gpus} == self.gpus_of(h.ids)
+
+    # -- what must always be true --------------------------------------------------------------------------------------
+
+    @invariant()
+    def check(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        listed = [i for blocks in self.state.lists.values() for block in blocks for i in ids_of(block)]
+        assert len(set(listed)) == len(listed), "an id is on two lists"
+        assert self.state.in_flight >= 0
+        on: dict[str, set[Mode]] = {}
+        # What an ordinary init container had and no later one reuses is nobody's once it has ended; kubelet's book
+        # does not show it either.
+        used = {i for pod in self.living.values() for h in pod.held if is_app(h) for i in h.ids}
+        for device_id in used | self.in_flight:
+            unit = parse_id(device_id)
+            on.setdefault(unit.gpu_key, set()).add(unit.kind.mode)
+        for block in (b for blocks in self.state.lists.values() for b in blocks if b.healthy):
+            others = on.get(block.gpu.key, set()) - {block.kind.mode}
+            assert not others, f"GPU {block.gpu.key} is offered in {block.kind.mode} and held in {others}"
+            assert block.gpu.uuid not in self.foreign.values(), f"GPU {block.gpu.key} is another plugin's"
+
+    def gpus_of(self, ids: frozenset[str]) -> set[str]:
+        by_key = {g.key: g.uuid for g in GPUS}
+        return {by_key[parse_id(i).gpu_key] for i in ids}
+
+    def check_grant(self, pod: KubeletPod, resource: str, ids: frozenset[str], grant: Grant) -> None:
+        for other in self.living.values():
+            if other is not pod:
+                assert not any(ids & h.ids for h in other.held), f"{other.name} and {pod.name} have the same units"
+        assert grant.resource == resource
+        assert {g.uuid for g in grant.gpus} == self.gpus_of(ids)
+        assert grant.units * len(grant.gpus) == len(ids)
+
+    def check_container(self, pod: KubeletPod, container: str, request: Request) -> None:
+        on = {h.resource: self.gpus_of(h.ids) for h in pod.held if h.owner.container == container}
+        spread = SPREAD.get(request.limits.get(MEM, 0), "1")
+        for resource in (MEM, CORE):
+            assert len(on.get(resource, {0})) == (int(spread) if resource == MEM and MEM in on else 1)
+        if MEM in on and CORE in on:
+            assert on[MEM] == on[CORE], "memory and compute of one container are on different GPUs"
+
+    def check_refusal(
+        self, refusal: Refusal, request: Request, resource: str, size: int, free: set[str], reusable: list[str]
+    ) -> None:
+        """Alone on its resource and new to the node, a share is refused only where no GPU has room."""
+        if refusal.reason not in {Reason.NO_SINGLE_GPU, Reason.NOT_ENOUGH} or len(request.limits) > 1 or reusable:
+            return
+        if resource == MEM and size not in SPREAD:
+            room = max(sum(parse_id(i).gpu_key == g.key for i in free) for g in GPUS)
+            assert room < size, f"refused although a GPU has {room} free: {refusal.message}"
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """After everything ended and time passed, every healthy GPU is offered in full in the mode in force."""
+        if not hasattr(self, "state"):
+            return
+        self.living.clear()
+        self.ended.clear()
+        self.foreign.clear()
+        self.show_pods()
+        for _ in range(3):
+            self.wait(SETTLE_S + 1)
+            self.read_book(True)
+            self.read_book(False)
+        from gpuagent.domain.offer import unkept_promise
+
+        sold = {} if unkept_promise(self.state) else self.policy.resources.sold(self.state.mode)
+        for resource, blocks in self.state.lists.items():
+            kind = sold.get(resource)
+            whole = {
+                g.uuid: (units_of(g, kind, self.policy.unit), g.uuid not in self.state.sick)
+                for g in self.state.gpus.values()
+                if kind and not g.mig
+            }
+            assert {b.gpu.uuid: (b.count, b.healthy) for b in blocks} == whole, "units were lost"
+        assert self.state.in_flight == 0
+        assert self.state.fades == ()
+
+
+NodeLife.TestCase.settings = settings(
+    max_examples=50,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+TestNodeLife = NodeLife.TestCase

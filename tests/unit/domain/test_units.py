@@ -1,0 +1,150 @@
+"""Device ids, the memory unit, the size of a list on the wire."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.domain.mode import Kind, Mode
+from gpuagent.domain.snapshot import ids_of
+from gpuagent.domain.state import Block
+from gpuagent.domain.units import (
+    MAX_LIST_BYTES,
+    MemoryUnit,
+    UnitId,
+    list_bytes,
+    parse_id,
+    smallest_unit_that_fits,
+    units_of,
+)
+from gpuagent.kubelet.feed import _encode
+from tests.unit.domain.builders import gpu, in_force, uuid
+
+KINDS = st.sampled_from(Kind)
+UUIDS = st.uuids().map(lambda u: f"GPU-{u}")
+
+
+def gpus(max_gib: int = 3, max_size: int = 3):
+    one = st.builds(
+        lambda uuid, mib, numa: gpu(0, uuid=uuid, memory_mib=mib, numa_node=numa),
+        UUIDS,
+        st.integers(0, max_gib * 1024),
+        st.none() | st.integers(0, 127),
+    )
+    return st.lists(one, max_size=max_size, unique_by=lambda g: g.key).map(tuple)
+
+
+@given(UUIDS, KINDS, st.integers(0, 9_999_999))
+def test_an_id_says_its_gpu_kind_and_number(uuid, kind, n):
+    unit = UnitId(gpu(0, uuid=uuid).key, kind, n)
+    assert parse_id(str(unit)) == unit
+    assert len(str(unit)) <= 63
+
+
+@given(st.text(max_size=30) | st.from_regex(r"[0-9a-f]{8}-[a-z]{2}-[0-9]{1,8}", fullmatch=True))
+def test_any_text_is_an_id_of_ours_or_none(text):
+    unit = parse_id(text)
+    assert unit is None or (unit.kind in Kind and unit.n >= 0)
+
+
+@given(st.from_regex(r"000000a0-(ms|gt)-\d{1,7}", fullmatch=True))
+def test_two_spellings_are_never_one_unit(text):
+    unit = parse_id(text)
+    assert unit is None or str(unit) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-", "a-ms", "a-ms-", "a-xx-1", "a-ms-1-2", "A0-ms-1", "a-ms--1", "a-ms-1\n", uuid(0), f"{uuid(0)}::2", "0"],
+)
+def test_ids_of_others_are_not_ours(text):
+    assert parse_id(text) is None
+
+
+def test_ids_are_unique_over_all_modes_resources_and_gpus():
+    every = [
+        device_id
+        for g in (gpu(0), gpu(1))
+        for kind in Kind
+        for device_id in ids_of(Block(g, kind, units_of(g, kind, MemoryUnit())))
+    ]
+    assert len(set(every)) == len(every)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib", "shown"),
+    [
+        ("GiB", 1024, "GiB"),
+        ("MiB", 1, "MiB"),
+        ("2GiB", 2048, "2GiB"),
+        ("256MiB", 256, "256MiB"),
+        ("1024MiB", 1024, "GiB"),
+        (" 1GiB ", 1024, "GiB"),
+    ],
+)
+def test_a_memory_unit_is_a_whole_block(text, mib, shown):
+    assert MemoryUnit.parse(text).mib == mib
+    assert str(MemoryUnit.parse(text)) == shown
+
+
+@pytest.mark.parametrize("text", ["", "0GiB", "0MiB", "1.5GiB", "-1GiB", "GB", "gib", "KiB", "1 GiB", "12345678MiB"])
+def test_other_memory_units_are_refused_with_examples(text):
+    with pytest.raises(ValueError, match="such as GiB, 2GiB or 256MiB"):
+        MemoryUnit.parse(text)
+
+
+@given(st.integers(1, 9_999_999))
+def test_a_memory_unit_reads_back_what_it_shows(mib):
+    assert MemoryUnit.parse(str(MemoryUnit(mib))).mib == mib
+
+
+@pytest.mark.parametrize(
+    ("mib", "unit", "kind", "count"),
+    [
+        (81559, 1024, Kind.MEMORY_CGPU, 79),
+        (81559, 256, Kind.MEMORY_MPS, 318),
+        (1023, 1024, Kind.MEMORY_SHARE, 0),
+        (81559, 1024, Kind.CORE_CORE_MEM, 100),
+        (81559, 1024, Kind.WHOLE_TOPOLOGY, 1),
+        (0, 1024, Kind.WHOLE_DEFAULT, 1),
+    ],
+)
+def test_units_of_one_gpu(mib, unit, kind, count):
+    assert units_of(gpu(0, memory_mib=mib), kind, MemoryUnit(unit)) == count
+
+
+@settings(max_examples=60, deadline=None)
+@given(gpus(), KINDS, st.sampled_from([1, 2, 7, 256, 1024]))
+def test_the_size_of_a_list_is_what_protobuf_makes_of_it(found, kind, mib):
+    unit = MemoryUnit(mib)
+    blocks = tuple(Block(g, kind, units_of(g, kind, unit), healthy=False) for g in found)
+    assert list_bytes(found, kind, unit) == _encode(blocks).ByteSize()
+
+
+@settings(max_examples=30, deadline=None)
+@given(gpus(), KINDS)
+def test_a_healthy_list_is_never_larger_than_measured(found, kind):
+    blocks = tuple(Block(g, kind, units_of(g, kind, MemoryUnit(16))) for g in found)
+    message = _encode(blocks)
+    assert isinstance(message, pb.ListAndWatchResponse)
+    assert message.ByteSize() <= list_bytes(found, kind, MemoryUnit(16))
+
+
+@settings(max_examples=100, deadline=None)
+@given(gpus(max_gib=600, max_size=16), st.sampled_from([k for k in Kind if k.is_memory]))
+def test_the_proposed_unit_is_the_smallest_power_of_two_that_fits(found, kind):
+    unit = smallest_unit_that_fits(found, kind)
+    assert unit.mib & (unit.mib - 1) == 0
+    assert list_bytes(found, kind, unit) <= MAX_LIST_BYTES
+    assert unit.mib == 1 or list_bytes(found, kind, MemoryUnit(unit.mib // 2)) > MAX_LIST_BYTES
+
+
+def test_the_largest_boxes_fit_in_gib():
+    big = tuple(gpu(n, gib=288, numa_node=1) for n in range(16))
+    assert list_bytes(big, Kind.MEMORY_CGPU, MemoryUnit()) < 200_000
+
+
+def test_every_id_of_a_snapshot_leads_to_its_gpu():
+    snap = in_force(Mode.CORE_MEM).snap
+    assert len(snap.units) == 2 * (16 + 100)
+    assert all(snap.gpus[u].key == parse_id(device_id).gpu_key for device_id, u in snap.units.items())

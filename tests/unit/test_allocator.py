@@ -1,0 +1,660 @@
+"""Kubelet's questions: preferred ids, Allocate, PreStartContainer."""
+
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from gpuagent.allocator import Allocator
+from gpuagent.domain import events as ev
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.grant import DeviceStrategy, Grant
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Kind, Mode
+from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.isolation import IsolationError
+from tests.unit.domain.builders import (
+    CORE,
+    MEM,
+    WHOLE,
+    Life,
+    box,
+    gpu,
+    holding,
+    in_force,
+    key,
+    owner,
+    pod_json,
+    unit_ids,
+    uuid,
+)
+
+COUNT = GPU_COUNT_LABEL
+SHARE = Kind.MEMORY_SHARE
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
+    monkeypatch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+
+
+class Isolation:
+    name, isolates = "all", frozenset(Isolates)
+
+    def __init__(self) -> None:
+        self.refuses_to_prepare: str | None = None
+        self.refuses_to_verify: str | None = None
+        self.verified: list[Owner | None] = []
+
+    def prepare(self, grant: Grant) -> Grant:
+        if self.refuses_to_prepare:
+            raise IsolationError(self.refuses_to_prepare)
+        return grant
+
+    def verify(self, grant: Grant, owner: Owner | None) -> None:
+        if self.refuses_to_verify:
+            raise IsolationError(self.refuses_to_verify)
+        self.verified.append(owner)
+
+
+class Book:
+    """Kubelet's book; `tells_pods` is whether it answers Get (on by default from 1.34)."""
+
+    def __init__(self) -> None:
+        self.holdings: list[Holding] = []
+        self.tells_pods = True
+        self.readable = True
+        self.gets = self.reads = 0
+
+    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
+        self.gets += 1
+        return [h for h in self.holdings if h.owner.pod == pod] if self.tells_pods else None
+
+    def read(self, timeout_s: float) -> Sequence[Holding] | None:
+        self.reads += 1
+        return list(self.holdings) if self.readable else None
+
+
+class Desk:
+    """A node, an allocator, and a small kubelet in front of it."""
+
+    def __init__(self, node: Life) -> None:
+        self.node = node
+        self.book = Book()
+        self.isolation = Isolation()
+        self.said: list[tuple[PodName | None, str, str]] = []
+        self.posted: list[ev.Event] = []
+        self.allocator = Allocator(
+            clock=lambda: self.node.now,
+            post=self.posted.append,
+            book=self.book,
+            isolation=self.isolation,
+            strategy=DeviceStrategy.DEVICE_NODES,
+            say=lambda pod, reason, text: self.said.append((pod, reason, text)),
+        )
+        self.publish()
+
+    def publish(self) -> None:
+        self.snap = self.node.snap
+        self.allocator.publish(self.snap)
+
+    def pods(self, *pods) -> "Desk":
+        self.node.pods(*pods)
+        self.publish()
+        return self
+
+    def read_book(self) -> "Desk":
+        self.node.holdings(*self.book.holdings)
+        self.publish()
+        return self
+
+    def free(self, resource: str) -> list[str]:
+        held = {i for h in self.book.holdings for i in h.ids}
+        return sorted(self.node.ids(resource) - held)
+
+    def prefer(self, resource: str, size: int, must: Iterable[str] = ()) -> frozenset[str]:
+        available = random.sample(sorted({*self.free(resource), *must}), len({*self.free(resource), *must}))
+        return frozenset(self.allocator.prefer(resource, available, list(must), size))
+
+    def serve(self, who: Owner, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
+        """What kubelet does for one resource of one container: ask, allocate, write it into its book."""
+        ids = frozenset(must) if len(set(must)) == size else self.prefer(resource, size, must)
+        share = self.allocator.allocate(resource, random.sample(sorted(ids), len(ids)))
+        self.book.holdings.append(Holding(who, resource, ids))
+        return share
+
+    def end(self, *pods: str) -> None:
+        self.book.holdings = [h for h in self.book.holdings if h.owner.pod.name not in pods]
+
+    def on(self, who: Owner, resource: str) -> set[str]:
+        ids = {i for h in self.book.holdings if h.owner == who and h.resource == resource for i in h.ids}
+        return {self.snap.units[i] for i in ids}
+
+    def refusal(self, call) -> Refusal:
+        with pytest.raises(Refusal) as caught:
+            call()
+        return caught.value
+
+
+def share_desk(*gpus, **policy) -> Desk:
+    return Desk(in_force(Mode.SHARE, gpus or None, **policy))
+
+
+def pair_desk(*gpus, **policy) -> Desk:
+    return Desk(in_force(Mode.CORE_MEM, gpus or None, **policy))
+
+
+# -- before anything is known ----------------------------------------------------------------------------------
+
+
+def test_an_agent_that_is_starting_refuses_and_says_so():
+    desk = share_desk()
+    fresh = Allocator(
+        clock=lambda: 0.0,
+        post=desk.posted.append,
+        book=desk.book,
+        isolation=desk.isolation,
+        strategy=DeviceStrategy.CDI,
+        say=lambda *_: None,
+    )
+    for call in (
+        lambda: fresh.allocate(MEM, ["x"]),
+        lambda: fresh.prefer(MEM, ["x"], [], 1),
+        lambda: fresh.prestart(MEM, ["x"]),
+    ):
+        assert desk.refusal(call).reason is Reason.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda a: a.prefer(MEM, [], [], 1), Reason.EMPTY_REQUEST),
+        (lambda a: a.prefer(MEM, [f"{key(0)}-ms-0"], [], 0), Reason.EMPTY_REQUEST),
+        (lambda a: a.prefer(MEM, ["nonsense"], [], 1), Reason.UNKNOWN_DEVICE),
+        (lambda a: a.prefer(MEM, [f"{key(0)}-ms-0"], [f"{key(0)}-ms-1"], 1), Reason.UNKNOWN_DEVICE),
+        (lambda a: a.prefer(WHOLE, [f"{key(0)}-gt-0"], [], 1), Reason.NOT_OFFERED),
+        (lambda a: a.allocate(MEM, []), Reason.EMPTY_REQUEST),
+        (lambda a: a.allocate(MEM, ["nonsense"]), Reason.UNKNOWN_DEVICE),
+        (lambda a: a.allocate(MEM, [f"{key(0)}-gt-0"]), Reason.MIXED_RESOURCES),
+        (lambda a: a.allocate(WHOLE, [f"{key(0)}-gt-0"]), Reason.NOT_OFFERED),
+        (lambda a: a.prestart(MEM, []), Reason.EMPTY_REQUEST),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason):
+    desk = share_desk()
+    ledger = desk.allocator._ledger
+    assert desk.refusal(lambda: call(desk.allocator)).reason is reason
+    assert desk.allocator._ledger.handouts == ledger.handouts
+
+
+# -- Allocate --------------------------------------------------------------------------------------------------
+
+
+def test_every_allocate_is_announced_before_and_after_also_when_it_is_refused():
+    desk = share_desk()
+    desk.allocator.allocate(MEM, unit_ids(0, SHARE, 0))
+    desk.refusal(lambda: desk.allocator.allocate(MEM, ["nonsense"]))
+    assert [type(event) for event in desk.posted] == [ev.AllocateBegan, ev.AllocateEnded] * 2
+    assert desk.allocator.wait_idle(0)
+
+
+def test_an_allocate_under_way_is_not_idle():
+    desk = share_desk()
+    idle = []
+    desk.isolation.prepare = lambda grant: (idle.append(desk.allocator.wait_idle(0)), grant)[1]
+    desk.allocator.allocate(MEM, unit_ids(0, SHARE, 0))
+    assert idle == [False]
+
+
+def test_an_allocate_asked_again_in_any_order_gives_the_same_answer():
+    desk = share_desk()
+    ids = sorted(unit_ids(0, SHARE, *range(6)))
+    first = desk.allocator.allocate(MEM, ids)
+    assert all(desk.allocator.allocate(MEM, random.sample(ids, 6)) == first for _ in range(10))
+
+
+def test_an_allocate_asked_again_keeps_the_container_it_was_for():
+    """Else the twin it is mistaken for counts as served, and its own label is not heard."""
+    desk = share_desk(*box(2)).pods(
+        pod_json("a", {MEM: 4}, created="1"), pod_json("b", {MEM: 4}, labels={COUNT: "2"}, created="2")
+    )
+    desk.serve(owner("a"), MEM, 4)
+    desk.allocator.allocate(MEM, desk.book.holdings[0].ids)
+    assert len({desk.snap.units[i] for i in desk.prefer(MEM, 4)}) == 2, "b asks for two GPUs"
+
+
+def test_units_given_before_a_mode_switch_may_be_asked_for_again():
+    desk = share_desk()
+    desk.serve(owner("a"), MEM, 3)
+    ids = desk.book.holdings[0].ids
+    desk.node.label("topology").wait(3)
+    desk.read_book()
+    assert desk.node.ids(MEM) == set()
+    assert desk.allocator.allocate(MEM, ids).kind is SHARE
+    assert desk.allocator.allocate(MEM, sorted(ids)[:2]).units == 2, "an app container reuses its init container's"
+
+
+def test_units_given_before_a_restart_of_the_agent_may_be_asked_for_again_at_once():
+    """Kubelet's book is not read yet: then nothing was offered either, and the ids can only be old ones."""
+    restarted = Desk(Life(Mode.SHARE).inventory(*box()))
+    assert restarted.allocator.allocate(MEM, unit_ids(0, SHARE, 0, 1)).units == 2
+
+
+def test_units_not_on_offer_and_never_given_are_refused():
+    desk = share_desk()
+    desk.node.label("topology").wait(3)
+    desk.publish()
+    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
+    assert refusal.reason is Reason.NOT_OFFERED
+    assert "not offered in mode topology" in refusal.message
+
+
+def test_units_being_fenced_are_still_granted():
+    desk = share_desk()
+    desk.node.label("topology")
+    desk.publish()
+    assert desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)).units == 1
+
+
+def test_a_share_that_spans_gpus_is_refused_unless_a_pod_asked_for_an_even_spread():
+    desk = share_desk()
+    ids = unit_ids(0, SHARE, 0, 1) | unit_ids(1, SHARE, 0, 1)
+    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, ids))
+    assert refusal.reason is Reason.SPANS_GPUS
+    assert "2 on GPU 0, 2 on GPU 1" in refusal.message
+    desk.pods(pod_json("a", {MEM: 4}, labels={COUNT: "2"}))
+    assert desk.allocator.allocate(MEM, ids).units == 2
+    uneven = unit_ids(0, SHARE, 2, 3, 4) | unit_ids(1, SHARE, 2)
+    assert desk.refusal(lambda: desk.allocator.allocate(MEM, uneven)).reason is Reason.SPANS_GPUS
+
+
+def test_whole_gpus_are_granted_together():
+    desk = Desk(in_force(Mode.TOPOLOGY, box(4))).pods(pod_json("a", {WHOLE: 2}))
+    share = desk.serve(owner("a"), WHOLE, 2)
+    assert len(share.gpus) == 2
+
+
+# -- isolation -------------------------------------------------------------------------------------------------
+
+
+def test_a_share_that_cannot_be_isolated_is_refused_and_not_remembered():
+    desk = share_desk()
+    desk.isolation.refuses_to_prepare = "the daemon is dead"
+    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
+    assert (refusal.reason, refusal.message) == (Reason.ISOLATION, f"{MEM}: the daemon is dead")
+    assert desk.allocator._ledger.handouts == ()
+    assert isinstance(desk.posted[-1], ev.AllocateEnded)
+
+
+def test_a_container_waits_while_its_isolation_is_not_ready():
+    desk = share_desk().pods(pod_json("a", {MEM: 1}))
+    desk.serve(owner("a"), MEM, 1)
+    desk.isolation.refuses_to_verify = "not yet"
+    ids = desk.book.holdings[0].ids
+    assert desk.refusal(lambda: desk.allocator.prestart(MEM, ids)).reason is Reason.ISOLATION
+    desk.isolation.refuses_to_verify = None
+    assert desk.allocator.prestart(MEM, ids) == owner("a")
+    assert desk.isolation.verified == [owner("a")]
+
+
+# -- preferred ids ---------------------------------------------------------------------------------------------
+
+
+def test_placement_is_the_nodes():
+    desk = share_desk(gpu(0, 8), gpu(1, 16))
+    assert desk.prefer(MEM, 4) == unit_ids(0, SHARE, 0, 1, 2, 3)
+    desk.node.label("share", "spread")
+    desk.publish()
+    assert desk.prefer(MEM, 4) == unit_ids(1, SHARE, 0, 1, 2, 3)
+
+
+def test_a_refusal_is_said_to_the_pod_it_is_for():
+    desk = share_desk().pods(pod_json("big", {MEM: 20}))
+    refusal = desk.refusal(lambda: desk.prefer(MEM, 20))
+    assert refusal.reason is Reason.NO_SINGLE_GPU
+    assert "ml/big[main] asks for 20 GiB" in refusal.message
+    assert desk.said == [(PodName("ml", "big"), "GpuRefused", refusal.message)]
+
+
+def test_a_label_that_cannot_be_honoured_is_said_to_the_pod_too():
+    desk = share_desk().pods(pod_json("a", {MEM: 3}, labels={COUNT: "2"}))
+    refusal = desk.refusal(lambda: desk.prefer(MEM, 3))
+    assert refusal.reason is Reason.GPU_COUNT
+    assert desk.said == [(PodName("ml", "a"), "GpuRefused", refusal.message)]
+
+
+def test_the_next_pod_is_not_refused_for_the_label_of_a_pod_refused_just_before():
+    """Kubelet asks once for each pod; our watch hears of the failed one later."""
+    desk = share_desk().pods(
+        pod_json("bad", {MEM: 3}, labels={COUNT: "2"}, created="1"), pod_json("good", {MEM: 3}, created="2")
+    )
+    desk.refusal(lambda: desk.prefer(MEM, 3))
+    assert len(desk.prefer(MEM, 3)) == 3
+
+
+def test_a_spread_over_gpus_is_chosen_granted_and_even():
+    desk = share_desk(*box(3)).pods(pod_json("a", {MEM: 6}, labels={COUNT: "3"}))
+    share = desk.serve(owner("a"), MEM, 6)
+    assert (share.units, len(share.gpus)) == (2, 3)
+
+
+def test_a_leading_zero_in_the_label_means_the_same_to_both_calls():
+    desk = share_desk().pods(pod_json("a", {MEM: 6}, labels={COUNT: "02"}))
+    assert desk.serve(owner("a"), MEM, 6).units == 3
+
+
+@pytest.mark.parametrize(
+    ("label", "size", "reason"),
+    [("0", 4, Reason.GPU_COUNT), ("3", 4, Reason.GPU_COUNT), ("x", 4, Reason.GPU_COUNT), ("4", 4, Reason.NO_SINGLE_GPU)],
+)
+def test_a_spread_that_cannot_be_is_refused(label, size, reason):
+    desk = share_desk().pods(pod_json("a", {MEM: size}, labels={COUNT: label}))
+    assert desk.refusal(lambda: desk.prefer(MEM, size)).reason is reason
+
+
+def test_a_spread_in_core_mem_is_refused():
+    for resource, size in ((MEM, 4), (CORE, 30)):
+        desk = pair_desk().pods(pod_json("a", {MEM: 4, CORE: 30}, labels={COUNT: "2"}))
+        assert desk.refusal(lambda desk=desk, r=resource, n=size: desk.prefer(r, n)).reason is Reason.GPU_COUNT
+
+
+def test_units_handed_out_a_moment_ago_are_avoided():
+    desk = share_desk(*box(1))
+    given = desk.prefer(MEM, 4)
+    desk.allocator.allocate(MEM, given)  # kubelet loses them from its books
+    assert not given & desk.prefer(MEM, 4)
+    desk.node.now += 200
+    assert desk.prefer(MEM, 4) == given
+
+
+def test_units_that_kubelets_book_gives_to_a_living_pod_are_refused_when_no_others_are_left():
+    desk = share_desk(*box(1)).pods(pod_json("a", {MEM: 12}, created="1"), pod_json("b", {MEM: 8}, created="2"))
+    desk.serve(owner("a"), MEM, 12)
+    everything = sorted(desk.node.ids(MEM))
+    refusal = desk.refusal(lambda: desk.allocator.prefer(MEM, everything, [], 8))
+    assert refusal.reason is Reason.STILL_HELD
+    assert "ml/a" in refusal.message
+    chosen = desk.allocator.prefer(MEM, everything, [], 4)
+    assert not set(chosen) & desk.book.holdings[0].ids
+
+
+def test_units_in_doubt_are_given_where_kubelet_does_not_say_or_their_pod_has_gone():
+    for settle in ("silent", "freed", "gone"):
+        desk = share_desk(*box(1)).pods(pod_json("a", {MEM: 16}, created="1"), pod_json("b", {MEM: 8}, created="2"))
+        desk.serve(owner("a"), MEM, 16)
+        if settle == "silent":
+            desk.book.tells_pods = False
+        elif settle == "freed":
+            desk.end("a")
+        else:
+            desk.pods(pod_json("b", {MEM: 8}))
+        assert len(desk.allocator.prefer(MEM, sorted(desk.node.ids(MEM)), [], 8)) == 8
+
+
+def test_no_gpu_takes_more_pods_than_allowed():
+    desk = share_desk(gpu(0, 16), gpu(1, 80), max_pods_per_gpu=2)
+    desk.pods(*(pod_json(name, {MEM: 1}, created=name) for name in "abcde"))
+    for name in "abcd":
+        desk.serve(owner(name), MEM, 1)
+    assert [desk.on(owner(name), MEM) for name in "abcd"] == [{uuid(0)}] * 2 + [{uuid(1)}] * 2
+    refusal = desk.refusal(lambda: desk.prefer(MEM, 1))
+    assert refusal.reason is Reason.TOO_MANY_PODS
+    desk.end("a")
+    assert desk.prefer(MEM, 1) < unit_ids(0, SHARE, *range(16))
+
+
+def test_a_pod_on_a_gpu_may_put_its_other_containers_there():
+    desk = share_desk(gpu(0, 16), gpu(1, 80), max_pods_per_gpu=1).pods(pod_json("a", {MEM: 1}, {MEM: 2}))
+    desk.serve(owner("a"), MEM, 1)
+    desk.serve(owner("a", "main-1"), MEM, 2)
+    assert desk.on(owner("a", "main-1"), MEM) == {uuid(0)}
+
+
+def test_pods_that_ended_a_moment_ago_do_not_fill_a_gpu_in_core_mem():
+    desk = pair_desk(*box(1), max_pods_per_gpu=2)
+    desk.pods(*(pod_json(name, {MEM: 1, CORE: 1}, created=name) for name in "abc"))
+    for name in "ab":
+        desk.serve(owner(name), MEM, 1)
+        desk.serve(owner(name), CORE, 1)
+    desk.end("a", "b")
+    desk.pods(pod_json("c", {MEM: 1, CORE: 1})).read_book()
+    desk.node.now += 5
+    assert len(desk.prefer(MEM, 1)) == 1
+
+
+# -- init containers -------------------------------------------------------------------------------------------
+
+
+def test_an_init_containers_units_are_reused_and_the_rest_comes_from_its_gpu():
+    desk = share_desk(gpu(0, 8), gpu(1, 16), gpu(2, 16)).pods(pod_json("a", {MEM: 12}, init=({MEM: 4},)))
+    desk.serve(owner("a", "init-0"), MEM, 4)
+    assert desk.on(owner("a", "init-0"), MEM) == {uuid(1)}, "GPU 0 has no room for what comes after"
+    reused = sorted(desk.book.holdings[0].ids)
+    share = desk.serve(owner("a"), MEM, 12, must=reused)
+    assert share.units == 12
+    assert desk.on(owner("a"), MEM) == {uuid(1)}
+    assert set(reused) <= desk.book.holdings[1].ids
+
+
+def test_an_app_container_smaller_than_its_init_container_gets_part_of_its_units():
+    desk = share_desk().pods(pod_json("a", {MEM: 2}, init=({MEM: 4},)))
+    desk.serve(owner("a", "init-0"), MEM, 4)
+    reused = sorted(desk.book.holdings[0].ids)[1:3]
+    assert desk.serve(owner("a"), MEM, 2, must=reused).units == 2
+
+
+def test_units_reused_unevenly_never_grant_more_than_was_paid_for_on_a_gpu():
+    """Kubelet picks what an app container reuses of a spread init container at random."""
+    desk = share_desk().pods(pod_json("a", {MEM: 4}, init=({MEM: 8},), labels={COUNT: "2"}))
+    desk.serve(owner("a", "init-0"), MEM, 8)
+    ids = unit_ids(0, SHARE, 0, 1, 2) | unit_ids(1, SHARE, 0)
+    assert ids <= desk.book.holdings[0].ids
+    try:
+        share = desk.allocator.allocate(MEM, ids)
+    except Refusal as refusal:
+        assert refusal.reason is Reason.SPANS_GPUS
+    else:
+        assert share.units <= 1, "one unit on GPU 1"
+
+
+def test_a_sidecar_and_an_app_container_get_units_of_their_own():
+    desk = share_desk().pods(pod_json("a", {MEM: 2}, sidecar=({MEM: 2},)))
+    desk.serve(owner("a", "side-0"), MEM, 2)
+    desk.serve(owner("a"), MEM, 2)
+    assert not desk.book.holdings[0].ids & desk.book.holdings[1].ids
+
+
+def test_an_init_container_in_core_mem_keeps_the_pair_together():
+    for order in ((MEM, CORE), (CORE, MEM)):
+        desk = pair_desk(gpu(0, 8), gpu(1, 16)).pods(pod_json("a", {MEM: 10, CORE: 40}, init=({MEM: 2, CORE: 10},)))
+        for resource in order:
+            desk.serve(owner("a", "init-0"), resource, {MEM: 2, CORE: 10}[resource])
+        reused = {h.resource: sorted(h.ids) for h in desk.book.holdings}
+        for resource in reversed(order):
+            desk.serve(owner("a"), resource, {MEM: 10, CORE: 40}[resource], must=reused[resource])
+        assert desk.on(owner("a"), MEM) == desk.on(owner("a"), CORE) == {uuid(1)}
+
+
+# -- pairs -----------------------------------------------------------------------------------------------------
+
+
+def churn(desk: Desk, seed: int, count: int, sizes: Sequence[tuple[int, int]]) -> int:
+    """Admit `count` containers one after the other, resources in random order; pods end in between."""
+    dice = random.Random(seed)
+    alive: dict[str, dict[str, int]] = {}
+    served = 0
+    for n in range(count):
+        name = f"p{n:03}"
+        limits = {resource: size for resource, size in zip((MEM, CORE), dice.choice(sizes), strict=True) if size}
+        alive[name] = limits
+        desk.pods(*(pod_json(other, asked, created=other) for other, asked in alive.items()))
+        room = [{r: sum(desk.snap.units[i] == uuid(g) for i in desk.free(r)) for r in limits} for g in range(4)]
+        try:
+            for resource in dice.sample(list(limits), len(limits)):
+                desk.serve(owner(name), resource, limits[resource])
+        except Refusal as refusal:
+            assert refusal.reason in {Reason.NOT_ENOUGH, Reason.NO_SINGLE_GPU}, refusal.message
+            assert not any(all(free[r] >= limits[r] for r in limits) for free in room), f"{name}: {refusal.message}"
+            desk.end(name)
+            del alive[name]
+        else:
+            served += 1
+            on = [desk.on(owner(name), resource) for resource in limits]
+            assert all(len(gpus) == 1 for gpus in on)
+            assert on[0] == on[-1], f"{name} is torn apart"
+        while len(alive) > 6 or (alive and dice.random() < 0.2):
+            gone = dice.choice(list(alive))
+            desk.end(gone)
+            del alive[gone]
+        if dice.random() < 0.3:
+            desk.read_book()
+        desk.node.now += dice.choice((0.01, 0.5, 20))
+    return served
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("placement", ["binpack", "spread"])
+def test_memory_and_compute_of_200_containers_are_always_on_one_gpu(seed, placement):
+    desk = pair_desk(*box(4))
+    desk.node.label("core_mem", placement)
+    assert churn(desk, seed, 200, [(1, 10), (4, 30), (4, 50), (8, 30), (16, 100)]) > 130
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_containers_that_ask_for_only_one_of_the_two_do_not_tear_pairs_apart(seed):
+    assert churn(pair_desk(*box(4)), seed, 200, [(4, 30), (4, 0), (0, 30), (8, 30), (8, 0)]) > 130
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pairs_stay_together_where_kubelet_does_not_tell_what_a_pod_holds(seed):
+    """Before 1.34: only the order of kubelet's calls tells."""
+    desk = pair_desk(*box(4))
+    desk.book.tells_pods = False
+    assert churn(desk, seed, 200, [(4, 30), (4, 0), (0, 30), (8, 30), (8, 0)]) > 130
+
+
+def test_pairs_stay_together_without_an_api_server():
+    desk = pair_desk(*box(4))
+    for n in range(12):
+        order = (MEM, CORE) if n % 2 else (CORE, MEM)
+        for resource in order:
+            desk.serve(owner(f"p{n}"), resource, {MEM: 4, CORE: 25}[resource])
+        assert desk.on(owner(f"p{n}"), MEM) == desk.on(owner(f"p{n}"), CORE)
+
+
+def test_a_pair_whose_pod_our_watch_does_not_show_yet_stays_together():
+    desk = pair_desk(gpu(0, 8), gpu(1, 16)).pods(pod_json("other", {MEM: 7, CORE: 70}))
+    desk.serve(owner("late"), MEM, 12)
+    assert desk.on(owner("late"), MEM) == {uuid(1)}
+    desk.serve(owner("late"), CORE, 30)
+    assert desk.on(owner("late"), CORE) == {uuid(1)}
+
+
+def test_kubelets_book_settles_whether_two_calls_are_one_container():
+    desk = pair_desk(gpu(0, 16), gpu(1, 16)).pods(
+        pod_json("alone", {MEM: 4}, created="1"), pod_json("both", {MEM: 4, CORE: 30}, created="2")
+    )
+    desk.serve(owner("alone"), MEM, 4)
+    # Compute of `both`; by size alone it could be the second half of what `alone` got.
+    desk.book.gets = 0
+    desk.serve(owner("both"), CORE, 30)
+    assert desk.book.gets > 0
+    desk.serve(owner("both"), MEM, 4)
+    assert desk.on(owner("both"), MEM) == desk.on(owner("both"), CORE)
+
+
+def test_unambiguous_calls_ask_kubelets_book_nothing():
+    desk = pair_desk().pods(pod_json("a", {MEM: 4, CORE: 30}))
+    desk.serve(owner("a"), MEM, 4)
+    desk.serve(owner("a"), CORE, 30)
+    assert (desk.book.gets, desk.book.reads) == (0, 0)
+
+
+def test_the_first_half_of_a_pair_goes_where_the_second_finds_room():
+    desk = pair_desk(gpu(0, 8), gpu(1, 16)).pods(
+        pod_json("greedy", {MEM: 1, CORE: 90}, created="1"), pod_json("next", {MEM: 4, CORE: 30}, created="2")
+    )
+    desk.serve(owner("greedy"), MEM, 1)
+    desk.serve(owner("greedy"), CORE, 90)
+    assert desk.on(owner("greedy"), CORE) == {uuid(0)}
+    desk.serve(owner("next"), MEM, 4)
+    assert desk.on(owner("next"), MEM) == {uuid(1)}
+
+
+def test_the_second_half_on_another_gpu_is_refused():
+    desk = pair_desk().pods(pod_json("a", {MEM: 4, CORE: 30}))
+    desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))
+    refusal = desk.refusal(lambda: desk.allocator.allocate(CORE, unit_ids(1, Kind.CORE_CORE_MEM, *range(30))))
+    assert refusal.reason is Reason.PAIR_APART
+    assert "kubelet picked GPU 1" in refusal.message
+    assert "is on GPU 0" in refusal.message
+
+
+def test_after_a_refused_second_half_the_next_container_starts_afresh():
+    desk = pair_desk(gpu(0, 16), gpu(1, 16)).pods(
+        pod_json("a", {MEM: 4, CORE: 120}, created="1"), pod_json("b", {MEM: 4, CORE: 30}, created="2")
+    )
+    desk.serve(owner("a"), MEM, 4)
+    desk.refusal(lambda: desk.prefer(CORE, 120))
+    assert desk.allocator._ledger.open is None
+
+
+# -- PreStartContainer -----------------------------------------------------------------------------------------
+
+
+def test_a_container_is_identified_from_the_book_as_last_read():
+    desk = share_desk().pods(pod_json("a", {MEM: 1}))
+    desk.serve(owner("a"), MEM, 1)
+    desk.node.now += 1
+    desk.read_book()
+    assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("a")
+    assert desk.book.reads == 0
+
+
+def test_a_book_read_before_the_handout_does_not_identify():
+    """The ids were another's then."""
+    desk = share_desk(*box(1)).pods(pod_json("old", {MEM: 16}, created="1"), pod_json("new", {MEM: 16}, created="2"))
+    desk.serve(owner("old"), MEM, 16)
+    desk.node.now += 1
+    desk.read_book()
+    desk.end("old")
+    desk.node.now += 1
+    desk.pods(pod_json("new", {MEM: 16}))
+    desk.serve(owner("new"), MEM, 16)
+    assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("new")
+    assert desk.book.reads == 1
+
+
+def test_an_init_container_whose_units_are_reused_is_identified_by_its_pod():
+    desk = share_desk().pods(pod_json("a", {MEM: 4}, init=({MEM: 2},)))
+    ids = desk.prefer(MEM, 2)
+    desk.allocator.allocate(MEM, ids)  # kubelet's book lists no ordinary init containers
+    desk.serve(owner("a"), MEM, 4, must=ids)
+    assert desk.allocator.prestart(MEM, ids) == Owner(PodName("ml", "a"), "")
+
+
+def test_a_container_that_kubelet_cannot_name_starts_all_the_same():
+    desk = share_desk()
+    desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1))
+    assert desk.allocator.prestart(MEM, unit_ids(0, SHARE, 1)) is None
+    desk.book.readable = False
+    assert desk.allocator.prestart(MEM, unit_ids(0, SHARE, 1)) is None
+    assert desk.isolation.verified == [None, None]
+
+
+def test_identity_corrects_a_wrong_guess():
+    desk = share_desk().pods(pod_json("a", {MEM: 2}, created="1"), pod_json("b", {MEM: 2}, created="2"))
+    ids = desk.prefer(MEM, 2)
+    desk.allocator.allocate(MEM, ids)
+    assert desk.allocator._ledger.handouts[0].owner == owner("a")
+    desk.book.holdings.append(holding("b", ids))
+    assert desk.allocator.prestart(MEM, ids) == owner("b")
+    assert desk.allocator._ledger.handouts[0].owner == owner("b")
+
+
+def test_a_container_of_an_old_mode_may_start_again():
+    desk = share_desk().pods(pod_json("a", {MEM: 1}))
+    desk.serve(owner("a"), MEM, 1)
+    desk.node.label("topology").wait(3)
+    desk.read_book()
+    assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("a")

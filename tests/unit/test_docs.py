@@ -1,0 +1,236 @@
+"""The documents are true: names, defaults, links and targets in them are those of the code."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gpuagent import config
+from gpuagent.config import Settings
+from gpuagent.domain.errors import Reason
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.grant import DeviceStrategy, grant
+from gpuagent.domain.mode import PROMISES, Kind, Mode, Resources
+from gpuagent.domain.snapshot import snapshot
+from gpuagent.domain.state import Policy, State
+from gpuagent.domain.step import APPLICATION_XIDS
+from gpuagent.metrics import Metrics
+from gpuagent.nvml import boxes
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXCLUSIVE = "example.com/gpu"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# -- reading Markdown ------------------------------------------------------------------------------------------
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(text: str) -> list[str]:
+    return [
+        line.lstrip("#").strip().replace("`", "") for line in without_code(text).splitlines() if line.startswith("#")
+    ]
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them: lower case, punctuation gone, blanks become hyphens."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings(text)}
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, to the next one of the same level or above."""
+    level = next(len(line) - len(line.lstrip("#")) for line in text.splitlines() if line.lstrip("#").strip() == heading)
+    _, _, rest = text.partition(f"{'#' * level} {heading}\n")
+    return re.split(rf"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def table(text: str, first_column: str) -> list[list[str]]:
+    """Cells of the rows of the table whose first heading is `first_column`."""
+    lines = iter(text.splitlines())
+    next(line for line in lines if line.startswith(f"| {first_column} |"))
+    next(lines)
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def links(page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def strings_given_to(path: str, function: str, argument: int = 0) -> set[str]:
+    """Constant strings at one place of every call of `function` in a source file."""
+    found = set()
+    for call in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and len(call.args) > argument:
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            value = call.args[argument]
+            if name == function and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found.add(value.value)
+    return found
+
+
+# -- settings --------------------------------------------------------------------------------------------------
+
+
+def shown_default(value: object) -> str:
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{':'.join(map(str, value)) if isinstance(value, tuple) else value}`"
+
+
+def test_the_settings_table_is_that_of_the_code():
+    wanted = {}
+    for setting in fields(Settings):
+        env = " or ".join(f"`{name}`" for name in (config._env(setting.name), setting.metadata["env"]) if name)
+        wanted[f"`--{config._key(setting.name)}`"] = [env, shown_default(setting.default)]
+    rows = table(section(README, "Settings"), "flag")
+    assert {row[0]: row[1:3] for row in rows} == wanted
+    assert [row[0] for row in rows if len(row[3]) < 10] == []
+
+
+# -- modes and what containers get --------------------------------------------------------------------------------
+
+
+def test_the_table_of_modes_is_that_of_the_code():
+    rows = {quoted(row[0])[0]: row for row in table(section(README, "Modes"), "label value")}
+    assert rows.keys() == {str(mode) for mode in Mode}
+    for mode in Mode:
+        sold = [name for name in Resources(EXCLUSIVE).sold(mode) if name != EXCLUSIVE]
+        said = [name for name in quoted(rows[mode][1]) if "/" in name]
+        assert said == sold, mode
+        promised = ", ".join(sorted(PROMISES[mode]))
+        assert rows[mode][2] == promised if promised else rows[mode][2].startswith("none"), mode
+        assert ("stays at 0" in rows[mode][3]) == bool(promised), mode
+
+
+def test_the_environment_of_a_container_is_told():
+    gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
+    snap = snapshot(State(policy=Policy(), mode=Mode.SHARE, gpus={gpu.uuid: gpu}))
+    share = grant("aliyun.com/gpu-mem", Kind.MEMORY_SHARE, {gpu.uuid: 1}, snap, DeviceStrategy.DEVICE_NODES)
+    rows = table(section(README, "What a container receives"), "variable")
+    assert {quoted(row[0])[0] for row in rows} == set(share.env)
+
+
+# -- problems, refusals, events, metrics, boxes -----------------------------------------------------------------------
+
+
+def test_every_condition_reason_has_its_heading():
+    reasons = strings_given_to("gpuagent/domain/report.py", "Problem")
+    assert len(reasons) > 10
+    assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
+
+
+def test_every_refusal_has_its_heading():
+    assert set(headings(section(OPERATIONS, "Refusals"))) == {reason.value for reason in Reason}
+
+
+def test_every_event_is_told():
+    reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
+    refused = strings_given_to("gpuagent/allocator.py", "_say", 1)
+    assert reasons
+    assert refused
+    told = section(OPERATIONS, "Events")
+    assert {quoted(row[0])[0] for row in table(told, "reason")} == reasons
+    assert refused <= set(quoted(told))
+    assert refused <= set(quoted(section(README, "What the node shows")))
+
+
+def test_the_xids_that_cost_no_gpu_are_told():
+    sentence = re.search(r"XIDs ([^.]*) are an application's own fault", section(OPERATIONS, "GpuUnhealthy"))
+    assert sentence
+    assert {int(number) for number in re.findall(r"\d+", sentence[1])} == APPLICATION_XIDS
+
+
+def test_every_metric_is_told():
+    metrics = Metrics()
+    metrics.show(lambda: State(policy=Policy()), dict, lambda: True)
+    page = metrics.page().decode()
+    names = {name for name in re.findall(r"^# TYPE (\S+)", page, re.MULTILINE) if not name.endswith("_created")}
+    assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "metric")} == names
+
+
+def test_every_page_is_told():
+    source = (ROOT / "gpuagent/app.py").read_text(encoding="utf-8")
+    pages = set(re.findall(r'"(/[a-z]+)":', source))
+    assert pages
+    assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "page")} == pages
+
+
+def test_every_box_is_told():
+    rows = table(section(OPERATIONS, "Simulated boxes"), "box")
+    assert {quoted(row[0])[0] for row in rows} == set(boxes.names())
+
+
+# -- links, targets, words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page):
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs/img").glob("*.svg")), ids=lambda path: path.name)
+def test_every_picture_is_shown_and_described(picture):
+    shown = [link for page in PAGES for link in links(page) if (page.parent / link).resolve() == picture]
+    assert shown
+    assert {"<title", "<desc", 'role="img"'} <= set(re.findall(r'<title|<desc|role="img"', picture.read_text()))
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_make_target_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`(?:[A-Z]+=\S+ )?make ([a-z0-9-]+)", text) + re.findall(
+        r"^make ([a-z0-9-]+)", text, re.MULTILINE
+    )
+    assert set(named) <= targets()
+
+
+def test_every_make_target_is_told():
+    rows = table((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "target")
+    assert {quoted(row[0])[0].removeprefix("make ") for row in rows} == targets()
+
+
+def test_every_record_of_a_decision_is_in_the_index():
+    folder = ROOT / "docs/adr"
+    assert {path.name for path in folder.glob("0*.md")} == set(links(folder / "README.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:gpuagent|standin|demo|bench|tests|examples|docs|proto)/[A-Za-z0-9_/.-]*)`", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
