@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import reacting, resting, result, rpc, starting
 from bench.node import BenchError, compile_everything
@@ -22,7 +23,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     parts = options.only or PARTS
     results = result.Results()
-    facts = {"time": result.now(), "commit": result.commit(), "machine": result.machine(), "load_before": result.load()}
+    facts: dict[str, Any] = {
+        "time": result.now(),
+        "commit": result.commit(),
+        "machine": result.machine(),
+        "load_before": result.load(),
+    }
     began = time.monotonic()
     compile_everything()
     try:
@@ -31,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         if "calls" in parts:
             _calls(results, quick=options.quick)
         if "react" in parts:
-            reacting.labels(results, 3 if options.quick else 20, _say)
-            reacting.faults(results, 1 if options.quick else 2, _say)
+            reacting.labels(results, 2 if options.quick else 20, _say)
+            reacting.faults(results, 1 if options.quick else 2, 3 if options.quick else 8, _say)
         if "rest" in parts:
             resting.measure(results, 5 if options.quick else 60, _say)
     except BenchError as err:
@@ -50,11 +56,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _calls(results: result.Results, *, quick: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="gb-") as folder:
-        calls = rpc.Rpc(results, 120 if quick else 2000, Path(folder), _say)
+        calls = rpc.Rpc(results, 100 if quick else 2000, Path(folder), _say)
         try:
             for size in (rpc.SMALL, rpc.big_box(Path(folder))):
                 for mode in ("share", "core_mem"):
-                    calls.empty_node(size, mode)
+                    if not quick or mode == "share" or size.barred:
+                        calls.empty_node(size, mode)
             calls.full_node(rpc.SMALL, 5 if quick else 40)
         finally:
             calls.close()

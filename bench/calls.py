@@ -33,11 +33,10 @@ class Server:
         grpc.channel_ready_future(self._channel).result(timeout=10)
 
     def method(self, name: str, service: str = SERVICE) -> Call:
-        call = self._channel.unary_unary(f"/{service}/{name}")
+        call: Callable[..., bytes] = self._channel.unary_unary(f"/{service}/{name}")
 
         def made(request: bytes) -> bytes:
-            answer: bytes = call(request, timeout=10)
-            return answer
+            return call(request, timeout=10)
 
         return made
 
@@ -50,7 +49,7 @@ class Echo:
 
     def __init__(self, path: Path, how: str) -> None:
         command = [sys.executable, "-m", "bench.echo", str(path), how]
-        self._process = subprocess.Popen(command, cwd=ROOT)
+        self._process = subprocess.Popen(command, cwd=ROOT)  # noqa: S603 (ourselves)
         pause, end = threading.Event(), time.monotonic() + 10
         while not path.exists():
             if time.monotonic() > end or self._process.poll() is not None:

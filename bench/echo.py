@@ -7,7 +7,6 @@ does to requests and answers what any protobuf service has to do: it decodes the
 
 import argparse
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,14 +42,14 @@ def serve(path: str, *, parsed: bool) -> grpc.Server:
     """Start the server at `path`."""
     answers: dict[str, Any] = {}
 
-    def take(request: bytes, _: grpc.ServicerContext) -> bytes:
+    def take(request: bytes, context: grpc.ServicerContext) -> bytes:  # noqa: ARG001 (gRPC gives it)
         method, _, answer = request.partition(b"\n")
         name = method.decode()
         answers[name] = TYPES[name][1].FromString(answer) if parsed else answer
         return b""
 
     def answer(name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
-        return lambda request, context: answers[name]
+        return lambda *_: answers[name]
 
     def handler(name: str) -> Any:  # noqa: ANN401 (grpc's own type has no name)
         request, response = TYPES[name]
@@ -73,4 +72,4 @@ def serve(path: str, *, parsed: bool) -> grpc.Server:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -88,7 +88,7 @@ class Node:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("GPUAGENT_", "KUBERNETES_"))}
         with self.log.open("ab") as log:
             self.started = time.monotonic()
-            self.agent = subprocess.Popen(self._command, stderr=log, cwd=ROOT, env=env)
+            self.agent = subprocess.Popen(self._command, stderr=log, cwd=ROOT, env=env)  # noqa: S603 (ourselves)
 
     def stop_agent(self) -> None:
         if self.agent is not None:

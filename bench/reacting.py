@@ -37,19 +37,19 @@ def labels(results: Results, switches: int, say: Say) -> None:
     results.reaction("node label to first new list", "label", times, BAR_MS)
 
 
-def faults(results: Results, agents: int, say: Say) -> None:
+def faults(results: Results, agents: int, gpus: int, say: Say) -> None:
     """An XID on one GPU after the other, then two in quick succession."""
-    say(f"XIDs: {agents} x {GPUS} GPUs")
+    say(f"XIDs: {agents} x {gpus} GPUs")
     alone: list[float] = []
     close: list[float] = []
     for _ in range(agents):
         with Node(BOX, "share") as node:
             _up(node)
-            for gpu in range(GPUS - 1):
+            for gpu in range(gpus - 1):
                 _rest(node)
                 alone.append(_break(node, gpu))
             time.sleep(CLOSE_S)
-            close.append(_break(node, GPUS - 1))
+            close.append(_break(node, gpus - 1))
     results.reaction("XID to Unhealthy", "xid", alone, BAR_MS)
     results.reaction(f"XID {CLOSE_S * 1000:.0f} ms after another", "xid after another", close)
 

@@ -10,7 +10,7 @@ from gpuagent.domain.mode import GPU_MEM
 
 BOX, DEVICES = "dgx-a100", 640
 RSS_MIB, CPU_PERCENT = 70.0, 0.2
-SETTLE_S = 5.0
+SETTLE_S = 3.0
 
 
 def measure(results: Results, seconds: float, say: Say) -> None:
@@ -36,7 +36,12 @@ def measure(results: Results, seconds: float, say: Say) -> None:
     results.row(f"resident memory: {on}", text, f"< {RSS_MIB:.0f} MiB", rss < RSS_MIB)
     text = f"{percent:.2f} % over {seconds:.0f} s, {status['Threads']:.0f} threads"
     results.row("idle processor time, of one core", text, f"< {CPU_PERCENT} %", percent < CPU_PERCENT)
-    for name, value in {"rss MiB": rss, "dirty MiB": dirty, "idle CPU %": percent, "threads": status["Threads"]}.items():
+    for name, value in {
+        "rss MiB": rss,
+        "dirty MiB": dirty,
+        "idle CPU %": percent,
+        "threads": status["Threads"],
+    }.items():
         results.keep(f"rest: {name}", [value])
 
 

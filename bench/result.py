@@ -1,6 +1,6 @@
 """What a measurement says: samples, rows of the table, and the machine they were taken on."""
 
-import datetime
+import datetime as dt
 import importlib.metadata
 import json
 import os
@@ -98,7 +98,14 @@ def commit() -> str:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=10)
+        done = subprocess.run(  # noqa: S603
+            ["git", *arguments],  # noqa: S607 (whichever git the developer has)
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
@@ -112,7 +119,7 @@ def write(results: Results, path: Path, facts: dict[str, Any]) -> None:
 
 
 def now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 Say = Callable[[str], None]

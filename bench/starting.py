@@ -53,7 +53,7 @@ def _once(node: Node, times: dict[str, list[float]], *, offers: bool) -> None:
     moments = {
         "first Register": min(asked),
         "last Register": max(asked),
-        "registered": max(max(of[0].time for of in lists), max(asked)),
+        "registered": max(*(of[0].time for of in lists), *asked),
         **({"devices": offered[0]} if offered else {}),
     }
     for name, moment in moments.items():

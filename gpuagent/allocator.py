@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from gpuagent.domain import events as ev
 from gpuagent.domain.admission import Admission, Candidate, beginning
 from gpuagent.domain.checks import apart, check_offered, free_by_gpu
 from gpuagent.domain.choose import choose_share, choose_whole
@@ -48,18 +47,16 @@ Say = Callable[[PodName | None, str, str], None]
 class Allocator:
     """One for all resources: the two resources of a container have to end on one GPU."""
 
-    def __init__(  # noqa: PLR0913 (collaborators)
+    def __init__(
         self,
         *,
         clock: Callable[[], float],
-        post: Callable[[ev.Event], None],
         book: Book,
         isolation: Isolation,
         strategy: DeviceStrategy,
         say: Say,
     ) -> None:
         self._clock = clock
-        self._post = post
         self._book = book
         self._isolation = isolation
         self._strategy = strategy
@@ -71,6 +68,7 @@ class Allocator:
         self._lock = threading.Lock()
         self._published = threading.Condition()
         self._in_flight = 0
+        self._last_end = float("-inf")
         self._idle = threading.Condition()
 
     def publish(self, snapshot: Snapshot) -> None:
@@ -78,6 +76,11 @@ class Allocator:
         with self._published:
             self._snapshot = snapshot
             self._published.notify_all()
+
+    def under_way(self) -> tuple[int, float]:
+        """How many Allocate calls are under way, and when the last one ended."""
+        with self._idle:
+            return self._in_flight, self._last_end
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no Allocate is under way: kubelet may lose one's devices if it is asked for a list then."""
@@ -96,8 +99,8 @@ class Allocator:
         """
         if size < 1 or not available:
             raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {size} of {len(available)} devices is no request")
-        offered = set(available)
-        if not set(must_include) <= offered:
+        offered, must_include = set(available), frozenset(must_include)
+        if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         claims = self._seeing_the_asker(resource, size, offered)
         free = free_by_gpu(resource, available, claims.snapshot)
@@ -113,7 +116,7 @@ class Allocator:
         def is_seen() -> bool:
             return bool(self._admission.candidates(resource, size, look()))
 
-        if self._current().pods_known and not is_seen():
+        if self._current().pods_watched and not is_seen():
             with self._published:
                 self._published.wait_for(is_seen, PATIENCE_S)
         return look()
@@ -131,6 +134,8 @@ class Allocator:
                 candidates = fresh
                 chosen = self._choose_for(fresh, question, claims)
         except Refusal as refusal:
+            # Kubelet gives the container up: whatever it got first awaits no second resource.
+            self._ledger = self._ledger.closed()
             self._admission = Admission()
             if candidates:
                 uids = [pod.uid for pod in claims.snapshot.pods]
@@ -180,7 +185,13 @@ class Allocator:
                     "try again when a pod has ended"
                 )
                 raise Refusal(Reason.STILL_HELD, text)
-        log.info("devices given out again soon", extra={"resource": resource, "devices": sorted(doubt)[:8]})
+        holders = ", ".join(sorted({str(claim.owner) for claim in claims.doubted if claim.ids & doubt}))
+        text = (
+            f"{resource}: kubelet offers {len(doubt)} units again that {holders or 'a container'} got a moment "
+            "ago, and no others are free; if that container still runs, they are held twice"
+        )
+        log.warning("devices given out again soon", extra={"resource": resource, "devices": sorted(doubt)[:8]})
+        self._say(None, "DevicesGivenOutAgain", text)
 
     # -- Allocate --------------------------------------------------------------------------------------------
 
@@ -222,13 +233,16 @@ class Allocator:
         fitting = tuple(c for c in candidates if c.first is None or set(c.first.uuids) == counts.keys())
         first = candidates[0].first if candidates else self._ledger.awaiting_partner(resource, claims.now)
         if not fitting and first and set(first.uuids) != counts.keys():
+            self._ledger = self._ledger.closed()
             self._admission = Admission()
             raise apart(resource, first, counts, claims.snapshot)
         return fitting
 
     def _record(self, handout: Handout, candidates: tuple[Candidate, ...], claims: Claims) -> None:
+        # Ids we have just been asked to choose were free: a new container, even if somebody had the same ones before.
+        new = self._answered is not None and self._answered[:2] == (handout.resource, handout.ids)
         self._answered = None
-        if not candidates and claims.given(handout.resource, handout.ids):
+        if not new and not candidates and claims.given(handout.resource, handout.ids):
             return
         # Whose container is not known may be about to ask for its other resource.
         second = self._ledger.awaiting_partner(handout.resource, handout.at) is not None
@@ -247,7 +261,6 @@ class Allocator:
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        self._post(ev.AllocateBegan(self._clock()))
         with self._idle:
             self._in_flight += 1
         try:
@@ -255,8 +268,8 @@ class Allocator:
         finally:
             with self._idle:
                 self._in_flight -= 1
+                self._last_end = self._clock()
                 self._idle.notify_all()
-            self._post(ev.AllocateEnded(self._clock()))
 
     # -- PreStartContainer -----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuagent import __version__
 from gpuagent.allocator import Allocator
@@ -25,18 +25,18 @@ from gpuagent.kubelet.feed import Feed
 from gpuagent.kubelet.inotify import DirectoryWatch
 from gpuagent.kubelet.podresources import HoldingsWatch, PodResources
 from gpuagent.kubelet.servicer import Servicer
+from gpuagent.kubeside import KubeSide
 from gpuagent.metrics import CONTENT_TYPE, EndpointView, Metrics
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.remembered import RememberedMode
-
-if TYPE_CHECKING:
-    from gpuagent.kubeside import KubeSide
 
 log = logging.getLogger(__name__)
 
 FIRST_LIST_WAIT_S = 0.3
 """How long registration waits for the first look at driver and kubelet's book, so that the first list is full."""
 BEAT_S = 5.0
+LOOK_AGAIN_S = 0.02
+"""While an Allocate holds up units that are to leave a list."""
 STALL_S = 30.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
 
@@ -74,7 +74,6 @@ class Agent:
         self._holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
         self.allocator = Allocator(
             clock=self._clock,
-            post=self.post,
             book=self._holdings,
             isolation=self._isolation,
             strategy=settings.device_strategy,
@@ -88,7 +87,10 @@ class Agent:
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
         self._plugins = plugins
         self._nvml = NvmlWatch(self.post, clock=self._clock)
+        # Made now, started last: what is said before waits in its queue. Making it loads no library.
         self._kube: KubeSide | None = None
+        if settings.uses_api_server:
+            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post)
         self._http: HttpServer | None = None
         self._threads = [
             threading.Thread(target=self._loop, name="loop", daemon=True),
@@ -120,10 +122,7 @@ class Agent:
             thread.start()
         self._nvml.start()
         self._holdings.start()
-        if settings.uses_api_server:
-            from gpuagent.kubeside import KubeSide  # noqa: PLC0415 (its library takes 0.3 s to import)
-
-            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post)
+        if self._kube:
             self._kube.start()
 
     def stop(self) -> None:
@@ -162,13 +161,16 @@ class Agent:
 
     def _loop(self) -> None:
         self._publish(self._state)
+        for problem in report.problems(self._state):
+            if problem.reason != "DriverUnavailable":  # nobody has looked yet
+                self._announce(Announcement(problem.reason, problem.message, warning=problem.warning))
         while True:
             due = deadline(self._state)
-            timeout = BEAT_S if due is None else max(0.0, min(BEAT_S, due - self._clock()))
+            pause = BEAT_S if due is None else min(BEAT_S, max(LOOK_AGAIN_S, due - self._clock()))
             try:
-                event = self._events.get(timeout=timeout)
+                event = self._events.get(timeout=pause)
             except queue.Empty:
-                event = ev.Tick(self._clock())
+                event = ev.AllocatesSeen(*self.allocator.under_way(), self._clock())
             if event is None:
                 return
             self._beat_at = self._clock()
@@ -179,10 +181,11 @@ class Agent:
 
     def _take(self, event: ev.Event) -> None:
         before = self._state
+        if before.fades and not isinstance(event, ev.AllocatesSeen):
+            # No unit leaves a list on old knowledge of what kubelet is waiting for.
+            before, _ = step(before, ev.AllocatesSeen(*self.allocator.under_way(), event.at))
         after, news = step(before, event)
         self._state = after
-        if isinstance(event, (ev.AllocateBegan, ev.AllocateEnded)) and after.lists is before.lists:
-            return  # kubelet is waiting for an answer: nothing that could be put off
         self._publish(after)
         if after.gpus and after.holdings is not None:
             self._first_look.set()
@@ -253,7 +256,7 @@ class Agent:
                 registered=endpoint.stage is Stage.CONNECTED,
                 registrations=endpoint.registrations,
                 list_bytes=self._feeds[name].encoded_bytes,
-                problem=endpoint.problem,
+                problem=endpoint.waits_for or endpoint.problem,
             )
             for name, endpoint in self._endpoints.items()
         }
@@ -267,7 +270,9 @@ class Agent:
         """Why the node cannot serve GPUs now, or None."""
         state = self._state
         waiting = [
-            f"{n}: {e.problem or e.stage.value}" for n, e in self._endpoints.items() if e.stage is not Stage.CONNECTED
+            f"{n}: {e.waits_for or e.problem or e.stage.value}"
+            for n, e in self._endpoints.items()
+            if e.stage is not Stage.CONNECTED
         ]
         reasons = [state.driver_problem and f"NVIDIA driver: {state.driver_problem}", *waiting]
         if state.holdings is None:

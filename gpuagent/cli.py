@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import os
 import signal
 import sys
@@ -73,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     settings = config.load(vars(options), os.environ)
-    log.setup(settings.log_format, settings.log_level)
+    write_out = log.setup(settings.log_format, settings.log_level)
     _simulated(settings, listen=not options.dry_run)
     if options.dry_run:
         from gpuagent.dryrun import dry_run  # noqa: PLC0415 (only this command needs it)
@@ -92,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"cannot listen on --http-address {host}:{port}: {err.strerror}") from err
     stop.wait()
     agent.stop()
-    logging.shutdown()
+    write_out()
     sys.stdout.flush()
     os._exit(0)  # a thread that hangs in the driver must not keep the process
 

@@ -1,9 +1,13 @@
 """Log lines: text for people, or one JSON object a line."""
 
+import atexit
 import json
 import logging
+import logging.handlers
+import queue
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -47,8 +51,23 @@ def _quoted(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if " " in text or not text else text
 
 
-def setup(log_format: str, level: str) -> None:
-    """Send all log lines to stderr in `log_format` (``text`` or ``json``)."""
+class _Later(logging.handlers.QueueHandler):
+    """Hands records over as they are; formatting and writing are the listener's."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+
+def setup(log_format: str, level: str) -> Callable[[], None]:
+    """Send all log lines to stderr in `log_format` (``text`` or ``json``), from a thread of their own.
+
+    Returns what writes out the last ones and ends the thread; needed only where the process ends without `atexit`.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    listener = logging.handlers.QueueListener(lines, handler)
+    logging.basicConfig(handlers=[_Later(lines)], level=level.upper(), force=True)
+    listener.start()
+    atexit.register(listener.stop)
+    return listener.stop

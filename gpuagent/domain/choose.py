@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Placement
-from gpuagent.domain.units import parse_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +113,11 @@ def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, boo
 
 
 def _take(request: Request, uuid: str, count: int, fixed: Collection[str]) -> list[str]:
-    def rank(device_id: str) -> tuple[bool, bool, int]:
-        unit = parse_id(device_id)
-        return device_id not in fixed, device_id in request.doubtful, unit.n if unit else 0
+    fixed = frozenset(fixed)
+
+    def rank(device_id: str) -> tuple[bool, bool, int, str]:
+        # Ids of one GPU differ in their number alone: by length, then by text, is by number.
+        return device_id not in fixed, device_id in request.doubtful, len(device_id), device_id
 
     return sorted(request.free[uuid], key=rank)[:count]
 

@@ -95,16 +95,14 @@ class RegistrationChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateBegan:
-    """Kubelet asked for devices; until the answer is out no device may vanish from a list."""
+class AllocatesSeen:
+    """How many Allocate calls are under way, and when the last one ended (-inf for none yet).
 
-    at: float
+    Looked up when it matters rather than told by each call: the hot path posts nothing.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class AllocateEnded:
-    """The answer of one Allocate is out."""
-
+    in_flight: int
+    last_end: float
     at: float
 
 
@@ -126,7 +124,6 @@ Event = (
     | HoldingsRead
     | HoldingsUnavailable
     | RegistrationChanged
-    | AllocateBegan
-    | AllocateEnded
+    | AllocatesSeen
     | Tick
 )

@@ -42,7 +42,11 @@ class Ledger:
 
     def having_refused(self, uid: str, pods: Collection[str]) -> "Ledger":
         """With the pod of that UID refused; `pods` are the UIDs of all pods there are."""
-        return replace(self, open=None, refused=(self.refused & set(pods)) | {uid})
+        return replace(self, refused=(self.refused & set(pods)) | {uid})
+
+    def closed(self) -> "Ledger":
+        """The container of the last handout will not ask again: kubelet gives it up after a refusal."""
+        return replace(self, open=None)
 
     def believed(self, ids: frozenset[str], owner: Owner) -> "Ledger":
         """With `owner` as the container that the handout of `ids` was for."""

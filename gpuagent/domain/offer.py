@@ -104,7 +104,5 @@ def _quiet_at(state: State, fade: Fade) -> float:
 
 
 def deadline(state: State) -> float | None:
-    """When a unit on its way out may be dropped; None while there is none, or an Allocate is under way."""
-    if not state.fades or state.in_flight:
-        return None
-    return min(_quiet_at(state, fade) for fade in state.fades)
+    """When a unit on its way out may be dropped if no Allocate comes in between; None while there is none."""
+    return min((_quiet_at(state, fade) for fade in state.fades), default=None)

@@ -27,7 +27,7 @@ class Problem:
     message: str
     warning: bool = True
     blocking: bool = False
-    """Nothing, or not the whole of the mode, can be sold for it: the node condition is False."""
+    """The mode's promise is not kept for it: the node condition is False."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
             f"TRIAL: mode {state.mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
             "any container can use the whole GPU"
         )
-        yield Problem("Unisolated", text)
+        yield Problem("Unisolated", text, blocking=True)
     if rivals := rival_offers(state):
         text = (
             f"another device plugin offers {rivals} {NVIDIA_GPU} on this node: mode {state.mode} offers nothing until "

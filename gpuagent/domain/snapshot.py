@@ -13,7 +13,11 @@ from gpuagent.domain.units import UnitId
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment of the agent, immutable; `units` maps every advertised device id to its GPU's UUID."""
+    """One moment of the agent, immutable.
+
+    `units` maps every advertised device id to its GPU's UUID. Pods were seen at some time (`pods_known`), and are
+    followed now (`pods_watched`).
+    """
 
     policy: Policy
     mode: Mode
@@ -25,6 +29,7 @@ class Snapshot:
     holdings_at: float
     pods: tuple[Pod, ...]
     pods_known: bool
+    pods_watched: bool
     device_nodes: frozenset[str]
 
     @property
@@ -69,5 +74,6 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         holdings_at=state.holdings_at,
         pods=state.pods,
         pods_known=state.pods_known,
+        pods_watched=state.pods_known and state.pods_problem is None,
         device_nodes=state.device_nodes,
     )

@@ -18,10 +18,7 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
     """Take in one event and bring the lists as far as is safe at that moment."""
-    taken = _take(state, event)
-    if isinstance(event, (ev.AllocateBegan, ev.AllocateEnded)) and not state.fades:
-        return taken, ()  # nothing waits for quiet: the hot path stays cheap
-    after = advertise(taken, event.at)
+    after = advertise(_take(state, event), event.at)
     return after, (*_heard(event), *_news(state, after))
 
 
@@ -59,10 +56,8 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911 (one c
             others = {name: text for name, text in state.registration_problems.items() if name != event.resource}
             now = {event.resource: event.problem} if event.problem else {}
             return replace(state, registration_problems=others | now)
-        case ev.AllocateBegan():
-            return replace(state, in_flight=state.in_flight + 1)
-        case ev.AllocateEnded():
-            return replace(state, in_flight=state.in_flight - 1, last_allocate_end=event.at)
+        case ev.AllocatesSeen():
+            return replace(state, in_flight=event.in_flight, last_allocate_end=event.last_end)
     return state
 
 

@@ -21,7 +21,7 @@ def read(directory: Path) -> tuple[CheckpointEntry, ...]:
     """What the checkpoint in kubelet's device-plugins directory says; nothing where there is none."""
     try:
         data = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
-        return tuple(_entries(data["Data"]["PodDeviceEntries"] or ()))
+        return tuple(_entries(data["Data"]["PodDeviceEntries"] or []))
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:

@@ -71,6 +71,7 @@ class Endpoint:
         self.resource = resource
         self.stage = Stage.WAIT_SOCK
         self.problem: str | None = None
+        self.waits_for = ""
         self.registrations = 0
         self._directory = directory
         self._kubelet_socket = directory / "kubelet.sock"
@@ -180,7 +181,7 @@ class Endpoint:
         return True
 
     def _wait_for_stream(self, servicer: Servicer) -> bool:
-        if self._wait(lambda: servicer.open_streams > 0, STREAM_DEADLINE_S):
+        if self._wait(lambda: servicer.followed, STREAM_DEADLINE_S):
             return True
         if not self._stopping:
             self._note(f"kubelet accepted {self.resource} but did not ask for its devices")
@@ -188,7 +189,7 @@ class Endpoint:
 
     def _stay_connected(self, path: Path, kubelet: Kubelet, servicer: Servicer) -> None:
         def lost() -> str | None:
-            if servicer.open_streams == 0:
+            if not servicer.followed:
                 return "kubelet ended the stream"
             if (now := self._kubelet()) is not None and now[:2] != kubelet[:2]:
                 return "kubelet.sock was replaced"
@@ -209,12 +210,14 @@ class Endpoint:
         while not self._stopping:
             inode = self._kubelet()
             if inode is not None and _accepts(self._kubelet_socket):
+                self.waits_for = ""
                 return inode
             if inode != seen:  # a socket just bound may not listen yet: look again very soon for a while
                 seen, fresh_until = inode, time.monotonic() + POLL_S
             quick = inode is not None and time.monotonic() < fresh_until
+            self.waits_for = f"{'nobody listens on' if inode else 'there is no'} {self._kubelet_socket}"
             if time.monotonic() - began >= WAIT_NOTED_S:  # a restart of kubelet is no news
-                self._note(f"{'nobody listens on' if inode else 'there is no'} {self._kubelet_socket}")
+                self._note(self.waits_for)
             self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
         return None
 

@@ -58,6 +58,9 @@ class PodResources:
         except grpc.RpcError as err:
             self.problem = f"{err.code().name}: {err.details()}"
             return None
+        except ValueError:  # the channel is closed: the agent ends
+            self.problem = "closed"
+            return None
         return _holdings(answer.pod_resources)
 
     def of_pod(self, pod: PodName) -> tuple[Holding, ...] | None:
@@ -69,6 +72,8 @@ class PodResources:
             # Kubelet says UNKNOWN with this text for a pod that has ended.
             gone = err.code() is grpc.StatusCode.NOT_FOUND or "not found" in (err.details() or "")
             return () if gone else None
+        except ValueError:  # the channel is closed: the agent ends
+            return None
         return _holdings([answer.pod_resources])
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ from gpuagent.kubelet.feed import Feed
 
 log = logging.getLogger(__name__)
 
-MAX_STREAMS = 8
-"""Open lists per socket. Each holds one of the server's workers for ever; beyond this the oldest is ended."""
+MAX_STREAMS = 12
+"""Open lists per socket. Each holds one of the server's 16 workers for ever; beyond this the newest is refused: the
+oldest is kubelet's own, and kubelet drops the whole plugin when that one ends."""
 
 _CODES = {
     Reason.EMPTY_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
@@ -60,12 +61,14 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self._meter = meter
         self._streams_changed = streams_changed
         self._streams: list[threading.Event] = []
+        self._kubelets: threading.Event | None = None
         self._lock = threading.Lock()
         self._closing = False
 
     @property
-    def open_streams(self) -> int:
-        return len(self._streams)
+    def followed(self) -> bool:
+        """Whether the stream that opened first is open: kubelet's own, as nobody else is told of a new socket."""
+        return self._kubelets in self._streams
 
     def close_streams(self) -> None:
         """End every list stream, and each that would still open."""
@@ -92,11 +95,13 @@ class Servicer(pb_grpc.DevicePluginServicer):
         with self._lock:
             if self._closing or not context.add_callback(close):
                 return
-            self._streams.append(closed)
-            if len(self._streams) > MAX_STREAMS:
-                self._streams[0].set()
-                log.warning("too many list streams, ending the oldest", extra={"resource": self._resource})
-        self._feed.wake()
+            full = len(self._streams) >= MAX_STREAMS
+            if not full:
+                self._streams.append(closed)
+                self._kubelets = self._kubelets or closed
+        if full:
+            log.warning("too many list streams, refusing one more", extra={"resource": self._resource})
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} lists are open on this socket")
         self._streams_changed()
         try:
             yield from self._feed.follow(closed)

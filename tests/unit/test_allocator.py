@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from gpuagent.allocator import Allocator
-from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Kind, Mode
@@ -83,10 +82,8 @@ class Desk:
         self.book = Book()
         self.isolation = Isolation()
         self.said: list[tuple[PodName | None, str, str]] = []
-        self.posted: list[ev.Event] = []
         self.allocator = Allocator(
             clock=lambda: self.node.now,
-            post=self.posted.append,
             book=self.book,
             isolation=self.isolation,
             strategy=DeviceStrategy.DEVICE_NODES,
@@ -151,7 +148,6 @@ def test_an_agent_that_is_starting_refuses_and_says_so():
     desk = share_desk()
     fresh = Allocator(
         clock=lambda: 0.0,
-        post=desk.posted.append,
         book=desk.book,
         isolation=desk.isolation,
         strategy=DeviceStrategy.CDI,
@@ -190,11 +186,14 @@ def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason
 # -- Allocate --------------------------------------------------------------------------------------------------
 
 
-def test_every_allocate_is_announced_before_and_after_also_when_it_is_refused():
+def test_when_the_last_allocate_ended_is_known_also_if_it_was_refused():
     desk = share_desk()
+    assert desk.allocator.under_way() == (0, float("-inf"))
     desk.allocator.allocate(MEM, unit_ids(0, SHARE, 0))
+    assert desk.allocator.under_way() == (0, desk.node.now)
+    desk.node.now += 5
     desk.refusal(lambda: desk.allocator.allocate(MEM, ["nonsense"]))
-    assert [type(event) for event in desk.posted] == [ev.AllocateBegan, ev.AllocateEnded] * 2
+    assert desk.allocator.under_way() == (0, desk.node.now)
     assert desk.allocator.wait_idle(0)
 
 
@@ -283,7 +282,7 @@ def test_a_share_that_cannot_be_isolated_is_refused_and_not_remembered():
     refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
     assert (refusal.reason, refusal.message) == (Reason.ISOLATION, f"{MEM}: the daemon is dead")
     assert desk.allocator._ledger.handouts == ()
-    assert isinstance(desk.posted[-1], ev.AllocateEnded)
+    assert desk.allocator.under_way()[0] == 0
 
 
 def test_a_container_waits_while_its_isolation_is_not_ready():
@@ -548,6 +547,62 @@ def test_a_pair_whose_pod_our_watch_does_not_show_yet_stays_together():
     assert desk.on(owner("late"), MEM) == {uuid(1)}
     desk.serve(owner("late"), CORE, 30)
     assert desk.on(owner("late"), CORE) == {uuid(1)}
+
+
+@pytest.mark.parametrize("tells_pods", [True, False])
+def test_a_second_half_that_finds_no_room_is_refused_rather_than_put_elsewhere(tells_pods):
+    desk = pair_desk(gpu(0, 8), gpu(1, 16)).pods(pod_json("a", {MEM: 4, CORE: 30}))
+    desk.book.tells_pods = tells_pods
+    desk.serve(owner("a"), CORE, 30)
+    (on,) = desk.on(owner("a"), CORE)
+    taken = [i for i in desk.free(MEM) if desk.snap.units[i] == on]
+    desk.book.holdings.append(holding("unforeseen", taken))
+    refusal = desk.refusal(lambda: desk.prefer(MEM, 4))
+    assert refusal.reason is Reason.NO_SINGLE_GPU
+    assert "with its other resource" in refusal.message
+
+
+def test_where_a_call_goes_on_in_one_reading_and_begins_in_another_the_halves_stay_together():
+    """Before 1.34. Memory of p3 can be taken for that of p1's main container; its compute then seems to begin p3."""
+    desk = pair_desk(gpu(0, 8), gpu(1, 16))
+    desk.node.label("core_mem", "spread")
+    desk.pods(
+        pod_json("p1", {MEM: 3}, init=({MEM: 1},), created="1"),
+        pod_json("p2", {MEM: 1}, created="2"),
+        pod_json("p3", {MEM: 3, CORE: 40}, created="3"),
+    )
+    desk.book.tells_pods = False
+    desk.serve(owner("p2"), MEM, 1)
+    desk.serve(owner("p3"), MEM, 3)
+    desk.serve(owner("p3"), CORE, 40)
+    assert desk.on(owner("p3"), MEM) == desk.on(owner("p3"), CORE) == {uuid(1)}
+
+
+@pytest.mark.parametrize("tells_pods", [True, False])
+@pytest.mark.parametrize("containers", [1, 2])
+def test_units_reused_on_another_gpu_than_the_containers_other_resource_are_refused(containers, tells_pods):
+    """Kubelet reuses an init container's units without asking which are preferred."""
+    desk = pair_desk(gpu(0, 16), gpu(1, 16))
+    desk.book.tells_pods = tells_pods
+    desk.pods(
+        pod_json("full", {CORE: 65}, created="1"),
+        pod_json("a", *([{MEM: 1, CORE: 30}] * containers), init=({MEM: 4},), created="2"),
+    )
+    desk.serve(owner("full"), CORE, 65)
+    init = unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3)
+    desk.allocator.allocate(MEM, init)
+    if containers == 2:
+        desk.serve(owner("a"), CORE, 30)
+        desk.serve(owner("a"), MEM, 1, must=sorted(init)[:1])
+        assert desk.on(owner("a"), CORE) == {uuid(0)}
+        last = owner("a", "main-1")
+    else:
+        desk.book.holdings.append(holding("full", unit_ids(0, Kind.CORE_CORE_MEM, *range(65, 95)), CORE))
+        last = owner("a")
+    refusal = desk.refusal(
+        lambda: (desk.serve(last, CORE, 30), desk.serve(last, MEM, 1, must=sorted(init)[-1:]))
+    )
+    assert refusal.reason in {Reason.PAIR_APART, Reason.NO_SINGLE_GPU}
 
 
 def test_kubelets_book_settles_whether_two_calls_are_one_container():

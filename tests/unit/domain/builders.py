@@ -123,10 +123,10 @@ class Life:
         return self.tell(ev.PodsSeen(pods, self.now))
 
     def allocate_begins(self) -> "Life":
-        return self.tell(ev.AllocateBegan(self.now))
+        return self.tell(ev.AllocatesSeen(self.state.in_flight + 1, self.state.last_allocate_end, self.now))
 
     def allocate_ends(self) -> "Life":
-        return self.tell(ev.AllocateEnded(self.now))
+        return self.tell(ev.AllocatesSeen(self.state.in_flight - 1, self.now, self.now))
 
     @property
     def snap(self) -> Snapshot:

@@ -92,6 +92,19 @@ def test_who_holds_it_by_the_book_or_was_given_it_was_served():
     assert len(owners(beginning(MEM, 2, claims(node, given, free=ids | more)))) == 3, "offered again: given back"
 
 
+def test_a_pod_of_which_any_container_has_units_does_not_begin():
+    """Kubelet's book does not list init containers: that one seems unserved is no sign that it is."""
+    node = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 4}, init=({MEM: 2},)), pod_json("b", {MEM: 2}))
+    node.holdings(holding("a", unit_ids(0, Kind.MEMORY_SHARE, 0, 1, 2, 3)))
+    assert owners(beginning(MEM, 2, claims(node))) == [owner("b")]
+
+
+def test_a_container_with_one_of_its_two_resources_does_not_begin_with_the_other():
+    node = in_force(Mode.CORE_MEM).pods(pod_json("a", {MEM: 2, CORE: 30}))
+    given = handout(owner("a"), unit_ids(0, Kind.CORE_CORE_MEM, *range(30)), CORE)
+    assert owners(beginning(MEM, 2, claims(node, given))) == [], "it can only go on, on the GPU of its compute"
+
+
 def test_ended_pods_begin_nothing():
     node = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 2}, phase="Failed"))
     assert owners(beginning(MEM, 2, claims(node))) == []

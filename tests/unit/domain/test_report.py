@@ -141,7 +141,7 @@ def test_the_condition_of_a_sound_node():
 def test_the_condition_names_the_worst_and_tells_all():
     node = in_force(Mode.CGPU, isolates=frozenset()).label("nonsense").tell(ev.XidRaised(uuid(0), 79, 1.0))
     condition = node_condition(node.state)
-    assert (condition["status"], condition["reason"]) == ("False", "GpuUnhealthy")
+    assert (condition["status"], condition["reason"]) == ("False", "IsolationMissing")
     for part in ("XID 79", "'nonsense' is not a mode", "promises isolation"):
         assert part in condition["message"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.backoff import Backoff
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.client import Client, Timeouts
 from standin.apiserver import ApiServer
 

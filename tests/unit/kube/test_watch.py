@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.backoff import Backoff
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.client import Client, Timeouts
 from gpuagent.kube.watch import Watcher
 from standin.apiserver import ApiServer

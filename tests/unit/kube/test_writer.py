@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.backoff import Backoff
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.client import Client
 from gpuagent.kube.eventlog import Involved
 from gpuagent.kube.watch import Watcher
