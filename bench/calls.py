@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -76,28 +76,24 @@ class Echo:
 
 def in_turns(
     calls: dict[str, Call],
-    requests: Sequence[bytes],
+    request_of: Callable[[int], bytes],
     count: int,
     *,
     pause_s: float = 0.0,
-    before: Callable[[int], object] | None = None,
 ) -> dict[str, list[float]]:
     """Milliseconds of `count` calls of each, one at a time, in every order equally often.
 
     Args:
         calls: what to call, by name.
-        requests: used one after the other, over and over.
+        request_of: makes the request of each round, by its number; not timed.
         count: rounds.
         pause_s: rest before each call.
-        before: called before each round with its number, not timed.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     orders = itertools.cycle(itertools.permutations(calls.items()))
     wait = threading.Event().wait
     for number in range(-_WARM_UP, count):
-        request = requests[number % len(requests)]
-        if before:
-            before(number)
+        request = request_of(number)
         for name, call in next(orders):
             if pause_s:
                 wait(pause_s)

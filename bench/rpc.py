@@ -15,7 +15,7 @@ from gpuagent.domain.mode import GPU_CORE, GPU_MEM
 ASK, PERCENT = 10, 25
 PODS = 50
 ECHO_FACTOR, P99_MS, PREFER_MS = 1.3, 2.0, 0.6
-SPORADIC_S = 0.01
+SPORADIC_S, REST_S = 0.01, 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,9 @@ class Rpc:
             for many in (ASK, size.units):
                 name = f"GetPreferredAllocation {where}: {many} of {len(offered)}"
                 self._compare(name, "GetPreferredAllocation", agent, [prefer(offered, many)], barred=size.barred)
+            if mode == "share" and size.barred:
+                node.api.delete_pod("ask")
+                self._new_pods(node, agent, where, offered)
             for many in (ASK, size.units):
                 name = f"Allocate {where}: {many} ids"
                 self._compare(name, "Allocate", agent, [allocate(ids[:many]) for ids in gpus], barred=size.barred)
@@ -73,7 +76,9 @@ class Rpc:
                 self.bare(size)
                 requests = [allocate(ids[:ASK]) for ids in gpus]
                 name = f"Allocate {where}: {ASK} ids, one call in 10 ms"
-                self._compare(name, "Allocate", agent, requests, barred=False, pause_s=SPORADIC_S)
+                self._compare(
+                    name, "Allocate", agent, requests, barred=False, pause_s=SPORADIC_S, rounds=self._rounds // 10
+                )
                 slots = [allocate(ids[n : n + ASK]) for n in range(0, size.units, ASK) for ids in gpus]
                 name = f"Allocate {where}: {ASK} ids, {len(slots)} handouts remembered"
                 self._compare(name, "Allocate", agent, slots, barred=False)
@@ -116,12 +121,8 @@ class Rpc:
             name = f"PreStartContainer {where}: container starts again"
             self._compare(name, "PreStartContainer", agent, [prestart(ids) for ids in held], barred=False)
             self._first_starts(node, agent, where, starts)
-            chosen = pb.PreferredAllocationResponse.FromString(
-                agent.method("GetPreferredAllocation")(prefer(free, ASK))
-            )
-            name = f"Allocate {where}: {ASK} ids"
-            requests = [allocate(chosen.container_responses[0].deviceIDs)]
-            self._compare(name, "Allocate", agent, requests, barred=size.barred)
+            node.api.delete_pod("ask")
+            self._new_pods(node, agent, where, free)
 
     def _first_starts(self, node: Node, agent: Server, where: str, starts: int) -> None:
         """PreStartContainer right after Allocate: the agent reads kubelet's book to know whose container it is."""
@@ -140,13 +141,34 @@ class Rpc:
         got = self._results.keep(f"{name}, agent", times)
         self._results.row(name, f"p50 {got['p50']:.1f} ms, worst {got['max']:.1f} ms")
 
+    def _new_pods(self, node: Node, agent: Server, where: str, free: Sequence[str]) -> None:
+        """Allocate as kubelet asks it: for a pod that has just come, with the ids that were preferred for it."""
+        preferred = agent.method("GetPreferredAllocation")(prefer(free, ASK))
+        also = self._parsed.answers("GetPreferredAllocation", preferred)
+        pods: list[str] = []
+
+        def request(number: int) -> bytes:
+            if pods:
+                node.api.delete_pod(pods.pop())
+            time.sleep(REST_S)  # the agent takes note of the pod's end
+            node.pend(f"new-{number}", {GPU_MEM: ASK})
+            pods.append(f"new-{number}")
+            question = prefer(free, ASK)
+            also(question)
+            answer = pb.PreferredAllocationResponse.FromString(agent.method("GetPreferredAllocation")(question))
+            return allocate(answer.container_responses[0].deviceIDs)
+
+        name = f"Allocate {where}: {ASK} ids for a new pod"
+        self._compare(name, "Allocate", agent, request, barred=True, rounds=self._rounds // 10)
+        node.api.delete_pod(pods.pop())
+
     def bare(self, size: Size) -> None:
         """What decoding and encoding cost the echo server: the same without."""
         request = allocate([f"8a56a4bc-ms-{n}" for n in range(size.units)])
         answer = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs={"A": "x" * 200})])
         encoded = answer.SerializeToString()
         calls = {"parsed": self._parsed.answers("Allocate", encoded), "bytes": self._bytes.answers("Allocate", encoded)}
-        times = in_turns(calls, [request], self._rounds)
+        times = in_turns(calls, lambda _: request, self._rounds)
         got = {who: self._results.keep(f"echo {who}", values)["p50"] * 1000 for who, values in times.items()}
         text = f"p50 {got['parsed']:.0f} µs with protobuf, {got['bytes']:.0f} without"
         self._results.row(f"the echo server by itself: {size.units} ids", text)
@@ -163,19 +185,24 @@ class Rpc:
         name: str,
         method: str,
         agent: Server,
-        requests: Sequence[bytes],
+        requests: Sequence[bytes] | Callable[[int], bytes],
         *,
         barred: bool,
         pause_s: float = 0.0,
+        rounds: int | None = None,
         before: Callable[[int], object] | None = None,
     ) -> None:
+        """One row: the agent next to the echo, which gives the agent's first answer."""
         asked = agent.method(method)
-        if before:
-            before(0)
-        answer = asked(requests[0])
-        rounds = self._rounds if not pause_s else self._rounds // 10
+
+        def request(number: int) -> bytes:
+            if before:
+                before(number)
+            return requests(number) if callable(requests) else requests[number % len(requests)]
+
+        answer = asked(request(-1000))
         calls = {"agent": asked, "echo": self._parsed.answers(method, answer)}
-        times = in_turns(calls, requests, rounds, pause_s=pause_s, before=before)
+        times = in_turns(calls, request, rounds or self._rounds, pause_s=pause_s)
         ours, echo = (self._results.keep(f"{name}, {who}", values) for who, values in times.items())
         factor = ours["p50"] / echo["p50"]
         value = (

@@ -160,7 +160,8 @@ class Allocator:
         for candidate in going_on:
             held = self._holds_first(candidate)
             if held is None:
-                return candidates
+                # On the GPU of what was given last, both readings are served; anywhere else, only one.
+                return tuple(sorted(candidates, key=lambda c: c.first is None))
             if held:
                 return (candidate,)
         return tuple(c for c in candidates if not c.first)
@@ -228,10 +229,12 @@ class Allocator:
         if self._answered and self._answered[:2] == (resource, ids):
             return self._answered[2]
         if claims.given(resource, ids):  # asked for again, or reused by the next container of the same pod
-            return self._admission.going_on(resource, len(ids), claims)
-        candidates = self._admission.candidates(resource, len(ids), claims)
+            candidates, nameless = self._admission.going_on(resource, len(ids), claims), None
+        else:
+            candidates = self._admission.candidates(resource, len(ids), claims)
+            nameless = self._ledger.awaiting_partner(resource, claims.now)
         fitting = tuple(c for c in candidates if c.first is None or set(c.first.uuids) == counts.keys())
-        first = candidates[0].first if candidates else self._ledger.awaiting_partner(resource, claims.now)
+        first = candidates[0].first if candidates else nameless
         if not fitting and first and set(first.uuids) != counts.keys():
             self._ledger = self._ledger.closed()
             self._admission = Admission()

@@ -98,18 +98,16 @@ def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:
 
 
 def beginning(resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
-    """Pods whose first container without its units asks for `size` of `resource`, oldest first."""
+    """Pods that have nothing yet and whose first container asks for `size` of `resource`, oldest first."""
     sold = claims.snapshot.sold
-    served = {name: claims.served(name) for name in sold}
+    begun = {owner.pod for name in sold for owner in claims.served(name) if owner}
     asking = {pod.name: pod for pod, _ in requests(claims.snapshot.pods, resource, size)}
-    for pod in (pod for pod in asking.values() if pod.uid not in claims.ledger.refused):
-        for container in pod.containers:
-            owner = Owner(pod.name, container.name)
-            missing = [name for name in sold if container.limits.get(name) and owner not in served[name]]
-            if missing:
-                if resource in missing and container.limits[resource] == size:
-                    yield Candidate(pod, container)
-                break
+    for pod in asking.values():
+        if pod.name in begun or pod.uid in claims.ledger.refused:
+            continue
+        first = next((c for c in pod.containers if any(c.limits.get(name) for name in sold)), None)
+        if first and first.limits.get(resource) == size:
+            yield Candidate(pod, first)
 
 
 def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> int:

@@ -37,7 +37,8 @@ class Ledger:
 
     def recorded(self, handout: Handout, *, opens: bool) -> "Ledger":
         """With `handout` added and what is too old forgotten. `opens`: another resource may follow for it."""
-        kept = tuple(h for h in self.handouts if handout.at - h.at < REMEMBER_S and not h.ids & handout.ids)
+        rest = (replace(h, ids=h.ids - handout.ids) for h in self.recent(handout.at))
+        kept = tuple(h for h in rest if h.ids)
         return replace(self, handouts=(*kept, handout), open=handout if opens else None)
 
     def having_refused(self, uid: str, pods: Collection[str]) -> "Ledger":
