@@ -344,7 +344,12 @@ def test_a_leading_zero_in_the_label_means_the_same_to_both_calls():
 
 @pytest.mark.parametrize(
     ("label", "size", "reason"),
-    [("0", 4, Reason.GPU_COUNT), ("3", 4, Reason.GPU_COUNT), ("x", 4, Reason.GPU_COUNT), ("4", 4, Reason.NO_SINGLE_GPU)],
+    [
+        ("0", 4, Reason.GPU_COUNT),
+        ("3", 4, Reason.GPU_COUNT),
+        ("x", 4, Reason.GPU_COUNT),
+        ("4", 4, Reason.NO_SINGLE_GPU),
+    ],
 )
 def test_a_spread_that_cannot_be_is_refused(label, size, reason):
     desk = share_desk().pods(pod_json("a", {MEM: size}, labels={COUNT: label}))
@@ -599,9 +604,7 @@ def test_units_reused_on_another_gpu_than_the_containers_other_resource_are_refu
     else:
         desk.book.holdings.append(holding("full", unit_ids(0, Kind.CORE_CORE_MEM, *range(65, 95)), CORE))
         last = owner("a")
-    refusal = desk.refusal(
-        lambda: (desk.serve(last, CORE, 30), desk.serve(last, MEM, 1, must=sorted(init)[-1:]))
-    )
+    refusal = desk.refusal(lambda: (desk.serve(last, CORE, 30), desk.serve(last, MEM, 1, must=sorted(init)[-1:])))
     assert refusal.reason in {Reason.PAIR_APART, Reason.NO_SINGLE_GPU}
 
 

@@ -223,7 +223,10 @@ def test_a_bad_file_is_named(file, text, said):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    assert complaint({"config": str(tmp_path / "none.toml")}) == f"cannot read {tmp_path}/none.toml: No such file or directory"
+    assert (
+        complaint({"config": str(tmp_path / "none.toml")})
+        == f"cannot read {tmp_path}/none.toml: No such file or directory"
+    )
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "is not TOML" in complaint({"config": str(tmp_path / "binary.toml")})
 

@@ -75,7 +75,7 @@ class Node:
         self.wait_amounts(**amounts)
 
     def wait_amounts(self, timeout: float = 30, **amounts: int) -> None:
-        wanted = {name: "0" for name in (*RESOURCES, "nvidia.com/gpu")}
+        wanted = dict.fromkeys((*RESOURCES, "nvidia.com/gpu"), "0")
         wanted |= {_FULL[short]: str(amount) for short, amount in amounts.items()}
         try:
             self.cluster.wait_node(lambda node: _has(node, wanted), timeout)

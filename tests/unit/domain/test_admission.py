@@ -136,7 +136,9 @@ def test_a_container_is_not_asked_for_the_same_resource_twice():
 
 
 def test_the_next_container_follows_when_one_has_everything():
-    kubelet = Kubelet(in_force(Mode.CORE_MEM).pods(pod_json("a", {MEM: 2, CORE: 30}, {MEM: 3}), pod_json("b", {MEM: 3})))
+    kubelet = Kubelet(
+        in_force(Mode.CORE_MEM).pods(pod_json("a", {MEM: 2, CORE: 30}, {MEM: 3}), pod_json("b", {MEM: 3}))
+    )
     kubelet.gives(owner("a"), CORE, 30).gives(owner("a"), MEM, 2)
     assert kubelet.asks(MEM, 3)[0] == owner("a", "main-1")
 
@@ -233,7 +235,9 @@ def test_the_label_is_nothing_to_whole_gpus():
     assert gpu_count(labelled("x"), WHOLE, 1, in_force(Mode.TOPOLOGY).snap.sold) == 1
 
 
-@pytest.mark.parametrize(("label", "count", "asked"), [("2", 2, True), ("2", 3, False), ("02", 2, True), ("x", 2, False)])
+@pytest.mark.parametrize(
+    ("label", "count", "asked"), [("2", 2, True), ("2", 3, False), ("02", 2, True), ("x", 2, False)]
+)
 def test_a_spread_was_asked_by_a_pod_of_that_size(label, count, asked):
     node = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 6}, labels={COUNT: label}))
     assert spread_was_asked(MEM, 6, count, node.snap) is asked

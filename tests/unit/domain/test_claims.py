@@ -103,5 +103,7 @@ def test_units_offered_again_are_doubted_while_their_pod_lives():
     node.pods(pod_json("a", {MEM: 1}))
     assert {i for c in claims(node, ledger, both).doubted for i in c.ids} == both
     node.pods()
-    assert {i for c in claims(node, ledger, both).doubted for i in c.ids} == mem(0, 1), "a is gone; the other is nobody's"
+    assert {i for c in claims(node, ledger, both).doubted for i in c.ids} == mem(0, 1), (
+        "a is gone; the other is nobody's"
+    )
     assert claims(node, ledger, mem(0, 2)).doubted == ()

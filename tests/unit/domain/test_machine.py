@@ -372,7 +372,9 @@ class NodeLife(RuleBasedStateMachine):
             if offers and not set(request.limits) <= set(offers):
                 request.limits = {offers[0]: min(amount, 3 if offers[0] == MEM else 2)}
 
-    @rule(pods=st.lists(st.tuples(pods(), EVENTS), min_size=1, max_size=5), fitting=st.sampled_from([True, True, False]))
+    @rule(
+        pods=st.lists(st.tuples(pods(), EVENTS), min_size=1, max_size=5), fitting=st.sampled_from([True, True, False])
+    )
     def pods_arrive(self, pods: list[tuple[list[Request], Events]], fitting: bool) -> None:
         for requests, happens in pods:
             if fitting:
@@ -575,7 +577,10 @@ def one_action(dice: random.Random, *, rough: bool) -> tuple[str, Any]:
     if rough:
         kinds |= {
             "time": lambda: dice.choice([SETTLE_S, 3.0, 40.0]),
-            "change": lambda: (dice.sample(range(3), 3), *(set(dice.sample(range(3), dice.choice(some))) for _ in "ab")),
+            "change": lambda: (
+                dice.sample(range(3), 3),
+                *(set(dice.sample(range(3), dice.choice(some))) for _ in "ab"),
+            ),
             "foreign": lambda: dice.randrange(3),
             "foreign end": lambda: None,
             "restart": lambda: None,
