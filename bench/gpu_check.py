@@ -107,7 +107,10 @@ def _round(inventory: Inventory) -> None:
         lists = [f"{name}: {node.count(name, 'Healthy')} healthy devices" for name in RESOURCES]
         _show(f"Registered and offered in mode share, {took:.0f} ms after its start", "\n".join(lists))
         asked = max(1, max(units, default=0) // 2)
-        pod = node.run_pod(POD, {GPU_MEM: asked})
+        pod = node.pend(POD, {GPU_MEM: asked})
+        admission = node.kubelet.admit(pod)
+        if not admission:
+            raise node.fail(f"kubelet did not admit the pod: {admission.failed}")
         granted = node.kubelet.start_container(pod, "main")
         _show(f"A container with {asked} units of {GPU_MEM} gets", _granted(granted))
         time.sleep(1.0)
@@ -127,7 +130,8 @@ def _granted(granted: Granted) -> str:
 
 
 def _ids(granted: Granted) -> Sequence[str]:
-    return [f"{name}: {' '.join(sorted(ids))}" for name, ids in granted.ids.items()]
+    held = {name: sorted(ids) for name, ids in granted.ids.items()}
+    return [f"{name}: {len(ids)} devices, {ids[0]} among them" for name, ids in held.items()]
 
 
 if __name__ == "__main__":
