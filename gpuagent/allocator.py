@@ -6,11 +6,11 @@ readings of a call are possible and its answer settles it.
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
 
+from gpuagent.book import Book, holds_first, settled
 from gpuagent.domain.admission import Admission, Candidate, beginning
 from gpuagent.domain.checks import apart, check_offered, free_by_gpu
 from gpuagent.domain.choose import choose_share, choose_whole
@@ -19,7 +19,7 @@ from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, grant, locate
 from gpuagent.domain.holdings import holder
 from gpuagent.domain.ledger import Handout, Ledger
-from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.pods import Owner, PodName
 from gpuagent.domain.question import Question, request_for
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
@@ -28,16 +28,6 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.1
 """How long a question of kubelet's waits for the pod it is about to appear in our own watch."""
-
-
-class Book(Protocol):
-    """Kubelet's own account of who holds what (pod-resources)."""
-
-    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
-        """What the pod holds now, also during its admission; None if kubelet cannot be asked."""
-
-    def read(self, timeout_s: float) -> Sequence[Holding] | None:
-        """Everything held, read after this call began; None if it took too long or kubelet cannot be asked."""
 
 
 Say = Callable[[PodName | None, str, str], None]
@@ -122,13 +112,13 @@ class Allocator:
         return look()
 
     def _choose(self, question: Question, claims: Claims) -> tuple[str, ...]:
-        candidates = self._settled(self._admission.candidates(question.resource, question.size, claims))
+        candidates = settled(self._book, self._admission.candidates(question.resource, question.size, claims))
         try:
             try:
                 chosen = self._choose_for(candidates, question, claims)
             except Refusal:
                 fresh = tuple(beginning(question.resource, question.size, claims))
-                if not fresh or not candidates or candidates[0].first is None or self._holds_first(candidates[0]):
+                if not fresh or not candidates or candidates[0].first is None or holds_first(self._book, candidates[0]):
                     raise
                 # The container we took it for was given up by kubelet: this call begins another pod.
                 candidates = fresh
@@ -151,28 +141,6 @@ class Allocator:
         chosen = choose_whole(request) if whole else choose_share(request)
         self._check_doubt(question.resource, request.doubtful, chosen, claims)
         return chosen
-
-    def _settled(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Where a call may go on with one container or begin another, kubelet's book tells which."""
-        going_on = [c for c in candidates if c.first]
-        if not going_on or len(going_on) == len(candidates):
-            return candidates
-        for candidate in going_on:
-            held = self._holds_first(candidate)
-            if held is None:
-                # On the GPU of what was given last, both readings are served; anywhere else, only one.
-                return tuple(sorted(candidates, key=lambda c: c.first is None))
-            if held:
-                return (candidate,)
-        return tuple(c for c in candidates if not c.first)
-
-    def _holds_first(self, candidate: Candidate) -> bool | None:
-        """Whether kubelet's book gives the candidate what it was given first; None if kubelet does not say."""
-        held = self._book.of_pod(candidate.pod.name)
-        first = candidate.first
-        if held is None or first is None:
-            return None
-        return any(h.owner == candidate.owner and h.ids == first.ids for h in held)
 
     def _check_doubt(self, resource: str, doubtful: Collection[str], chosen: tuple[str, ...], claims: Claims) -> None:
         """Refuse ids that kubelet offers although its own book gives them to a pod; there are no others left."""

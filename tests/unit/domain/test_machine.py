@@ -99,7 +99,7 @@ def pods(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Request]:
     return [*before, *app]
 
 
-SMALL = st.sampled_from([0.05, 0.3, 1.0])
+SMALL = st.sampled_from([0.05, 0.3, 1.0, SETTLE_S + 0.5])
 ACTIONS = st.one_of(
     st.tuples(st.just("label"), MODES),
     st.tuples(st.just("wait"), SMALL),
@@ -117,7 +117,7 @@ ROUGH = st.one_of(
     st.tuples(st.just("foreign end"), st.none()),
     st.tuples(st.just("restart"), st.none()),
 )
-HAPPENS = st.lists(ACTIONS, max_size=2)
+HAPPENS = st.lists(ACTIONS, max_size=3)
 Events = dict[str, list[tuple[str, Any]]]
 EVENTS = st.just({}) | st.fixed_dictionaries(
     {}, optional={"before": HAPPENS, "during": HAPPENS, "after": HAPPENS, "crash": st.just([])}
@@ -404,6 +404,21 @@ class NodeLife(RuleBasedStateMachine):
         self.admit(pod, requests, happens)
         self.crashes = False
 
+    @rule(requests=pods(), label=MODES)
+    def a_switch_overtakes_an_allocate(self, requests: list[Request], label: str | None) -> None:
+        self.pods_arrive([(requests, {"during": [("label", label), ("wait", SETTLE_S + 0.5)]})], fitting=True)
+
+    @rule(requests=pods(), label=MODES)
+    def the_book_arrives_late(self, requests: list[Request], label: str | None) -> None:
+        """It was read before the last grant, and is told after the switch."""
+        self.deliver()
+        self.read_book(True)
+        if self.offers:
+            self.pods_arrive([(requests, {})], fitting=True)
+        self.change_label(label)
+        self.wait(SETTLE_S + 0.5)
+        self.read_book(False)
+
     @rule(n=st.integers(0, 5))
     def a_pod_ends(self, n: int) -> None:
         self.end_pod(n)
@@ -567,7 +582,7 @@ def one_action(dice: random.Random, *, rough: bool) -> tuple[str, Any]:
     some = [0, 0, 1]
     kinds: dict[str, Callable[[], Any]] = {
         "label": lambda: dice.choice([*map(str, Mode), None, "nonsense"]),
-        "wait": lambda: dice.choice([0.05, 0.3, 1.0]),
+        "wait": lambda: dice.choice([0.05, 0.3, 1.0, SETTLE_S + 0.5]),
         "xid": lambda: dice.randrange(3),
         "inventory": lambda: 0,
         "book": lambda: dice.random() < 0.5,
@@ -614,7 +629,7 @@ def one_surprise(dice: random.Random) -> Events:
     if dice.random() < 0.7:
         return {}
     moments = [moment for moment in ("before", "during", "after") if dice.random() < 0.4]
-    surprise = {moment: [one_action(dice, rough=False) for _ in range(dice.choice([1, 2]))] for moment in moments}
+    surprise = {moment: [one_action(dice, rough=False) for _ in range(dice.choice([1, 2, 3]))] for moment in moments}
     return {**surprise, "crash": []} if dice.random() < 0.15 else surprise
 
 
@@ -624,12 +639,26 @@ def test_a_long_life_by_dice(seed):
     node = NodeLife()
     node.boot(dice.choice(list(Mode)), *(dice.random() < chance for chance in (0.6, 0.85, 0.5, 0.5)))
     for _ in range(150):
-        act = dice.choices(("arrive", "end", "settle", "start", "again", "other"), (50, 15, 10, 7, 5, 13))[0]
+        acts = {
+            "arrive": 50,
+            "end": 15,
+            "settle": 10,
+            "start": 7,
+            "again": 5,
+            "overtake": 2,
+            "late book": 2,
+            "other": 11,
+        }
+        act = dice.choices(list(acts), list(acts.values()))[0]
         if act == "arrive":
             pods_ = [(one_pod(dice), one_surprise(dice)) for _ in range(dice.choice([1, 1, 2, 4]))]
             node.pods_arrive(pods_, dice.random() < 0.8)
         elif act == "end":
             node.end_pod(dice.randrange(4))
+        elif act == "overtake":
+            node.a_switch_overtakes_an_allocate(one_pod(dice), str(dice.choice(list(Mode))))
+        elif act == "late book":
+            node.the_book_arrives_late(one_pod(dice), str(dice.choice(list(Mode))))
         elif act == "settle":
             node.all_is_settled()
         elif act == "start" and node.living:
