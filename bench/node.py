@@ -140,6 +140,11 @@ class Node:
             by_gpu.setdefault(device.ID.rpartition("-")[0], []).append(device.ID)
         return list(by_gpu.values())
 
+    def free(self, resource: str) -> list[str]:
+        """Device ids that no pod holds."""
+        held = self.kubelet.holders(resource)
+        return [i for ids in self.ids(resource) for i in ids if i not in held]
+
     def plugin_socket(self, resource: str) -> Path:
         """The agent's socket for `resource`."""
         last = self.last(resource)

@@ -1,12 +1,13 @@
 """Allocate, GetPreferredAllocation and PreStartContainer: how long kubelet waits for each."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.calls import Echo, Server, in_turns
+from bench.echo import TYPES
 from bench.node import BenchError, Node, allocate, prefer, prestart
 from bench.result import Results, Say
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
@@ -39,6 +40,8 @@ class Rpc:
         self._stack = ExitStack()
         self._parsed = self._stack.enter_context(Echo(folder / "parsed.sock", "parsed"))
         self._bytes = self._stack.enter_context(Echo(folder / "bytes.sock", "bytes"))
+        for method in TYPES:
+            self._parsed.answers(method, b"")
 
     def close(self) -> None:
         self._stack.close()
@@ -64,15 +67,12 @@ class Rpc:
             for many in (ASK, size.units):
                 name = f"GetPreferredAllocation {where}: {many} of {len(offered)}"
                 self._compare(name, "GetPreferredAllocation", agent, [prefer(offered, many)], barred=size.barred)
-            if mode == "share" and size.barred:
-                node.api.delete_pod("ask")
-                self._new_pods(node, agent, where, offered)
+            if size.barred:
+                self._new_pods(node, limits, where)
             for many in (ASK, size.units):
                 name = f"Allocate {where}: {many} ids"
                 self._compare(name, "Allocate", agent, [allocate(ids[:many]) for ids in gpus], barred=size.barred)
-            if mode == "core_mem":
-                self._second_resource(node, agent, size)
-            elif size.barred:
+            if size.barred and mode == "share":
                 self.bare(size)
                 requests = [allocate(ids[:ASK]) for ids in gpus]
                 name = f"Allocate {where}: {ASK} ids, one call in 10 ms"
@@ -83,23 +83,14 @@ class Rpc:
                 name = f"Allocate {where}: {ASK} ids, {len(slots)} handouts remembered"
                 self._compare(name, "Allocate", agent, slots, barred=False)
 
-    def _second_resource(self, node: Node, memory: Server, size: Size) -> None:
-        """The compute share of a container whose memory was handed out just before."""
-        agent = self._server(node, GPU_CORE)
-        gpus = node.ids(GPU_CORE)
-        offered = [i for ids in gpus for i in ids]
-        first = [allocate(ids[:ASK]) for ids in node.ids(GPU_MEM)]
-        give = memory.method("Allocate")
-
-        def before(number: int) -> None:
-            give(first[number % len(first)])
-
-        name = f"GetPreferredAllocation {size.name}, core_mem: {PERCENT} % of {len(offered)}, memory handed out before"
-        request = [prefer(offered, PERCENT)]
-        self._compare(name, "GetPreferredAllocation", agent, request, barred=size.barred, before=before)
-        name = f"Allocate {size.name}, core_mem: {PERCENT} %, memory handed out before"
-        requests = [allocate(ids[:PERCENT]) for ids in gpus]
-        self._compare(name, "Allocate", agent, requests, barred=size.barred, before=before)
+    def _new_pods(self, node: Node, limits: Mapping[str, int], where: str) -> None:
+        """The calls for a container's last resource."""
+        node.api.delete_pod("ask")
+        servers = {name: self._server(node, name) for name in limits}
+        last = list(limits)[-1]
+        if len(limits) > 1:
+            self._pod_by_pod(node, servers, limits, (last, "GetPreferredAllocation"), where)
+        self._pod_by_pod(node, servers, limits, (last, "Allocate"), where)
 
     def full_node(self, size: Size, starts: int) -> None:
         """The same with pods running, and PreStartContainer, which is about pods."""
@@ -111,7 +102,7 @@ class Rpc:
             pods = [node.run_pod(f"pod-{number}", {GPU_MEM: ASK}) for number in range(PODS)]
             node.pend("ask", {GPU_MEM: ASK})
             agent = self._server(node, GPU_MEM)
-            free = [i for i in _all(node.ids(GPU_MEM)) if i not in node.kubelet.holders(GPU_MEM)]
+            free = node.free(GPU_MEM)
             _until_quick(agent, prefer(free, ASK))
             where = f"{size.name}, {PODS} pods"
             name = f"GetPreferredAllocation {where}: {ASK} of {len(free)}"
@@ -121,8 +112,7 @@ class Rpc:
             name = f"PreStartContainer {where}: container starts again"
             self._compare(name, "PreStartContainer", agent, [prestart(ids) for ids in held], barred=False)
             self._first_starts(node, agent, where, starts)
-            node.api.delete_pod("ask")
-            self._new_pods(node, agent, where, free)
+            self._new_pods(node, {GPU_MEM: ASK}, where)
 
     def _first_starts(self, node: Node, agent: Server, where: str, starts: int) -> None:
         """PreStartContainer right after Allocate: the agent reads kubelet's book to know whose container it is."""
@@ -141,26 +131,39 @@ class Rpc:
         got = self._results.keep(f"{name}, agent", times)
         self._results.row(name, f"p50 {got['p50']:.1f} ms, worst {got['max']:.1f} ms")
 
-    def _new_pods(self, node: Node, agent: Server, where: str, free: Sequence[str]) -> None:
-        """Allocate as kubelet asks it: for a pod that has just come, with the ids that were preferred for it."""
-        preferred = agent.method("GetPreferredAllocation")(prefer(free, ASK))
-        also = self._parsed.answers("GetPreferredAllocation", preferred)
+    def _pod_by_pod(
+        self, node: Node, servers: Mapping[str, Server], limits: Mapping[str, int], timed: tuple[str, str], where: str
+    ) -> None:
+        """What kubelet asks for one new pod after the other, up to the call that is timed (resource, method)."""
         pods: list[str] = []
+        free = {name: node.free(name) for name in limits}
 
         def request(number: int) -> bytes:
             if pods:
                 node.api.delete_pod(pods.pop())
             time.sleep(REST_S)  # the agent takes note of the pod's end
-            node.pend(f"new-{number}", {GPU_MEM: ASK})
+            node.pend(f"new-{number}", limits)
             pods.append(f"new-{number}")
-            question = prefer(free, ASK)
-            also(question)
-            answer = pb.PreferredAllocationResponse.FromString(agent.method("GetPreferredAllocation")(question))
-            return allocate(answer.container_responses[0].deviceIDs)
+            for resource, size in limits.items():
+                question = prefer(free[resource], size)
+                if timed == (resource, "GetPreferredAllocation"):
+                    return question
+                answer = self._ask(servers[resource], "GetPreferredAllocation", question)
+                chosen = pb.PreferredAllocationResponse.FromString(answer).container_responses[0].deviceIDs
+                if timed == (resource, "Allocate"):
+                    return allocate(chosen)
+                self._ask(servers[resource], "Allocate", allocate(chosen))
+            raise AssertionError(timed)
 
-        name = f"Allocate {where}: {ASK} ids for a new pod"
-        self._compare(name, "Allocate", agent, request, barred=True, rounds=self._rounds // 10)
+        resource, method = timed
+        name = f"{method} {where}: {limits[resource]} of {resource.partition('/')[2]} for a new pod"
+        self._compare(name, method, servers[resource], request, barred=True, rounds=self._rounds // 10)
         node.api.delete_pod(pods.pop())
+
+    def _ask(self, agent: Server, method: str, request: bytes) -> bytes:
+        """Ask the agent; the echo server is asked too, so that it is as warm as the agent is."""
+        self._parsed.server.method(method)(request)
+        return agent.method(method)(request)
 
     def bare(self, size: Size) -> None:
         """What decoding and encoding cost the echo server: the same without."""
@@ -190,14 +193,11 @@ class Rpc:
         barred: bool,
         pause_s: float = 0.0,
         rounds: int | None = None,
-        before: Callable[[int], object] | None = None,
     ) -> None:
         """One row: the agent next to the echo, which gives the agent's first answer."""
         asked = agent.method(method)
 
         def request(number: int) -> bytes:
-            if before:
-                before(number)
             return requests(number) if callable(requests) else requests[number % len(requests)]
 
         answer = asked(request(-1000))
@@ -256,7 +256,3 @@ def _read_book(node: Node) -> None:
 
 def _held(node: Node, uid: str) -> list[str]:
     return sorted(i for i, uids in node.kubelet.holders(GPU_MEM).items() if uid in uids)
-
-
-def _all(gpus: Sequence[Sequence[str]]) -> list[str]:
-    return [i for ids in gpus for i in ids]

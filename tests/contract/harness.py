@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -262,10 +263,10 @@ class Node:
             "spec": spec,
             "status": {"phase": "Pending"},
         }
-        self.server.objects.create("pods", pod.namespace, body)
+        created = self.server.objects.create("pods", pod.namespace, body)
         for agent in self.agents:
             wait_for(lambda a=agent: any(p.name.name == pod.name for p in a._state.pods))  # type: ignore[misc]
-        return pod
+        return replace(pod, uid=created["metadata"]["uid"])
 
     def end(self, pod: Pod) -> None:
         """The pod ends and is deleted, for kubelet and the API server."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.mode import MODE_LABEL
+from standin.pods import Container
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -187,6 +188,22 @@ def test_39_the_whole_node_goes_back_to_the_exclusive_resource(node: MakeNode) -
     one.offers()
     one.end(sharing)
     assert one.kubelet.wait(lambda: one.kubelet.allocatable(EXCLUSIVE) == 2, 10)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_39_what_only_an_init_container_holds_is_not_sold_again(node: MakeNode, version: str) -> None:
+    """Pod-resources leaves ordinary init containers out; kubelet's checkpoint does not, also after a restart."""
+    one = node(version, box(1, 10), labels={MODE_LABEL: "share"})
+    one.run()
+    one.offers(mem=10)
+    asked = one.bind(pod("slow-init", {}, init=[Container("first", {MEM: 4})]))
+    assert one.kubelet.admit(asked)
+    one.label("topology")
+    assert one.kubelet.wait(lambda: one.kubelet.capacity(MEM) == 0, 10)
+    observe(1)
+    one.offers()
+    one.end(asked)
+    one.offers(whole=1)
 
 
 def test_39_an_unknown_label_changes_nothing_and_is_said(node: MakeNode) -> None:

@@ -155,6 +155,27 @@ def test_a_switch_waits_for_pods_and_never_sells_a_gpu_twice(make_node: Callable
     assert node.agent.status()["mode"] == "topology"
 
 
+def test_a_switch_sees_what_only_an_init_container_holds(make_node: Callable[..., Node]) -> None:
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    manifest = pod_manifest("slow-init", {}, init=[container("first", {MEM: 10})])
+    node.pods.append("slow-init")
+    node.cluster.create_pod(manifest)
+    node.cluster.wait_pod("slow-init", _init_runs)
+    node.switch("topology", gpu=7)
+    assert [w["container"] for w in node.agent.status()["switch"]["waiting_for"]] == ["default/slow-init[first]"]
+    node.agent.kill()
+    node.agent.start()
+    node.agent.wait_ready()
+    node.wait_amounts(gpu=7)
+    node.end("slow-init")
+    node.wait_amounts(gpu=8)
+
+
+def _init_runs(pod: dict[str, Any]) -> bool:
+    return any("running" in status["state"] for status in pod["status"].get("initContainerStatuses", ()))
+
+
 def test_a_chain_of_switches_ends_with_the_last_mode_remembered(make_node: Callable[..., Node]) -> None:
     node = make_node(mode="default", flags=UNISOLATED)
     node.wait_amounts(exclusive=8)
