@@ -187,7 +187,7 @@ class Allocator:
                 raise
             with self._lock:
                 self._record(Handout(resource, key, tuple(counts), now), candidates, claims)
-            log.info("allocated", extra={"resource": resource, "units": len(key), "gpus": list(counts)})
+            log.debug("allocated", extra={"resource": resource, "units": len(key), "gpus": list(counts)})
             return share
 
     def _on_their_gpu(
@@ -214,6 +214,7 @@ class Allocator:
         new = self._answered is not None and self._answered[:2] == (handout.resource, handout.ids)
         self._answered = None
         if not new and not candidates and claims.given(handout.resource, handout.ids):
+            self._ledger = self._ledger.closed()  # whoever that was, what was given before has no partner to come
             return
         # Whose container is not known may be about to ask for its other resource.
         second = self._ledger.awaiting_partner(handout.resource, handout.at) is not None

@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuagent import __version__
@@ -180,11 +181,13 @@ class Agent:
                 log.exception("the core failed on an event", extra={"event_type": type(event).__name__})
 
     def _take(self, event: ev.Event) -> None:
-        before = self._state
+        # What counts for the lists is when kubelet can hear of it, not when it happened.
+        before, now = self._state, self._clock()
+        known, seen = before, tuple[Announcement, ...]()
         if before.fades and not isinstance(event, ev.AllocatesSeen):
             # No unit leaves a list on old knowledge of what kubelet is waiting for.
-            before, _ = step(before, ev.AllocatesSeen(*self.allocator.under_way(), event.at))
-        after, news = step(before, event)
+            known, seen = step(before, ev.AllocatesSeen(*self.allocator.under_way(), now))
+        after, news = step(known, replace(event, at=now))
         self._state = after
         self._publish(after)
         if after.gpus and after.holdings is not None:
@@ -192,7 +195,7 @@ class Agent:
         if after.mode is not self._saved_mode and not self._settings.mode and after.node is not None:
             self._saved_mode = after.mode
             self._remembered.save(after.mode)
-        for announcement in news:
+        for announcement in (*seen, *news):
             self._announce(announcement)
         if self._kube:
             if isinstance(event, ev.NodeSeen):

@@ -199,8 +199,8 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
         sources = [
             (f"--{_key(setting.name)}", flags.get(setting.name)),
             (_env(setting.name), env.get(_env(setting.name))),
-            (f"{config}: {_key(setting.name)}", file.get(_key(setting.name))),
             (setting.metadata["env"], env.get(setting.metadata["env"])),
+            (f"{config}: {_key(setting.name)}", file.get(_key(setting.name))),
         ]
         source, text = next(((s, t) for s, t in sources if t is not None), ("", None))
         if text is not None:

@@ -100,6 +100,8 @@ def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:
 def beginning(resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
     """Pods that have nothing yet and whose first container asks for `size` of `resource`, oldest first."""
     sold = claims.snapshot.sold
+    if not claims.snapshot.pods:
+        return
     begun = {owner.pod for name in sold for owner in claims.served(name) if owner}
     asking = {pod.name: pod for pod, _ in requests(claims.snapshot.pods, resource, size)}
     for pod in asking.values():

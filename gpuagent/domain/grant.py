@@ -60,7 +60,7 @@ def locate(resource: str, ids: Iterable[str], snapshot: Snapshot) -> tuple[Kind,
     if not ids:
         raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: the request names no device")
     counts = Counter(snapshot.units.get(device_id) or _unlisted(resource, device_id, snapshot) for device_id in ids)
-    kinds = {Kind(device_id.split("-", 2)[1]) for device_id in ids}
+    kinds = {Kind(code) for code in {device_id.split("-", 2)[1] for device_id in ids}}
     if len(kinds) > 1 or snapshot.policy.resources.of(next(iter(kinds))) != resource:
         names = ", ".join(sorted(snapshot.policy.resources.of(kind) or "no resource" for kind in kinds))
         raise Refusal(Reason.MIXED_RESOURCES, f"{resource}: the request names devices of {names}")
