@@ -30,9 +30,12 @@ def device_nodes() -> Iterator[None]:
         path.unlink()
 
 
-@pytest.fixture(scope="session")
-def rbac(cluster: Cluster) -> None:
+@pytest.fixture(scope="package")
+def rbac(cluster: Cluster) -> Iterator[None]:
     cluster.apply_rbac(RBAC)
+    yield
+    for manifest in RBAC:
+        cluster.api("DELETE", cluster.client.path_of(manifest))
 
 
 @pytest.fixture

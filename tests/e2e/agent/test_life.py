@@ -16,13 +16,15 @@ MEM, GPU = "aliyun.com/gpu-mem", "aliyun.com/gpu"
 KILLS = 100
 
 
-@pytest.fixture(params=["1.36", "1.30"])
+@pytest.fixture(params=["1.36", "1.30"], scope="module")
 def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """The kubelet version under the test."""
-    version = str(request.param)
-    if not cluster.node()["status"]["nodeInfo"]["kubeletVersion"].startswith(f"v{version}."):
+    """The kubelet version under the test; the cluster's own afterwards."""
+    version, own = str(request.param), cluster.kubelet_version
+    if version != own:
         cluster.restart_kubelet(version)
     yield version
+    if version != own:
+        cluster.restart_kubelet(own)
 
 
 def connected(page: dict[str, Any]) -> bool:
