@@ -89,11 +89,14 @@ class Allocator:
         """
         if size < 1 or not available:
             raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {size} of {len(available)} devices is no request")
+        if len(set(must_include)) > size:
+            text = f"{resource}: {len(set(must_include))} devices must be included, but {size} are asked for"
+            raise Refusal(Reason.EMPTY_REQUEST, text)
         offered, must_include = set(available), frozenset(must_include)
         if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         claims = self._seeing_the_asker(resource, size, offered)
-        free = free_by_gpu(resource, available, claims.snapshot)
+        free = free_by_gpu(resource, dict.fromkeys(available), claims.snapshot)
         with self._lock:
             return self._choose(Question(resource, size, free, must_include), claims)
 

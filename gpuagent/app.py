@@ -64,9 +64,11 @@ class Agent:
                 isolates=self._isolation.isolates,
             ),
             mode=settings.mode or remembered or Mode.DEFAULT,
+            mode_known=bool(settings.mode or remembered),
             lists=dict.fromkeys(settings.resources.names, ()),
         )
         self._snapshot: Snapshot | None = None
+        self._told_sick: frozenset[str] = frozenset()
         self._beat_at = self._clock()
         self._first_look = threading.Event()
         self.metrics = Metrics()
@@ -206,8 +208,9 @@ class Agent:
     def _publish(self, state: State) -> None:
         self._snapshot = snapshot(state, self._snapshot)
         self.allocator.publish(self._snapshot)
+        fell_ill, self._told_sick = state.sick.keys() - self._told_sick, frozenset(state.sick)
         for name, blocks in state.lists.items():
-            if self._feeds[name].publish(blocks):
+            if self._feeds[name].publish(blocks, urgent=bool(fell_ill)):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
                 log.info("advertised", extra={"resource": name, **counts})
 

@@ -1,6 +1,7 @@
 """The command line: `gpuagent run`, `gpuagent status`, `gpuagent simulate`."""
 
 import argparse
+import http.client
 import json
 import os
 import signal
@@ -45,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     config.add_flags(running)
-    running.add_argument("--dry-run", action="store_true", help="print what would be advertised, and exit")
+    running.add_argument(
+        "--dry-run", action="store_true", help="print what would be advertised, and exit [GPUAGENT_DRY_RUN]"
+    )
     running.set_defaults(command=_run)
 
     status = commands.add_parser("status", help="show what the agent on this node does", allow_abbrev=False)
@@ -73,11 +76,12 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     settings = config.load(vars(options), os.environ)
     write_out = log.setup(settings.log_format, settings.log_level)
-    _simulated(settings, listen=not options.dry_run)
-    if options.dry_run:
-        from gpuagent.dryrun import dry_run  # noqa: PLC0415 (only this command needs it)
+    dry_run = options.dry_run or config.is_on(os.environ.get("GPUAGENT_DRY_RUN", "false"))
+    _simulated(settings, listen=not dry_run)
+    if dry_run:
+        from gpuagent import dryrun  # noqa: PLC0415 (only this command needs it)
 
-        return dry_run(settings)
+        return dryrun.dry_run(settings)
     from gpuagent.app import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
     stop = threading.Event()
@@ -107,8 +111,11 @@ def _simulated(settings: Settings, *, listen: bool) -> None:
         raise ConfigError(f"--simulate: {err}") from err
     if not listen:
         return
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
-    simulator.listen(settings.state_dir / "simulator.sock")
+    try:
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        simulator.listen(settings.state_dir / "simulator.sock")
+    except (OSError, ValueError) as err:
+        raise ConfigError(f"--state-dir {settings.state_dir}: cannot take faults there: {err}") from err
 
 
 def _simulate(options: argparse.Namespace) -> int:
@@ -129,9 +136,12 @@ def _status(options: argparse.Namespace) -> int:
     try:
         with urllib.request.urlopen(f"{options.url}/status", timeout=5) as answer:  # noqa: S310 (the operator's URL)
             page: dict[str, Any] = json.load(answer)
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, http.client.HTTPException) as err:
         reason = err.reason if isinstance(err, urllib.error.URLError) else err
         print(f"gpuagent: no agent answers at {options.url}: {reason}", file=sys.stderr)
+        return 1
+    if not isinstance(page, dict) or "resources" not in page:
+        print(f"gpuagent: what answers at {options.url} is no gpuagent", file=sys.stderr)
         return 1
     if options.output == "json":
         print(json.dumps(page, indent=2))

@@ -44,7 +44,8 @@ def _address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def _switch(text: str) -> bool:
+def is_on(text: str) -> bool:
+    """Read true or false. Raises ValueError."""
     known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if text.lower() not in known:
         msg = f"{text!r} is neither true nor false"
@@ -112,7 +113,7 @@ class Settings:
     max_pods_per_gpu: int = _setting(20, _count, "most pods that may share one GPU", metavar="N")
     isolation: str = _setting("auto", _one_of(*ISOLATION_DRIVERS), "isolation driver: auto or none", metavar="DRIVER")
     allow_unisolated: bool = _setting(
-        False, _switch, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
+        False, is_on, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
     )
     exclusive_resource: str | None = _setting(
         None,
@@ -150,13 +151,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for setting in fields(Settings):
         flag, meta = f"--{_key(setting.name)}", setting.metadata
         env = " or ".join(name for name in (_env(setting.name), meta["env"]) if name)
-        is_switch = meta["parse"] is _switch
+        isis_on = meta["parse"] is is_on
         parser.add_argument(
             flag,
             dest=setting.name,
             metavar=meta["metavar"] or setting.name.rpartition("_")[2].upper(),
-            nargs="?" if is_switch else None,
-            const="true" if is_switch else None,
+            nargs="?" if isis_on else None,
+            const="true" if isis_on else None,
             help=f"{meta['help']}{_default(setting.default)} [{env}]",
         )
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings by flag name [GPUAGENT_CONFIG]")
@@ -216,7 +217,11 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     return settings
 
 
-_KNOWN_ENV = {_env(setting.name) for setting in fields(Settings)} | {"GPUAGENT_CONFIG", "GPUAGENT_URL"}
+_KNOWN_ENV = {_env(setting.name) for setting in fields(Settings)} | {
+    "GPUAGENT_CONFIG",
+    "GPUAGENT_DRY_RUN",
+    "GPUAGENT_URL",
+}
 
 _OF_A_SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)$")
 """What Kubernetes sets for Services whose names begin with gpuagent."""

@@ -23,6 +23,7 @@ class Request:
         gpu_count: over how many GPUs to spread, evenly.
         room: units the pod will want on that GPU later.
         pinned: UUIDs of GPUs preferred before all others.
+        leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
         short: UUIDs of GPUs that seem to lack the other resource this container asks for.
         only: UUIDs the choice is limited to; None for no limit.
         full: UUIDs of GPUs that have as many pods as they may have.
@@ -42,6 +43,7 @@ class Request:
     room: int = 0
     pinned: Collection[str] = ()
     short: Collection[str] = ()
+    leaving: Collection[str] = ()
     only: Collection[str] | None = None
     full: Collection[str] = ()
     max_pods: int = 0
@@ -55,6 +57,7 @@ def choose_whole(request: Request) -> tuple[str, ...]:
         by_id,
         key=lambda device_id: (
             device_id not in request.must_include,
+            by_id[device_id] in request.leaving,
             device_id in request.doubtful,
             request.order[by_id[device_id]],
         ),
@@ -98,11 +101,12 @@ def _by_gpu(request: Request) -> dict[str, list[str]]:
     return fixed
 
 
-def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, int, int]:
-    """Best first: pinned, not short, enough ids nobody may hold, room for the pod's next containers, placement."""
+def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
+    """Best first: not leaving, pinned, not short, enough undoubted ids, room for what comes next, placement."""
     free = len(request.free[uuid])
     doubtful = len(request.doubtful) and sum(device_id in request.doubtful for device_id in request.free[uuid])
     return (
+        uuid in request.leaving,
         uuid not in request.pinned,
         uuid in request.short,
         free - doubtful < each,

@@ -12,7 +12,7 @@ Two rules keep every list safe:
 from dataclasses import replace
 
 from gpuagent.domain.holdings import NVIDIA_GPU
-from gpuagent.domain.mode import PROMISES, Mode
+from gpuagent.domain.mode import PROMISES
 from gpuagent.domain.pods import whole_number
 from gpuagent.domain.state import Block, Fade, Lists, State
 from gpuagent.domain.units import MAX_LIST_BYTES, list_bytes, units_of
@@ -27,7 +27,8 @@ def unkept_promise(state: State) -> bool:
 
 def rival_offers(state: State) -> int:
     """GPUs that another plugin offers on this node as `nvidia.com/gpu` while this agent's mode sells them too."""
-    if state.mode is Mode.DEFAULT or NVIDIA_GPU in state.policy.resources.names or state.node is None:
+    sells = bool(state.policy.resources.sold(state.mode))
+    if not sells or NVIDIA_GPU in state.policy.resources.names or state.node is None:
         return 0
     status = state.node.get("status") or {}
     return whole_number(str((status.get("allocatable") or {}).get(NVIDIA_GPU, 0))) or 0
@@ -45,7 +46,7 @@ def blocked_gpus(state: State) -> set[str]:
 def wanted(state: State) -> Lists:
     """What would be advertised if nothing had to leave a list first."""
     lists: dict[str, tuple[Block, ...]] = dict.fromkeys(state.policy.resources.names, ())
-    if state.holdings is None or unkept_promise(state) or rival_offers(state):
+    if not state.mode_known or state.holdings is None or unkept_promise(state) or rival_offers(state):
         return lists
     blocked = blocked_gpus(state)
     usable = tuple(gpu for gpu in sorted(state.gpus.values(), key=lambda g: g.index) if not gpu.mig)

@@ -44,6 +44,7 @@ def request_for(question: Question, candidates: tuple[Candidate, ...], claims: C
         pinned=who.pinned if who else (),
         short=() if first else claims.short_gpus(resource, need),
         only=first.uuids if first else None,
+        leaving={block.gpu.uuid for block in snap.lists.get(resource, ()) if not block.healthy},
         full=() if kind.is_whole else claims.full_gpus(who.owner if who else None),
         max_pods=snap.policy.max_pods_per_gpu,
         asker=str(who.owner if who else "this container"),

@@ -67,6 +67,9 @@ def _driver_problems(state: State) -> Iterator[Problem]:
 
 
 def _mode_problems(state: State) -> Iterator[Problem]:
+    if not state.mode_known:
+        text = "the node's label was not read yet and no earlier run remembers a mode: nothing is offered until it is"
+        yield Problem("ModeUnknown", text, blocking=True)
     if state.label_problem:
         yield Problem("UnknownMode", state.label_problem)
     if state.placement_problem:
@@ -133,11 +136,12 @@ def _by_index(state: State) -> list[Gpu]:
     return sorted(state.gpus.values(), key=lambda gpu: gpu.index)
 
 
-def node_labels(state: State) -> dict[str, str]:
-    """The labels `aliyun.accelerator/nvidia_*` as they should be; empty until a GPU was read."""
+def node_labels(state: State) -> dict[str, str | None]:
+    """The labels `aliyun.accelerator/nvidia_*` as they should be (None: absent); empty until the driver answered."""
     gpus = _by_index(state)
     if not gpus:
-        return {}
+        none = {"aliyun.accelerator/nvidia_name": None, "aliyun.accelerator/nvidia_mem": None}
+        return {**none, "aliyun.accelerator/nvidia_count": "0"} if _has_no_gpus(state) else {}
     first = gpus[0]
     return {
         "aliyun.accelerator/nvidia_name": _NOT_IN_LABELS.sub("-", first.model)[:63].strip("-_."),
@@ -148,7 +152,11 @@ def node_labels(state: State) -> dict[str, str]:
 
 def node_capacity(state: State) -> dict[str, str]:
     """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`; empty until the driver answered."""
-    return {"aliyun.com/gpu-count": str(len(state.gpus))} if state.gpus else {}
+    return {"aliyun.com/gpu-count": str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
+
+
+def _has_no_gpus(state: State) -> bool:
+    return state.driver_problem is None and not state.gpus and not state.unreadable
 
 
 def node_condition(state: State) -> dict[str, str]:

@@ -74,6 +74,6 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         holdings_at=state.holdings_at,
         pods=state.pods,
         pods_known=state.pods_known,
-        pods_watched=state.pods_known and state.pods_problem is None,
+        pods_watched=state.pods_watched,
         device_nodes=state.device_nodes,
     )

@@ -62,6 +62,7 @@ class State:
         gpus: by UUID, every GPU ever read in this run: a lost GPU keeps its identity.
         sick: by UUID, why a GPU is unhealthy.
         mode: the mode in force; the target while a switch is under way.
+        mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
         holdings: kubelet's book; None until it was read once, and until then nothing is offered.
         holdings_at: when the call that read it began.
         checkpoint: kubelet's checkpoint as of the same moment.
@@ -74,6 +75,7 @@ class State:
 
     policy: Policy
     mode: Mode = Mode.DEFAULT
+    mode_known: bool = True
     placement: Placement = Placement.BINPACK
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     unreadable: tuple[UnreadableGpu, ...] = ()
@@ -102,6 +104,11 @@ class State:
     cleared_at: float = float("-inf")
 
     @property
+    def pods_watched(self) -> bool:
+        """The pods are known as they are now."""
+        return self.pods_known and self.pods_problem is None
+
+    @property
     def held_otherwise(self) -> dict[str, list[Holding]]:
         """GPU UUID to the holdings that keep it from being offered in the mode in force."""
         exclusive = self.policy.resources.exclusive is not None
@@ -110,7 +117,8 @@ class State:
     @property
     def living_holdings(self) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
-        ended = {pod.name for pod in self.pods if pod.ended}
+        # A pod made anew under the same name is not seen while the watch is down.
+        ended = set() if self.pods_problem else {pod.name for pod in self.pods if pod.ended}
         listed = tuple(h for h in self.holdings or () if h.owner.pod not in ended)
         return (*listed, *self._unlisted(listed))
 
@@ -119,7 +127,7 @@ class State:
         living = {pod.uid: pod.name for pod in self.pods if not pod.ended}
         known = {device_id for holding in listed for device_id in holding.ids}
         for entry in self.checkpoint:
-            name = living.get(entry.pod_uid) if self.pods_known else PodName("", entry.pod_uid)
+            name = living.get(entry.pod_uid) if self.pods_watched else PodName("", entry.pod_uid)
             if name is not None and (rest := entry.ids - known):
                 yield Holding(Owner(name, entry.container), entry.resource, rest)
 

@@ -123,6 +123,7 @@ def _node(state: State, node: Mapping[str, Any], at: float) -> State:
         cleared_at=at if switched or rival_gone else state.cleared_at,
         node_problem=None,
         mode=mode,
+        mode_known=True,
         label=label,
         label_problem=label_problem,
         placement=_PLACEMENTS.get(placement or Placement.BINPACK, state.placement),
@@ -150,7 +151,8 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
     news = []
     if after.mode is not before.mode:
         news.append(Announcement("ModeSwitch", f"mode {before.mode} -> {after.mode}"))
-    if after.label is None and before.label is not None:
+    came_without = before.node is None and after.node is not None and after.mode is not Mode.DEFAULT
+    if after.label is None and (before.label is not None or (came_without and after.policy.forced_mode is None)):
         text = f"node label {MODE_LABEL} was removed; mode {after.mode} stays in force (set it to default to go back)"
         news.append(Announcement("ModeLabelRemoved", text))
     if after.placement is not before.placement:

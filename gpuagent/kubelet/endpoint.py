@@ -111,7 +111,9 @@ class Endpoint:
                 return
             try:
                 connected = self._incarnation(kubelet)
-            except OSError as err:
+            except Exception as err:  # nothing may end this thread: the resource would be gone for good
+                if not isinstance(err, OSError):
+                    log.exception("endpoint failed", extra={"resource": self.resource})
                 connected = False
                 self._note(f"cannot serve in {self._directory}: {err}")
             if connected:

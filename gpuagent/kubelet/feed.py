@@ -21,17 +21,21 @@ class Feed:
         self._changed = threading.Condition()
         self._blocks: tuple[Block, ...] = ()
         self._message = pb.ListAndWatchResponse()
-        self._version = 0
+        self._version = self._urgent = 0
         self.encoded_bytes = 0
 
-    def publish(self, blocks: tuple[Block, ...]) -> bool:
-        """Replace the list; False if it is the same (kubelet is not bothered then)."""
+    def publish(self, blocks: tuple[Block, ...], *, urgent: bool = False) -> bool:
+        """Replace the list; False if it is the same (kubelet is not bothered then).
+
+        An `urgent` one, a GPU that has fallen ill, is sent however short a time ago the last one was.
+        """
         if blocks == self._blocks:
             return False
         message = _encode(blocks)
         with self._changed:
             self._blocks, self._message = blocks, message
             self._version += 1
+            self._urgent = self._version if urgent else self._urgent
             self.encoded_bytes = message.ByteSize()
             self._changed.notify_all()
         return True
@@ -43,7 +47,7 @@ class Feed:
             with self._changed:
                 while not closed.is_set() and self._version == sent:
                     self._changed.wait()
-                while (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
+                while self._urgent <= sent and (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
                     self._changed.wait(pause)
                 sent, message = self._version, self._message
             if not closed.is_set():

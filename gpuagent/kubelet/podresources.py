@@ -156,7 +156,11 @@ class HoldingsWatch:
                 self._begun += 1
                 turn = self._begun
             began = self._clock()
-            holdings = self._client.list()
+            try:
+                holdings = self._client.list()
+            except Exception as err:  # nothing may end this thread: the book would never be read again
+                log.exception("pod-resources could not be read")
+                holdings, self._client.problem = None, str(err)
             now = self._clock()
             if holdings is None:
                 self._post(ev.HoldingsUnavailable(self._client.problem, now))
