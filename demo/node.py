@@ -46,8 +46,8 @@ class DemoNode:
         with self.log.open("wb") as log:
             self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, "NODE_NAME": NODE})  # noqa: S603
         if not self.wait(lambda: self.page("readyz") is not None, 20):
-            log = self.log.read_text(encoding="utf-8")
-            raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{log}")
+            told = self.log.read_text(encoding="utf-8")
+            raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{told}")
         return self
 
     def __exit__(

@@ -80,6 +80,10 @@ class Node:
     def wait_amounts(self, timeout: float = 30, **amounts: int) -> None:
         wanted = dict.fromkeys((*RESOURCES, "nvidia.com/gpu"), "0")
         wanted |= {_FULL[short]: str(amount) for short, amount in amounts.items()}
+        if self.agent.running:  # the node may still show what an agent before this one offered
+            self.agent.wait(
+                lambda page: all(str(page["resources"][n]["healthy"]) == v for n, v in wanted.items()), timeout
+            )
         try:
             self.cluster.wait_node(lambda node: _has(node, wanted), timeout)
         except TimeoutError as err:
