@@ -2,12 +2,14 @@
 
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent.domain.pods import Holding
 from gpuagent.kubelet.podresources import PodResources
 from tests.e2e.agent.audit import audit
@@ -80,15 +82,24 @@ class Node:
     def wait_amounts(self, timeout: float = 30, **amounts: int) -> None:
         wanted = dict.fromkeys((*RESOURCES, "nvidia.com/gpu"), "0")
         wanted |= {_FULL[short]: str(amount) for short, amount in amounts.items()}
-        if self.agent.running:  # the node may still show what an agent before this one offered
-            self.agent.wait(
-                lambda page: all(str(page["resources"][n]["healthy"]) == v for n, v in wanted.items()), timeout
-            )
+        # The node may still show what an agent before this one offered: kubelet itself knows first.
+        end = time.monotonic() + timeout
+        while self._kubelet_has() != {name: int(amount) for name, amount in wanted.items() if amount != "0"}:
+            assert time.monotonic() < end, f"wanted {wanted}, kubelet has {self._kubelet_has()}: {self.agent.status()}"
+            time.sleep(0.05)
         try:
             self.cluster.wait_node(lambda node: _has(node, wanted), timeout)
         except TimeoutError as err:
             shown = {name: self.cluster.node()["status"]["allocatable"].get(name) for name in wanted}
             raise TimeoutError(f"wanted {wanted}, the node has {shown}; agent: {self.agent.status()}") from err
+
+    def _kubelet_has(self) -> dict[str, int]:
+        """Healthy devices by resource, as kubelet's device manager counts them now."""
+        answer = self.book._stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=5)
+        ids: dict[str, set[str]] = {}
+        for entry in answer.devices:
+            ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
+        return {name: len(found) for name, found in ids.items()}
 
     def audit(self) -> list[Holding]:
         uuids = {gpu["uuid"][4:12]: gpu["uuid"] for gpu in self.agent.status()["gpus"]}
