@@ -96,7 +96,7 @@ class Allocator:
         if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         claims = self._seeing_the_asker(resource, size, offered)
-        free = free_by_gpu(resource, dict.fromkeys(available), claims.snapshot)
+        free = free_by_gpu(resource, offered, claims.snapshot)
         with self._lock:
             return self._choose(Question(resource, size, free, must_include), claims)
 

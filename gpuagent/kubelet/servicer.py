@@ -118,8 +118,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
             for asked in request.container_requests:
                 chosen = self._allocator.prefer(
                     self._resource,
-                    asked.available_deviceIDs,
-                    asked.must_include_deviceIDs,
+                    list(asked.available_deviceIDs),
+                    list(asked.must_include_deviceIDs),
                     asked.allocation_size,
                 )
                 answer.container_responses.add(deviceIDs=chosen)
@@ -135,7 +135,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
                 text = f"{self._resource}: the request names no container"
                 raise Refusal(Reason.EMPTY_REQUEST, text)
             for asked in request.container_requests:
-                share = self._allocator.allocate(self._resource, asked.devices_ids)
+                share = self._allocator.allocate(self._resource, list(asked.devices_ids))
                 answer.container_responses.append(_container_response(share))
         return answer
 
