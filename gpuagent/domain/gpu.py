@@ -39,7 +39,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableGpu:
-    """A GPU that the driver counts but that could not be read; it cannot be advertised."""
+    """A GPU that the driver counts but that could not be read.
+
+    It cannot be advertised, unless it was read before and only a call about it hangs now.
+    """
 
     index: int
     reason: str

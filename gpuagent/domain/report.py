@@ -56,8 +56,10 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}", blocking=not state.gpus)
     elif not state.gpus and not state.unreadable:
         yield Problem("NoGpus", "the NVIDIA driver reports no GPU on this node", blocking=True)
-    for gpu in state.unreadable:
-        yield Problem("GpuUnreadable", f"GPU {gpu.index} is left out: {gpu.reason}")
+    known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in state.sick}
+    for bad in state.unreadable:
+        lead = "stays as it was read before" if bad.index in known else "is left out"
+        yield Problem("GpuUnreadable", f"GPU {bad.index} {lead}: {bad.reason}")
     for gpu_ in _by_index(state):
         if gpu_.mig:
             text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"

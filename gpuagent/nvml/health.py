@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuagent.backoff import Backoff
@@ -23,6 +23,7 @@ class HealthWatch:
 
     Args:
         nvml: the facade of the thread that calls `run`.
+        hung: NVML index and reason of GPUs not to ask.
         post: takes an event at once.
         driver_gone: called when the driver as a whole stops answering.
         clock: monotonic seconds.
@@ -36,6 +37,7 @@ class HealthWatch:
         self,
         nvml: Nvml,
         *,
+        hung: Callable[[], Mapping[int, str]],
         post: Callable[[Event], None],
         driver_gone: Callable[[], None],
         clock: Callable[[], float],
@@ -45,6 +47,7 @@ class HealthWatch:
         delays: Backoff,
     ) -> None:
         self._nvml = nvml
+        self._hung = hung
         self._post = post
         self._driver_gone = driver_gone
         self._clock = clock
@@ -132,9 +135,9 @@ class HealthWatch:
     def _extend(self, events: Any) -> float:  # noqa: ANN401 (opaque)
         """Watch every GPU that is not watched yet. Returns when to try again those that could not be."""
         count = self._nvml.count()
-        unable: dict[int, str] = {}
+        unable = dict(self._hung())
         deaf = 0
-        for index in range(count):
+        for index in (index for index in range(count) if index not in unable):
             try:
                 deaf += not self._add(events, index)
             except CallError as err:

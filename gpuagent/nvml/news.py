@@ -22,7 +22,12 @@ class DriverNews:
         self._inventory: Inventory | None = None
         self._problem: str | None = None
         self.hangs: Callable[[], bool] = lambda: False
-        """Whether a call hangs at this moment: then an unchanged inventory does not end the problem."""
+        """Whether the driver hangs at this moment: then an unchanged inventory does not end the problem."""
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The inventory that was posted last."""
+        return self._inventory
 
     @property
     def problem(self) -> str | None:

@@ -1,6 +1,8 @@
 """One look at the driver: which GPUs are there, and what they are."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.nvml.binding import ABSENT, MIB, Handle, Nvml
@@ -9,11 +11,20 @@ from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error, gpu_reaso
 SYSFS, DEV = Path("/sys"), Path("/dev")
 
 
-def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) -> Inventory:
+def discover(
+    *,
+    nvml: Nvml | None = None,
+    hung: Mapping[int, str] = MappingProxyType({}),
+    former: Inventory | None = None,
+    sysfs: Path = SYSFS,
+    dev: Path = DEV,
+) -> Inventory:
     """Read every GPU in its own error scope: one that fails is `unreadable`, the others are whole.
 
     Args:
         nvml: the facade to read through (whoever watches for hanging calls looks at it).
+        hung: NVML index and reason of GPUs not to ask: a call about them hangs.
+        former: what was read before; a GPU that hangs stays as it was there, and is `unreadable` besides.
         sysfs: where sysfs is mounted; tells the NUMA node of a PCI device.
         dev: where the device nodes are.
 
@@ -24,6 +35,7 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) 
         DriverError: the driver as a whole does not answer; its text says why and what to do.
     """
     nvml = nvml or Nvml()
+    known = {gpu.index: gpu for gpu in former.gpus} if former else {}
     gpus: list[Gpu] = []
     unreadable: list[UnreadableGpu] = []
     with nvml.session():
@@ -33,6 +45,10 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) 
         except CallError as err:
             raise driver_error(err) from err
         for index in range(count):
+            if index in hung:
+                unreadable.append(UnreadableGpu(index, hung[index]))
+                gpus += [known[index]] if index in known else []
+                continue
             try:
                 gpus.append(_read(nvml, index, sysfs))
             except CallError as err:

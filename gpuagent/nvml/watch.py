@@ -14,7 +14,7 @@ from gpuagent.nvml.errors import DriverError
 from gpuagent.nvml.health import HealthWatch
 from gpuagent.nvml.news import DriverNews
 from gpuagent.nvml.source import DEV, SYSFS, discover
-from gpuagent.nvml.stall import StallGuard
+from gpuagent.nvml.stall import StallGuard, Worker
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class NvmlWatch:
     Args:
         post: takes an event at once, from any thread.
         clock: monotonic seconds; the `at` of events.
-        stall_s: a call (other than the wait for events) that takes longer is reported.
+        stall_s: a call (other than the wait for events) that takes longer is reported, and its GPU left out.
         reread_s: period of looking again while something on the node may still change for the better.
         first_retry_s: first delay while the driver is missing; doubles up to `most_retry_s`.
         most_retry_s: the longest such delay.
@@ -50,67 +50,84 @@ class NvmlWatch:
         sysfs: Path = SYSFS,
         dev: Path = DEV,
     ) -> None:
-        self._reread_s = reread_s
+        self._post, self._clock = post, clock
+        self._reread_s, self._wait_s = reread_s, wait_s
+        self._first_retry_s, self._most_retry_s = first_retry_s, most_retry_s
         self._sysfs, self._dev = sysfs, dev
         self._stopping = threading.Event()
         self._look_again = threading.Event()
         self._delays = Backoff(first_retry_s, most_retry_s)
-        self._nvml, health_nvml = Nvml(clock), Nvml(clock)
         self._news = DriverNews(post, clock)
-        self._health = HealthWatch(
-            health_nvml,
-            post=post,
-            driver_gone=self._look_again.set,
-            clock=clock,
-            stopping=self._stopping,
-            wait_s=wait_s,
-            retry_s=reread_s,
-            delays=Backoff(first_retry_s, most_retry_s),
-        )
+        self._discovery = Worker("nvml-discovery", self._discover, clock)
+        self._health = Worker("nvml-health", self._watch_health, clock)
         self._guard = StallGuard(
-            (self._nvml, health_nvml),
+            (self._discovery, self._health),
             self._news,
             stall_s=stall_s,
             clock=clock,
             stopping=self._stopping,
-            recovered=self._look_again.set,
+            changed=self._nudge,
         )
-        self._news.hangs = self._guard.hangs
-        self._threads = [
-            threading.Thread(target=self._discovery, name="nvml-discovery", daemon=True),
-            threading.Thread(target=self._health.run, name="nvml-health", daemon=True),
-            threading.Thread(target=self._guard.run, name="nvml-guard", daemon=True),
-        ]
+        self._news.hangs = self._guard.driver_hangs
+        self._guard_thread = threading.Thread(target=self._guard.run, name="nvml-guard", daemon=True)
+        self._health_watch: HealthWatch | None = None
 
     @property
     def health_watch_up(self) -> bool:
         """Whether an XID would be heard now. False while the driver is missing or the watch is being rebuilt."""
-        return self._health.up
+        return self._health_watch is not None and self._health_watch.up
 
     def start(self) -> None:
         """Begin; returns at once."""
-        for thread in self._threads:
-            thread.start()
+        self._discovery.start()
+        self._health.start()
+        self._guard_thread.start()
 
     def stop(self) -> None:
         """End the threads; returns within about a second even if a call hangs. Nothing is posted afterwards."""
         self._stopping.set()
-        self._look_again.set()
-        self._health.wake()
+        self._nudge()
         until = time.monotonic() + STOP_S
-        started = [thread for thread in self._threads if thread.ident is not None]
+        threads = (self._guard_thread, self._discovery.thread, self._health.thread)
+        started = [thread for thread in threads if thread and thread.ident is not None]
         for thread in started:
             thread.join(max(0.0, until - time.monotonic()))
         left = [thread.name for thread in started if thread.is_alive()]
         if left:
             log.warning("threads still wait for the driver", extra={"threads": ",".join(left)})
 
-    def _discovery(self) -> None:
-        while not self._stopping.is_set():
+    def _nudge(self) -> None:
+        """Look again at everything."""
+        self._look_again.set()
+        if self._health_watch:
+            self._health_watch.wake()
+
+    def _watch_health(self, nvml: Nvml) -> None:
+        self._health_watch = HealthWatch(
+            nvml,
+            hung=self._guard.hung,
+            post=self._post,
+            driver_gone=self._look_again.set,
+            clock=self._clock,
+            stopping=self._stopping,
+            wait_s=self._wait_s,
+            retry_s=self._reread_s,
+            delays=Backoff(self._first_retry_s, self._most_retry_s),
+        )
+        self._health_watch.run()
+
+    def _discover(self, nvml: Nvml) -> None:
+        while not (self._stopping.is_set() or nvml.left_behind):
             self._look_again.clear()
             delay_s: float | None
             try:
-                inventory = discover(nvml=self._nvml, sysfs=self._sysfs, dev=self._dev)
+                inventory = discover(
+                    nvml=nvml,
+                    hung=self._guard.hung(),
+                    former=self._news.inventory,
+                    sysfs=self._sysfs,
+                    dev=self._dev,
+                )
             except DriverError as err:
                 self._unavailable(str(err))
                 delay_s = self._delays.next_s()
@@ -136,7 +153,8 @@ class NvmlWatch:
                 "driver": inventory.driver_version,
             },
         )
-        self._health.wake()
+        if self._health_watch:
+            self._health_watch.wake()
 
     def _unavailable(self, reason: str) -> None:
         if not self._stopping.is_set() and self._news.unavailable(reason):

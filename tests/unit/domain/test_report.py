@@ -53,6 +53,15 @@ def test_a_gpu_that_is_left_out_is_named_with_cause_and_cure():
     assert message(node, "GpuUnhealthy") == f"GPU 1 ({uuid(1)}): XID 79"
 
 
+def test_a_gpu_that_hangs_is_left_out_only_if_it_was_never_read():
+    hung = (UnreadableGpu(1, "a call hangs"),)
+    at_first = Life(Mode.SHARE).inventory(gpu(0), unreadable=hung).holdings()
+    assert message(at_first, "GpuUnreadable") == "GPU 1 is left out: a call hangs"
+    later = in_force(Mode.SHARE, (gpu(0), gpu(1))).inventory(gpu(0), gpu(1), unreadable=hung)
+    assert message(later, "GpuUnreadable") == "GPU 1 stays as it was read before: a call hangs"
+    assert reasons(later) == ["GpuUnreadable"]
+
+
 @pytest.mark.parametrize(("mode", "what"), [(Mode.CGPU, "memory"), (Mode.CORE_MEM, "compute, memory")])
 def test_missing_isolation_is_a_problem_and_a_trial_is_one_too(mode, what):
     node = in_force(mode, isolates=frozenset(), driver="none")

@@ -36,12 +36,16 @@ class Watched:
     def quiet(self) -> bool:
         return self._events.empty()
 
-    def watching(self, *gpus: int) -> None:
-        """Wait until exactly these GPUs are registered and a thread waits idly for their events."""
+    def watching(self, *gpus: int, left_behind: int = 0) -> None:
+        """Wait until exactly these GPUs are registered and a thread waits idly for their events.
+
+        `left_behind`: sets of threads that hang; the newest is asked about.
+        """
 
         def so() -> bool:
             sets = list(self._simulator.sets.values())
-            return bool(self._simulator.waiters) and len(sets) == 1 and sorted(sets[0].registered) == list(gpus)
+            count = left_behind + 1
+            return bool(self._simulator.waiters) and len(sets) == count and sorted(sets[-1].registered) == list(gpus)
 
         with self._simulator.changed:
             assert self._simulator.changed.wait_for(so, PATIENCE_S)

@@ -182,25 +182,60 @@ def test_zero_gpus(simulate, watch, make_box):
     assert time.monotonic() - began < 0.9
 
 
-def test_a_hanging_discovery_is_said_once_and_its_end_too(simulate, watch, make_box):
+def test_a_gpu_that_hangs_at_the_first_look_hides_no_other(simulate, watch, make_box):
     simulator = simulate(make_box(4))
-    simulator.hang("nvmlDeviceGetMemoryInfo", 3)
-    watched = watch(simulator, stall_s=0.1)
-    assert watched.next(DriverUnavailable).reason == "nvmlDeviceGetMemoryInfo on GPU 3 has not returned for 0.1 s"
+    simulator.hang("nvmlDeviceGetMemoryInfo", 1)  # asked by both threads: each is left behind
+    watched = watch(simulator, stall_s=0.1, reread_s=0.05)
+    inventory = watched.next(InventoryRead).inventory
+    assert [gpu.index for gpu in inventory.gpus] == [0, 2, 3]
+    assert [(bad.index, bad.reason) for bad in inventory.unreadable] == [
+        (1, "nvmlDeviceGetMemoryInfo on GPU 1 has not returned for 0.1 s")
+    ]
+    watched.watching(0, 2, 3, left_behind=1)
+    assert watched.watch.health_watch_up
+    simulator.xid(3, 79)
+    assert watched.next(XidRaised).uuid == uuid(simulator, 3)
     simulator.unhang()
     assert len(watched.next(InventoryRead).inventory.gpus) == 4
+    watched.watching(0, 1, 2, 3)
     assert watched.quiet()
 
 
-def test_a_hanging_health_watch_is_said_too(simulate, watch, make_box):
+def test_gpus_that_hang_one_after_the_other(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    simulator.hang("nvmlDeviceGetUUID", 0)
+    simulator.hang("nvmlDeviceGetName", 2)
+    watched = watch(simulator, stall_s=0.05)
+    inventory = watched.next(InventoryRead).inventory
+    assert [gpu.index for gpu in inventory.gpus] == [1]
+    assert [bad.index for bad in inventory.unreadable] == [0, 2]
+
+
+def test_a_gpu_that_hangs_after_it_was_read_stays_as_it_was(simulate, watch, make_box):
     simulator = simulate(make_box(2))
-    simulator.hang("nvmlDeviceRegisterEvents")
-    watched = watch(simulator, stall_s=0.1, reread_s=0.02)
-    watched.next(InventoryRead)
-    assert watched.next(DriverUnavailable).reason == "nvmlDeviceRegisterEvents on GPU 0 has not returned for 0.1 s"
+    simulator.fail("nvmlDeviceRegisterEvents", "UNKNOWN", gpu=1)
+    watched = watch(simulator, stall_s=0.1, reread_s=0.05)
+    before = watched.next(InventoryRead).inventory
+    watched.watching(0)
+    simulator.hang("nvmlDeviceGetUUID", 1)  # the health watch tries that GPU again
+    after = watched.next(InventoryRead).inventory
+    assert after.gpus == before.gpus
+    assert [bad.index for bad in after.unreadable] == [1]
+    simulator.fail("nvmlDeviceRegisterEvents", None, gpu=1)
+    simulator.unhang()
+    assert watched.next(InventoryRead).inventory == before
+    watched.watching(0, 1)
+    assert watched.quiet()
+
+
+def test_a_driver_that_hangs_for_every_gpu_is_said(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.hang("nvmlDeviceGetCount")
+    watched = watch(simulator, stall_s=0.1)
+    assert watched.next(DriverUnavailable).reason == "nvmlDeviceGetCount has not returned for 0.1 s"
     assert not watched.watch.health_watch_up
     simulator.unhang()
-    watched.next(InventoryRead)
+    assert len(watched.next(InventoryRead).inventory.gpus) == 2
     watched.watching(0, 1)
     assert watched.quiet()
 
