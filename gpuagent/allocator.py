@@ -6,8 +6,7 @@ readings of a call are possible and its answer settles it.
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gpuagent.book import Book, holds_first, settled
@@ -92,30 +91,34 @@ class Allocator:
         if len(set(must_include)) > size:
             text = f"{resource}: {len(set(must_include))} devices must be included, but {size} are asked for"
             raise Refusal(Reason.EMPTY_REQUEST, text)
-        offered, must_include = set(available), frozenset(must_include)
+        offered, must_include = frozenset(available), frozenset(must_include)
         if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
-        claims = self._seeing_the_asker(resource, size, offered)
-        free = free_by_gpu(resource, offered, claims.snapshot)
         with self._lock:
-            return self._choose(Question(resource, size, free, must_include), claims)
+            claims, candidates = self._look(resource, size, offered)
+            if candidates or not claims.snapshot.pods_watched:
+                return self._choose(resource, size, must_include, candidates, claims)
+        # Kubelet may have heard of the asking pod a moment before our own watch did.
+        with self._published:
+            self._published.wait_for(lambda: self._look(resource, size, offered)[1], PATIENCE_S)
+        with self._lock:
+            claims, candidates = self._look(resource, size, offered)
+            return self._choose(resource, size, must_include, candidates, claims)
 
-    def _seeing_the_asker(self, resource: str, size: int, offered: set[str]) -> Claims:
-        """The newest knowledge; kubelet may have heard of the asking pod a moment before our own watch did."""
+    def _look(self, resource: str, size: int, offered: frozenset[str]) -> tuple[Claims, tuple[Candidate, ...]]:
+        claims = Claims(self._current(), self._ledger, offered, self._clock())
+        return claims, self._admission.candidates(resource, size, claims)
 
-        def look() -> Claims:
-            return Claims(self._current(), self._ledger, offered, self._clock())
-
-        def is_seen() -> bool:
-            return bool(self._admission.candidates(resource, size, look()))
-
-        if self._current().pods_watched and not is_seen():
-            with self._published:
-                self._published.wait_for(is_seen, PATIENCE_S)
-        return look()
-
-    def _choose(self, question: Question, claims: Claims) -> tuple[str, ...]:
-        candidates = settled(self._book, self._admission.candidates(question.resource, question.size, claims))
+    def _choose(
+        self,
+        resource: str,
+        size: int,
+        must_include: frozenset[str],
+        candidates: tuple[Candidate, ...],
+        claims: Claims,
+    ) -> tuple[str, ...]:
+        question = Question(resource, size, free_by_gpu(resource, claims.offered, claims.snapshot), must_include)
+        candidates = settled(self._book, candidates)
         try:
             try:
                 chosen = self._choose_for(candidates, question, claims)
@@ -173,28 +176,33 @@ class Allocator:
         Raises:
             Refusal: the request cannot be honoured.
         """
-        with self._under_way():
-            snap, now, key = self._current(), self._clock(), frozenset(ids)
-            kind, counts = locate(resource, key, snap)
+        self._begun()
+        try:
+            return self._allocate(resource, frozenset(ids))
+        finally:
+            self._ended()
+
+    def _allocate(self, resource: str, ids: frozenset[str]) -> Grant:
+        snap, now = self._current(), self._clock()
+        at = locate(resource, ids, snap)
+        with self._lock:
+            admission, claims = self._admission, Claims(snap, self._ledger, frozenset(), now)
+        try:
+            check_offered(resource, ids, at, claims)
             with self._lock:
-                claims = Claims(snap, self._ledger, (), now)
-                likely = self._admission.candidates(resource, len(key), claims)
-            try:
-                check_offered(resource, key, counts, claims)
-                with self._lock:
-                    candidates = self._on_their_gpu(resource, key, counts, claims)
-                share = self._isolated(grant(resource, kind, counts, snap, self._strategy))
-            except Refusal as refusal:
-                if likely:
-                    self._say(likely[0].pod.name, "GpuRefused", refusal.message)
-                raise
-            with self._lock:
-                self._record(Handout(resource, key, tuple(counts), now), candidates, claims)
-            log.debug("allocated", extra={"resource": resource, "units": len(key), "gpus": list(counts)})
-            return share
+                candidates = self._on_their_gpu(resource, ids, at.counts, claims)
+            share = self._isolated(grant(resource, at, snap, self._strategy))
+        except Refusal as refusal:
+            if likely := admission.candidates(resource, len(ids), claims):
+                self._say(likely[0].pod.name, "GpuRefused", refusal.message)
+            raise
+        with self._lock:
+            self._record(Handout(resource, ids, tuple(at.counts), now), candidates, claims)
+        log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
+        return share
 
     def _on_their_gpu(
-        self, resource: str, ids: frozenset[str], counts: dict[str, int], claims: Claims
+        self, resource: str, ids: frozenset[str], counts: Mapping[str, int], claims: Claims
     ) -> tuple[Candidate, ...]:
         """Who these ids can be for: the two resources of one container have to be on one GPU."""
         if self._answered and self._answered[:2] == (resource, ids):
@@ -234,17 +242,15 @@ class Allocator:
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
 
-    @contextmanager
-    def _under_way(self) -> Iterator[None]:
+    def _begun(self) -> None:
         with self._idle:
             self._in_flight += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._in_flight -= 1
-                self._last_end = self._clock()
-                self._idle.notify_all()
+
+    def _ended(self) -> None:
+        with self._idle:
+            self._in_flight -= 1
+            self._last_end = self._clock()
+            self._idle.notify_all()
 
     # -- PreStartContainer -----------------------------------------------------------------------------------
 
@@ -258,14 +264,14 @@ class Allocator:
         """
         snap = self._current()
         key = frozenset(ids)
-        kind, counts = locate(resource, key, snap)
+        at = locate(resource, key, snap)
         owner = self._known_owner(resource, key, snap) or holder(resource, key, self._book.read(timeout_s=5.0) or ())
         with self._lock:
             if owner:
                 self._ledger = self._ledger.believed(key, owner)
         log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
         try:
-            self._isolation.verify(grant(resource, kind, counts, snap, self._strategy), owner)
+            self._isolation.verify(grant(resource, at, snap, self._strategy), owner)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
         return owner

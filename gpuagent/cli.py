@@ -1,6 +1,7 @@
 """The command line: `gpuagent run`, `gpuagent status`, `gpuagent simulate`."""
 
 import argparse
+import gc
 import http.client
 import json
 import os
@@ -17,6 +18,9 @@ from gpuagent import __version__, config, log
 from gpuagent.config import ConfigError, Settings
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
+LOADED_S = 10.0
+"""By then everything is loaded. The collector leaves it alone from then on: going through what the libraries made takes
+tens of milliseconds, and would fall into somebody's Allocate."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -82,6 +86,7 @@ def _run(options: argparse.Namespace) -> int:
         from gpuagent import dryrun  # noqa: PLC0415 (only this command needs it)
 
         return dryrun.dry_run(settings)
+    gc.disable()
     from gpuagent.app import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
     stop = threading.Event()
@@ -93,7 +98,10 @@ def _run(options: argparse.Namespace) -> int:
     except OSError as err:
         host, port = settings.http_address or ("", 0)
         raise ConfigError(f"cannot listen on --http-address {host}:{port}: {err.strerror}") from err
-    stop.wait()
+    if not stop.wait(LOADED_S):
+        gc.freeze()
+        gc.enable()
+        stop.wait()
     agent.stop()
     write_out()
     sys.stdout.flush()

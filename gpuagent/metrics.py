@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client import Counter as PromCounter
@@ -50,8 +51,12 @@ class Metrics:
             registry=self._registry,
         )
 
+    @cache  # noqa: B019 (one meter a process)
+    def _of(self, method: str, resource: str) -> Histogram:
+        return self._rpc.labels(method, resource)
+
     def answered(self, method: str, resource: str, seconds: float) -> None:
-        self._rpc.labels(method, resource).observe(seconds)
+        self._of(method, resource).observe(seconds)
 
     def refused(self, method: str, resource: str, reason: Reason) -> None:
         self._refusals.labels(method, resource, reason.value).inc()

@@ -44,6 +44,10 @@ class Candidate:
         init = {container.name for container in self.pod.containers if container.init}
         return tuple(uuid for owner, handout in self.trail if owner.container in init for uuid in handout.uuids)
 
+    def may_want(self, resource: str, size: int) -> bool:
+        """Whether the container's call for `resource` may be still to come, and is for `size`."""
+        return self.container.limits.get(resource) == size and not (self.first and self.first.resource == resource)
+
     def room(self, resource: str) -> int:
         """Units that the largest container to reuse this one's GPU will want; 0 unless it is an init container."""
         return max(c.limits.get(resource, 0) for c in self.pod.containers) if self.container.init else 0
@@ -70,13 +74,13 @@ class Admission:
                 # At this place the pod has everything: the call begins another one.
                 found += beginning(resource, size, claims) if may_begin else ()
                 may_begin = False
-            elif step.container.limits.get(resource) == size and not (step.first and step.first.resource == resource):
+            elif step.may_want(resource, size):
                 found.append(step)
         return tuple(found or beginning(resource, size, claims))
 
     def going_on(self, resource: str, size: int, claims: Claims) -> tuple[Candidate, ...]:
         """Those of the candidates that belong to a pod whose admission has begun."""
-        return tuple(c for c in self.candidates(resource, size, claims) if c.trail)
+        return tuple(step for step in self._steps(claims) if step and step.may_want(resource, size))
 
     def _steps(self, claims: Claims) -> Iterator[Candidate | None]:
         """What each place is followed by: a container of the same pod, or None where the pod is complete."""

@@ -33,12 +33,12 @@ class Request:
 
     resource: str
     size: int
-    free: Mapping[str, Collection[str]]
+    free: Mapping[str, frozenset[str]]
     order: Mapping[str, int]
     unit: str = ""
     must_include: Collection[str] = ()
     placement: Placement = Placement.BINPACK
-    doubtful: Collection[str] = ()
+    doubtful: frozenset[str] = frozenset()
     gpu_count: int = 1
     room: int = 0
     pinned: Collection[str] = ()
@@ -104,7 +104,7 @@ def _by_gpu(request: Request) -> dict[str, list[str]]:
 def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
     """Best first: not leaving, pinned, not short, enough undoubted ids, room for what comes next, placement."""
     free = len(request.free[uuid])
-    doubtful = len(request.doubtful) and sum(device_id in request.doubtful for device_id in request.free[uuid])
+    doubtful = len(request.doubtful & request.free[uuid])
     return (
         uuid in request.leaving,
         uuid not in request.pinned,
@@ -117,13 +117,12 @@ def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, boo
 
 
 def _take(request: Request, uuid: str, count: int, fixed: Collection[str]) -> list[str]:
+    # Ids of one GPU differ in their number alone: by text, then by length, is by number.
+    ids = sorted(sorted(request.free[uuid]), key=len)
     fixed = frozenset(fixed)
-
-    def rank(device_id: str) -> tuple[bool, bool, int, str]:
-        # Ids of one GPU differ in their number alone: by length, then by text, is by number.
-        return device_id not in fixed, device_id in request.doubtful, len(device_id), device_id
-
-    return sorted(request.free[uuid], key=rank)[:count]
+    if fixed or request.doubtful:
+        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in request.doubtful))
+    return ids[:count]
 
 
 def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:

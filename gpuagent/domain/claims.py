@@ -5,7 +5,6 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,17 +20,24 @@ class Claims:
 
     snapshot: Snapshot
     ledger: Ledger
-    offered: Collection[str]
+    offered: frozenset[str]
     now: float
 
     @cached_property
     def all(self) -> tuple[Holding | Handout, ...]:
         """Holdings that were not handed on since, and handouts that the book does not show, of pods that may live."""
-        handouts = [h for h in self.ledger.recent(self.now) if self._may_live(h.owner)]
-        newer = {i for h in self.ledger.recent(self.now) if h.at >= self.snapshot.holdings_at for i in h.ids}
-        holdings = [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)]
-        known = {(h.resource, h.ids) for h in holdings}
-        return (*holdings, *(h for h in handouts if (h.resource, h.ids) not in known))
+        known = {(h.resource, h.ids) for h in self._holdings}
+        return (*self._holdings, *(h for h in self._handouts if (h.resource, h.ids) not in known))
+
+    @cached_property
+    def _handouts(self) -> list[Handout]:
+        return [h for h in self.ledger.recent(self.now) if self._may_live(h.owner)]
+
+    @cached_property
+    def _holdings(self) -> list[Holding]:
+        since = self.snapshot.holdings_at
+        newer = frozenset[str]().union(*(h.ids for h in self.ledger.recent(self.now) if h.at >= since))
+        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)]
 
     def _may_live(self, owner: Owner | None) -> bool:
         snap = self.snapshot
@@ -49,8 +55,10 @@ class Claims:
 
     def given(self, resource: str, ids: frozenset[str]) -> Holding | Handout | None:
         """The claim that has all of `ids`; they are being asked for again, or reused."""
-        claims = (claim for claim in self.all if claim.resource == resource and ids <= claim.ids)
-        return next(claims, None)
+        for handout in self.ledger.recent(self.now):
+            if handout.resource == resource and ids <= handout.ids and self._may_live(handout.owner):
+                return handout
+        return next((h for h in self._holdings if h.resource == resource and ids <= h.ids), None)
 
     def full_gpus(self, asker: Owner | None) -> set[str]:
         """UUIDs of GPUs with as many pods as allowed; the asking pod's own GPUs are not full for it."""

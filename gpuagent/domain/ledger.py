@@ -37,7 +37,8 @@ class Ledger:
 
     def recorded(self, handout: Handout, *, opens: bool) -> "Ledger":
         """With `handout` added and what is too old forgotten. `opens`: another resource may follow for it."""
-        rest = (replace(h, ids=h.ids - handout.ids) for h in self.recent(handout.at))
+        apart = handout.ids.isdisjoint
+        rest = (h if apart(h.ids) else replace(h, ids=h.ids - handout.ids) for h in self.recent(handout.at))
         kept = tuple(h for h in rest if h.ids)
         return replace(self, handouts=(*kept, handout), open=handout if opens else None)
 
@@ -47,7 +48,7 @@ class Ledger:
 
     def closed(self) -> "Ledger":
         """The container of the last handout will not ask again: kubelet gives it up after a refusal."""
-        return replace(self, open=None)
+        return replace(self, open=None) if self.open else self
 
     def believed(self, ids: frozenset[str], owner: Owner) -> "Ledger":
         """With `owner` as the container that the handout of `ids` was for."""

@@ -1,6 +1,6 @@
 """Kubelet's question, which of these ids a container should get, with everything known besides put to it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.admission import Candidate, gpu_count
@@ -15,8 +15,8 @@ class Question:
 
     resource: str
     size: int
-    free: Mapping[str, Collection[str]]
-    must_include: Collection[str]
+    free: Mapping[str, frozenset[str]]
+    must_include: frozenset[str]
 
 
 def request_for(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> Request:
@@ -35,10 +35,10 @@ def request_for(question: Question, candidates: tuple[Candidate, ...], claims: C
         size=question.size,
         unit="" if kind.is_whole else "%" if resource == GPU_CORE else snap.policy.unit.phrase,
         free=question.free,
-        order={uuid: gpu.index for uuid, gpu in snap.gpus.items()},
+        order=snap.indexes,
         must_include=question.must_include,
         placement=snap.placement,
-        doubtful={i for claim in claims.doubted for i in claim.ids if i not in question.must_include},
+        doubtful=frozenset[str]().union(*(claim.ids for claim in claims.doubted)) - question.must_include,
         gpu_count=gpu_count(who.pod, resource, question.size, snap.sold) if who else 1,
         room=max((c.room(resource) for c in candidates), default=0),
         pinned=who.pinned if who else (),

@@ -15,7 +15,8 @@ from gpuagent.domain.units import UnitId
 class Snapshot:
     """One moment of the agent, immutable.
 
-    `units` maps every advertised device id to its GPU's UUID. Pods were seen at some time (`pods_known`), and are
+    `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
+    ids. Pods were seen at some time (`pods_known`), and are
     followed now (`pods_watched`).
     """
 
@@ -25,6 +26,7 @@ class Snapshot:
     gpus: Mapping[str, Gpu]
     lists: Lists
     units: Mapping[str, str]
+    blocks: Mapping[tuple[str, str, Kind], frozenset[str]]
     holdings: tuple[Holding, ...]
     holdings_at: float
     pods: tuple[Pod, ...]
@@ -47,6 +49,11 @@ class Snapshot:
         return {gpu.key: gpu for gpu in self.gpus.values()}
 
     @cached_property
+    def indexes(self) -> dict[str, int]:
+        """GPU UUID to NVML index."""
+        return {uuid: gpu.index for uuid, gpu in self.gpus.items()}
+
+    @cached_property
     def living_pods(self) -> dict[tuple[str, str], Pod]:
         return {pod.name: pod for pod in self.pods if not pod.ended}
 
@@ -59,10 +66,11 @@ def ids_of(block: Block) -> Iterator[str]:
 def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
     """Publish `state`; the id index of `former` is kept where the lists are the same."""
     if former is not None and former.lists == state.lists:
-        units = former.units
+        units, blocks = former.units, former.blocks
     else:
-        blocks = (block for blocks in state.lists.values() for block in blocks)
-        units = {device_id: block.gpu.uuid for block in blocks for device_id in ids_of(block)}
+        listed = [(resource, block) for resource, blocks in state.lists.items() for block in blocks]
+        blocks = {(resource, *block.key): frozenset(ids_of(block)) for resource, block in listed}
+        units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
     return Snapshot(
         policy=state.policy,
         mode=state.mode,
@@ -70,6 +78,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         gpus=state.gpus,
         lists=state.lists,
         units=units,
+        blocks=blocks,
         holdings=state.living_holdings,
         holdings_at=state.holdings_at,
         pods=state.pods,

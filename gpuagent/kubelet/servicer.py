@@ -4,8 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 import grpc
 
@@ -17,6 +16,7 @@ from gpuagent.domain.grant import Grant
 from gpuagent.kubelet.feed import Feed
 
 log = logging.getLogger(__name__)
+A = TypeVar("A")
 
 MAX_STREAMS = 12
 """Open lists per socket. Each holds one of the server's 16 workers for ever; beyond this the newest is refused: the
@@ -113,44 +113,49 @@ class Servicer(pb_grpc.DevicePluginServicer):
     def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> pb.PreferredAllocationResponse:
-        answer = pb.PreferredAllocationResponse()
-        with self._answering("GetPreferredAllocation", context):
+        def preferred() -> pb.PreferredAllocationResponse:
+            answer = pb.PreferredAllocationResponse()
             for asked in request.container_requests:
                 chosen = self._allocator.prefer(
                     self._resource,
-                    list(asked.available_deviceIDs),
-                    list(asked.must_include_deviceIDs),
+                    frozenset(asked.available_deviceIDs),
+                    frozenset(asked.must_include_deviceIDs),
                     asked.allocation_size,
                 )
                 answer.container_responses.add(deviceIDs=chosen)
-        return answer
+            return answer
+
+        return self._answer("GetPreferredAllocation", context, preferred)
 
     def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: grpc.ServicerContext
     ) -> pb.AllocateResponse:
-        answer = pb.AllocateResponse()
-        with self._answering("Allocate", context):
+        def allocated() -> pb.AllocateResponse:
             if not request.container_requests:
                 # An empty answer would leave kubelet's reservation in place for ever.
                 text = f"{self._resource}: the request names no container"
                 raise Refusal(Reason.EMPTY_REQUEST, text)
+            answer = pb.AllocateResponse()
             for asked in request.container_requests:
-                share = self._allocator.allocate(self._resource, list(asked.devices_ids))
-                answer.container_responses.append(_container_response(share))
-        return answer
+                share = self._allocator.allocate(self._resource, frozenset(asked.devices_ids))
+                _add_container(answer, share)
+            return answer
+
+        return self._answer("Allocate", context, allocated)
 
     def PreStartContainer(  # noqa: N802
         self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> pb.PreStartContainerResponse:
-        with self._answering("PreStartContainer", context):
-            self._allocator.prestart(self._resource, request.devices_ids)
-        return pb.PreStartContainerResponse()
+        def started() -> pb.PreStartContainerResponse:
+            self._allocator.prestart(self._resource, frozenset(request.devices_ids))
+            return pb.PreStartContainerResponse()
 
-    @contextmanager
-    def _answering(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+        return self._answer("PreStartContainer", context, started)
+
+    def _answer(self, method: str, context: grpc.ServicerContext, work: Callable[[], A]) -> A:
         began = time.perf_counter()
         try:
-            yield
+            return work()
         except Refusal as refusal:
             self._refuse(method, context, refusal)
         except Exception as err:
@@ -165,8 +170,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
         context.abort(_CODES.get(refusal.reason, grpc.StatusCode.FAILED_PRECONDITION), refusal.message)
 
 
-def _container_response(share: Grant) -> pb.ContainerAllocateResponse:
-    return pb.ContainerAllocateResponse(
+def _add_container(answer: pb.AllocateResponse, share: Grant) -> None:
+    answer.container_responses.add(
         envs=share.env,
         mounts=[
             pb.Mount(host_path=m.host_path, container_path=m.container_path, read_only=m.read_only)

@@ -12,7 +12,7 @@ from gpuagent import config
 from gpuagent.config import Settings
 from gpuagent.domain.errors import Reason
 from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.grant import DeviceStrategy, grant
+from gpuagent.domain.grant import DeviceStrategy, Located, grant
 from gpuagent.domain.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Policy, State
@@ -130,7 +130,8 @@ def test_the_table_of_modes_is_that_of_the_code():
 def test_the_environment_of_a_container_is_told():
     gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
     snap = snapshot(State(policy=Policy(), mode=Mode.SHARE, gpus={gpu.uuid: gpu}))
-    share = grant("aliyun.com/gpu-mem", Kind.MEMORY_SHARE, {gpu.uuid: 1}, snap, DeviceStrategy.DEVICE_NODES)
+    at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
+    share = grant("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
     rows = table(section(README, "What a container receives"), "variable")
     assert {quoted(row[0])[0] for row in rows} == set(share.env)
 

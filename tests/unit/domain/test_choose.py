@@ -18,7 +18,7 @@ K = Kind.MEMORY_CGPU
 
 def request(free: list[int], size: int, **more) -> Request:
     """`free[n]` units of GPU n are free, the lowest ones taken already."""
-    ids = {uuid(n): sorted(unit_ids(n, K, *range(20 - count, 20))) for n, count in enumerate(free) if count}
+    ids = {uuid(n): frozenset(unit_ids(n, K, *range(20 - count, 20))) for n, count in enumerate(free) if count}
     return Request(resource=MEM, size=size, free=ids, order={uuid(n): n for n in range(len(free))}, unit="GiB", **more)
 
 
@@ -153,7 +153,7 @@ def test_a_reused_gpu_without_the_rest_is_not_blamed_on_the_others():
 
 
 def whole(indexes, size, **more) -> Request:
-    free = {uuid(n): [f"{key(n)}-gt-0"] for n in indexes}
+    free = {uuid(n): frozenset({f"{key(n)}-gt-0"}) for n in indexes}
     return Request(resource=WHOLE, size=size, free=free, order={uuid(n): n for n in range(8)}, **more)
 
 
@@ -163,7 +163,7 @@ def test_whole_gpus_come_in_index_order():
 
 def test_whole_gpus_that_must_be_included_are_and_doubtful_ones_come_last():
     assert sorted(per_gpu(choose_whole(whole([5, 1, 7, 2], 2, must_include=[f"{key(7)}-gt-0"])))) == [1, 7]
-    assert sorted(per_gpu(choose_whole(whole([5, 1, 7, 2], 2, doubtful=[f"{key(1)}-gt-0"])))) == [2, 5]
+    assert sorted(per_gpu(choose_whole(whole([5, 1, 7, 2], 2, doubtful=frozenset({f"{key(1)}-gt-0"}))))) == [2, 5]
 
 
 def test_more_whole_gpus_than_free_are_refused():
@@ -274,7 +274,7 @@ def test_a_share_equals_a_search_over_everything(asked):
 def test_kubelets_random_order_of_ids_changes_nothing(asked, random):
     from dataclasses import replace
 
-    shuffled = {u: random.sample(sorted(ids), len(ids)) for u, ids in asked.free.items()}
+    shuffled = {u: frozenset(random.sample(sorted(ids), len(ids))) for u, ids in asked.free.items()}
     mixed = dict(random.sample(sorted(shuffled.items()), len(shuffled)))
     outcomes = []
     for one in (asked, replace(asked, free=mixed)):

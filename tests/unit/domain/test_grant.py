@@ -14,8 +14,7 @@ NODES = DeviceStrategy.DEVICE_NODES
 
 
 def of(node: Life, resource: str, ids, strategy=NODES):
-    kind, counts = locate(resource, ids, node.snap)
-    return grant(resource, kind, counts, node.snap, strategy)
+    return grant(resource, locate(resource, ids, node.snap), node.snap, strategy)
 
 
 def reason(node: Life, resource: str, ids) -> Reason:
