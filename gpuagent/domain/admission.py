@@ -103,17 +103,13 @@ def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:
 
 def beginning(resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
     """Pods that have nothing yet and whose first container asks for `size` of `resource`, oldest first."""
-    sold = claims.snapshot.sold
-    if not claims.snapshot.pods:
+    asking = claims.snapshot.first_asks.get((resource, size))
+    if not asking:
         return
-    begun = {owner.pod for name in sold for owner in claims.served(name) if owner}
-    asking = {pod.name: pod for pod, _ in requests(claims.snapshot.pods, resource, size)}
-    for pod in asking.values():
-        if pod.name in begun or pod.uid in claims.ledger.refused:
-            continue
-        first = next((c for c in pod.containers if any(c.limits.get(name) for name in sold)), None)
-        if first and first.limits.get(resource) == size:
-            yield Candidate(pod, first)
+    begun = {owner.pod for name in claims.snapshot.sold for owner in claims.served(name) if owner}
+    for pod, container in asking:
+        if pod.name not in begun and pod.uid not in claims.ledger.refused:
+            yield Candidate(pod, container)
 
 
 def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> int:

@@ -1,12 +1,13 @@
 """What RPC handlers read: the published part of the state, indexed for answering in microseconds."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import Kind, Mode, Placement
-from gpuagent.domain.pods import Holding, Pod
+from gpuagent.domain.pods import ContainerSpec, Holding, Pod
 from gpuagent.domain.state import Block, Lists, Policy, State
 from gpuagent.domain.units import UnitId
 
@@ -52,6 +53,22 @@ class Snapshot:
     def indexes(self) -> dict[str, int]:
         """GPU UUID to NVML index."""
         return {uuid: gpu.index for uuid, gpu in self.gpus.items()}
+
+    @cached_property
+    def first_asks(self) -> dict[tuple[str, int], list[tuple[Pod, ContainerSpec]]]:
+        """Resource and units to the living pods whose first container with a share asks for them, oldest first.
+
+        Pods of one second keep the order in which they were seen, as kubelet has it.
+        """
+        asks: dict[tuple[str, int], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
+        living = sorted((pod for pod in self.pods if not pod.ended), key=lambda pod: pod.created)
+        for pod in {pod.name: pod for pod in living}.values():  # of one name, the newest
+            for container in pod.containers:
+                if wanted := {name: size for name in self.sold if (size := container.limits.get(name))}:
+                    for ask in wanted.items():
+                        asks[ask].append((pod, container))
+                    break
+        return asks
 
     @cached_property
     def living_pods(self) -> dict[tuple[str, str], Pod]:

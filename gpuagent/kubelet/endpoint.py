@@ -41,6 +41,8 @@ SETTLE_S = 0.2
 SAME_KUBELET_PAUSE_S = 1.0
 """The same kubelet must notice the end of the old stream before the new one registers."""
 POLL_S = 1.0
+CONNECTED_POLL_S = 5.0
+"""While all is well: the directory watch and the stream's end tell at once, this is for what they miss."""
 WAIT_NOTED_S = 5.0
 
 
@@ -198,7 +200,7 @@ class Endpoint:
             return None if _is_socket(path) else "our socket file has gone"
 
         while not self._stopping and lost() is None:
-            self._wait(lambda: lost() is not None, POLL_S)
+            self._wait(lambda: lost() is not None, CONNECTED_POLL_S, poll_s=CONNECTED_POLL_S)
         if not self._stopping:
             log.info("registration lost", extra={"resource": self.resource, "cause": lost()})
             self._enter(Stage.TEARDOWN)
@@ -237,7 +239,7 @@ class Endpoint:
 
         self._wait(is_new, seconds)
 
-    def _wait(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+    def _wait(self, ready: Callable[[], bool], timeout_s: float, poll_s: float = POLL_S) -> bool:
         """Wait for `ready()`, looked at on every nudge; False on timeout or when stopping."""
         end = time.monotonic() + timeout_s
         with self._wake:
@@ -249,7 +251,7 @@ class Endpoint:
                 if left <= 0:
                     return False
                 if not self._nudged:
-                    self._wake.wait(min(left, POLL_S))
+                    self._wake.wait(min(left, poll_s))
         return False
 
     def _enter(self, stage: Stage) -> None:

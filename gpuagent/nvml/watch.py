@@ -32,7 +32,7 @@ class NvmlWatch:
         reread_s: period of looking again while something on the node may still change for the better.
         first_retry_s: first delay while the driver is missing; doubles up to `most_retry_s`.
         most_retry_s: the longest such delay.
-        wait_s: longest single wait for events; bounds how long the thread lives on after `stop`.
+        wait_s: longest single wait for events; as long may its thread live on after `stop`.
         sysfs: where sysfs is mounted.
         dev: where device nodes are.
     """
@@ -46,7 +46,7 @@ class NvmlWatch:
         reread_s: float = 60.0,
         first_retry_s: float = 1.0,
         most_retry_s: float = 30.0,
-        wait_s: float = 0.5,
+        wait_s: float = 2.0,
         sysfs: Path = SYSFS,
         dev: Path = DEV,
     ) -> None:
@@ -84,11 +84,15 @@ class NvmlWatch:
         self._guard_thread.start()
 
     def stop(self) -> None:
-        """End the threads; returns within about a second even if a call hangs. Nothing is posted afterwards."""
+        """End the threads; returns within about a second even if a call hangs. Nothing is posted afterwards.
+
+        A thread that waits for events ends when its wait does.
+        """
         self._stopping.set()
         self._nudge()
         until = time.monotonic() + STOP_S
-        threads = (self._guard_thread, self._discovery.thread, self._health.thread)
+        waits = self._health.nvml.waiting_since is not None
+        threads = (self._guard_thread, self._discovery.thread, None if waits else self._health.thread)
         started = [thread for thread in threads if thread and thread.ident is not None]
         for thread in started:
             thread.join(max(0.0, until - time.monotonic()))
