@@ -59,7 +59,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
     known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in state.sick}
     for bad in state.unreadable:
         lead = "stays as it was read before" if bad.index in known else "is left out"
-        yield Problem("GpuUnreadable", f"GPU {bad.index} {lead}: {bad.reason}")
+        yield Problem("GpuUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not state.gpus)
     for gpu_ in _by_index(state):
         if gpu_.mig:
             text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"

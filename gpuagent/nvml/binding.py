@@ -58,21 +58,16 @@ class NvmlEvent:
     data: int
 
 
-class LeftBehind(BaseException):
-    """Another thread has taken over from this one while its call hung; it unwinds, and nothing may catch it."""
-
-
 class Nvml:
-    """NVML for one thread. Others may read `pending`, the call under way, and set `left_behind`.
+    """NVML for one thread. `pending` may be read from others: the call under way, None between calls.
 
-    Every method raises CallError if NVML refuses, unless it says otherwise; LeftBehind once `left_behind` is set.
+    Every method raises CallError if NVML refuses, unless it says otherwise.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.pending: Pending | None = None
         self.waiting_since: float | None = None
-        self.left_behind = False
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -84,7 +79,7 @@ class Nvml:
         try:
             yield
         finally:
-            with suppress(CallError, LeftBehind):  # the driver may be gone by now
+            with suppress(CallError):  # the driver may be gone by now
                 self._call("nvmlShutdown")
 
     def driver_version(self) -> str:
@@ -153,7 +148,7 @@ class Nvml:
         try:
             yield events
         finally:
-            with suppress(CallError, LeftBehind):
+            with suppress(CallError):
                 self._call("nvmlEventSetFree", events)
 
     def register(self, gpu: Handle, kinds: int, events: Any) -> None:  # noqa: ANN401 (opaque)
@@ -170,7 +165,6 @@ class Nvml:
             raise CallError("nvmlEventSetWait_v2", err.value, str(err)) from None
         finally:
             self.waiting_since = None
-            self._check()
         return NvmlEvent(_address(got.device), int(got.eventType), int(got.eventData))
 
     def _ask(self, function: str, gpu: Handle, *args: object) -> Any:  # noqa: ANN401 (untyped binding)
@@ -179,17 +173,11 @@ class Nvml:
     def _call(self, function: str, *args: object, gpu: int | None = None) -> Any:  # noqa: ANN401 (untyped binding)
         self.pending = Pending(function, gpu, self._clock())
         try:
-            answer = getattr(pynvml, function)(*args)
+            return getattr(pynvml, function)(*args)
         except pynvml.NVMLError as err:
             raise CallError(function, err.value, str(err)) from None
         finally:
             self.pending = None
-            self._check()
-        return answer
-
-    def _check(self) -> None:
-        if self.left_behind:
-            raise LeftBehind
 
 
 def _address(pointer: Any) -> int | None:  # noqa: ANN401 (untyped binding)

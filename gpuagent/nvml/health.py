@@ -1,13 +1,14 @@
-"""Waits for the driver's XID events, GPU by GPU in its own error scope, and starts again whatever breaks."""
+"""Waits for the driver's XID events: a thread and an event set for each GPU, so that none can silence another."""
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import Event, GpuLost, XidRaised
-from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Handle, Nvml, NvmlEvent
+from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Handle, Nvml, NvmlEvent, Pending
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
 
 log = logging.getLogger(__name__)
@@ -16,187 +17,208 @@ DOUBLE_BIT_ECC_XID = 48
 """The XID that stands for a double-bit ECC error, whose own event carries no number."""
 WAIT_OVERRUN_S = 10.0
 """A wait that outlasts its own timeout by this much hangs in the driver."""
+UNTIED_S = 1.0
+"""An event tied to no GPU reaches every set; it is told once."""
 
 
-class HealthWatch:
-    """Posts XidRaised and GpuLost until `stopping`; it never ends silently.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ears:
+    """What the threads of one watch share.
 
-    Args:
-        nvml: the facade of the thread that calls `run`.
-        hung: NVML index and reason of GPUs not to ask.
+    Attributes:
         post: takes an event at once.
         driver_gone: called when the driver as a whole stops answering.
         clock: monotonic seconds.
-        stopping: ends `run` within `wait_s`.
+        stopping: ends every thread within `wait_s`.
         wait_s: longest wait for an event; an event ends it at once.
-        retry_s: after how long GPUs that could not be watched are tried again.
-        delays: between attempts.
+        retry_s: after how long a GPU that could not be watched is tried again.
+        delays: makes the delays between attempts while the driver is away.
     """
 
-    def __init__(  # noqa: PLR0913 (all by name)
-        self,
-        nvml: Nvml,
-        *,
-        hung: Callable[[], Mapping[int, str]],
-        post: Callable[[Event], None],
-        driver_gone: Callable[[], None],
-        clock: Callable[[], float],
-        stopping: threading.Event,
-        wait_s: float,
-        retry_s: float,
-        delays: Backoff,
-    ) -> None:
-        self._nvml = nvml
-        self._hung = hung
-        self._post = post
-        self._driver_gone = driver_gone
-        self._clock = clock
-        self._stopping = stopping
-        self._wait_s = wait_s
-        self._retry_s = retry_s
-        self._delays = delays
-        self._failures = 0
-        self._wake = threading.Event()
-        self._watched: dict[int, tuple[Handle, str]] = {}
-        self._unable: dict[int, str] = {}
-        self._deaf: set[str] = set()
-        self._lost: set[str] = set()
-        self._said: tuple[int, int, int] | None = None
-        self._up = False
+    post: Callable[[Event], None]
+    driver_gone: Callable[[], None]
+    clock: Callable[[], float]
+    stopping: threading.Event
+    wait_s: float
+    retry_s: float
+    delays: Callable[[], Backoff]
+
+
+class HealthWatch:
+    """Posts XidRaised and GpuLost for the GPUs it was told of, until stopping."""
+
+    def __init__(self, ears: Ears) -> None:
+        self._ears = ears
+        self._watches: dict[int, GpuWatch] = {}
+        self._told_of = False
+        self._lock = threading.Lock()
+        self._untied: dict[int, float] = {}
 
     @property
     def up(self) -> bool:
-        """Whether an XID of a watched GPU would be heard now (also True where there is no GPU at all)."""
-        since = self._nvml.waiting_since
-        overdue = since is not None and self._clock() - since > self._wait_s + WAIT_OVERRUN_S
-        return self._up and not overdue
+        """Whether an XID would be heard now of every GPU that is there and has them."""
+        return self._told_of and all(watch.up for watch in tuple(self._watches.values()))
+
+    @property
+    def pending(self) -> list[Pending]:
+        """Calls under way, the waits for events not among them."""
+        return [call for watch in tuple(self._watches.values()) if (call := watch.nvml.pending)]
+
+    def tend(self, count: int) -> None:
+        """Watch the first `count` GPUs; try those again at once that could not be watched."""
+        with self._lock:
+            for index in range(count):
+                if index not in self._watches and not self._ears.stopping.is_set():
+                    self._watches[index] = GpuWatch(index, self._ears, self._once)
+                    self._watches[index].start()
+            self._told_of = True
+        self.wake()
 
     def wake(self) -> None:
-        """Look at once for GPUs that are not watched yet, or try again if the watch is down."""
+        """Try again at once what could not be watched; take note of `stopping`."""
+        for watch in tuple(self._watches.values()):
+            watch.wake()
+
+    def join(self, until: float) -> list[str]:
+        """Wait for the threads until then (monotonic seconds), not for those that wait for events.
+
+        Returns the names of those that hang.
+        """
+        for watch in tuple(self._watches.values()):
+            while watch.alive and watch.nvml.waiting_since is None and time.monotonic() < until:
+                watch.join(0.01)
+        return [w.name for w in tuple(self._watches.values()) if w.alive and w.nvml.waiting_since is None]
+
+    def _once(self, xid: int) -> bool:
+        """Whether an XID that is tied to no GPU is news."""
+        with self._lock:
+            now, before = self._ears.clock(), self._untied.get(xid, float("-inf"))
+            self._untied[xid] = now
+        return now - before > UNTIED_S
+
+
+class GpuWatch:
+    """One GPU's faults, in a thread of its own; it never ends silently.
+
+    Args:
+        index: NVML's.
+        ears: what all watches share.
+        once: whether an XID that is tied to no GPU is news.
+    """
+
+    def __init__(self, index: int, ears: Ears, once: Callable[[int], bool]) -> None:
+        self.nvml = Nvml(ears.clock)
+        self.name = f"nvml-health-{index}"
+        self._index = index
+        self._ears = ears
+        self._once = once
+        self._delays = ears.delays()
+        self._wake = threading.Event()
+        self._listening = False
+        self._has_none = False
+        self._lost = False
+        self._failures = 0
+        self._said: str | None = None
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    @property
+    def up(self) -> bool:
+        """Whether an XID would be heard now, or there is none to hear: no events, or the GPU is lost."""
+        since = self.nvml.waiting_since
+        overdue = since is not None and self._ears.clock() - since > self._ears.wait_s + WAIT_OVERRUN_S
+        return (self._listening and not overdue) or self._has_none or self._lost
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
         self._wake.set()
 
-    def run(self) -> None:
-        """Watch until stopping; after a failure begin anew, the first time at once, then with growing delays."""
-        while not self._stopping.is_set():
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._ears.stopping.is_set():
+            pause_s = self._ears.retry_s
             try:
-                with self._nvml.session():
-                    while not self._stopping.is_set() and self._watch():
-                        pass
+                with self.nvml.session():
+                    pause_s = self._watch()
             except DriverError as err:
-                self._failed(err)
+                self._say(str(err))
+                pause_s = self._delays.next_s()
             except CallError as err:
-                self._failed(err)
-                self._driver_gone()
+                self._say(gpu_reason(err))
+                if err.code in DRIVER_WIDE:
+                    self._ears.driver_gone()
+                    pause_s = self._delays.next_s()
             except Exception:
-                log.exception("the health watch failed")
-                self._failures += 1
+                log.exception("the health watch of a GPU failed", extra={"gpu": self._index})
             finally:
-                self._up = False
-            if self._failures > 1:
-                self._sleep(self._delays.next_s())
+                self._listening = False
+            if not self._ears.stopping.is_set():  # its wake may have been cleared on the way here
+                self._wake.wait(pause_s)
             self._wake.clear()
 
-    def _sleep(self, seconds: float) -> None:
-        if not self._stopping.is_set():  # its wake may have been cleared on the way here
-            self._wake.wait(seconds)
-
-    def _failed(self, err: Exception) -> None:
-        self._failures += 1
-        level = logging.WARNING if self._failures == 1 else logging.DEBUG
-        log.log(level, "the health watch is down; trying again", extra={"error": str(err)})
-
-    def _watch(self) -> bool:
-        """Watch through one event set. True: a GPU was lost, and a new set without it is due at once."""
-        self._watched.clear()
-        with self._nvml.event_set() as events:
-            retry_at = self._extend(events)
-            while not self._stopping.is_set():
-                if self._wake.is_set() or self._clock() >= retry_at:
-                    self._wake.clear()
-                    retry_at = self._extend(events)
-                if not self._watched:
-                    self._sleep(self._retry_s)
-                    continue
+    def _watch(self) -> float:
+        """Watch through one event set. Returns the seconds to rest before the next attempt."""
+        handle = self.nvml.handle(self._index)
+        uuid = self.nvml.uuid(handle)
+        self.nvml.probe(handle)
+        self._lost = False
+        kinds = self.nvml.supported_events(handle) & (XID | DOUBLE_BIT_ECC)
+        if not kinds & XID:
+            self._say("it reports no XIDs; its faults show only when calls to it fail")
+            self._has_none = True
+            return self._ears.retry_s
+        with self.nvml.event_set() as events:
+            self.nvml.register(handle, kinds, events)
+            self._listening, self._said = True, None
+            log.info("watching for faults", extra={"gpu": self._index, "uuid": uuid})
+            while not self._ears.stopping.is_set():
                 try:
-                    event = self._nvml.wait(events, self._wait_s)
+                    event = self.nvml.wait(events, self._ears.wait_s)
                 except CallError as err:
-                    self._up = False
-                    if err.code not in DRIVER_WIDE and self._find_lost() and not self._failures:
-                        self._failures = 1
-                        return True
-                    raise
-                if self._failures:
-                    self._failures = 0
-                    self._delays.reset()
+                    self._listening = False
+                    if err.code in DRIVER_WIDE or self._is_lost(handle, uuid):
+                        raise
+                    self._say(gpu_reason(err))
+                    self._failures += 1
+                    return self._delays.next_s() if self._failures > 1 else 0.0
+                self._failures = 0
+                self._delays.reset()
                 if event:
-                    self._heard(event)
+                    self._heard(event, uuid)
+        return 0.0
+
+    def _is_lost(self, handle: Handle, uuid: str) -> bool:
+        """Post the GPU as lost if it does not answer a probe."""
+        try:
+            self.nvml.probe(handle)
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                raise
+            self._lost = True
+            self._post(GpuLost(uuid, gpu_reason(err), self._ears.clock()))
+            return True
         return False
 
-    def _extend(self, events: Any) -> float:  # noqa: ANN401 (opaque)
-        """Watch every GPU that is not watched yet. Returns when to try again those that could not be."""
-        count = self._nvml.count()
-        unable = dict(self._hung())
-        deaf = 0
-        for index in (index for index in range(count) if index not in unable):
-            try:
-                deaf += not self._add(events, index)
-            except CallError as err:
-                if err.code in DRIVER_WIDE:
-                    raise
-                unable[index] = gpu_reason(err)
-                if self._unable.get(index) != unable[index]:
-                    log.warning("a GPU cannot be watched", extra={"gpu": index, "error": unable[index]})
-        self._unable = unable
-        self._up = bool(self._watched) or count == 0
-        said = (len(self._watched), deaf, len(unable))
-        if said != self._said:
-            self._said = said
-            log.info("watching for faults", extra=dict(zip(("watched", "without_xid", "failed"), said, strict=True)))
-        return self._clock() + self._retry_s if unable else float("inf")
+    def _heard(self, event: NvmlEvent, uuid: str) -> None:
+        xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
+        if event.address is not None:
+            self._post(XidRaised(uuid, xid, self._ears.clock()))
+        elif self._once(xid):
+            self._post(XidRaised(None, xid, self._ears.clock()))
 
-    def _add(self, events: Any, index: int) -> bool:  # noqa: ANN401 (opaque)
-        """Register one GPU. False if it reports no XIDs."""
-        handle = self._nvml.handle(index)
-        if handle.address is None or handle.address in self._watched:
-            return True
-        uuid = self._nvml.uuid(handle)
-        if uuid in self._deaf:
-            return False
-        self._nvml.probe(handle)
-        kinds = self._nvml.supported_events(handle) & (XID | DOUBLE_BIT_ECC)
-        if not kinds & XID:
-            self._deaf.add(uuid)
-            log.warning("a GPU reports no XIDs; its faults show only when calls to it fail", extra={"uuid": uuid})
-            return False
-        self._nvml.register(handle, kinds, events)
-        self._watched[handle.address] = (handle, uuid)
-        self._lost.discard(uuid)
-        return True
-
-    def _find_lost(self) -> bool:
-        """Post every watched GPU that does not answer a probe. Returns whether one was found that is news."""
-        found = False
-        for handle, uuid in self._watched.values():
-            try:
-                self._nvml.probe(handle)
-            except CallError as err:
-                if err.code in DRIVER_WIDE:
-                    raise
-                if uuid not in self._lost:
-                    found = True
-                    self._lost.add(uuid)
-                    self._say(GpuLost(uuid, gpu_reason(err), self._clock()))
-        return found
-
-    def _heard(self, event: NvmlEvent) -> None:
-        at = self._clock()
-        _, uuid = self._watched.get(event.address or 0, (None, None))
-        if event.kind & XID:
-            self._say(XidRaised(uuid, event.data, at))
-        elif event.kind & DOUBLE_BIT_ECC:
-            self._say(XidRaised(uuid, DOUBLE_BIT_ECC_XID, at))
-
-    def _say(self, event: XidRaised | GpuLost) -> None:
-        if not self._stopping.is_set():
+    def _post(self, event: XidRaised | GpuLost) -> None:
+        if not self._ears.stopping.is_set():
             log.warning("the driver reports a fault", extra={"fault": str(event)})
-            self._post(event)
+            self._ears.post(event)
+
+    def _say(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            log.warning("a GPU cannot be watched", extra={"gpu": self._index, "error": reason})

@@ -10,7 +10,7 @@ import pynvml
 from gpuagent.nvml.binding import MIB
 from gpuagent.nvml.simulated_driver import SimulatedDriver, SimulatedGpu
 
-OK = int(pynvml.NVML_SUCCESS)
+OK, TIMEOUT = int(pynvml.NVML_SUCCESS), int(pynvml.NVML_ERROR_TIMEOUT)
 INVALID, NOT_SUPPORTED = int(pynvml.NVML_ERROR_INVALID_ARGUMENT), int(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 SYSTEM: dict[str, Callable[..., int]] = {}
@@ -141,24 +141,30 @@ def _register(driver: SimulatedDriver, gpu: SimulatedGpu, kinds: Any, events: An
 @_of(SYSTEM, "nvmlEventSetWait_v2")
 def _wait(driver: SimulatedDriver, events: Any, out: Any, timeout_ms: Any) -> int:
     until = time.monotonic() + timeout_ms.value / 1000
-    while True:
-        found = driver.sets.get(address(events) or 0)
-        if found is None:
-            return int(pynvml.NVML_ERROR_UNINITIALIZED) if driver.absent is not None else INVALID
-        if found.queue:
-            handle, kind, data = found.queue.popleft()
-            got = out._obj  # noqa: SLF001
-            got.device = ctypes.cast(ctypes.c_void_p(handle), pynvml.c_nvmlDevice_t)
-            got.eventType, got.eventData = kind, data
-            got.gpuInstanceId = got.computeInstanceId = 0xFFFFFFFF
-            return OK
-        if any(driver.gpus[index].lost for index in found.registered):
-            return int(pynvml.NVML_ERROR_GPU_IS_LOST)
-        left = until - time.monotonic()
-        if left <= 0:
-            return int(pynvml.NVML_ERROR_TIMEOUT)
-        with driver.idle():
+    with driver.idle():  # once a call: it wakes the other waiters
+        while True:
+            code = _heard(driver, events, out)
+            left = until - time.monotonic()
+            if code != TIMEOUT or left <= 0:
+                return code
             driver.changed.wait(left)
+
+
+def _heard(driver: SimulatedDriver, events: Any, out: Any) -> int:
+    """NVML's code for what a wait finds now: OK with `out` filled, or TIMEOUT for nothing."""
+    found = driver.sets.get(address(events) or 0)
+    if found is None:
+        return int(pynvml.NVML_ERROR_UNINITIALIZED) if driver.absent is not None else INVALID
+    if found.queue:
+        handle, kind, data = found.queue.popleft()
+        got = out._obj  # noqa: SLF001
+        got.device = ctypes.cast(ctypes.c_void_p(handle), pynvml.c_nvmlDevice_t)
+        got.eventType, got.eventData = kind, data
+        got.gpuInstanceId = got.computeInstanceId = 0xFFFFFFFF
+        return OK
+    if any(driver.gpus[index].lost for index in found.registered):
+        return int(pynvml.NVML_ERROR_GPU_IS_LOST)
+    return TIMEOUT
 
 
 # -- one GPU -------------------------------------------------------------------------------------------------------

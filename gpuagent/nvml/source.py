@@ -1,8 +1,6 @@
 """One look at the driver: which GPUs are there, and what they are."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.nvml.binding import ABSENT, MIB, Handle, Nvml
@@ -11,20 +9,11 @@ from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error, gpu_reaso
 SYSFS, DEV = Path("/sys"), Path("/dev")
 
 
-def discover(
-    *,
-    nvml: Nvml | None = None,
-    hung: Mapping[int, str] = MappingProxyType({}),
-    former: Inventory | None = None,
-    sysfs: Path = SYSFS,
-    dev: Path = DEV,
-) -> Inventory:
+def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) -> Inventory:
     """Read every GPU in its own error scope: one that fails is `unreadable`, the others are whole.
 
     Args:
         nvml: the facade to read through (whoever watches for hanging calls looks at it).
-        hung: NVML index and reason of GPUs not to ask: a call about them hangs.
-        former: what was read before; a GPU that hangs stays as it was there, and is `unreadable` besides.
         sysfs: where sysfs is mounted; tells the NUMA node of a PCI device.
         dev: where the device nodes are.
 
@@ -35,27 +24,26 @@ def discover(
         DriverError: the driver as a whole does not answer; its text says why and what to do.
     """
     nvml = nvml or Nvml()
-    known = {gpu.index: gpu for gpu in former.gpus} if former else {}
     gpus: list[Gpu] = []
     unreadable: list[UnreadableGpu] = []
     with nvml.session():
         version = nvml.driver_version()
-        try:
-            count = nvml.count()
-        except CallError as err:
-            raise driver_error(err) from err
-        for index in range(count):
-            if index in hung:
-                unreadable.append(UnreadableGpu(index, hung[index]))
-                gpus += [known[index]] if index in known else []
-                continue
+        for index in range(count_gpus(nvml)):
             try:
-                gpus.append(_read(nvml, index, sysfs))
+                gpus.append(read_gpu(nvml, index, sysfs))
             except CallError as err:
                 if err.code in DRIVER_WIDE:
                     raise driver_error(err) from err
                 unreadable.append(UnreadableGpu(index, gpu_reason(err)))
     return Inventory(tuple(gpus), tuple(unreadable), version, device_nodes(dev))
+
+
+def count_gpus(nvml: Nvml) -> int:
+    """How many GPUs the driver has. Raises DriverError."""
+    try:
+        return nvml.count()
+    except CallError as err:
+        raise driver_error(err) from err
 
 
 def device_nodes(dev: Path = DEV) -> frozenset[str]:
@@ -69,7 +57,8 @@ def sysfs_name(pci_bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _read(nvml: Nvml, index: int, sysfs: Path) -> Gpu:
+def read_gpu(nvml: Nvml, index: int, sysfs: Path) -> Gpu:
+    """What NVML says of one GPU. Raises CallError."""
     handle = nvml.handle(index)
     total, reserved = nvml.memory_bytes(handle)
     bus_id = nvml.pci_bus_id(handle)

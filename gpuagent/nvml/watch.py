@@ -9,12 +9,13 @@ from pathlib import Path
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import Event
 from gpuagent.domain.gpu import Inventory
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.binding import Nvml, Pending
 from gpuagent.nvml.errors import DriverError
-from gpuagent.nvml.health import HealthWatch
+from gpuagent.nvml.health import Ears, HealthWatch
 from gpuagent.nvml.news import DriverNews
-from gpuagent.nvml.source import DEV, SYSFS, discover
-from gpuagent.nvml.stall import StallGuard, Worker
+from gpuagent.nvml.reading import Readings, inventory_of
+from gpuagent.nvml.source import DEV, SYSFS, count_gpus, device_nodes
+from gpuagent.nvml.stall import StallGuard
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ class NvmlWatch:
     Args:
         post: takes an event at once, from any thread.
         clock: monotonic seconds; the `at` of events.
-        stall_s: a call (other than the wait for events) that takes longer is reported, and its GPU left out.
+        stall_s: a call (other than the wait for events) that takes longer is reported.
+        patience_s: a GPU whose reading takes longer is told as unreadable for the time being.
         reread_s: period of looking again while something on the node may still change for the better.
         first_retry_s: first delay while the driver is missing; doubles up to `most_retry_s`.
         most_retry_s: the longest such delay.
@@ -43,45 +45,56 @@ class NvmlWatch:
         *,
         clock: Callable[[], float] = time.monotonic,
         stall_s: float = 10.0,
+        patience_s: float = 3.0,
         reread_s: float = 60.0,
         first_retry_s: float = 1.0,
         most_retry_s: float = 30.0,
-        wait_s: float = 2.0,
+        wait_s: float = 5.0,
         sysfs: Path = SYSFS,
         dev: Path = DEV,
     ) -> None:
-        self._post, self._clock = post, clock
-        self._reread_s, self._wait_s = reread_s, wait_s
-        self._first_retry_s, self._most_retry_s = first_retry_s, most_retry_s
-        self._sysfs, self._dev = sysfs, dev
+        self._patience_s, self._reread_s = patience_s, reread_s
+        self._dev = dev
         self._stopping = threading.Event()
         self._look_again = threading.Event()
         self._delays = Backoff(first_retry_s, most_retry_s)
+        self._nvml = Nvml(clock)
         self._news = DriverNews(post, clock)
-        self._discovery = Worker("nvml-discovery", self._discover, clock)
-        self._health = Worker("nvml-health", self._watch_health, clock)
+        self._readings = Readings(patience_s=patience_s, clock=clock, sysfs=sysfs, late=self._look_again.set)
+        self._health = HealthWatch(
+            Ears(
+                post=post,
+                driver_gone=self._look_again.set,
+                clock=clock,
+                stopping=self._stopping,
+                wait_s=wait_s,
+                retry_s=reread_s,
+                delays=lambda: Backoff(first_retry_s, most_retry_s),
+            )
+        )
         self._guard = StallGuard(
-            (self._discovery, self._health),
+            self._pending,
             self._news,
             stall_s=stall_s,
             clock=clock,
             stopping=self._stopping,
-            changed=self._nudge,
+            changed=self._look_again.set,
         )
         self._news.hangs = self._guard.driver_hangs
-        self._guard_thread = threading.Thread(target=self._guard.run, name="nvml-guard", daemon=True)
-        self._health_watch: HealthWatch | None = None
+        self._threads = [
+            threading.Thread(target=self._discovery, name="nvml-discovery", daemon=True),
+            threading.Thread(target=self._guard.run, name="nvml-guard", daemon=True),
+        ]
 
     @property
     def health_watch_up(self) -> bool:
-        """Whether an XID would be heard now. False while the driver is missing or the watch is being rebuilt."""
-        return self._health_watch is not None and self._health_watch.up
+        """Whether an XID would be heard now of every GPU that is there. False while the driver is missing."""
+        return self._health.up
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._discovery.start()
-        self._health.start()
-        self._guard_thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """End the threads; returns within about a second even if a call hangs. Nothing is posted afterwards.
@@ -89,49 +102,26 @@ class NvmlWatch:
         A thread that waits for events ends when its wait does.
         """
         self._stopping.set()
-        self._nudge()
+        self._look_again.set()
+        self._health.wake()
         until = time.monotonic() + STOP_S
-        waits = self._health.nvml.waiting_since is not None
-        threads = (self._guard_thread, self._discovery.thread, None if waits else self._health.thread)
-        started = [thread for thread in threads if thread and thread.ident is not None]
+        started = [thread for thread in self._threads if thread.ident is not None]
         for thread in started:
             thread.join(max(0.0, until - time.monotonic()))
-        left = [thread.name for thread in started if thread.is_alive()]
+        left = [*(thread.name for thread in started if thread.is_alive()), *self._health.join(until)]
         if left:
             log.warning("threads still wait for the driver", extra={"threads": ",".join(left)})
 
-    def _nudge(self) -> None:
-        """Look again at everything."""
-        self._look_again.set()
-        if self._health_watch:
-            self._health_watch.wake()
+    def _pending(self) -> list[Pending]:
+        own = self._nvml.pending
+        return [*self._health.pending, *([own] if own else [])]
 
-    def _watch_health(self, nvml: Nvml) -> None:
-        self._health_watch = HealthWatch(
-            nvml,
-            hung=self._guard.hung,
-            post=self._post,
-            driver_gone=self._look_again.set,
-            clock=self._clock,
-            stopping=self._stopping,
-            wait_s=self._wait_s,
-            retry_s=self._reread_s,
-            delays=Backoff(self._first_retry_s, self._most_retry_s),
-        )
-        self._health_watch.run()
-
-    def _discover(self, nvml: Nvml) -> None:
-        while not (self._stopping.is_set() or nvml.left_behind):
+    def _discovery(self) -> None:
+        while not self._stopping.is_set():
             self._look_again.clear()
             delay_s: float | None
             try:
-                inventory = discover(
-                    nvml=nvml,
-                    hung=self._guard.hung(),
-                    former=self._news.inventory,
-                    sysfs=self._sysfs,
-                    dev=self._dev,
-                )
+                inventory, count = self._look()
             except DriverError as err:
                 self._unavailable(str(err))
                 delay_s = self._delays.next_s()
@@ -142,9 +132,25 @@ class NvmlWatch:
             else:
                 self._delays.reset()
                 self._read(inventory)
+                self._health.tend(count)
                 delay_s = self._reread_s if unsettled(inventory) else None
             if not self._stopping.is_set():  # its nudge may have been cleared above
                 self._look_again.wait(delay_s)
+
+    def _look(self) -> tuple[Inventory, int]:
+        """What is there, and how many GPUs the driver counts. Raises DriverError."""
+        with self._nvml.session():
+            version, count = self._nvml.driver_version(), count_gpus(self._nvml)
+            readings = self._readings.look(count)
+        inventory = inventory_of(
+            readings,
+            hung=self._guard.hung(),
+            former=self._news.inventory,
+            patience_s=self._patience_s,
+            version=version,
+            nodes=device_nodes(self._dev),
+        )
+        return inventory, count
 
     def _read(self, inventory: Inventory) -> None:
         if self._stopping.is_set() or not self._news.read(inventory):
@@ -157,8 +163,6 @@ class NvmlWatch:
                 "driver": inventory.driver_version,
             },
         )
-        if self._health_watch:
-            self._health_watch.wake()
 
     def _unavailable(self, reason: str) -> None:
         if not self._stopping.is_set() and self._news.unavailable(reason):

@@ -150,7 +150,7 @@ class Node:
         """Start an agent in this process."""
         agent = Agent(self.settings(**settings), isolation=isolation)
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
-        agent._nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, wait_s=0.1)
+        agent._nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, wait_s=0.5)
         self.agents.append(agent)
         agent.start()
         return agent

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ class Watched:
     def __init__(self, simulator: Simulator, root: Path, **options: Any) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._simulator = simulator
-        options = {"first_retry_s": 0.01, "most_retry_s": 0.02, "wait_s": 0.05, **options}
+        options = {"first_retry_s": 0.01, "most_retry_s": 0.02, "wait_s": 0.05, "patience_s": 5.0, **options}
         self.watch = NvmlWatch(self._events.put, sysfs=root / "sys", dev=root / "dev", **options)
 
     def next(self, kind: type[E]) -> E:
@@ -36,16 +37,19 @@ class Watched:
     def quiet(self) -> bool:
         return self._events.empty()
 
-    def watching(self, *gpus: int, left_behind: int = 0) -> None:
-        """Wait until exactly these GPUs are registered and a thread waits idly for their events.
+    def up(self) -> bool:
+        """Wait until faults of every GPU that has events would be heard."""
+        until = time.monotonic() + PATIENCE_S
+        while not self.watch.health_watch_up and time.monotonic() < until:
+            threading.Event().wait(0.002)
+        return self.watch.health_watch_up
 
-        `left_behind`: sets of threads that hang; the newest is asked about.
-        """
+    def watching(self, *gpus: int) -> None:
+        """Wait until exactly these GPUs are registered, each in a set of its own that a thread waits for idly."""
 
         def so() -> bool:
-            sets = list(self._simulator.sets.values())
-            count = left_behind + 1
-            return bool(self._simulator.waiters) and len(sets) == count and sorted(sets[-1].registered) == list(gpus)
+            sets = sorted(index for events in self._simulator.sets.values() for index in events.registered)
+            return sets == list(gpus) and self._simulator.waiters >= len(gpus)
 
         with self._simulator.changed:
             assert self._simulator.changed.wait_for(so, PATIENCE_S)

@@ -1,5 +1,6 @@
 """The watch against faults: each event once, at once, and for the right GPU."""
 
+import threading
 import time
 
 import pytest
@@ -21,7 +22,7 @@ def test_the_first_look_is_posted_at_once(simulate, watch):
     assert len(event.inventory.gpus) == 8
     assert event.at == pytest.approx(before, abs=5)
     watched.watching(*range(8))
-    assert watched.watch.health_watch_up
+    assert watched.up()
     assert watched.quiet()
 
 
@@ -41,7 +42,8 @@ def test_an_xid_wakes_the_idle_wait(simulate, watch):
         assert (event.uuid, event.xid) == (uuid(simulator, 4), 48)
     finally:
         watched.watch.stop()
-        simulator.xid(0, 1)  # ends the long wait
+        for gpu in range(8):
+            simulator.xid(gpu, 1)  # ends the long waits
     assert watched.quiet(), "nothing is posted after stop"
 
 
@@ -77,7 +79,7 @@ def test_a_lost_gpu_is_posted_once_and_the_others_stay_watched(simulate, watch):
     assert event.uuid == uuid(simulator, 2)
     assert "nvmlDeviceGetMemoryInfo: GPU is lost" in event.reason
     watched.watching(0, 1, 3)
-    assert watched.watch.health_watch_up
+    assert watched.up()
     simulator.xid(3, 48)
     assert watched.next(XidRaised).uuid == uuid(simulator, 3)
     assert watched.quiet()
@@ -111,7 +113,7 @@ def test_a_wait_that_fails_for_no_gpu_blames_none_and_comes_back(simulate, watch
     watched.watching(0, 1)
     simulator.xid(0, 13)
     assert watched.next(XidRaised).uuid == uuid(simulator, 0)
-    assert watched.watch.health_watch_up
+    assert watched.up()
 
 
 def test_a_gpu_without_xid_events_is_said_and_the_others_are_watched(simulate, watch, make_box, caplog):
@@ -121,8 +123,8 @@ def test_a_gpu_without_xid_events_is_said_and_the_others_are_watched(simulate, w
     watched = watch(simulator)
     watched.next(InventoryRead)
     watched.watching(1)
-    assert "reports no XIDs" in caplog.text
-    assert watched.watch.health_watch_up
+    assert watched.up()
+    assert any("reports no XIDs" in getattr(record, "error", "") for record in caplog.records)
 
 
 def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, watch, make_box, caplog):
@@ -182,53 +184,77 @@ def test_zero_gpus(simulate, watch, make_box):
     assert time.monotonic() - began < 0.9
 
 
-def test_a_gpu_that_hangs_at_the_first_look_hides_no_other(simulate, watch, make_box):
-    simulator = simulate(make_box(4))
-    simulator.hang("nvmlDeviceGetMemoryInfo", 1)  # asked by both threads: each is left behind
-    watched = watch(simulator, stall_s=0.1, reread_s=0.05)
+def test_gpus_that_hang_at_the_first_look_hide_no_other(simulate, watch, make_box):
+    simulator = simulate(make_box(6))
+    for gpu in (1, 4):
+        simulator.hang("nvmlDeviceGetMemoryInfo", gpu)
+    watched = watch(simulator, patience_s=0.2, stall_s=1000.0)
     inventory = watched.next(InventoryRead).inventory
-    assert [gpu.index for gpu in inventory.gpus] == [0, 2, 3]
+    assert [gpu.index for gpu in inventory.gpus] == [0, 2, 3, 5]
     assert [(bad.index, bad.reason) for bad in inventory.unreadable] == [
-        (1, "nvmlDeviceGetMemoryInfo on GPU 1 has not returned for 0.1 s")
+        (n, f"nvmlDeviceGetMemoryInfo on GPU {n} has not returned for 0.2 s") for n in (1, 4)
     ]
-    watched.watching(0, 2, 3, left_behind=1)
-    assert watched.watch.health_watch_up
+    watched.watching(0, 2, 3, 5)
+    assert not watched.watch.health_watch_up
     simulator.xid(3, 79)
     assert watched.next(XidRaised).uuid == uuid(simulator, 3)
+    simulator.lose(5)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 5)
+    simulator.restore(5)
     simulator.unhang()
-    assert len(watched.next(InventoryRead).inventory.gpus) == 4
-    watched.watching(0, 1, 2, 3)
-    assert watched.quiet()
+    while watched.next(InventoryRead).inventory.unreadable:
+        pass
+    watched.watching(0, 1, 2, 3, 4, 5)
+    assert watched.up()
 
 
-def test_gpus_that_hang_one_after_the_other(simulate, watch, make_box):
-    simulator = simulate(make_box(3))
-    simulator.hang("nvmlDeviceGetUUID", 0)
-    simulator.hang("nvmlDeviceGetName", 2)
-    watched = watch(simulator, stall_s=0.05)
-    inventory = watched.next(InventoryRead).inventory
-    assert [gpu.index for gpu in inventory.gpus] == [1]
-    assert [bad.index for bad in inventory.unreadable] == [0, 2]
-
-
-def test_a_gpu_that_hangs_after_it_was_read_stays_as_it_was(simulate, watch, make_box):
+def test_a_slow_gpus_answer_counts_when_it_comes(simulate, watch, make_box):
     simulator = simulate(make_box(2))
-    simulator.fail("nvmlDeviceRegisterEvents", "UNKNOWN", gpu=1)
-    watched = watch(simulator, stall_s=0.1, reread_s=0.05)
+    simulator.hang("nvmlDeviceGetName", 1)
+    watched = watch(simulator, patience_s=0.1)
+    assert [bad.index for bad in watched.next(InventoryRead).inventory.unreadable] == [1]
+    asked = len(threading.enumerate())
+    simulator.unhang()
+    assert len(watched.next(InventoryRead).inventory.gpus) == 2
+    assert len(threading.enumerate()) <= asked + 1
+    watched.watching(0, 1)
+
+
+def test_a_health_watch_that_hangs_is_told_and_silences_nobody(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    simulator.hang("nvmlDeviceRegisterEvents", 1)
+    watched = watch(simulator, stall_s=0.1)
     before = watched.next(InventoryRead).inventory
-    watched.watching(0)
-    simulator.hang("nvmlDeviceGetUUID", 1)  # the health watch tries that GPU again
     after = watched.next(InventoryRead).inventory
     assert after.gpus == before.gpus
-    assert [bad.index for bad in after.unreadable] == [1]
-    simulator.fail("nvmlDeviceRegisterEvents", None, gpu=1)
+    assert [(bad.index, bad.reason) for bad in after.unreadable] == [
+        (1, "nvmlDeviceRegisterEvents on GPU 1 has not returned for 0.1 s")
+    ]
+    assert not watched.watch.health_watch_up
+    simulator.xid(2, 79)
+    assert watched.next(XidRaised).uuid == uuid(simulator, 2)
     simulator.unhang()
     assert watched.next(InventoryRead).inventory == before
+    watched.watching(0, 1, 2)
+    assert watched.up()
+
+
+def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, patience_s=0.1, reread_s=0.05)
+    before = watched.next(InventoryRead).inventory
     watched.watching(0, 1)
-    assert watched.quiet()
+    simulator.hang("nvmlDeviceGetUUID", 1)
+    simulator.lose(0)  # has everything looked at again
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+    while not (inventory := watched.next(InventoryRead).inventory).unreadable or len(inventory.gpus) > 1:
+        pass
+    assert inventory.gpus == before.gpus[1:], "it stays as it was read before"
+    simulator.xid(1, 79)
+    assert watched.next(XidRaised).uuid == uuid(simulator, 1)
 
 
-def test_a_driver_that_hangs_for_every_gpu_is_said(simulate, watch, make_box):
+def test_a_driver_that_hangs_as_a_whole_is_said_once_and_its_end_too(simulate, watch, make_box):
     simulator = simulate(make_box(2))
     simulator.hang("nvmlDeviceGetCount")
     watched = watch(simulator, stall_s=0.1)
@@ -238,6 +264,18 @@ def test_a_driver_that_hangs_for_every_gpu_is_said(simulate, watch, make_box):
     assert len(watched.next(InventoryRead).inventory.gpus) == 2
     watched.watching(0, 1)
     assert watched.quiet()
+
+
+def test_a_driver_that_hangs_for_every_gpu_is_said_as_soon(simulate, watch, make_box):
+    simulator = simulate(make_box(8))
+    simulator.hang("nvmlDeviceGetUUID")
+    watched = watch(simulator, patience_s=0.1)
+    inventory = watched.next(InventoryRead).inventory
+    assert (len(inventory.gpus), len(inventory.unreadable)) == (0, 8)
+    simulator.unhang()
+    while watched.next(InventoryRead).inventory.unreadable:
+        pass
+    watched.watching(*range(8))
 
 
 def test_stop_does_not_wait_for_a_call_that_hangs(simulate, watch, make_box):
@@ -252,11 +290,11 @@ def test_stop_does_not_wait_for_a_call_that_hangs(simulate, watch, make_box):
 
 
 def test_a_fault_in_the_agent_itself_is_survived(simulate, watch, make_box, monkeypatch, caplog):
-    def broken(**_):
+    def broken(*_, **__):
         monkeypatch.undo()
         raise RuntimeError("a slip")
 
-    monkeypatch.setattr("gpuagent.nvml.watch.discover", broken)
+    monkeypatch.setattr("gpuagent.nvml.watch.inventory_of", broken)
     watched = watch(simulate(make_box(1)))
     assert "a slip" in watched.next(DriverUnavailable).reason
     watched.next(InventoryRead)
