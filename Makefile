@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed-$(shell cksum requirements-dev.lock | cut -d' ' -f1)
+STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
 .PHONY: help demo test lint types e2e bench gpu-check generate lock clean
 
@@ -27,7 +27,7 @@ lint: $(STAMP)  ## formatting, lint, import contracts
 	$(BIN)/lint-imports
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent standin demo bench tests/e2e
+	$(BIN)/mypy gpuagent installer standin demo bench tests/e2e
 
 e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py

@@ -1,0 +1,14 @@
+"""Entry point of `gpu-isolation-installer` and `python -m gpuisolation`."""
+
+import sys
+
+from gpuisolation.cli import run
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

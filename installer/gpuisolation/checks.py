@@ -1,0 +1,246 @@
+"""The checks: facts in, one row each out. Pure."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuagent.host import cgpu
+from gpuagent.host.cgpu import Version
+from gpuisolation import matrix, users
+from gpuisolation.facts import HOOK, TOOLKIT, Facts
+
+
+class Verdict(StrEnum):
+    """What a check says: `note` decides nothing, `warn` is for a person to judge, `bad` forbids."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARN = "warn"
+    BAD = "bad"
+
+
+class LayerKind(StrEnum):
+    """The layer that is checked for."""
+
+    CGPU = "cgpu"
+    MPS = "mps"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One check: what was found, what is wanted, the verdict, and what to do (empty where nothing is)."""
+
+    check: str
+    found: str
+    wanted: str
+    verdict: Verdict
+    todo: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the host is checked for.
+
+    Attributes:
+        version: of cGPU that is to be installed; None if that is not known.
+        modules: where the package's modules for the running kernel come from: `package`, `build`, or `nowhere`; empty
+            where no package is given.
+        ignore: names of processes that may use the GPUs (monitors).
+    """
+
+    facts: Facts
+    layer: LayerKind = LayerKind.CGPU
+    version: Version | None = None
+    modules: str = ""
+    ignore: Collection[str] = ()
+
+    def bad_for(self, layer: LayerKind) -> Verdict:
+        return Verdict.BAD if self.layer is layer else Verdict.NOTE
+
+
+def system(q: Question) -> Row:
+    facts, found = q.facts, q.facts.os_name or "unknown"
+    if q.layer is LayerKind.MPS:
+        return Row("os", found, "any with the NVIDIA driver", Verdict.OK)
+    listed = any(
+        facts.os_version == version or facts.os_version.startswith(f"{version}.")
+        for version in matrix.SYSTEMS.get(facts.os_id, ())
+    )
+    if listed:
+        return Row("os", found, matrix.SYSTEMS_TEXT, Verdict.OK)
+    return Row("os", found, matrix.SYSTEMS_TEXT, Verdict.BAD, "use a listed system, or MPS: preflight --layer mps")
+
+
+def kernel(q: Question) -> Row:
+    wanted = "one the package has modules for, or can build for"
+    if not q.facts.kernel:
+        return Row("kernel", "unknown", wanted, Verdict.BAD, "mount the host with its /proc below --root")
+    if q.modules == "nowhere":
+        todo = "take a package with modules for this kernel, or with sources and a Makefile"
+        return Row("kernel", q.facts.kernel, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row("kernel", q.facts.kernel, wanted, Verdict.OK if q.modules == "package" else Verdict.NOTE)
+
+
+def driver(q: Question) -> Row:
+    found, wanted = q.facts.driver, f">= {matrix.DRIVER_SINCE}"
+    if not found:
+        todo = "install the NVIDIA driver and load it (nvidia-smi must work)"
+        return Row("driver", "not loaded", wanted, Verdict.BAD, todo)
+    if not matrix.at_least(found, matrix.DRIVER_SINCE):
+        return Row("driver", found, wanted, Verdict.BAD, f"upgrade the driver to {matrix.DRIVER_SINCE} or later")
+    return Row("driver", found, wanted, Verdict.OK)
+
+
+def cgpu_version(q: Question) -> Row:
+    loaded = q.facts.state
+    version = q.version or (loaded.version if loaded else None)
+    wanted = f">= {cgpu.GOOD_SINCE}"
+    if version is None:
+        todo = "give --package to check its version" if loaded is None else "install it anew"
+        return Row("cgpu-version", "not known" if loaded else "not installed", wanted, Verdict.NOTE, todo)
+    if bad := cgpu.known_bad(version):
+        return Row("cgpu-version", str(version), wanted, q.bad_for(LayerKind.CGPU), bad)
+    if doubts := cgpu.caveats(version):
+        return Row("cgpu-version", str(version), wanted, Verdict.WARN, " ".join(doubts))
+    return Row("cgpu-version", str(version), wanted, Verdict.OK)
+
+
+def cgpu_driver(q: Question) -> Row:
+    found = q.facts.driver or "no driver"
+    version = q.version or (q.facts.state.version if q.facts.state else None)
+    if version is None:
+        fitting = [f"{row.first} to {row.last}" for row in matrix.DRIVERS if matrix.takes(row, q.facts.driver)]
+        if fitting:
+            return Row("cgpu-driver", found, f"cGPU {' or '.join(fitting)}", Verdict.OK)
+        newest = matrix.DRIVERS[0]
+        todo = f"use a driver of {matrix.text_of(newest)}"
+        return Row("cgpu-driver", found, f"one in cGPU's matrix ({newest.last})", q.bad_for(LayerKind.CGPU), todo)
+    row = matrix.drivers_of(version)
+    pair = f"{found} with cGPU {version}"
+    if row is None:
+        todo = f"no document names the drivers of cGPU {version}: ask Alibaba Cloud, or take another version"
+        return Row("cgpu-driver", pair, "a pair in the matrix", Verdict.WARN, todo)
+    if matrix.takes(row, q.facts.driver):
+        return Row("cgpu-driver", pair, matrix.text_of(row), Verdict.OK)
+    other = [f"{r.first} to {r.last}" for r in matrix.DRIVERS if matrix.takes(r, q.facts.driver)]
+    todo = f"take cGPU {' or '.join(other)}, or another driver" if other else "take a driver of the matrix"
+    return Row("cgpu-driver", pair, matrix.text_of(row), q.bad_for(LayerKind.CGPU), todo)
+
+
+def runtime(q: Question) -> Row:
+    facts = q.facts
+    wanted = f"Docker >= {matrix.DOCKER_SINCE} or containerd >= {matrix.CONTAINERD_SINCE}"
+    found = ", ".join(f"{n} {v}" for n, v in (("Docker", facts.docker), ("containerd", facts.containerd)) if v)
+    if not found:
+        return Row("runtime", "none found", wanted, Verdict.BAD, "install one of them")
+    docker = facts.docker and matrix.at_least(facts.docker, matrix.DOCKER_SINCE)
+    containerd = facts.containerd and matrix.at_least(facts.containerd, matrix.CONTAINERD_SINCE)
+    if docker or containerd:
+        return Row("runtime", found, wanted, Verdict.OK)
+    return Row("runtime", found, wanted, Verdict.BAD, "upgrade the container runtime")
+
+
+def toolkit(q: Question) -> Row:
+    found = ", ".join(n for n, there in ((HOOK, q.facts.hook), (TOOLKIT, q.facts.toolkit)) if there) or "none"
+    wanted = "the NVIDIA container toolkit"
+    if q.facts.toolkit or q.facts.hook:
+        return Row("toolkit", found, wanted, Verdict.OK)
+    todo = "install the NVIDIA container toolkit: the wrapper hands on to it"
+    return Row("toolkit", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+
+
+def gpu_family(q: Question) -> Row:
+    models = sorted({gpu.model or "unknown" for gpu in q.facts.gpus})
+    found, wanted = ", ".join(models) or "no GPU", matrix.FAMILIES_TEXT
+    if not models:
+        return Row("gpu-family", found, wanted, Verdict.BAD, "load the NVIDIA driver (nvidia-smi must list the GPUs)")
+    strange = [model for model in models if matrix.family(model) not in set(matrix.FAMILIES)]
+    if not strange:
+        return Row("gpu-family", found, wanted, Verdict.OK)
+    todo = f"no document names {', '.join(strange)} for cGPU; use MPS if the mps row allows it"
+    return Row("gpu-family", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+
+
+def ecs(q: Question) -> Row:
+    found, wanted = q.facts.vendor or "unknown", "Alibaba Cloud ECS"
+    if "alibaba cloud" in found.lower():
+        return Row("ecs", found, wanted, Verdict.OK)
+    todo = "cGPU works on ECS only; use MPS here: preflight --layer mps"
+    return Row("ecs", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+
+
+def cpu_manager(q: Question) -> Row:
+    found, wanted = q.facts.cpu_policy, "not static"
+    if not found:
+        todo = "kubelet's state and configuration were not found: make sure its cpuManagerPolicy is none"
+        return Row("cpu-manager", "unknown", wanted, Verdict.WARN, todo)
+    told = f"{found} ({q.facts.cpu_policy_from})"
+    if found == "static":
+        todo = "set cpuManagerPolicy: none in kubelet's configuration, delete cpu_manager_state, restart kubelet"
+        return Row("cpu-manager", told, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row("cpu-manager", told, wanted, Verdict.OK)
+
+
+def cgroup(q: Question) -> Row:
+    if q.facts.cgroup is None:
+        return Row("cgroup", "unknown", "v1 or v2", Verdict.WARN, "mount the host with its /sys below --root")
+    found = f"v{q.facts.cgroup}"
+    if q.layer is LayerKind.MPS or q.facts.cgroup == 1:
+        return Row("cgroup", found, "v1 or v2" if q.layer is LayerKind.MPS else "v1", Verdict.OK)
+    todo = "no document says which cGPU works with v2 (0.8's wrapper writes v1's devices.allow): try one node first"
+    return Row("cgroup", found, "v1, or what the package's maker promises", Verdict.WARN, todo)
+
+
+def mps(q: Question) -> Row:
+    wanted = "nvidia-cuda-mps-control, and GPUs from Volta on"
+    old = sorted({gpu.model or "unknown" for gpu in q.facts.gpus if matrix.before_volta(gpu.model)})
+    found = f"{'nvidia-cuda-mps-control' if q.facts.mps_control else 'no nvidia-cuda-mps-control'}, " + (
+        f"not from Volta on: {', '.join(old)}" if old else f"{len(q.facts.gpus)} GPUs"
+    )
+    if q.facts.mps_control and q.facts.gpus and not old:
+        return Row("mps", found, wanted, Verdict.OK)
+    todo = "GPUs before Volta get no limits from MPS" if old else "install the driver's compute utilities"
+    return Row("mps", found, wanted, q.bad_for(LayerKind.MPS), todo)
+
+
+def in_use(q: Question) -> Row:
+    wanted = "no container on a GPU"
+    blocking = users.blocking(q.facts.users, q.ignore)
+    if not q.facts.users:
+        return Row("users", "nobody", wanted, Verdict.OK)
+    found = "; ".join(map(str, q.facts.users))
+    if not blocking:
+        return Row("users", found, wanted, Verdict.OK)
+    todo = "cordon and drain the node, or wait for them: --wait; --ignore NAME for a monitor"
+    return Row("users", found, wanted, q.bad_for(LayerKind.CGPU), todo)
+
+
+CHECKS: Mapping[str, Callable[[Question], Row]] = {
+    "os": system,
+    "kernel": kernel,
+    "driver": driver,
+    "cgpu-version": cgpu_version,
+    "cgpu-driver": cgpu_driver,
+    "runtime": runtime,
+    "toolkit": toolkit,
+    "gpu-family": gpu_family,
+    "ecs": ecs,
+    "cpu-manager": cpu_manager,
+    "cgroup": cgroup,
+    "mps": mps,
+    "users": in_use,
+}
+NEVER_ACCEPTED = frozenset({"users", "cgpu-version", "kernel"})
+"""Checks that nobody can wave through."""
+
+
+def rows(question: Question) -> tuple[Row, ...]:
+    """Every check, in the order in which they are shown."""
+    return tuple(check(question) for check in CHECKS.values())
+
+
+def forbidding(found: Sequence[Row], accepted: Collection[str] = ()) -> tuple[Row, ...]:
+    """Rows that forbid, but those that the operator accepts."""
+    return tuple(
+        row for row in found if row.verdict is Verdict.BAD and row.check not in frozenset(accepted) - NEVER_ACCEPTED
+    )

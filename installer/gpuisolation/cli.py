@@ -1,0 +1,277 @@
+"""The command line: `gpu-isolation-installer preflight`, `install`, `policy`, `status`, `upgrade`, `uninstall`."""
+
+import argparse
+import json
+import logging
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpuagent.host import cgpu
+from gpuisolation import checks, facts, layer, mps, package, policy, show, status
+from gpuisolation.checks import LayerKind, Question, Row
+from gpuisolation.errors import InstallerError, RefusedError, UsageError
+from gpuisolation.files import Files
+from gpuisolation.host import Host
+from gpuisolation.policy import Wish
+from gpuisolation.transact import Changer
+from gpuisolation.turn import Patience, Turn
+
+log = logging.getLogger(__name__)
+
+EPILOG = (
+    "Exit codes: 0 well, 1 failed, 2 a mistake in flags, 3 refused (a check forbids it, or containers use the GPUs)."
+)
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+MakeHost = Callable[[Path], tuple[Host, Files]]
+
+
+def make_host(root: Path) -> tuple[Host, Files]:
+    host = Host(root)
+    return host, Files(host)
+
+
+def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
+    """Run one command; the exit code: 0 well, 1 failed, 2 a mistake in flags, 3 refused."""
+    options = _parser().parse_args(arguments)
+    _log_to_stderr(options.log_level)
+    try:
+        if not options.root.is_dir():
+            raise UsageError(f"--root {options.root}: no such folder")
+        host, files = make(options.root)
+        code: int = options.command(options, host, files)
+    except InstallerError as err:
+        print(f"gpu-isolation-installer: {err}", file=sys.stderr)
+        return err.code
+    except PermissionError as err:
+        print(f"gpu-isolation-installer: {err.filename}: {err.strerror}: run it as root", file=sys.stderr)
+        return 1
+    except OSError as err:
+        what = f"{err.filename or 'the host'}: {err.strerror}"
+        print(f"gpu-isolation-installer: {what}; mend that and run it again to go on", file=sys.stderr)
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpu-isolation-installer",
+        description="Checks, installs, sets, upgrades and removes the GPU isolation layer of a node.",
+        epilog=EPILOG,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str, does: str, function: Callable[[argparse.Namespace, Host, Files], int]
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=does, description=f"{does}.", epilog=EPILOG, allow_abbrev=False)
+        sub.set_defaults(command=function)
+        sub.add_argument("--root", type=Path, default=Path("/"), help="the host's root (default: /)")
+        sub.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+        sub.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
+        return sub
+
+    preflight = command("preflight", "Check whether the node can take the layer", _preflight)
+    _output(preflight)
+    preflight.add_argument("--layer", type=LayerKind, choices=list(LayerKind), default=LayerKind.CGPU, help="(cgpu)")
+    _package(preflight)
+    _ignore(preflight)
+    _accept(preflight)
+
+    for name, does, function in (
+        ("install", "Put the layer on the node; a node that has one is left as it is", _install),
+        ("upgrade", "Put another version in place of the node's layer", _upgrade),
+    ):
+        sub = command(name, does, function)
+        _package(sub)
+        sub.add_argument("--policy", type=_policy_number, metavar="POLICY", help="for every GPU (default: 5, native)")
+        _ignore(sub)
+        _accept(sub)
+        _wait(sub)
+
+    uninstall = command("uninstall", "Take the layer off the node, and put back what was there before", _uninstall)
+    _ignore(uninstall)
+    _wait(uninstall)
+
+    setting = command("policy", "Show cGPU's policies, or set them", _policy)
+    _output(setting)
+    names = ", ".join(f"{p.number} {p.name}" for p in cgpu.POLICIES.values())
+    setting.add_argument("--set", type=_policy_number, metavar="POLICY", help=names)
+    setting.add_argument("--max-inst", type=int, metavar="N", help="most instances on a GPU")
+    setting.add_argument("--weight", type=_weight, action="append", default=[], metavar="INSTANCE=N")
+    setting.add_argument("--gpu", type=int, action="append", default=[], metavar="INDEX", help="(default: every GPU)")
+
+    shown = command("status", "Show the layer: version, policies, instances, memory caps and use", _status)
+    _output(shown)
+    shown.add_argument(
+        "--mps-pipe-dir", help=f"of the MPS daemon (default: the first that answers of {', '.join(mps.PIPE_DIRS)})"
+    )
+    return parser
+
+
+def _output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
+
+
+def _package(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--package", type=Path, help="folder, tar or image layer with cGPU; not below --root")
+    parser.add_argument("--sha256", help="of the tar or layer; of SHA256SUMS for a folder (there it may be left out)")
+
+
+def _ignore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="NAME", help="process that may stay on the GPUs: a monitor"
+    )
+
+
+def _accept(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        choices=[name for name in checks.CHECKS if name not in checks.NEVER_ACCEPTED],
+        metavar="CHECK",
+        help="check whose verdict you take upon yourself",
+    )
+
+
+def _wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait",
+        type=float,
+        nargs="?",
+        const=math.inf,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait until no container uses a GPU, for ever or so long; to cordon and drain is yours",
+    )
+
+
+def _policy_number(text: str) -> int:
+    try:
+        return policy.parse(text)
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(str(err)) from err
+
+
+def _weight(text: str) -> tuple[str, int]:
+    name, _, weight = text.partition("=")
+    if not name or not weight.isascii() or not weight.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted INSTANCE=N, like 0123456789ab=4")
+    return name, int(weight)
+
+
+def _preflight(options: argparse.Namespace, host: Host, _: Files) -> int:
+    rows, forbidding = _checked(options, host, options.layer)
+    print((show.checks_json if options.output == "json" else show.checks)(rows, forbidding))
+    return RefusedError.code if forbidding else 0
+
+
+def _checked(options: argparse.Namespace, host: Host, kind: LayerKind) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    found = facts.read(host)
+    version, modules = None, ""
+    if options.package:
+        with tempfile.TemporaryDirectory() as folder:
+            supplied = package.unpack(options.package, options.sha256, Path(folder) / "package")
+            version = supplied.version
+            modules = "package" if supplied.modules(found.kernel) else "build" if supplied.builds else "nowhere"
+    question = Question(facts=found, layer=kind, version=version, modules=modules, ignore=options.ignore)
+    rows = checks.rows(question)
+    return rows, checks.forbidding(rows, options.accept)
+
+
+def _install(options: argparse.Namespace, host: Host, files: Files) -> int:
+    changer = _changer(options, host, files)
+    with changer.turn.alone(dry_run=options.dry_run):
+        old = layer.recorded(host)
+        if options.package is None:
+            if old is None:
+                raise UsageError(
+                    "--package is needed: nothing is installed on this node, and nothing is shipped with us"
+                )
+            print(changer.load_again(old, dry_run=options.dry_run))
+            return 0
+        if layer.present(host, files) is None:
+            _must_pass(options, host)
+        return _put(options, changer, upgrade=False)
+
+
+def _upgrade(options: argparse.Namespace, host: Host, files: Files) -> int:
+    changer = _changer(options, host, files)
+    if options.package is None:
+        raise UsageError("--package is needed: the version to upgrade to")
+    with changer.turn.alone(dry_run=options.dry_run):
+        if layer.present(host, files) is None:
+            raise RefusedError("there is no layer to upgrade on this node: run install")
+        _must_pass(options, host)
+        return _put(options, changer, upgrade=True)
+
+
+def _must_pass(options: argparse.Namespace, host: Host) -> None:
+    """Refuse where a check forbids it; who uses the GPUs is asked later, and can be waited for."""
+    rows, forbidding = _checked(options, host, LayerKind.CGPU)
+    for row in rows:
+        log.log(
+            logging.ERROR if row in forbidding and row.check != "users" else logging.INFO,
+            "check",
+            extra={"check": row.check, "verdict": str(row.verdict), "found": row.found},
+        )
+    if named := [row for row in forbidding if row.check != "users"]:
+        lines = "\n".join(f"  {row.check}: {row.found}; wanted {row.wanted}. {row.todo}" for row in named)
+        raise RefusedError(f"the node cannot take the layer:\n{lines}\nWhat you take upon yourself: --accept CHECK")
+
+
+def _put(options: argparse.Namespace, changer: Changer, *, upgrade: bool) -> int:
+    with changer.unpacked(options.package, options.sha256, dry_run=options.dry_run) as found:
+        print(changer.put(found, policy=options.policy, dry_run=options.dry_run, upgrade=upgrade))
+    return 0
+
+
+def _uninstall(options: argparse.Namespace, host: Host, files: Files) -> int:
+    changer = _changer(options, host, files)
+    with changer.turn.alone(dry_run=options.dry_run):
+        print(changer.remove(dry_run=options.dry_run))
+    return 0
+
+
+def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
+    wish = Wish(gpus=options.gpu, policy=options.set, max_inst=options.max_inst, weights=dict(options.weight))
+    if wish:
+        with Turn(host, files).alone(dry_run=options.dry_run):
+            print(policy.change(host, files, wish, dry_run=options.dry_run))
+    state = cgpu.read(host.at(cgpu.CGPU_PROC))
+    if state is None:
+        raise InstallerError(cgpu.problem(state) or "")
+    print(show.as_json(policy.page(state)) if options.output == "json" else policy.table(state))
+    return 0
+
+
+def _status(options: argparse.Namespace, host: Host, files: Files) -> int:
+    page = status.page(host, files, [options.mps_pipe_dir] if options.mps_pipe_dir else mps.PIPE_DIRS)
+    print(show.as_json(page) if options.output == "json" else status.render(page))
+    return 0
+
+
+def _changer(options: argparse.Namespace, host: Host, files: Files) -> Changer:
+    return Changer(Turn(host, files, Patience(wait_s=options.wait, ignore=options.ignore, sleep=time.sleep)))
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Fields())
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+
+
+class _Fields(logging.Formatter):
+    """``2026-01-31T12:00:00Z INFO    step number=1/9 does="put /etc/cgpu.conf"``: as the agent's lines look."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        fields = " ".join(f"{key}={json.dumps(str(value), ensure_ascii=False)}" for key, value in values.items())
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        return f"{stamp} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()

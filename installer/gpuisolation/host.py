@@ -1,0 +1,141 @@
+"""The host below a root path: paths that stay below it, files that are read, and commands that run there."""
+
+import logging
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gpuisolation.errors import InstallerError
+
+log = logging.getLogger(__name__)
+
+COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TIMEOUT_S = 600.0
+"""Enough for a build of the modules; everything else takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a command left: exit code and both streams as one text."""
+
+    code: int
+    text: str
+
+
+class Commands(Protocol):
+    """Runs a command of the host."""
+
+    def run(self, argv: Sequence[str], stdin: str = "", env: dict[str, str] | None = None) -> Output:
+        """Run to the end; code 127 where there is no such command."""
+
+
+class HostCommands:
+    """Commands of the host at `root`: through chroot, where that is not our own root."""
+
+    def __init__(self, root: Path) -> None:
+        self._prefix = [] if root == Path("/") else ["chroot", str(root)]
+
+    def argv(self, argv: Sequence[str]) -> list[str]:
+        return [*self._prefix, *argv]
+
+    def run(self, argv: Sequence[str], stdin: str = "", env: dict[str, str] | None = None) -> Output:
+        environment = {"PATH": COMMAND_PATH, "LC_ALL": "C", **(env or {})}
+        try:
+            done = subprocess.run(  # noqa: S603 (no shell; the commands are ours)
+                self.argv(argv),
+                input=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+                errors="replace",
+                env=environment,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except FileNotFoundError:
+            return Output(127, f"{argv[0]}: not found")
+        except (OSError, subprocess.TimeoutExpired) as err:
+            return Output(126, f"{argv[0]}: {err}")
+        return Output(done.returncode, done.stdout)
+
+
+class Host:
+    """What lies below `root`. Paths are given as the host itself names them: ``/etc/os-release``."""
+
+    def __init__(self, root: Path, commands: Commands | None = None) -> None:
+        self.root = root.resolve()
+        self.commands = commands or HostCommands(self.root)
+
+    def at(self, path: str | Path, *, follow: bool = True) -> Path:
+        """Where `path` of the host lies here. Links lead where they lead on the host, never out of the root.
+
+        The last part is not followed with `follow` off: for what is to be replaced, or is a link itself.
+
+        Raises:
+            InstallerError: the links go round in a circle.
+        """
+        rest = [part for part in reversed(Path(path).parts) if part != "/"]
+        here: list[str] = []
+        hops = 0
+        while rest:
+            part = rest.pop()
+            if part == "..":
+                here = here[:-1]
+                continue
+            here.append(part)
+            full = self.root.joinpath(*here)
+            if full.is_symlink() and (rest or follow):
+                hops += 1
+                if hops > 40:
+                    raise InstallerError(f"{path} below {self.root}: its links go round in a circle; mend them")
+                target = Path(os.readlink(full))  # noqa: PTH115 (the text as it stands)
+                here = [] if target.is_absolute() else here[:-1]
+                rest.extend(p for p in reversed(target.parts) if p != "/")
+        return self.root.joinpath(*here)
+
+    def text(self, path: str | Path) -> str | None:
+        """Content of a text file; None where it cannot be read."""
+        try:
+            return self.at(path).read_bytes().decode("utf-8", "replace")
+        except OSError:
+            return None
+
+    def names(self, path: str | Path) -> list[str]:
+        """Names in a folder, sorted; none where it cannot be read."""
+        try:
+            return sorted(os.listdir(self.at(path)))  # noqa: PTH208 (names are wanted)
+        except OSError:
+            return []
+
+    def exists(self, path: str | Path) -> bool:
+        return self.at(path).exists()
+
+    def kernel(self) -> str:
+        """The running kernel's release.
+
+        Raises:
+            InstallerError: the root shows no /proc.
+        """
+        release = (self.text("/proc/sys/kernel/osrelease") or "").strip()
+        if not release or "/" in release:
+            raise InstallerError(
+                f"{self.root}/proc/sys/kernel/osrelease cannot be read: mount the host with its /proc below the root"
+            )
+        return release
+
+    def modules(self) -> tuple[str, ...]:
+        """Names of the loaded kernel modules, as lsmod lists them."""
+        return tuple(line.split()[0] for line in (self.text("/proc/modules") or "").splitlines() if line.strip())
+
+    def run(self, *argv: str, stdin: str = "", env: dict[str, str] | None = None) -> Output:
+        """Run a command of the host; what it said goes to the log."""
+        output = self.commands.run(argv, stdin, env)
+        log.debug("command", extra={"argv": " ".join(argv), "code": output.code, "output": output.text.strip()[-400:]})
+        return output
+
+    def has_command(self, name: str) -> bool:
+        """Whether the host has an executable of that name on its path."""
+        return any(self.exists(f"{folder}/{name}") for folder in COMMAND_PATH.split(":"))

@@ -1,0 +1,130 @@
+"""The layer that is on a node: what this program put there, or what it finds of somebody else's."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpuagent.host import cgpu
+from gpuisolation.errors import InstallerError
+from gpuisolation.facts import HOOK, TOOLKIT
+from gpuisolation.files import Files, Node
+from gpuisolation.host import Host
+
+STATE = "/var/lib/gpu-isolation"
+RECORD = f"{STATE}/installed.json"
+CONF = "/etc/cgpu.conf"
+
+_WRAPPER_WORDS = (b"ALIYUN_COM_GPU_MEM", b"cgpu_km", b"cgpu-ctl")
+"""What the wrapper must know of, and the toolkit's own hook does not."""
+
+Settings = dict[str, dict[str, int]]
+"""GPU index as text to what is set there: `policy`, `max_inst`. JSON keeps no numbers as keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """A layer on the node.
+
+    Attributes:
+        kernel: the modules are for.
+        package: SHA-256 of the package; empty for a layer that somebody else installed.
+        files: path to what was put there.
+        originals: path to what was there before, with a copy.
+        modules: names in the order in which they are loaded.
+        policy: for GPUs that `settings` does not name.
+    """
+
+    version: str
+    kernel: str
+    package: str = ""
+    files: Mapping[str, Node] = field(default_factory=dict)
+    originals: Mapping[str, Node] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    policy: int = cgpu.DEFAULT_POLICY
+    settings: Settings = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self), indent=2, sort_keys=True).encode()
+
+
+def modules_folder(kernel: str) -> str:
+    return f"/lib/modules/{kernel}/kernel/virt/lib"
+
+
+def load_order(names: list[str]) -> tuple[str, ...]:
+    """Modules as they are loaded: the main one, `cgpu_km…`, needs the others."""
+    return tuple(sorted(names, key=lambda name: (name.startswith("cgpu_km"), name)))
+
+
+def recorded(host: Host) -> Installed | None:
+    """What this program put on the node; None if nothing.
+
+    Raises:
+        InstallerError: the record cannot be understood.
+    """
+    text = host.text(RECORD)
+    if text is None:
+        return None
+    try:
+        data: dict[str, Any] = json.loads(text)
+        for key in ("files", "originals"):
+            data[key] = {path: Node(**node) for path, node in data[key].items()}
+        data["modules"] = tuple(data["modules"])
+        return Installed(**data)
+    except (ValueError, TypeError, KeyError, AttributeError) as err:
+        raise InstallerError(
+            f"{RECORD} below {host.root} cannot be understood ({err}): move it away; "
+            "the layer then counts as somebody else's"
+        ) from err
+
+
+def foreign(host: Host, files: Files) -> Installed | None:
+    """A layer that others installed, from its modules and its place in /proc; None if there is none."""
+    kernel = host.kernel()
+    found = {}
+    for folder in (modules_folder(kernel), f"/lib/modules/{kernel}/extra"):
+        for name in host.names(folder):
+            if name.startswith("cgpu") and name.endswith(".ko"):
+                found[f"{folder}/{name}"] = files.look(f"{folder}/{name}")
+    state = cgpu.read(host.at(cgpu.CGPU_PROC))
+    if not found and state is None:
+        return None
+    if (conf := files.look(CONF)).kind == "file":
+        found[CONF] = conf
+    originals = {}
+    if _is_wrapper(host, hook := files.look(HOOK)):
+        found[HOOK] = hook
+        # What their own removal puts in place: they keep no copy of what was there.
+        there = host.exists(TOOLKIT) and host.at(TOOLKIT) != host.at(HOOK, follow=False)
+        originals[HOOK] = Node("link", target=TOOLKIT) if there else Node()
+    names = {path.rpartition("/")[2].removesuffix(".ko") for path in found if path.endswith(".ko")}
+    names |= {name for name in host.modules() if name.startswith("cgpu")}
+    return Installed(
+        version=state.version_text if state else "",
+        kernel=kernel,
+        files=found,
+        originals=originals,
+        modules=load_order(sorted(names)),
+    )
+
+
+def _is_wrapper(host: Host, hook: Node) -> bool:
+    content = host.at(HOOK).read_bytes() if hook.kind == "file" else b""
+    return any(word in content for word in _WRAPPER_WORDS)
+
+
+def present(host: Host, files: Files) -> Installed | None:
+    """The layer on the node, ours or not."""
+    return recorded(host) or foreign(host, files)
+
+
+def drift(files: Files, installed: Installed) -> tuple[str, ...]:
+    """Paths of the layer that are no longer what was put there."""
+    return tuple(path for path, node in installed.files.items() if not files.look(path).same(node))
+
+
+def loaded(host: Host, installed: Installed) -> tuple[str, ...]:
+    """The layer's modules that are loaded now, in load order."""
+    names = set(host.modules())
+    return tuple(name for name in installed.modules if name in names)
