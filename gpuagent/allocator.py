@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from gpuagent.book import Book, holds_first, settled
 from gpuagent.domain.admission import Admission, Candidate, beginning
-from gpuagent.domain.checks import apart, check_offered, free_by_gpu
+from gpuagent.domain.checks import apart, check_core_mem, check_offered, check_sharers, free_by_gpu
 from gpuagent.domain.choose import choose_share, choose_whole
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.grant import DeviceStrategy, Grant, grant, locate
+from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import holder
+from gpuagent.domain.isolation import Layer
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
 from gpuagent.domain.question import Question, request_for
@@ -41,7 +42,7 @@ class Allocator:
         *,
         clock: Callable[[], float],
         book: Book,
-        isolation: Isolation,
+        isolation: Mapping[str, Isolation],
         strategy: DeviceStrategy,
         say: Say,
     ) -> None:
@@ -142,6 +143,7 @@ class Allocator:
         return chosen
 
     def _choose_for(self, candidates: tuple[Candidate, ...], question: Question, claims: Claims) -> tuple[str, ...]:
+        check_core_mem(question.resource, question.size, candidates, claims.snapshot)
         request = request_for(question, candidates, claims)
         whole = claims.snapshot.sold[question.resource].is_whole
         chosen = choose_whole(request) if whole else choose_share(request)
@@ -190,8 +192,8 @@ class Allocator:
         try:
             check_offered(resource, ids, at, claims)
             with self._lock:
-                candidates = self._on_their_gpu(resource, ids, at.counts, claims)
-            share = self._isolated(grant(resource, at, snap, self._strategy))
+                candidates = self._on_their_gpu(resource, ids, at, claims)
+            share = self._isolated(grant(resource, at, snap, self._strategy), snap)
         except Refusal as refusal:
             if likely := admission.candidates(resource, len(ids), claims):
                 self._say(likely[0].pod.name, "GpuRefused", refusal.message)
@@ -201,23 +203,25 @@ class Allocator:
         log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share
 
-    def _on_their_gpu(
-        self, resource: str, ids: frozenset[str], counts: Mapping[str, int], claims: Claims
-    ) -> tuple[Candidate, ...]:
+    def _on_their_gpu(self, resource: str, ids: frozenset[str], at: Located, claims: Claims) -> tuple[Candidate, ...]:
         """Who these ids can be for: the two resources of one container have to be on one GPU."""
         if self._answered and self._answered[:2] == (resource, ids):
             return self._answered[2]
-        if claims.given(resource, ids):  # asked for again, or reused by the next container of the same pod
+        given = claims.given(resource, ids)
+        if given:  # asked for again, or reused by the next container of the same pod
             candidates, nameless = self._admission.going_on(resource, len(ids), claims), None
         else:
             candidates = self._admission.candidates(resource, len(ids), claims)
             nameless = self._ledger.awaiting_partner(resource, claims.now)
-        fitting = tuple(c for c in candidates if c.first is None or set(c.first.uuids) == counts.keys())
+        fitting = tuple(c for c in candidates if c.first is None or set(c.first.uuids) == at.counts.keys())
         first = candidates[0].first if candidates else nameless
-        if not fitting and first and set(first.uuids) != counts.keys():
+        if not fitting and first and set(first.uuids) != at.counts.keys():
             self._ledger = self._ledger.closed()
             self._admission = Admission()
-            raise apart(resource, first, counts, claims.snapshot)
+            raise apart(resource, first, at.counts, claims.snapshot)
+        if not given:
+            check_core_mem(resource, len(ids), fitting, claims.snapshot)
+            check_sharers(resource, at, fitting[0].owner if fitting else None, claims)
         return fitting
 
     def _record(self, handout: Handout, candidates: tuple[Candidate, ...], claims: Claims) -> None:
@@ -236,11 +240,23 @@ class Allocator:
         for owner, given in places[0].trail if places else ():
             self._ledger = self._ledger.believed(given.ids, owner)
 
-    def _isolated(self, share: Grant) -> Grant:
+    def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:
-            return self._isolation.prepare(share)
+            return self._isolation[self._layer(share, snap).driver].prepare(share)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
+
+    def _layer(self, share: Grant, snap: Snapshot) -> Layer:
+        """The isolation driver for this share, which must work. Raises IsolationError."""
+        mode = share.kind.mode
+        layer = snap.layer(mode)
+        if not layer.keeps(mode) and not snap.policy.allow_unisolated:
+            words = layer.problem_in(mode) or "it does not keep what the mode promises"
+            raise IsolationError(f"isolation driver {layer.driver} does not serve mode {mode} now: {words}")
+        for gpu in share.gpus:
+            if gpu.uuid in layer.left_out:
+                raise IsolationError(f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}")
+        return layer
 
     def _begun(self) -> None:
         with self._idle:
@@ -270,8 +286,9 @@ class Allocator:
             if owner:
                 self._ledger = self._ledger.believed(key, owner)
         log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
+        share = grant(resource, at, snap, self._strategy)
         try:
-            self._isolation.verify(grant(resource, at, snap, self._strategy), owner)
+            self._isolation[self._layer(share, snap).driver].verify(share, owner)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
         return owner

@@ -13,14 +13,16 @@ from gpuagent.allocator import Allocator
 from gpuagent.config import Settings
 from gpuagent.domain import events as ev
 from gpuagent.domain import report
+from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import Mode
 from gpuagent.domain.offer import deadline
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.snapshot import Snapshot, snapshot
-from gpuagent.domain.state import Announcement, Policy, State
+from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.step import step
 from gpuagent.http import HttpServer, json_page, text_page
 from gpuagent.isolation import Isolation, drivers
+from gpuagent.isolation.need import isolation_need
 from gpuagent.kubelet.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.feed import Feed
 from gpuagent.kubelet.inotify import DirectoryWatch
@@ -45,27 +47,22 @@ WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
 class Agent:
     """The per-node agent. `start()` returns at once; `stop()` ends within two seconds."""
 
-    def __init__(self, settings: Settings, *, isolation: Isolation | None = None) -> None:
+    def __init__(self, settings: Settings, *, isolation: Mapping[str, Isolation] | None = None) -> None:
         self._settings = settings
-        self._isolation = isolation or drivers.make(settings.isolation)
+        self._isolation = isolation or drivers.make(settings.isolation, settings.isolation_options)
+        self._watched_drivers = [(name, driver) for name, driver in self._isolation.items() if name != NONE]
         self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
         self._clock = time.monotonic
         self._remembered = RememberedMode(settings.state_dir)
         remembered = None if settings.mode else self._remembered.load()
         self._saved_mode = remembered
         self._state = State(
-            policy=Policy(
-                resources=settings.resources,
-                unit=settings.memory_unit,
-                max_pods_per_gpu=settings.max_pods_per_gpu,
-                forced_mode=settings.mode,
-                allow_unisolated=settings.allow_unisolated,
-                driver=self._isolation.name,
-                isolates=self._isolation.isolates,
-            ),
+            policy=settings.policy,
             mode=settings.mode or remembered or Mode.DEFAULT,
             mode_known=bool(settings.mode or remembered),
             lists=dict.fromkeys(settings.resources.names, ()),
+            layers={name: Layer(driver=name, installed=False) for name, _ in self._watched_drivers},
+            unheard=frozenset(name for name, _ in self._watched_drivers),
         )
         self._snapshot: Snapshot | None = None
         self._told_sick: frozenset[str] = frozenset()
@@ -125,6 +122,8 @@ class Agent:
             thread.start()
         self._nvml.start()
         self._holdings.start()
+        for _, driver in self._watched_drivers:
+            driver.start(self._layer_seen)
         if self._kube:
             self._kube.start()
 
@@ -138,6 +137,8 @@ class Agent:
             endpoint.join(1.5)
         self._holdings.stop()
         self._nvml.stop()
+        for _, driver in self._watched_drivers:
+            driver.stop()
         if self._kube:
             self._kube.stop()
         if self._http:
@@ -192,7 +193,7 @@ class Agent:
         after, news = step(known, replace(event, at=now))
         self._state = after
         self._publish(after)
-        if after.gpus and after.holdings is not None:
+        if after.gpus and after.holdings is not None and not after.unheard:
             self._first_look.set()
         if after.mode is not self._saved_mode and not self._settings.mode and after.node is not None:
             self._saved_mode = after.mode
@@ -204,6 +205,9 @@ class Agent:
                 self._kube.observe(event.node)
             self._kube.desire(after)
         self._follow_holdings(before, after)
+        if after is not before:
+            for name, driver in self._watched_drivers:
+                driver.desire(isolation_need(after, name))
 
     def _publish(self, state: State) -> None:
         self._snapshot = snapshot(state, self._snapshot)
@@ -243,6 +247,9 @@ class Agent:
 
     def _wait_idle(self, timeout_s: float) -> bool:
         return self.allocator.wait_idle(timeout_s)
+
+    def _layer_seen(self, layer: Layer) -> None:
+        self.post(ev.LayerSeen(layer, self._clock()))
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
         self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock()))

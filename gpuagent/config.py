@@ -11,8 +11,11 @@ from typing import Any
 
 from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import Mode, Resources
+from gpuagent.domain.state import Policy
 from gpuagent.domain.units import MemoryUnit
-from gpuagent.isolation.drivers import NAMES as ISOLATION_DRIVERS
+from gpuagent.host.mps import CONTROL, OWN_DIRECTORY
+from gpuagent.isolation import Options
+from gpuagent.isolation.drivers import SETTINGS as ISOLATION_SETTINGS
 
 
 class ConfigError(Exception):
@@ -111,7 +114,27 @@ class Settings:
         MemoryUnit(), MemoryUnit.parse, "what one unit of aliyun.com/gpu-mem is: GiB, 2GiB, 256MiB", metavar="UNIT"
     )
     max_pods_per_gpu: int = _setting(20, _count, "most pods that may share one GPU", metavar="N")
-    isolation: str = _setting("auto", _one_of(*ISOLATION_DRIVERS), "isolation driver: auto or none", metavar="DRIVER")
+    isolation: str = _setting(
+        "auto",
+        _one_of(*ISOLATION_SETTINGS),
+        f"what keeps containers apart: {', '.join(ISOLATION_SETTINGS)} (auto: the first that can)",
+        metavar="DRIVER",
+    )
+    cgpu_percent_per_weight: int = _setting(
+        5, _count, "compute percent that make one unit of cGPU's weight", metavar="PERCENT"
+    )
+    mps_control: str = _setting(CONTROL, str, "name or path of MPS's control program", metavar="PROGRAM")
+    mps_pipe_dir: Path = _setting(OWN_DIRECTORY, _path, "where an MPS daemon that the agent starts has its pipes")
+    mps_exclusive: bool = _setting(
+        True, is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
+    )
+    core_step: int = _setting(5, _count, "requests for compute are multiples of this many percent", metavar="PERCENT")
+    core_mem_both: bool = _setting(
+        True, is_on, "in core_mem a pod asks for memory and compute, or for neither", metavar="BOOL"
+    )
+    visible_devices: str = _setting(
+        "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
+    )
     allow_unisolated: bool = _setting(
         False, is_on, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
     )
@@ -134,6 +157,31 @@ class Settings:
     log_level: str = _setting(
         "info", _one_of("debug", "info", "warning", "error"), "least severity that is logged", metavar="LEVEL"
     )
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            resources=self.resources,
+            unit=self.memory_unit,
+            max_pods_per_gpu=self.max_pods_per_gpu,
+            forced_mode=self.mode,
+            allow_unisolated=self.allow_unisolated,
+            isolation=self.isolation,
+            index_for_uuid=self.visible_devices == "index",
+            core_step=self.core_step,
+            core_mem_both=self.core_mem_both,
+        )
+
+    @property
+    def isolation_options(self) -> Options:
+        return Options(
+            state_dir=self.state_dir,
+            unit=self.memory_unit,
+            percent_per_weight=self.cgpu_percent_per_weight,
+            mps_control=self.mps_control,
+            mps_pipe_dir=self.mps_pipe_dir,
+            mps_exclusive=self.mps_exclusive,
+        )
 
     @property
     def resources(self) -> Resources:

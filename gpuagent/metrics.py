@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from gpuagent import __version__
 from gpuagent.domain.errors import Reason
-from gpuagent.domain.mode import Mode
+from gpuagent.domain.mode import PROMISES, Mode
 from gpuagent.domain.report import problems, switch
 from gpuagent.domain.state import State
 
@@ -110,6 +110,12 @@ class _StateCollector(Collector):
             "Problems that keep the node from offering what it could, by reason.",
             ["reason"],
             {(reason,): count for reason, count in Counter(p.reason for p in problems(state)).items()},
+        )
+        yield _gauge(
+            "gpuagent_isolation_up",
+            "1 while the isolation driver of the mode in force works.",
+            ["driver"],
+            {(state.layer.driver,): float(state.layer.keeps(state.mode))} if PROMISES[state.mode] else {},
         )
         yield from self._devices(state)
         yield from self._registrations()

@@ -12,7 +12,7 @@ def render(page: dict[str, Any]) -> str:
         "node": page["node"] or "-",
         "mode": f"{page['mode']} (label: {label or 'none'})",
         "placement": page["placement"],
-        "isolation": page["isolation"],
+        "isolation": " ".join(filter(None, (page["isolation"]["driver"], page["isolation"]["version"]))),
         "unit": page["memory_unit"],
         "gpuagent": page["version"],
     }
@@ -22,6 +22,9 @@ def render(page: dict[str, Any]) -> str:
         names = ", ".join(sorted({item["container"] for item in waiting})) or "old devices to leave kubelet's list"
         facts.append(f"mode switch {page['switch']['phase']}: waits for {names}")
     parts = ["\n".join(facts), _gpus(page["gpus"]), _resources(page["resources"])]
+    if page["isolation"]["caveats"]:
+        lines = (f"- {caveat}" for caveat in page["isolation"]["caveats"])
+        parts.append("\n".join((f"isolation by {page['isolation']['driver']}:", *lines)))
     if page["problems"]:
         parts.append("\n".join(f"! {problem['reason']}: {problem['message']}" for problem in page["problems"]))
     return "\n\n".join(part for part in parts if part)

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection
 
-from gpuagent.domain.admission import spread_was_asked
+from gpuagent.domain.admission import Candidate, spread_was_asked
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.ledger import Handout
+from gpuagent.domain.mode import Kind, Mode
+from gpuagent.domain.pods import Owner
 from gpuagent.domain.snapshot import Snapshot
 
 
@@ -53,6 +55,47 @@ def check_offered(resource: str, ids: frozenset[str], at: Located, claims: Claim
             "one GPU unless the pod label aliyun.com/gpu-count asks for an even spread"
         )
         raise Refusal(Reason.SPANS_GPUS, text)
+
+
+def check_core_mem(resource: str, size: int, candidates: Collection[Candidate], snap: Snapshot) -> None:
+    """The rules of mode core_mem: compute in whole steps; a pod that asks for one resource asks for the other."""
+    kind, policy = snap.sold.get(resource), snap.policy
+    if kind is None or kind.mode is not Mode.CORE_MEM:
+        return
+    if kind is Kind.CORE_CORE_MEM and size % policy.core_step:
+        below = size - size % policy.core_step
+        fitting = " or ".join(str(n) for n in (below, below + policy.core_step) if n)
+        text = f"{resource}: {size} is no multiple of {policy.core_step} percent; ask for {fitting}"
+        raise Refusal(Reason.CORE_STEP, text)
+    if not policy.core_mem_both or not candidates:
+        return
+    asked = [
+        {name for c in candidate.pod.containers for name in snap.sold if c.limits.get(name)} for candidate in candidates
+    ]
+    if all(names == {resource} for names in asked):
+        other = next(name for name in snap.sold if name != resource)
+        text = (
+            f"{resource}: pod {next(iter(candidates)).pod.name} asks for it and not for {other}; in mode core_mem "
+            "a pod asks for both, or for neither"
+        )
+        raise Refusal(Reason.CORE_MEM_BOTH, text)
+
+
+def most_sharers(snap: Snapshot) -> str:
+    """The caps of sharers of one GPU, for messages: ``20 pods``."""
+    pods = f"{snap.policy.max_pods_per_gpu} pods"
+    return pods if snap.max_sharers is None else f"{pods} or {snap.max_sharers} containers"
+
+
+def check_sharers(resource: str, at: Located, asker: Owner | None, claims: Claims) -> None:
+    """A GPU that was not chosen by us, as kubelets do that ask for no preference, must have room for one more."""
+    full = claims.full_gpus(asker) & at.counts.keys()
+    if full and not at.kind.is_whole:
+        where = ", ".join(f"GPU {claims.snapshot.gpus[uuid].index}" for uuid in full)
+        text = (
+            f"{resource}: kubelet picked {where}, which has {most_sharers(claims.snapshot)} already, the most allowed"
+        )
+        raise Refusal(Reason.TOO_MANY_PODS, text)
 
 
 def apart(resource: str, first: Handout, counts: Collection[str], snap: Snapshot) -> Refusal:

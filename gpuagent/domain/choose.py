@@ -27,7 +27,7 @@ class Request:
         short: UUIDs of GPUs that seem to lack the other resource this container asks for.
         only: UUIDs the choice is limited to; None for no limit.
         full: UUIDs of GPUs that have as many pods as they may have.
-        max_pods: the cap behind `full`, for messages.
+        most: the caps behind `full`, for messages: ``20 pods``.
         asker: who asks, for messages.
     """
 
@@ -46,7 +46,7 @@ class Request:
     leaving: Collection[str] = ()
     only: Collection[str] | None = None
     full: Collection[str] = ()
-    max_pods: int = 0
+    most: str = ""
     asker: str = "this container"
 
 
@@ -149,7 +149,7 @@ def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Ref
         text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
         return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
     if any(uuid in request.full for uuid in roomy) and len(roomy) >= request.gpu_count:
-        text = f"{lead}; every GPU with that much free has {request.max_pods} pods already, the most allowed"
+        text = f"{lead}; every GPU with that much free has {request.most} already, the most allowed"
         return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
     if total < request.size:
         return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")

@@ -61,19 +61,31 @@ class Claims:
         return next((h for h in self._holdings if h.resource == resource and ids <= h.ids), None)
 
     def full_gpus(self, asker: Owner | None) -> set[str]:
-        """UUIDs of GPUs with as many pods as allowed; the asking pod's own GPUs are not full for it."""
+        """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
+
+        The asking pod's own GPUs do not have a pod too many for it, the asking container's own not a container.
+        """
         pods: dict[str, set[PodName]] = defaultdict(set)
+        containers: dict[str, set[Owner]] = defaultdict(set)
         nameless: dict[str, Counter[str]] = defaultdict(Counter)
         for claim in self.standing:
             for uuid in set(map(self.snapshot.units.get, claim.ids)) - {None}:
                 if claim.owner:
                     pods[str(uuid)].add(claim.owner.pod)
+                    containers[str(uuid)].add(claim.owner)
                 else:
                     nameless[str(uuid)][claim.resource] += 1
-        # The two resources of one nameless container are two claims.
-        sharers = {uuid: len(pods[uuid]) + max(nameless[uuid].values(), default=0) for uuid in {*pods, *nameless}}
-        full = {uuid for uuid, count in sharers.items() if count >= self.snapshot.policy.max_pods_per_gpu}
-        return {uuid for uuid in full if asker is None or asker.pod not in pods[uuid]}
+        most_pods = self.snapshot.policy.max_pods_per_gpu
+        most_containers = self.snapshot.max_sharers
+        full = set()
+        for uuid in {*pods, *nameless}:
+            # The two resources of one nameless container are two claims.
+            unknown = max(nameless[uuid].values(), default=0)
+            if len(pods[uuid]) + unknown >= most_pods and (asker is None or asker.pod not in pods[uuid]):
+                full.add(uuid)
+            if most_containers is not None and len(containers[uuid] - {asker}) + unknown >= most_containers:
+                full.add(uuid)
+        return full
 
     def short_gpus(self, resource: str, need: int) -> set[str]:
         """UUIDs of GPUs with less than `need` units of the mode's other resource than `resource` left."""

@@ -16,6 +16,8 @@ class Reason(enum.StrEnum):
     NOT_ENOUGH = "not_enough"
     GPU_COUNT = "gpu_count"
     PAIR_APART = "pair_apart"
+    CORE_STEP = "core_step"
+    CORE_MEM_BOTH = "core_mem_both"
     STILL_HELD = "still_held"
     NOT_READY = "not_ready"
     ISOLATION = "isolation"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpuagent.domain.gpu import Inventory
+from gpuagent.domain.isolation import Layer
 from gpuagent.domain.pods import CheckpointEntry, Holding
 
 
@@ -107,6 +108,14 @@ class AllocatesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerSeen:
+    """An isolation driver says something new of itself."""
+
+    layer: Layer
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed: a deadline of the core is due."""
 
@@ -125,5 +134,6 @@ Event = (
     | HoldingsUnavailable
     | RegistrationChanged
     | AllocatesSeen
+    | LayerSeen
     | Tick
 )

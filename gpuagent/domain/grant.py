@@ -93,7 +93,8 @@ def grant(resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrate
     kind, counts = at.kind, at.counts
     gpus = tuple(snapshot.gpus[uuid] for uuid in counts)
     units = next(iter(counts.values()))
-    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+    names = (str(gpu.index) if snapshot.policy.index_for_uuid else gpu.uuid for gpu in gpus)
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(names)}
     if kind.is_memory:
         env |= {
             "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(gpu.minor) for gpu in gpus),

@@ -10,6 +10,8 @@ GPU_WHOLE = "aliyun.com/gpu"
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
 GPU_COUNT_LABEL = "aliyun.com/gpu-count"
+DISABLE_LABEL = "cgpu.disable.isolation"
+"""Node label: `true` has cGPU's containers run without isolation."""
 
 CORE_PERCENT_PER_GPU = 100
 

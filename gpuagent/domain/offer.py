@@ -12,7 +12,6 @@ Two rules keep every list safe:
 from dataclasses import replace
 
 from gpuagent.domain.holdings import NVIDIA_GPU
-from gpuagent.domain.mode import PROMISES
 from gpuagent.domain.pods import whole_number
 from gpuagent.domain.state import Block, Fade, Lists, State
 from gpuagent.domain.units import MAX_LIST_BYTES, list_bytes, units_of
@@ -21,8 +20,8 @@ SETTLE_S = 2.0
 
 
 def unkept_promise(state: State) -> bool:
-    """The mode promises isolation that no driver keeps here; it must stay at zero."""
-    return not PROMISES[state.mode] <= state.policy.isolates and not state.policy.allow_unisolated
+    """The mode promises isolation that is not kept here now; it must stay at zero."""
+    return not state.layer.keeps(state.mode) and not state.policy.allow_unisolated
 
 
 def rival_offers(state: State) -> int:
@@ -48,7 +47,7 @@ def wanted(state: State) -> Lists:
     lists: dict[str, tuple[Block, ...]] = dict.fromkeys(state.policy.resources.names, ())
     if not state.mode_known or state.holdings is None or unkept_promise(state) or rival_offers(state):
         return lists
-    blocked = blocked_gpus(state)
+    out = blocked_gpus(state) | state.layer.left_out.keys()
     usable = tuple(gpu for gpu in sorted(state.gpus.values(), key=lambda g: g.index) if not gpu.mig)
     for resource, kind in state.policy.resources.sold(state.mode).items():
         if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
@@ -56,7 +55,7 @@ def wanted(state: State) -> Lists:
         lists[resource] = tuple(
             Block(gpu, kind, count, healthy=gpu.uuid not in state.sick)
             for gpu in usable
-            if gpu.uuid not in blocked and (count := units_of(gpu, kind, state.policy.unit))
+            if gpu.uuid not in out and (count := units_of(gpu, kind, state.policy.unit))
         )
     return lists
 

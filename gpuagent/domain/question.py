@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.admission import Candidate, gpu_count
+from gpuagent.domain.checks import most_sharers
 from gpuagent.domain.choose import Request
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.mode import GPU_CORE
@@ -46,6 +47,6 @@ def request_for(question: Question, candidates: tuple[Candidate, ...], claims: C
         only=first.uuids if first else None,
         leaving={block.gpu.uuid for block in snap.lists.get(resource, ()) if not block.healthy},
         full=() if kind.is_whole else claims.full_gpus(who.owner if who else None),
-        max_pods=snap.policy.max_pods_per_gpu,
+        most=most_sharers(snap),
         asker=str(who.owner if who else "this container"),
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import NVIDIA_GPU, located
-from gpuagent.domain.mode import MODE_LABEL, PROMISES
-from gpuagent.domain.offer import rival_offers, unkept_promise
+from gpuagent.domain.isolation import Layer
+from gpuagent.domain.mode import DISABLE_LABEL, MODE_LABEL, PROMISES
+from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.state import State
 from gpuagent.domain.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
@@ -76,19 +77,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
         yield Problem("UnknownMode", state.label_problem)
     if state.placement_problem:
         yield Problem("UnknownPlacement", state.placement_problem)
-    promised = ", ".join(sorted(PROMISES[state.mode]))
-    if unkept_promise(state):
-        text = (
-            f"mode {state.mode} promises isolation of {promised}, and isolation driver {state.policy.driver!r} "
-            "does not keep it: nothing is offered. Install a driver that does, or choose mode share"
-        )
-        yield Problem("IsolationMissing", text, blocking=True)
-    elif not PROMISES[state.mode] <= state.policy.isolates:
-        text = (
-            f"TRIAL: mode {state.mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
-            "any container can use the whole GPU"
-        )
-        yield Problem("Unisolated", text, blocking=True)
+    yield from _isolation_problems(state)
     if rivals := rival_offers(state):
         text = (
             f"another device plugin offers {rivals} {NVIDIA_GPU} on this node: mode {state.mode} offers nothing until "
@@ -100,6 +89,39 @@ def _mode_problems(state: State) -> Iterator[Problem]:
         pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
         text = f"mode {state.mode}: GPUs held under another mode are offered when these containers have ended: {pods}"
         yield Problem("ModeSwitchWaiting", text, warning=False)
+
+
+def _isolation_problems(state: State) -> Iterator[Problem]:
+    mode, layer, promised = state.mode, state.layer, ", ".join(sorted(PROMISES[state.mode]))
+    if state.unheard or layer.standby:  # a moment later it is known
+        return
+    if not layer.keeps(mode) and state.policy.allow_unisolated:
+        text = (
+            f"TRIAL: mode {mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
+            "any container can use the whole GPU"
+        )
+        yield Problem("Unisolated", text, blocking=True)
+    elif layer.installed and mode in layer.modes and (problem := layer.problem_in(mode)):
+        text = (
+            f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver} does not work: "
+            f"{problem}. Nothing new is offered until it does; running containers are left alone"
+        )
+        yield Problem("IsolationDown", text, blocking=True)
+    elif not layer.keeps(mode):
+        others = "; ".join(f"{x.driver}: {x.problem}" for x in state.layers.values() if x.problem and not x.installed)
+        text = (
+            f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver!r} does not keep it "
+            f"(--isolation {state.policy.isolation}): nothing is offered. Install a driver that does, or choose mode "
+            f"share{f' ({others})' if others else ''}"
+        )
+        yield Problem("IsolationMissing", text, blocking=True)
+    elif state.isolation_disabled and layer.driver == "cgpu":
+        text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
+        yield Problem("Unisolated", text, blocking=True)
+    for gpu in _by_index(state):
+        if gpu.uuid in layer.left_out:
+            text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {mode}: {layer.left_out[gpu.uuid]}"
+            yield Problem("GpuNotIsolated", text)
 
 
 def _offer_problems(state: State) -> Iterator[Problem]:
@@ -181,7 +203,7 @@ def status(state: State) -> dict[str, Any]:
         "mode": str(state.mode),
         "placement": str(state.placement),
         "label": {MODE_LABEL: state.label},
-        "isolation": state.policy.driver,
+        "isolation": _isolation(state.layer),
         "memory_unit": str(state.policy.unit),
         "switch": {
             "phase": now.phase,
@@ -197,6 +219,17 @@ def status(state: State) -> dict[str, Any]:
             for resource, blocks in state.lists.items()
         },
         "problems": [{"reason": p.reason, "message": p.message, "warning": p.warning} for p in problems(state)],
+    }
+
+
+def _isolation(layer: Layer) -> dict[str, Any]:
+    return {
+        "driver": layer.driver,
+        "version": layer.version,
+        "problem": layer.problem,
+        "isolates": sorted(layer.isolates),
+        "max_sharers": layer.max_sharers,
+        "caveats": list(layer.caveats),
     }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.isolation import NO_LAYER, Layer, chosen
 from gpuagent.domain.mode import Kind, Mode, Placement
 from gpuagent.domain.pods import ContainerSpec, Holding, Pod
 from gpuagent.domain.state import Block, Lists, Policy, State
@@ -34,6 +35,7 @@ class Snapshot:
     pods_known: bool
     pods_watched: bool
     device_nodes: frozenset[str]
+    layers: Mapping[str, Layer]
 
     @property
     def holdings_known(self) -> bool:
@@ -44,6 +46,16 @@ class Snapshot:
     def sold(self) -> dict[str, Kind]:
         """Resource name to kind of unit for the mode in force."""
         return self.policy.resources.sold(self.mode)
+
+    def layer(self, mode: Mode) -> Layer:
+        """The isolation driver for containers of `mode`: none where a trial runs without one."""
+        layer = chosen(mode, self.policy.isolation, self.layers)
+        return layer if layer.keeps(mode) or not self.policy.allow_unisolated else NO_LAYER
+
+    @property
+    def max_sharers(self) -> int | None:
+        """Most containers that the isolation layer of the mode in force takes on one GPU."""
+        return self.layer(self.mode).max_sharers
 
     @cached_property
     def gpu_by_key(self) -> dict[str, Gpu]:
@@ -102,4 +114,5 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         pods_known=state.pods_known,
         pods_watched=state.pods_watched,
         device_nodes=state.device_nodes,
+        layers=state.layers,
     )

@@ -6,7 +6,8 @@ from typing import Any
 
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.holdings import held_otherwise
-from gpuagent.domain.mode import Isolates, Kind, Mode, Placement, Resources
+from gpuagent.domain.isolation import AUTO, Layer, chosen
+from gpuagent.domain.mode import DISABLE_LABEL, Kind, Mode, Placement, Resources
 from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, Pod, PodName
 from gpuagent.domain.units import MemoryUnit
 
@@ -20,10 +21,14 @@ class Policy:
     max_pods_per_gpu: int = 20
     forced_mode: Mode | None = None
     allow_unisolated: bool = False
-    driver: str = "none"
-    """Name of the isolation driver in use."""
-    isolates: frozenset[Isolates] = frozenset()
-    """What the isolation driver keeps apart."""
+    isolation: str = AUTO
+    """Name of the isolation driver to use, or `auto`."""
+    index_for_uuid: bool = False
+    """Containers are told GPU indexes in place of UUIDs."""
+    core_step: int = 5
+    """Requests for compute are multiples of this many percent."""
+    core_mem_both: bool = True
+    """In core_mem a pod asks for memory and compute, or for neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class State:
         registration_problems: resource name to why kubelet does not follow its list.
         lists: what is advertised now.
         fades: units on their way out of the lists.
+        layers: isolation driver's name to its word on itself, best first.
+        unheard: isolation drivers that have not said anything yet.
         unaudited: GPUs (UUIDs) that may have been sold under another mode, or by another plugin, until `cleared_at`
             and whose holders have not been read from kubelet since.
     """
@@ -100,13 +107,26 @@ class State:
     fades: tuple[Fade, ...] = ()
     in_flight: int = 0
     last_allocate_end: float = float("-inf")
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    unheard: frozenset[str] = frozenset()
     unaudited: frozenset[str] = frozenset()
     cleared_at: float = float("-inf")
+
+    @property
+    def layer(self) -> Layer:
+        """The isolation driver for the mode in force."""
+        return chosen(self.mode, self.policy.isolation, self.layers)
 
     @property
     def pods_watched(self) -> bool:
         """The pods are known as they are now."""
         return self.pods_known and self.pods_problem is None
+
+    @property
+    def isolation_disabled(self) -> bool:
+        """The node's label has cGPU's containers run without isolation."""
+        labels = ((self.node or {}).get("metadata") or {}).get("labels") or {}
+        return labels.get(DISABLE_LABEL) == "true"
 
     @property
     def held_otherwise(self) -> dict[str, list[Holding]]:

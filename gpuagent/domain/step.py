@@ -22,7 +22,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
     return after, (*_heard(event), *_news(state, after))
 
 
-def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911 (one case an event)
+def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR0912 (one case an event)
     match event:
         case ev.InventoryRead():
             return _inventory(state, event)
@@ -56,6 +56,9 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911 (one c
             others = {name: text for name, text in state.registration_problems.items() if name != event.resource}
             now = {event.resource: event.problem} if event.problem else {}
             return replace(state, registration_problems=others | now)
+        case ev.LayerSeen():
+            layers = {**state.layers, event.layer.driver: event.layer}
+            return replace(state, layers=layers, unheard=state.unheard - {event.layer.driver})
         case ev.AllocatesSeen():
             return replace(state, in_flight=event.in_flight, last_allocate_end=event.last_end)
     return state

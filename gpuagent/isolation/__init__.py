@@ -1,22 +1,81 @@
-"""Isolation drivers: what keeps the containers on one GPU apart. One file a driver; `none` keeps nothing apart."""
+"""Isolation drivers: what keeps the containers on one GPU apart. One file a driver; `none` keeps nothing apart.
 
+A driver is a module of this package that has `PREFERENCE` (auto takes the lowest that can serve) and `make`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.grant import Grant
-from gpuagent.domain.mode import Isolates
+from gpuagent.domain.isolation import Layer
 from gpuagent.domain.pods import Owner
+from gpuagent.domain.units import MemoryUnit
+from gpuagent.host.mps import CONTROL, OWN_DIRECTORY
+
+Report = Callable[[Layer], None]
 
 
 class IsolationError(Exception):
     """The layer does not work for this container now; kubelet may try again."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What drivers are made with.
+
+    Attributes:
+        state_dir: for what a driver has to remember.
+        unit: what one unit of gpu-mem is.
+        percent_per_weight: compute percent that make one unit of cGPU's weight.
+        mps_control: name or path of MPS's control program.
+        mps_pipe_dir: where a daemon that the agent starts has its pipes.
+        mps_exclusive: GPUs that MPS serves are set to compute mode EXCLUSIVE_PROCESS.
+    """
+
+    state_dir: Path
+    unit: MemoryUnit = field(default_factory=MemoryUnit)
+    percent_per_weight: int = 5
+    mps_control: str = CONTROL
+    mps_pipe_dir: Path = OWN_DIRECTORY
+    mps_exclusive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the node wants of a driver now.
+
+    Attributes:
+        gpus: the node's GPUs.
+        serves: this driver is the one chosen for the mode in force.
+        in_use: containers run that were sold under a mode this driver serves.
+        disabled: the node's label `cgpu.disable.isolation` is true.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    serves: bool = False
+    in_use: bool = False
+    disabled: bool = False
+
+
 class Isolation(Protocol):
-    """What the agent asks of a driver."""
+    """What the agent asks of a driver. Every method may be called from any thread."""
 
     name: str
-    isolates: frozenset[Isolates]
-    """What it keeps apart; a mode that promises more stays at zero."""
+
+    def start(self, report: Report) -> None:
+        """Begin to watch the layer, in threads of its own: `report` every change of its Layer, the first at once.
+
+        Changes nothing on the node before `desire` asks for it.
+        """
+
+    def desire(self, need: Need) -> None:
+        """Take note of what the node wants; returns at once. Called with every change, also to the same value."""
+
+    def stop(self) -> None:
+        """End the threads within a second; the layer of running containers stays as it is."""
 
     def prepare(self, grant: Grant) -> Grant:
         """The grant with what the driver adds: environment, mounts, device nodes. Quick, local, repeatable.
@@ -26,7 +85,7 @@ class Isolation(Protocol):
         """
 
     def verify(self, grant: Grant, owner: Owner | None) -> None:
-        """Check, just before a container starts, that the layer is alive and set for it.
+        """Check, just before a container starts, that the layer is alive and set for it. May take a second.
 
         Raises:
             IsolationError: it is not; the container waits and kubelet tries again.

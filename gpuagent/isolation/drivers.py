@@ -1,13 +1,30 @@
-"""The isolation drivers there are, by the name of the setting `--isolation`."""
+"""The isolation drivers there are: every module of this package that says `PREFERENCE` and `make`."""
 
-from gpuagent.isolation import Isolation
-from gpuagent.isolation.none import NoIsolation
+import importlib
+import pkgutil
+from types import ModuleType
 
-NAMES = ("auto", "none")
+import gpuagent.isolation
+from gpuagent.domain.isolation import AUTO, NONE
+from gpuagent.isolation import Isolation, Options
 
 
-def make(name: str) -> Isolation:
-    """The driver of that name; `auto` takes the best that works on this node, which is `none` in this release."""
-    if name not in NAMES:
-        raise ValueError(name)
-    return NoIsolation()
+def _modules() -> dict[str, ModuleType]:
+    names = (info.name for info in pkgutil.iter_modules(gpuagent.isolation.__path__) if info.name != "drivers")
+    modules = {name: importlib.import_module(f"gpuagent.isolation.{name}") for name in names}
+    drivers = {name: module for name, module in modules.items() if hasattr(module, "PREFERENCE")}
+    return dict(sorted(drivers.items(), key=lambda item: item[1].PREFERENCE))
+
+
+_MODULES = _modules()
+SETTINGS = (AUTO, *_MODULES)
+"""Values of the setting `--isolation`."""
+
+
+def make(setting: str, options: Options) -> dict[str, Isolation]:
+    """The drivers by name, best first, that `setting` allows; `none` always, for what promises nothing."""
+    if setting not in SETTINGS:
+        raise ValueError(setting)
+    return {
+        name: module.make(options) for name, module in _MODULES.items() if setting == AUTO or name in {setting, NONE}
+    }

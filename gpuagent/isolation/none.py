@@ -1,15 +1,31 @@
 """No isolation: for mode `share`, whole GPUs, and trials."""
 
 from gpuagent.domain.grant import Grant
-from gpuagent.domain.mode import Isolates
+from gpuagent.domain.isolation import NO_LAYER, NONE
 from gpuagent.domain.pods import Owner
+from gpuagent.isolation import Isolation, Need, Options, Report
+
+PREFERENCE = 100
+
+
+def make(_options: Options) -> Isolation:
+    """The driver."""
+    return NoIsolation()
 
 
 class NoIsolation:
     """Adds nothing and promises nothing."""
 
-    name = "none"
-    isolates: frozenset[Isolates] = frozenset()
+    name = NONE
+
+    def start(self, report: Report) -> None:
+        report(NO_LAYER)
+
+    def desire(self, need: Need) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to end."""
 
     def prepare(self, grant: Grant) -> Grant:
         return grant

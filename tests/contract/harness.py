@@ -25,9 +25,10 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.app import Agent
 from gpuagent.config import Settings
 from gpuagent.domain.grant import Grant
+from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
 from gpuagent.domain.pods import Owner
-from gpuagent.isolation import IsolationError
+from gpuagent.isolation import IsolationError, Need, Report
 from gpuagent.nvml.boxes import Box, BoxGpu, uuid_of
 from gpuagent.nvml.simulated import Simulator, install
 from gpuagent.nvml.watch import NvmlWatch
@@ -80,7 +81,7 @@ class Isolating:
     """An isolation driver that promises everything; tests put in what happens at Allocate and before a start."""
 
     name = "contract"
-    isolates = frozenset(Isolates)
+    layer = Layer(driver=name, installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))
 
     def __init__(self) -> None:
         self.prepared: list[Grant] = []
@@ -88,6 +89,16 @@ class Isolating:
         self.on_prepare: Callable[[Grant], None] = lambda grant: None
         self.failures = 0
         """How many of the next verifications fail."""
+
+    def start(self, report: Report) -> None:
+        self.report = report
+        report(self.layer)
+
+    def desire(self, need: Need) -> None:
+        self.need = need
+
+    def stop(self) -> None:
+        """Nothing to end."""
 
     def prepare(self, grant: Grant) -> Grant:
         self.prepared.append(grant)
@@ -148,7 +159,8 @@ class Node:
 
     def run(self, isolation: Isolating | None = None, **settings: Any) -> Agent:
         """Start an agent in this process."""
-        agent = Agent(self.settings(**settings), isolation=isolation)
+        drivers = dict.fromkeys((isolation.name, NONE), isolation) if isolation else None
+        agent = Agent(self.settings(**settings), isolation=drivers)
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
         agent._nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, wait_s=0.5)
         self.agents.append(agent)

@@ -4,12 +4,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpuagent.domain.mode import MODE_LABEL
-from standin.pods import Container
+from standin.pods import Container, StartError
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -252,6 +253,33 @@ def test_sigterm_ends_within_two_seconds_without_an_empty_list(node: MakeNode, v
     assert 0 not in one.sizes(MEM)
     assert not one.sockets()
     assert "Traceback" not in one.stderr(process)
+
+
+def test_an_isolation_layer_that_dies_zeroes_new_offers_and_leaves_pods_alone(node: MakeNode) -> None:
+    """The layer of mode cgpu dies and comes back: nothing is offered meanwhile, the condition says why, what runs runs."""
+    one = node("1.36", box(1, 24), labels={MODE_LABEL: "cgpu"})
+    driver = Isolating()
+    agent = one.run(driver)
+    one.offers(mem=24)
+    runs = one.bind(pod("runs", {MEM: 4}))
+    assert one.kubelet.admit(runs)
+    one.kubelet.start_container(runs, "c0")
+    wait_for(lambda: driver.need.serves)
+    driver.report(replace(driver.layer, problem="its module is gone"))
+    assert one.kubelet.wait(lambda: one.kubelet.allocatable(MEM) == 0)
+    assert one.event("IsolationDown", "its module is gone")
+    assert one.kubelet.wait(lambda: not one.ids(MEM), 10)
+    assert len(one.kubelet.holders(MEM)) == 4
+    with pytest.raises(StartError, match="its module is gone"):
+        one.kubelet.start_container(runs, "c0")
+    driver.report(driver.layer)
+    one.offers(mem=24)
+    one.kubelet.start_container(runs, "c0")
+    one.label("share")
+    wait_for(lambda: not driver.need.serves and driver.need.in_use)
+    one.end(runs)
+    wait_for(lambda: not driver.need.in_use)
+    one.stop(agent)
 
 
 def test_stop_during_an_allocate_is_clean(node: MakeNode) -> None:

@@ -2,15 +2,16 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from gpuagent.allocator import Allocator
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant
-from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Kind, Mode
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
 from gpuagent.domain.pods import Holding, Owner, PodName
-from gpuagent.isolation import IsolationError
+from gpuagent.isolation import IsolationError, Need, Report
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -38,12 +39,18 @@ def impatient(monkeypatch):
 
 
 class Isolation:
-    name, isolates = "all", frozenset(Isolates)
+    name = "all"
 
     def __init__(self) -> None:
         self.refuses_to_prepare: str | None = None
         self.refuses_to_verify: str | None = None
         self.verified: list[Owner | None] = []
+
+    def start(self, report: Report) -> None: ...
+
+    def desire(self, need: Need) -> None: ...
+
+    def stop(self) -> None: ...
 
     def prepare(self, grant: Grant) -> Grant:
         if self.refuses_to_prepare:
@@ -85,7 +92,7 @@ class Desk:
         self.allocator = Allocator(
             clock=lambda: self.node.now,
             book=self.book,
-            isolation=self.isolation,
+            isolation=dict.fromkeys(("all", "none"), self.isolation),
             strategy=DeviceStrategy.DEVICE_NODES,
             say=lambda pod, reason, text: self.said.append((pod, reason, text)),
         )
@@ -716,3 +723,78 @@ def test_a_container_of_an_old_mode_may_start_again():
     desk.node.label("topology").wait(3)
     desk.read_book()
     assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("a")
+
+
+# -- the rules of core_mem, and how many share a GPU -------------------------------------------------------------
+
+
+def core_mem(*pods, **policy) -> Desk:
+    return Desk(in_force(Mode.CORE_MEM, box(2), core_step=5, core_mem_both=True, **policy)).pods(*pods)
+
+
+@pytest.mark.parametrize(
+    ("percent", "advice"), [(12, "ask for 10 or 15"), (3, "ask for 5"), (101, "ask for 100 or 105")]
+)
+def test_compute_comes_in_steps(percent, advice):
+    desk = core_mem(pod_json("a", {MEM: 4, CORE: percent}))
+    refusal = desk.refusal(lambda: desk.prefer(CORE, percent))
+    assert refusal.reason is Reason.CORE_STEP
+    assert advice in refusal.message
+
+
+def test_a_pod_asks_for_both_or_neither():
+    desk = core_mem(pod_json("half", {MEM: 4}), pod_json("whole", {MEM: 6, CORE: 20}))
+    refusal = desk.refusal(lambda: desk.prefer(MEM, 4))
+    assert refusal.reason is Reason.CORE_MEM_BOTH
+    assert "ml/half asks for it and not for aliyun.com/gpu-core.percentage" in refusal.message
+    assert len(desk.prefer(MEM, 6)) == 6
+
+
+def test_one_container_with_memory_and_another_with_compute_are_a_pod_with_both():
+    desk = core_mem(pod_json("two", {MEM: 4}, {CORE: 20}))
+    assert len(desk.prefer(MEM, 4)) == 4
+
+
+def test_a_pod_of_equal_size_that_may_is_not_refused_for_one_that_may_not():
+    desk = core_mem(pod_json("half", {MEM: 4}), pod_json("whole", {MEM: 4, CORE: 20}))
+    assert len(desk.prefer(MEM, 4)) == 4
+
+
+def test_a_kubelet_that_asks_for_no_preference_is_held_to_the_rules_too():
+    desk = core_mem(pod_json("half", {MEM: 4}))
+    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3)))
+    assert refusal.reason is Reason.CORE_MEM_BOTH
+    refusal = desk.refusal(lambda: desk.allocator.allocate(CORE, unit_ids(0, Kind.CORE_CORE_MEM, 0)))
+    assert refusal.reason is Reason.CORE_STEP
+
+
+def layered(node: Life, most: int) -> Desk:
+    layers = {name: replace(layer, max_sharers=most) for name, layer in node.state.layers.items()}
+    node.state = replace(node.state, layers=layers)
+    return Desk(node)
+
+
+def test_the_layers_limit_counts_containers_by_choice_and_by_refusal():
+    desk = layered(in_force(Mode.CGPU, box(2)), 2)
+    pod = pod_json("p", {MEM: 1}, {MEM: 1}, {MEM: 1})
+    desk.pods(pod)
+    for container in ("main", "main-1", "main-2"):
+        desk.serve(owner("p", container), MEM, 1)
+    assert sorted(len({i for h in desk.book.holdings for i in h.ids if i.startswith(key(n))}) for n in range(2)) == [
+        1,
+        2,
+    ]
+    full = next(n for n in range(2) if sum(i.startswith(key(n)) for h in desk.book.holdings for i in h.ids) == 2)
+    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(full, Kind.MEMORY_CGPU, 9)))
+    assert refusal.reason is Reason.TOO_MANY_PODS
+    assert "20 pods or 2 containers" in refusal.message
+
+
+def test_a_container_whose_layer_died_meanwhile_is_refused_with_the_cause():
+    desk = Desk(in_force(Mode.CGPU, box(1)))
+    dead = {name: replace(layer, problem="its daemon died") for name, layer in desk.node.state.layers.items()}
+    desk.node.state = replace(desk.node.state, layers=dead)
+    desk.publish()
+    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+    assert refusal.reason is Reason.ISOLATION
+    assert "its daemon died" in refusal.message

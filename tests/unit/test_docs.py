@@ -124,7 +124,7 @@ def test_the_table_of_modes_is_that_of_the_code():
         assert said == sold, mode
         promised = ", ".join(sorted(PROMISES[mode]))
         assert rows[mode][2] == promised if promised else rows[mode][2].startswith("none"), mode
-        assert ("stays at 0" in rows[mode][3]) == bool(promised), mode
+        assert rows[mode][3].startswith("where the node has") == bool(promised), mode
 
 
 def test_the_environment_of_a_container_is_told():

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
+from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode
 from gpuagent.domain.pods import Holding, Owner, PodName
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
@@ -91,9 +92,18 @@ def node_json(mode: str | None = None, placement: str | None = None) -> dict[str
 class Life:
     """A state that lives: `tell` one thing after the other, each `after` seconds later; look at what comes of it."""
 
-    def __init__(self, mode: Mode = Mode.DEFAULT, gpus: Iterable[Gpu] = (), **policy: Any) -> None:
-        settings = Policy(**{"isolates": EVERYTHING, "driver": "all", **policy})
-        self.state = State(policy=settings, mode=mode, lists=dict.fromkeys(settings.resources.names, ()))
+    def __init__(
+        self,
+        mode: Mode = Mode.DEFAULT,
+        gpus: Iterable[Gpu] = (),
+        *,
+        isolates: frozenset[Isolates] = EVERYTHING,
+        **policy: Any,
+    ) -> None:
+        settings = Policy(**{"core_step": 1, "core_mem_both": False, **policy})
+        layers = {"all": Layer(driver="all", installed=bool(isolates), isolates=isolates, modes=frozenset(Mode))}
+        lists = dict.fromkeys(settings.resources.names, ())
+        self.state = State(policy=settings, mode=mode, lists=lists, layers=layers)
         self.now = 0.0
         self.news: list[Announcement] = []
         if gpus := tuple(gpus):

@@ -107,8 +107,8 @@ def test_only_limits_the_choice():
 
 
 def test_a_gpu_with_as_many_pods_as_allowed_is_passed_over():
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, full=(uuid(3),), max_pods=2))) == {1: 4}
-    refusal = refused(request([15, 6], 7, full=(uuid(0),), max_pods=2))
+    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, full=(uuid(3),), most="2 pods"))) == {1: 4}
+    refusal = refused(request([15, 6], 7, full=(uuid(0),), most="2 pods"))
     assert refusal.reason is Reason.TOO_MANY_PODS
     assert "2 pods" in refusal.message
 

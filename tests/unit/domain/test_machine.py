@@ -20,6 +20,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.domain.grant import DeviceStrategy, Grant
+from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
 from gpuagent.domain.offer import SETTLE_S, deadline
 from gpuagent.domain.pods import Holding, Owner, PodName
@@ -134,9 +135,9 @@ class NodeLife(RuleBasedStateMachine):
     )
     def boot(self, mode: Mode, exclusive: bool, isolated: bool, tells_pods: bool, lists_ended: bool) -> None:
         everything = frozenset(Isolates)
-        self.policy = Policy(
-            resources=Resources(EXCLUSIVE if exclusive else None), isolates=everything if isolated else frozenset()
-        )
+        self.policy = Policy(resources=Resources(EXCLUSIVE if exclusive else None), core_step=1, core_mem_both=False)
+        isolates = everything if isolated else frozenset()
+        self.layer = Layer(driver=self.name, installed=isolated, isolates=isolates, modes=frozenset(Mode))
         self.tells_pods, self.lists_ended = tells_pods, lists_ended
         self.now = 100.0
         self.present = {g.uuid: g for g in GPUS}
@@ -161,11 +162,12 @@ class NodeLife(RuleBasedStateMachine):
             policy=self.policy,
             mode=self.remembered or Mode.DEFAULT,
             lists=dict.fromkeys(self.policy.resources.names, ()),
+            layers={self.name: self.layer},
         )
         self.allocator = Allocator(
             clock=lambda: self.now,
             book=self,
-            isolation=self,
+            isolation=dict.fromkeys((self.name, NONE), self),
             strategy=DeviceStrategy.DEVICE_NODES,
             say=lambda *_: None,
         )
@@ -208,7 +210,7 @@ class NodeLife(RuleBasedStateMachine):
 
     # -- isolation and book, as the allocator sees them ------------------------------------------------------------
 
-    name, isolates = "model", frozenset(Isolates)
+    name = "model"
 
     def prepare(self, grant: Grant) -> Grant:
         """The middle of an Allocate: the place for whatever else happens then."""

@@ -64,10 +64,10 @@ def test_a_gpu_that_hangs_is_left_out_only_if_it_was_never_read():
 
 @pytest.mark.parametrize(("mode", "what"), [(Mode.CGPU, "memory"), (Mode.CORE_MEM, "compute, memory")])
 def test_missing_isolation_is_a_problem_and_a_trial_is_one_too(mode, what):
-    node = in_force(mode, isolates=frozenset(), driver="none")
+    node = in_force(mode, isolates=frozenset())
     assert reasons(node) == ["IsolationMissing"]
     assert f"promises isolation of {what}, and isolation driver 'none'" in message(node, "IsolationMissing")
-    trial = in_force(mode, isolates=frozenset(), driver="none", allow_unisolated=True)
+    trial = in_force(mode, isolates=frozenset(), allow_unisolated=True)
     assert reasons(trial) == ["Unisolated"]
     assert node_condition(trial.state)["status"] == "False"
 

@@ -1,0 +1,104 @@
+"""The few calls of the CUDA driver API that the MPS check needs, through ctypes: no toolkit, no compiler."""
+
+import ctypes
+import time
+
+OUT_OF_MEMORY = 2
+MIB = 1 << 20
+
+SPIN = b"""
+.version 6.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 out, .param .u32 rounds)
+{
+    .reg .pred %p;
+    .reg .b32 %r<4>;
+    .reg .b64 %a;
+    ld.param.u64 %a, [out];
+    ld.param.u32 %r1, [rounds];
+    mov.u32 %r2, %tid.x;
+    mov.u32 %r3, 0;
+again:
+    mad.lo.s32 %r2, %r2, 1664525, 1013904223;
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p, %r3, %r1;
+    @%p bra again;
+    st.global.u32 [%a], %r2;
+    ret;
+}
+\0"""
+"""A kernel that only computes, so that its speed goes with the multiprocessors it may use."""
+
+_MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_BLOCKS, _THREADS, _ROUNDS = 2048, 256, 20_000
+
+
+class CudaError(Exception):
+    """A call of the driver failed."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call} failed with CUDA error {code}")
+        self.code = code
+
+
+class Cuda:
+    """A context on the first GPU this process sees.
+
+    Raises:
+        OSError: there is no CUDA driver.
+        CudaError: a call failed; in MPS 805 to 807 are about the daemon and its server.
+    """
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcuda.so.1")
+        self._call("cuInit", 0)
+        device, self._context = ctypes.c_int(), ctypes.c_void_p()
+        self._call("cuDeviceGet", ctypes.byref(device), 0)
+        self._call("cuCtxCreate_v2", ctypes.byref(self._context), 0, device)
+        count = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(count), _MULTIPROCESSORS, device)
+        self.multiprocessors = count.value
+
+    def allocate(self, mib: int) -> int:
+        """Take device memory; returns its address."""
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(mib * MIB))
+        return address.value
+
+    def fill(self, step_mib: int = 64) -> int:
+        """Take memory until the driver refuses it; returns how many MiB it gave."""
+        taken = 0
+        while True:
+            try:
+                self.allocate(step_mib)
+            except CudaError as err:
+                if err.code != OUT_OF_MEMORY:
+                    raise
+                return taken
+            taken += step_mib
+
+    def speed(self, seconds: float) -> float:
+        """Kernels per second over about that time."""
+        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), SPIN)
+        self._call("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
+        out, rounds = ctypes.c_uint64(self.allocate(1)), ctypes.c_uint32(_ROUNDS)
+        values = [ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in (out, rounds)]
+        arguments = (ctypes.c_void_p * 2)(*values)
+        shape = (_BLOCKS, 1, 1, _THREADS, 1, 1)
+        self._launch(kernel, shape, arguments)  # the first one compiles
+        began, count = time.monotonic(), 0
+        while (took := time.monotonic() - began) < seconds:
+            self._launch(kernel, shape, arguments)
+            count += 1
+        return count / took
+
+    def _launch(self, kernel: ctypes.c_void_p, shape: tuple[int, ...], arguments: object) -> None:
+        self._call("cuLaunchKernel", kernel, *shape, 0, None, arguments, None)
+        self._call("cuCtxSynchronize")
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise CudaError(name, code)

@@ -1,0 +1,212 @@
+"""`python -m bench.mps_check`: the mps driver on this machine's own GPU, as text to keep. Best as root, on an idle GPU.
+
+Starts a control daemon of its own through the driver, in a temporary folder, and CUDA programs in the environment that
+containers would get: caps of 4 and 8 GiB, a /dev/shm of its own, 30 % of the compute against all of it, the same
+without MPS, and a daemon that is killed. Compute modes stay as they are. Without a driver it says so and ends well.
+
+Not covered: containers, clients of several users, exclusive compute mode.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.cuda import Cuda, CudaError
+from bench.result import machine, now
+from gpuagent import __version__
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.grant import Grant
+from gpuagent.domain.isolation import Layer
+from gpuagent.domain.mode import Kind
+from gpuagent.domain.units import MemoryUnit
+from gpuagent.host.mps import CONTROL, daemon_pid, find_program
+from gpuagent.isolation import IsolationError, Need
+from gpuagent.isolation.mps import MpsIsolation
+from gpuagent.isolation.mps_daemon import MpsDaemon
+from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps_share import why_not
+from gpuagent.nvml import DriverError
+from gpuagent.nvml.source import discover
+
+PATIENCE_S = 60.0
+SPEED_S = 4.0
+CONTEXT_MIB = 1024
+"""How much less than its cap a client may get: its context counts against the cap, too."""
+
+
+class Check:
+    """One run: the driver, what it reported, and what was found wrong."""
+
+    def __init__(self, gpu: Gpu, folder: Path) -> None:
+        self.gpu, self.wrong = gpu, 0
+        self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+        self.daemon = MpsDaemon(CONTROL, MpsRecord(folder), own=folder / "pipe", logs=folder / "log", known=())
+        self.driver = MpsIsolation(self.daemon, None, unit=MemoryUnit(), release_s=0.0)
+        self.driver.start(self._layers.put)
+
+    def well(self, *, well: bool = True) -> float:
+        """Wait until the driver reports itself working, or not; returns the seconds it took."""
+        began, layer = time.monotonic(), None
+        while layer is None or (layer.problem is None) is not well:
+            layer = self._layers.get(timeout=PATIENCE_S)
+            print(f"  driver: {layer.problem or 'works'}", flush=True)
+        return time.monotonic() - began
+
+    def say(self, good: bool, text: str) -> None:
+        """One finding."""
+        self.wrong += not good
+        print(f"{'ok   ' if good else 'WRONG'} {text}", flush=True)
+
+    def environment(self, gib: int, percent: int | None = None) -> dict[str, str]:
+        """What a container with that share would have."""
+        visible = {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
+        grant = Grant(resource="", kind=Kind.MEMORY_CORE_MEM, gpus=(self.gpu,), units=gib, env=visible)
+        env = dict(self.driver.prepare(grant).env)
+        if percent is not None:
+            core = Grant(resource="", kind=Kind.CORE_CORE_MEM, gpus=(self.gpu,), units=percent, env={})
+            env |= self.driver.prepare(core).env
+        return env
+
+
+def main() -> int:
+    """Print the check; 1 if something is not as the driver promises."""
+    if sys.argv[1:]:
+        print(json.dumps(client(sys.argv[1])))
+        return 0
+    try:
+        inventory = discover()
+    except DriverError as err:
+        print(f"no NVIDIA driver to check MPS on: {err}")
+        return 0
+    able = [gpu for gpu in inventory.gpus if why_not(gpu) is None]
+    if not able or find_program(CONTROL) is None:
+        print(f"nothing to check MPS on: {len(able)} GPUs from Volta on, {CONTROL} at {find_program(CONTROL)}")
+        return 0
+    print(f"# MPS check of {now()}\n\ngpuagent {__version__}, driver {inventory.driver_version}, {able[-1].model},")
+    print(f"Linux {machine()['kernel']}\n")
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        Path(folder).chmod(0o755)
+        # The last GPU is ordinal 0 for its clients and not for the daemon, as in a container.
+        check = Check(able[-1], Path(folder))
+        try:
+            alone = run({"CUDA_VISIBLE_DEVICES": able[-1].uuid}, "speed")
+            check.driver.desire(Need(gpus=inventory.gpus, serves=True))
+            print(f"daemon up after {check.well():.2f} s")
+            memory(check)
+            shared_memory(check)
+            compute(check, alone)
+            death(check)
+        except (IsolationError, queue.Empty, subprocess.SubprocessError) as err:
+            check.say(good=False, text=f"the check ended early: {err!r}")
+        finally:
+            finish(check)
+    print("all as promised" if not check.wrong else f"{check.wrong} findings are WRONG")
+    return int(bool(check.wrong))
+
+
+def memory(check: Check) -> None:
+    """Two clients at once, each refused beyond its own cap."""
+    caps = {gib: check.gpu.memory_mib * gib // (check.gpu.memory_mib // 1024) for gib in (4, 8)}
+    running = {gib: popen(check.environment(gib), "fill") for gib in caps}
+    for gib, process in running.items():
+        found = answer(process)
+        got, cap = found.get("taken_mib", 0), caps[gib]
+        text = f"a client of {gib} GiB (cap {cap} MiB) was refused after {got} MiB {found.get('error', '')}"
+        check.say(cap - CONTEXT_MIB <= got <= cap, text)
+
+
+def shared_memory(check: Check) -> None:
+    """A client with /dev/shm and an IPC namespace of its own, as a container has, is served and has its cap."""
+    own = ("unshare", "--mount", "--ipc", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
+    found = run(check.environment(4), "fill", own)
+    good = 0 < found.get("taken_mib", 0) <= check.gpu.memory_mib * 4 // (check.gpu.memory_mib // 1024)
+    check.say(good, f"a client of 4 GiB with a /dev/shm of its own: {json.dumps(found)}")
+
+
+def compute(check: Check, alone: Mapping[str, Any]) -> None:
+    """A client of 30 % against one of 100 %, and that one against the same program without MPS."""
+    whole, part = (run(check.environment(4, percent), "speed") for percent in (100, 30))
+    for name, found in (("without MPS", alone), ("100 %", whole), ("30 %", part)):
+        print(f"  {name}: {json.dumps(found)}")
+    if not all("kernels_per_s" in found for found in (alone, whole, part)):
+        return check.say(good=False, text="a client could not compute")
+    ratio = part["kernels_per_s"] / whole["kernels_per_s"]
+    check.say(0.2 <= ratio <= 0.4, f"a client of 30 % computes {ratio:.0%} of one of 100 %")
+    cost = 1 - whole["kernels_per_s"] / alone["kernels_per_s"]
+    return check.say(cost < 0.05, f"MPS costs {cost:.1%} of the speed without it")
+
+
+def death(check: Check) -> None:
+    """The daemon is killed under a client that computes; the driver brings MPS back for new ones."""
+    pid = daemon_pid(check.daemon.pipe_dir)
+    if pid is None:
+        return check.say(good=False, text="the daemon's PID file does not name it")
+    neighbour = popen(check.environment(4), "speed")
+    time.sleep(1.0)
+    os.kill(pid, signal.SIGKILL)
+    noticed = check.well(well=False)
+    check.say(noticed < 2.0, f"its death was reported after {noticed:.2f} s")
+    print(f"  the client that ran meanwhile: {json.dumps(answer(neighbour))}")
+    healed = check.well()
+    found = run(check.environment(4), "fill")
+    return check.say("error" not in found, f"healed after {healed:.2f} s; a new client: {json.dumps(found)}")
+
+
+def finish(check: Check) -> None:
+    """The daemon quits when nobody needs it."""
+    pid = daemon_pid(check.daemon.pipe_dir)
+    check.driver.desire(Need())
+    until = time.monotonic() + PATIENCE_S
+    while check.daemon.started_one and time.monotonic() < until:
+        time.sleep(0.1)
+    check.driver.stop()
+    check.say(not check.daemon.started_one, f"the daemon (process {pid}) quit")
+
+
+def client(what: str) -> dict[str, Any]:
+    """In a process of its own: what one container would do, as values."""
+    try:
+        cuda = Cuda()
+        if what == "fill":
+            return {"taken_mib": cuda.fill()}
+        return {"kernels_per_s": round(cuda.speed(SPEED_S), 1), "multiprocessors": cuda.multiprocessors}
+    except (OSError, CudaError) as err:
+        return {"error": str(err)}
+
+
+def popen(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> "subprocess.Popen[str]":
+    """Start a client in that environment, through the command `prefix`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    command = [*prefix, sys.executable, "-m", "bench.mps_check", what]
+    return subprocess.Popen(command, env=kept | dict(env), stdout=subprocess.PIPE, text=True)  # noqa: S603 (ourselves)
+
+
+def answer(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    """What a client found; one that says nothing has died."""
+    try:
+        said = process.communicate(timeout=PATIENCE_S)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = ""
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError:
+        return {"error": f"it ended with {process.wait()} and said {said!r}"}
+    return found
+
+
+def run(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """A client from start to end."""
+    return answer(popen(env, what, prefix))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

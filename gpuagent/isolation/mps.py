@@ -1,0 +1,299 @@
+"""Isolation with NVIDIA MPS: memory and compute limits on any NVIDIA GPU from Volta on."""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gpuagent.backoff import Backoff
+from gpuagent.domain.grant import Grant
+from gpuagent.domain.isolation import Layer
+from gpuagent.domain.mode import Isolates, Mode
+from gpuagent.domain.pods import Owner
+from gpuagent.domain.units import MemoryUnit
+from gpuagent.host.mps import CONTROL, OWN_DIRECTORY, MpsError, NoDaemonError, daemon_pid
+from gpuagent.isolation import Isolation, IsolationError, Need, Options, Report
+from gpuagent.isolation.mps_daemon import NOT_FOUND, MpsDaemon
+from gpuagent.isolation.mps_exclusive import ExclusiveModes
+from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.isolation.mps_share import CAVEATS, MAX_SHARERS, ONE_USER, PIPE_VARIABLE, left_out, share, why_not
+
+log = logging.getLogger(__name__)
+
+PREFERENCE = 20
+STOP_S = 1.0
+VERIFY_S = 1.0
+
+NOT_LOOKED = "the MPS control daemon has not been looked for yet"
+NOT_WANTED = "the MPS control daemon is not needed: it is started when a mode in force asks for isolation with MPS"
+NO_GPU = "none of the node's GPUs can be shared through MPS"
+
+
+def make(options: Options) -> Isolation:
+    """The driver."""
+    return MpsIsolation.on_host(
+        options.state_dir,
+        unit=options.unit,
+        control=options.mps_control,
+        pipe_dir=options.mps_pipe_dir,
+        exclusive=options.mps_exclusive,
+    )
+
+
+class MpsIsolation:
+    """Keeps one MPS control daemon alive while it is needed, and gives containers their way to it and their limits.
+
+    Nothing runs before `desire` asks for it. `stop` leaves the daemon to the containers; the next agent finds it.
+
+    Args:
+        daemon: the control daemon's life.
+        exclusive: sets compute modes for a daemon of the agent's own; None leaves them alone.
+        unit: the node's memory unit.
+        shm: a directory to mount at /dev/shm of every container, for drivers that need it shared; None: theirs stays.
+        every_s: seconds between two round trips to the daemon. Its death is noticed at once besides.
+        first_retry_s: first pause before a restart; doubles up to `most_retry_s` unless it lived for `steady_s`.
+        most_retry_s: the longest such pause.
+        steady_s: how long a daemon has to live to count as well.
+        owner_s: how long the owner of an adopted daemon has to bring it back before the agent starts its own.
+        release_s: how long MPS has to be unneeded before the agent's own daemon is told to quit.
+        clock: monotonic seconds.
+    """
+
+    name = "mps"
+
+    def __init__(  # noqa: PLR0913 (all by name)
+        self,
+        daemon: MpsDaemon,
+        exclusive: ExclusiveModes | None,
+        *,
+        unit: MemoryUnit,
+        shm: Path | None = None,
+        every_s: float = 5.0,
+        first_retry_s: float = 0.5,
+        most_retry_s: float = 30.0,
+        steady_s: float = 60.0,
+        owner_s: float = 60.0,
+        release_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._daemon, self._exclusive = daemon, exclusive
+        self._unit, self._shm = unit, shm
+        self._every_s, self._steady_s, self._owner_s, self._release_s = every_s, steady_s, owner_s, release_s
+        self._delays = Backoff(first_retry_s, most_retry_s)
+        self._clock = clock
+        self._need = Need()
+        self._unneeded_since = clock()
+        self._known = False  # a daemon answered, and has not been missed since
+        self._well_since = clock()
+        self._not_before = clock()
+        self._ended: int | None = None  # PID of a daemon whose end was noticed
+        self._modes_problem: str | None = None
+        self._layer: Layer | None = None
+        self._report: Report = lambda _: None
+        self._stopping = threading.Event()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="isolation-mps", daemon=True)
+
+    @classmethod
+    def on_host(  # noqa: PLR0913 (all by name)
+        cls,
+        state_dir: Path,
+        *,
+        unit: MemoryUnit,
+        control: str = CONTROL,
+        pipe_dir: Path = OWN_DIRECTORY,
+        exclusive: bool = True,
+        shm: Path | None = None,
+    ) -> "MpsIsolation":
+        """The driver as the agent runs it; its record in `state_dir`, `control` a name or path."""
+        record = MpsRecord(state_dir)
+        daemon = MpsDaemon(control, record, own=pipe_dir)
+        return cls(daemon, ExclusiveModes(record) if exclusive else None, unit=unit, shm=shm)
+
+    def start(self, report: Report) -> None:
+        self._report = report
+        self._thread.start()
+
+    def desire(self, need: Need) -> None:
+        if need != self._need:
+            if not _wanted(need) and _wanted(self._need):
+                self._unneeded_since = self._clock()
+            self._need = need
+            self._ring()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._ring()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                log.warning("a thread still waits for MPS")
+
+    def prepare(self, grant: Grant) -> Grant:
+        return share(grant, unit=self._unit, pipe_dir=self._here(grant).pipe_dir, shm=self._shm)
+
+    def verify(self, grant: Grant, owner: Owner | None) -> None:
+        whose = str(owner) if owner else "the container"
+        daemon = self._here(grant)
+        pipe_dir = str(daemon.pipe_dir)
+        given = grant.env.get(PIPE_VARIABLE, pipe_dir)
+        if given != pipe_dir:
+            raise IsolationError(f"{whose} was given MPS at {given}, but it is at {pipe_dir} now: delete the pod")
+        try:
+            daemon.control.alive(deadline_s=VERIFY_S)
+        except MpsError as err:
+            self._ring()
+            raise IsolationError(f"{whose} has to wait for MPS: {err}; the agent brings it back") from err
+        if self._exclusive and daemon.is_ours:
+            try:
+                # Not before: until a GPU is sold under this mode, containers of another mode may compute on it.
+                self._exclusive.hold(gpu.uuid for gpu in grant.gpus)
+                problem = None
+            except MpsError as err:
+                problem = f"GPUs cannot be made exclusive to MPS: {err}"
+            self._modes_problem, changed = problem, problem != self._modes_problem
+            if changed:
+                self._ring()
+            if problem:
+                raise IsolationError(f"{whose} has to wait: {problem}")
+
+    def _here(self, grant: Grant) -> MpsDaemon:
+        """The daemon, if there can be one for this share."""
+        reason = next((reason for gpu in grant.gpus if (reason := why_not(gpu))), None)
+        if reason:
+            raise IsolationError(reason)
+        if self._daemon.program is None:
+            raise IsolationError(NOT_FOUND)
+        return self._daemon
+
+    def _run(self) -> None:
+        self._say(self._need, NOT_LOOKED)
+        while not self._stopping.is_set():
+            need, pause_s = self._need, self._every_s
+            problem: str | None = NOT_FOUND
+            try:
+                if self._daemon.program is not None:
+                    problem, pause_s = self._look(self._daemon, need)
+            except Exception as err:
+                log.exception("looking after MPS failed")
+                problem = f"looking after MPS failed: {err!r}"
+            self._say(need, problem)
+            self._wait(pause_s)
+
+    def _look(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
+        """One turn: what does not work right now, and how long to wait for the next turn."""
+        problem, pause_s = self._keep(daemon, need) if _wanted(need) else self._release(daemon)
+        if not need.serves and self._exclusive:
+            self._modes_problem = None
+            try:
+                self._exclusive.give_back()
+            except MpsError as err:
+                log.warning("compute modes are not given back yet", extra={"error": str(err)})
+        return problem or self._modes_problem, pause_s
+
+    def _keep(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
+        """Have a daemon that answers."""
+        able = tuple(gpu.uuid for gpu in need.gpus if why_not(gpu) is None)
+        if not able:
+            return NO_GPU, self._every_s
+        try:
+            self._known = self._known or daemon.find()
+            if not self._known:
+                return self._start(daemon, () if len(able) == len(need.gpus) else able)
+            daemon.control.alive()
+        except NoDaemonError as err:
+            return self._lost(daemon, str(err))
+        except MpsError as err:
+            # Not killed: containers compute on, and what holds the daemon up may pass.
+            self._well_since = self._clock()
+            pid = daemon_pid(daemon.pipe_dir)
+            return f"{err}; if this stays, look at its log and end process {pid or 'of the daemon'}", self._every_s
+        if self._clock() - self._well_since >= self._steady_s:
+            self._delays.reset()
+        return None, self._every_s
+
+    def _lost(self, daemon: MpsDaemon, reason: str) -> tuple[str | None, float]:
+        """The daemon died: say so first, look for another in the next turns, and start one after a pause."""
+        log.error("the MPS control daemon is gone", extra={"reason": reason, "started_here": daemon.is_ours})
+        self._known = False
+        delay_s = self._delays.next_s()
+        if daemon.in_own_place:
+            self._not_before, then = self._clock() + delay_s, "it is started again"
+        else:
+            self._not_before = self._clock() + self._owner_s
+            then = f"its owner has {self._owner_s:g} s to bring it back, then the agent starts its own"
+        return f"{reason}: it died; {then}", min(delay_s, self._every_s)
+
+    def _start(self, daemon: MpsDaemon, visible: tuple[str, ...]) -> tuple[str | None, float]:
+        early_s = self._not_before - self._clock()
+        if early_s > 0:
+            problem = self._layer.problem if self._layer else None
+            return problem or "the MPS control daemon is about to be started", min(early_s, self._every_s)
+        try:
+            daemon.start(visible)
+        except MpsError as err:
+            delay_s = self._delays.next_s()
+            self._not_before = self._clock() + delay_s
+            log.warning("MPS cannot be started", extra={"reason": str(err)})
+            return f"MPS cannot be started: {err}", min(delay_s, self._every_s)
+        self._known, self._well_since = True, self._clock()
+        return None, self._every_s
+
+    def _release(self, daemon: MpsDaemon) -> tuple[str | None, float]:
+        """Nobody needs MPS: a daemon of our own quits, after a while and not under a client."""
+        early_s = self._unneeded_since + self._release_s - self._clock()
+        if early_s > 0:
+            return NOT_WANTED, min(early_s, self._every_s)
+        try:
+            self._known = daemon.started_one and not daemon.quit()
+        except MpsError as err:
+            log.warning("the MPS control daemon does not quit", extra={"error": str(err)})
+        return NOT_WANTED, self._every_s
+
+    def _say(self, need: Need, problem: str | None) -> None:
+        layer = Layer(
+            driver=self.name,
+            installed=self._daemon.program is not None,
+            isolates=frozenset({Isolates.MEMORY, Isolates.COMPUTE}),
+            modes=frozenset({Mode.CGPU, Mode.MPS, Mode.CORE_MEM}),
+            problem=problem,
+            standby=problem in {NOT_WANTED, NOT_LOOKED},
+            left_out=left_out(need.gpus),
+            max_sharers=MAX_SHARERS,
+            caveats=(*CAVEATS, ONE_USER) if self._daemon.one_user else CAVEATS,
+        )
+        if layer != self._layer and not self._stopping.is_set():
+            self._layer = layer
+            self._report(layer)
+
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):  # it rings already
+            os.eventfd_write(self._bell, 1)
+
+    def _wait(self, pause_s: float) -> None:
+        """Until the bell rings, the daemon dies, or the time is over."""
+        bells = select.poll()
+        bells.register(self._bell, select.POLLIN)
+        pid = daemon_pid(self._daemon.pipe_dir) if self._known else None
+        life = None
+        if pid is not None and pid != self._ended:  # an old PID file would end every wait at once
+            with suppress(OSError):  # gone already, or a kernel before 5.3: the next round trip tells
+                life = os.pidfd_open(pid)
+                bells.register(life, select.POLLIN)
+        try:
+            rung = bells.poll(pause_s * 1000)
+            if any(bell == life for bell, _ in rung):
+                self._ended = pid
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+        finally:
+            if life is not None:
+                os.close(life)
+
+
+def _wanted(need: Need) -> bool:
+    return need.serves or need.in_use

@@ -1,0 +1,216 @@
+"""The life of a node's MPS control daemon: found, started, told to quit. One for all GPUs of the node."""
+
+import logging
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpuagent.host.mps import (
+    CONTROL,
+    KNOWN_DIRECTORIES,
+    OWN_DIRECTORY,
+    Control,
+    MpsError,
+    NoDaemonError,
+    daemon_pid,
+    environment,
+    find_program,
+    too_long,
+)
+from gpuagent.isolation.mps_record import MpsRecord
+
+log = logging.getLogger(__name__)
+
+OWN_LOGS = Path("/var/log/gpuagent/mps")
+
+NOT_FOUND = f"{CONTROL} was not found on PATH or in the driver's folders: install the driver's compute utilities"
+
+_OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
+_LOOK_S = 0.05
+_END_S = 1.0
+_LOG_LINES = 3
+
+
+class MpsDaemon:
+    """The control daemon. One thread finds, starts and quits it; any thread may ask through `control`.
+
+    It is started with `-d`: it then has its own session and init for a parent, and as a process outlives the agent.
+
+    Args:
+        program: name or path of `nvidia-cuda-mps-control`; looked for until it is found, the driver may come late.
+        record: where the daemon that was started is noted.
+        own: pipe directory of a daemon of the agent's.
+        logs: its log directory.
+        known: pipe directories in which a daemon of somebody else's is looked for.
+        ask_s: how long it may take to answer.
+        start_s: how long it may take to start.
+    """
+
+    def __init__(  # noqa: PLR0913 (all by name)
+        self,
+        program: str,
+        record: MpsRecord,
+        *,
+        own: Path = OWN_DIRECTORY,
+        logs: Path = OWN_LOGS,
+        known: Sequence[Path] = KNOWN_DIRECTORIES,
+        ask_s: float = 2.0,
+        start_s: float = 10.0,
+    ) -> None:
+        self._name, self._record = program, record
+        self._program: Path | None = None
+        self._own, self._logs, self._known = own, logs, tuple(known)
+        self._ask_s, self._start_s = ask_s, start_s
+        self.pipe_dir = own
+        self.one_user = False
+        """The daemon was started by a program that knows no multi-user mode."""
+
+    @property
+    def program(self) -> Path | None:
+        """Where `nvidia-cuda-mps-control` is; None while it is not on this node."""
+        self._program = self._program or find_program(self._name)
+        return self._program
+
+    @property
+    def control(self) -> Control:
+        """The way to ask the daemon. Raises MpsError: there is no program to ask with."""
+        return self._at(self.pipe_dir)
+
+    @property
+    def started_one(self) -> bool:
+        """The agent started a daemon, in this life or a former one, and did not see the end of it."""
+        return self._record.daemon is not None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the agent started it, in this life or a former one. Only then it is ever stopped."""
+        noted = self._record.daemon
+        return noted is not None and self.in_own_place and noted in {0, daemon_pid(self._own)}
+
+    @property
+    def in_own_place(self) -> bool:
+        """It is, or was last, in the agent's own directory: nobody else is expected to bring it back."""
+        return self.pipe_dir == self._own
+
+    def find(self) -> bool:
+        """Look for a daemon that is there, the agent's own directory first, and take to it."""
+        for pipe_dir in (self._own, *self._known):
+            if not (pipe_dir / "control").exists():
+                continue
+            try:
+                self._at(pipe_dir).alive()
+            except NoDaemonError:
+                continue
+            except MpsError as err:  # there is one: a second daemon on the node would only make it worse
+                log.warning("an MPS control daemon does not answer well", extra={"error": str(err)})
+            self.pipe_dir = pipe_dir
+            log.info("MPS control daemon found", extra={"pipe_dir": str(pipe_dir), "started_here": self.is_ours})
+            return True
+        return False
+
+    def start(self, visible: Sequence[str] = ()) -> None:
+        """Start a daemon of our own and wait until it answers.
+
+        Args:
+            visible: UUIDs of the GPUs it may use; empty: all. The server does not start on a GPU that cannot do MPS.
+
+        Raises:
+            MpsError: it does not start; the text has what it said and the end of its log.
+        """
+        program = self.program
+        if program is None:
+            raise MpsError(NOT_FOUND)
+        if too_long(self._own):
+            raise MpsError(f"the pipe directory {self._own} is too long for the daemon's sockets: choose a shorter one")
+        try:
+            for folder in (self._own, self._logs):
+                folder.mkdir(parents=True, exist_ok=True)
+                folder.chmod(_OPEN_TO_ALL)
+            self._record.started(0)  # before it runs: a daemon that nobody noted would never be stopped
+        except OSError as err:
+            raise MpsError(f"the MPS control daemon cannot be prepared: {err}") from err
+        # Without -M (which older drivers do not know) clients of one user wait for those of another to end.
+        refused = self._launch((str(program), "-d", "-M"), visible)
+        self.one_user = refused is not None
+        if self.one_user:
+            refused = self._launch((str(program), "-d"), visible)
+        if refused is not None:
+            raise MpsError(f"{program} -d failed: {refused}{self._log_end()}")
+        self.pipe_dir = self._own
+        self._await_answer()
+        with suppress(OSError):  # 0 stays noted, which does as well
+            self._record.started(daemon_pid(self._own) or 0)
+        log.info("MPS control daemon started", extra={"pipe_dir": str(self._own), "one_user": self.one_user})
+
+    def quit(self) -> bool:
+        """Tell the daemon that the agent started to quit, unless a client runs. Whether it is gone.
+
+        Raises:
+            MpsError: it does not answer, or does not go.
+        """
+        self.pipe_dir = self._own
+        try:
+            if self.is_ours:  # and not somebody else's in our place
+                if self.control.clients():
+                    return False
+                self.control.quit(deadline_s=self._start_s)
+                log.info("MPS control daemon told to quit", extra={"pipe_dir": str(self._own)})
+        except NoDaemonError:
+            pass
+        with suppress(OSError):  # what is noted then names a process that is gone
+            self._record.started(None)
+        return True
+
+    def _at(self, pipe_dir: Path) -> Control:
+        if self.program is None:
+            raise MpsError(NOT_FOUND)
+        return Control(self.program, pipe_dir, deadline_s=self._ask_s)
+
+    def _launch(self, command: Sequence[str], visible: Sequence[str]) -> str | None:
+        """Run the program until it is in the background. None, or what it said when it failed. MpsError: it hangs."""
+        more = {"CUDA_VISIBLE_DEVICES": ",".join(visible)} if visible else {}
+        env = environment(CUDA_MPS_PIPE_DIRECTORY=str(self._own), CUDA_MPS_LOG_DIRECTORY=str(self._logs), **more)
+        with tempfile.TemporaryFile() as said:  # a pipe would stay open as long as the daemon lives
+            try:
+                process = subprocess.Popen(  # noqa: S603 (the driver's own program)
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    env=env,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError as err:
+                return str(err)
+            try:
+                code = process.wait(self._start_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+                call = " ".join(command)
+                raise MpsError(f"{call} was not in the background after {self._start_s:g} s") from None
+            said.seek(0)
+            text = said.read().decode(errors="replace").strip()
+        return f"{text or 'no text'} (exit code {code})" if code else None
+
+    def _await_answer(self) -> None:
+        until = time.monotonic() + self._start_s
+        while True:
+            try:
+                return self.control.alive()
+            except NoDaemonError as err:
+                if time.monotonic() >= until:
+                    raise MpsError(f"the daemon was started and is gone: {err}{self._log_end()}") from err
+            time.sleep(_LOOK_S)
+
+    def _log_end(self) -> str:
+        try:
+            lines = (self._logs / "control.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return ""
+        return f"; its log ends with: {' | '.join(lines[-_LOG_LINES:])}" if lines else ""

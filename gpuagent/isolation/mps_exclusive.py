@@ -1,0 +1,114 @@
+"""Compute modes for MPS: EXCLUSIVE_PROCESS while containers share a GPU, the former mode afterwards.
+
+In EXCLUSIVE_PROCESS only the MPS server may have contexts on a GPU, so a container that clears its MPS variables gets
+no GPU instead of an unlimited one. NVIDIA recommends it for MPS. The former mode is noted on disk before it is changed.
+"""
+
+import logging
+import subprocess
+import threading
+from collections.abc import Iterable, Sequence
+
+from gpuagent.host.mps import MpsError, environment, find_program
+from gpuagent.isolation.mps_record import MpsRecord
+
+log = logging.getLogger(__name__)
+
+EXCLUSIVE = "Exclusive_Process"
+_SERVER = "nvidia-cuda-mps-server"
+_OFF = "make it work for root, or run MPS without exclusive compute mode"
+
+
+class ExclusiveModes:
+    """Sets and gives back compute modes through nvidia-smi. May be used from any thread; one change at a time.
+
+    Args:
+        record: where former modes are noted.
+        smi: name or path of nvidia-smi.
+        deadline_s: how long one call of it may take; without persistence mode it loads the driver first.
+    """
+
+    def __init__(self, record: MpsRecord, *, smi: str = "nvidia-smi", deadline_s: float = 10.0) -> None:
+        self._record, self._smi, self._deadline_s = record, smi, deadline_s
+        self._lock = threading.Lock()
+
+    def hold(self, uuids: Iterable[str]) -> None:
+        """Have these GPUs exclusive to MPS. Asks nvidia-smi each time: others may have changed a mode since.
+
+        Raises:
+            MpsError: a mode cannot be read, noted or set.
+        """
+        with self._lock:
+            modes = self._modes()
+            for uuid in uuids:
+                if uuid not in modes:
+                    raise MpsError(f"nvidia-smi does not list GPU {uuid}; its compute mode is not known")
+                if modes[uuid] == EXCLUSIVE:
+                    continue
+                try:
+                    self._record.changed(uuid, modes[uuid])
+                except OSError as err:
+                    raise MpsError(f"the compute mode of GPU {uuid} cannot be noted, so it stays: {err}") from err
+                self._change(uuid, EXCLUSIVE)
+
+    def give_back(self) -> None:
+        """Give back what was changed on every GPU that no program computes on; the others wait for the next call.
+
+        Raises:
+            MpsError: a mode cannot be read or set.
+        """
+        with self._lock:
+            if not self._record.modes:
+                return
+            modes, busy = self._modes(), self._busy()
+            for uuid, former in self._record.modes.items():
+                if uuid in busy or uuid not in modes:
+                    continue
+                if modes[uuid] == EXCLUSIVE:  # otherwise somebody has decided since
+                    self._change(uuid, former)
+                try:
+                    self._record.given_back(uuid)
+                except OSError as err:
+                    log.warning("cannot note a compute mode", extra={"gpu": uuid, "error": str(err)})
+
+    def _modes(self) -> dict[str, str]:
+        return dict(self._rows("--query-gpu=uuid,compute_mode"))
+
+    def _busy(self) -> set[str]:
+        rows = self._rows("--query-compute-apps=gpu_uuid,process_name")
+        return {uuid for uuid, name in rows if not name.endswith(_SERVER)}
+
+    def _rows(self, query: str) -> list[tuple[str, str]]:
+        lines = self._run((query, "--format=csv,noheader")).splitlines()
+        return [
+            (uuid.strip(), value.strip()) for uuid, comma, value in (line.partition(",") for line in lines) if comma
+        ]
+
+    def _change(self, uuid: str, mode: str) -> None:
+        self._run(("-i", uuid, "-c", mode.upper()))
+        log.info("compute mode set", extra={"gpu": uuid, "mode": mode})
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        program = find_program(self._smi)
+        if program is None:
+            raise MpsError(f"{self._smi} was not found, which sets compute modes: {_OFF}")
+        try:
+            done = subprocess.run(  # noqa: S603 (the driver's own program)
+                [program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                timeout=self._deadline_s,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise MpsError(f"nvidia-smi {' '.join(arguments)} took more than {self._deadline_s:g} s") from None
+        except OSError as err:
+            raise MpsError(f"{program} cannot be run: {err}") from err
+        if done.returncode:
+            said = done.stdout.strip()
+            raise MpsError(f"nvidia-smi {' '.join(arguments)} failed ({done.returncode}): {said}; {_OFF}")
+        return done.stdout

@@ -1,0 +1,65 @@
+"""What the mps driver must know after a restart of the agent: the daemon it started, compute modes it changed."""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class MpsRecord:
+    """A small file in the state directory, replaced atomically. May be used from any thread.
+
+    Attributes:
+        daemon: PID of the control daemon the agent started, 0 while that is not known yet; None: it started none.
+        modes: GPU UUID to the compute mode before the agent changed it, as nvidia-smi spells it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "mps.json"
+        self._lock = threading.Lock()
+        self.daemon: int | None = None
+        self.modes: Mapping[str, str] = {}
+        try:
+            kept = json.loads(self._path.read_text(encoding="utf-8"))
+            self.daemon = None if kept["daemon"] is None else int(kept["daemon"])
+            self.modes = {str(uuid): str(mode) for uuid, mode in kept["modes"].items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
+            # A daemon that runs is then adopted and never stopped, and compute modes stay: nothing is harmed.
+            log.warning("cannot read the record of MPS", extra={"path": str(self._path), "error": str(err)})
+
+    def started(self, pid: int | None) -> None:
+        """Note the daemon. Raises OSError: it is not noted on disk."""
+        with self._lock:
+            self.daemon = pid
+            self._save()
+
+    def changed(self, uuid: str, former: str) -> None:
+        """Note a compute mode, before it is changed. Raises OSError: it is not noted, so it must not be changed."""
+        with self._lock:
+            self.modes = {**self.modes, uuid: former}
+            self._save()
+
+    def given_back(self, uuid: str) -> None:
+        """Forget a compute mode. Raises OSError: it is given back once more after a restart."""
+        with self._lock:
+            self.modes = {other: mode for other, mode in self.modes.items() if other != uuid}
+            self._save()
+
+    def _save(self) -> None:
+        scratch = self._path.with_suffix(f".{os.getpid()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with scratch.open("w", encoding="utf-8") as file:
+                json.dump({"daemon": self.daemon, "modes": self.modes}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self._path)
+        except OSError:
+            scratch.unlink(missing_ok=True)
+            raise

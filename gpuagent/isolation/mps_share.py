@@ -1,0 +1,78 @@
+"""What one container gets for NVIDIA MPS, and which GPUs can be shared that way: pure functions."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.grant import Grant, Mount
+from gpuagent.domain.units import MemoryUnit, units_of
+
+VOLTA = (7, 0)
+
+MAX_SHARERS = 48
+"""Client contexts per GPU, from Volta on.
+
+NVIDIA, Multi-Process Service, "Client-Server Connection Limits": 48 up to CUDA 13.0, 60 from CUDA 13.1 on, with the
+default CUDA_DEVICE_MAX_CONNECTIONS. Which of the two a container's CUDA has is not the node's to know: the lower one.
+"""
+
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+
+CAVEATS = (
+    "The limits hold for each client process; a container that starts several gets its share several times.",
+    "The limits are variables of the container's environment; a program that clears or raises them is not limited.",
+    "A thread percentage is an upper bound on compute and reserves none.",
+    f"One GPU takes {MAX_SHARERS} client contexts for sure; a container with many CUDA processes uses many of them.",
+    "A fatal GPU fault of one client ends the clients of every container on the GPUs it used.",
+    "Containers keep a /dev/shm of their own; that MPS needs no shared one from Volta on is reported, not yet proven.",
+)
+
+ONE_USER = "This driver's MPS serves one user at a time: containers of another user ID wait until the first ones end."
+
+
+def why_not(gpu: Gpu) -> str | None:
+    """Why MPS cannot limit clients on this GPU, and what to do; None where it can."""
+    if gpu.mig:
+        return (
+            f"GPU {gpu.index} is in MIG mode, where MPS is not used: disable MIG mode, or use its instances as they are"
+        )
+    if gpu.compute_capability is None:
+        return (
+            f"the driver does not say the compute capability of GPU {gpu.index}; MPS limits need 7.0: update the driver"
+        )
+    if gpu.compute_capability < VOLTA:
+        major, minor = gpu.compute_capability
+        return (
+            f"GPU {gpu.index} ({gpu.model}) has compute capability {major}.{minor}; MPS limits need 7.0 (Volta): "
+            "use mode share or default for it"
+        )
+    return None
+
+
+def left_out(gpus: Iterable[Gpu]) -> dict[str, str]:
+    """UUID to reason for every GPU that cannot be shared through MPS."""
+    return {gpu.uuid: reason for gpu in gpus if (reason := why_not(gpu)) is not None}
+
+
+def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -> Grant:
+    """The grant with MPS in it. The same grant always gives the same result.
+
+    A memory share brings the pipe directory and the caps, in MiB and keyed by the GPU's ordinal in the container; a
+    share of compute brings its percentage. A container that has both gets the directory mounted once, with its memory.
+    """
+    env = {**grant.env, PIPE_VARIABLE: str(pipe_dir)}
+    if not grant.kind.is_memory:
+        return dataclasses.replace(grant, env=env | {THREADS_VARIABLE: str(grant.units)})
+    caps = (gpu.memory_mib * grant.units // units_of(gpu, grant.kind, unit) for gpu in grant.gpus)
+    env[MEMORY_VARIABLE] = ",".join(f"{ordinal}={mib}M" for ordinal, mib in enumerate(caps))
+    if len(grant.gpus) > 1:
+        # CUDA counts the fastest GPU first unless told otherwise; grants count by NVML index, which is bus order.
+        env[ORDER_VARIABLE] = "PCI_BUS_ID"
+    mounts = [*grant.mounts, Mount(str(pipe_dir), str(pipe_dir), read_only=False)]
+    if shm is not None:
+        mounts.append(Mount(str(shm), "/dev/shm", read_only=False))  # noqa: S108 (the container's)
+    return dataclasses.replace(grant, env=env, mounts=tuple(dict.fromkeys(mounts)))

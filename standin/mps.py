@@ -1,0 +1,205 @@
+"""A stand-in for `nvidia-cuda-mps-control`: the same command line, files, commands and life, and no GPU.
+
+    nvidia-cuda-mps-control -d | -f [-M]      the daemon, in the background or the foreground
+    nvidia-cuda-mps-control                   commands from standard input to the daemon at CUDA_MPS_PIPE_DIRECTORY
+
+Documented by NVIDIA (docs.nvidia.com/deploy/mps, the manual page): the options -d and -f, the two directories and their
+defaults, the PID file, the commands below with their arguments, that a server appears with the first client, that
+`set_default_…` is lost with the daemon, and that `quit` waits for clients unless -t says for how long.
+Seen in public reports: the socket's name and kind, `control_lock`, control.log, "Cannot find MPS control daemon
+process", "An instance of this daemon is already running", percentages as "100.0", the option -M.
+Assumed: exit codes, which text goes to which stream, the words of other errors, that an unknown option ends it, that
+one packet is one command, that -d returns when the files are there. The bytes on the
+real socket are not known and not imitated.
+
+Tests steer it with `standin.json` in the pipe directory, read anew at each command, all keys optional:
+``{"clients": [4711], "hang": true, "refuse": "text", "multi_user": false}``.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+PIPES = "/tmp/nvidia-mps"
+LOGS = "/var/log/nvidia-mps"
+STEERING = "standin.json"
+PACKET = 65536
+NO_DAEMON = "Cannot find MPS control daemon process"
+POLL_S = 0.02
+
+
+def steering(pipes: Path) -> dict[str, Any]:
+    """What the test wants, as of now."""
+    try:
+        wanted: dict[str, Any] = json.loads((pipes / STEERING).read_text())
+    except FileNotFoundError:
+        return {}
+    return wanted
+
+
+class Daemon:
+    """The control daemon: one listening socket, a thread for each connection, and what it was told."""
+
+    def __init__(self, pipes: Path, logs: Path) -> None:
+        self._pipes, self._logs = pipes, logs
+        self._servers: dict[int, int] = {}  # PID to UID
+        self._percentage = 100.0
+        self._memory: dict[str, str] = {}
+
+    def lock(self) -> bool:
+        """Be the only one at this directory; the lock ends with the process."""
+        self._pipes.mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._lock = (self._pipes / "control_lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        control = self._pipes / "control"
+        control.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(control))
+        control.chmod(0o666)
+        self._listener.listen(16)
+        return True
+
+    def run(self, ready: int | None = None) -> None:
+        """Serve until `quit`. The file descriptor `ready` is closed once the files are there."""
+        Path("/proc/self/comm").write_text("nvidia-cuda-mps-control"[:15])
+        scratch = self._pipes / "pid.new"
+        scratch.write_text(str(os.getpid()))
+        scratch.replace(self._pipes / "nvidia-cuda-mps-control.pid")
+        self._say(f"Starting control daemon using socket {self._pipes}/control")
+        if ready is not None:
+            os.close(ready)
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _say(self, line: str) -> None:
+        with (self._logs / "control.log").open("a") as log:
+            log.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}.000 Control {os.getpid():5d}] {line}\n")
+
+    def _serve(self, connection: socket.socket) -> None:
+        while packet := connection.recv(PACKET):
+            wanted = steering(self._pipes)
+            if wanted.get("hang"):
+                return time.sleep(3600)
+            command = packet.decode()
+            self._say(f"Cmd:{command}")
+            connection.send(self._answer(command.split(), wanted).encode() or b"\n")
+        return None
+
+    def _answer(self, words: list[str], wanted: dict[str, Any]) -> str:
+        if wanted.get("clients") and not self._servers:
+            self._servers[os.getpid() + 1] = 0
+        match words:
+            case ["get_server_list"]:
+                return "\n".join(map(str, self._servers))
+            case ["get_server_status", pid]:
+                return "ACTIVE" if int(pid) in self._servers else "Server not found"
+            case ["start_server", "-uid", uid]:
+                self._servers[os.getpid() + 1 + len(self._servers)] = int(uid)
+                return ""
+            case ["get_client_list", pid]:
+                clients = wanted.get("clients", []) if int(pid) == next(iter(self._servers), None) else []
+                return "\n".join(map(str, clients))
+            case ["ps"]:
+                rows = [
+                    f"{pid} 0 {next(iter(self._servers))} GPU-0 4026531836 client" for pid in wanted.get("clients", [])
+                ]
+                return "\n".join(["PID ID SERVER DEVICE NAMESPACE COMMAND", *rows])
+            case ["get_default_active_thread_percentage"]:
+                return f"{self._percentage:.1f}"
+            case ["set_default_active_thread_percentage", value]:
+                self._percentage = float(value)
+                return f"{self._percentage:.1f}"
+            case ["get_default_device_pinned_mem_limit", device]:
+                return self._memory.get(device, "0M")
+            case ["set_default_device_pinned_mem_limit", device, value] if value[:-1].isdigit() and value[-1] in "GM":
+                self._memory[device] = value
+                return ""
+            case ["quit"]:
+                return self._quit(None)
+            case ["quit", "-t", seconds]:
+                return self._quit(float(seconds))
+        return f"Unrecognized command: {' '.join(words)}"
+
+    def _quit(self, force_after_s: float | None) -> str:
+        began = time.monotonic()
+        while steering(self._pipes).get("clients"):
+            if force_after_s is not None and time.monotonic() - began >= force_after_s:
+                break
+            time.sleep(POLL_S)
+        self._say("Exit")
+        for name in ("control", "nvidia-cuda-mps-control.pid"):
+            (self._pipes / name).unlink(missing_ok=True)
+        os._exit(0)
+
+
+def start(pipes: Path, logs: Path, *, background: bool, multi_user: bool) -> int:
+    """Become the daemon. In the background the command returns once its files are there."""
+    wanted = steering(pipes)
+    if wanted.get("refuse"):
+        print(wanted["refuse"])
+        return 1
+    if multi_user and not wanted.get("multi_user", True):
+        print("nvidia-cuda-mps-control: invalid option -- 'M'")
+        return 1
+    daemon = Daemon(pipes, logs)
+    if not daemon.lock():
+        print("An instance of this daemon is already running")
+        return 1
+    ready = None
+    if background:
+        wait, ready = os.pipe()
+        if os.fork():
+            os.close(ready)
+            os.read(wait, 1)  # ends when the daemon has closed its side, also by dying
+            os._exit(0)
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nothing, stream)
+    daemon.run(ready)
+    return 0
+
+
+def ask(pipes: Path) -> int:
+    """Give each line of standard input to the daemon and print what it says."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        try:
+            connection.connect(str(pipes / "control"))
+        except OSError:
+            print(NO_DAEMON)
+            return 1
+        for line in sys.stdin:
+            connection.send(line.strip().encode())
+            answer = connection.recv(PACKET).decode().strip()
+            if answer:
+                print(answer)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", PIPES))
+    logs = Path(os.environ.get("CUDA_MPS_LOG_DIRECTORY", LOGS))
+    if not arguments:
+        return ask(pipes)
+    if not set(arguments) <= {"-d", "-f", "-M"} or ("-d" in arguments) == ("-f" in arguments):
+        print("usage: nvidia-cuda-mps-control [-d | -f] [-M]")
+        return 1
+    return start(pipes, logs, background="-d" in arguments, multi_user="-M" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

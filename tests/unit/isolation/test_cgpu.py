@@ -1,0 +1,146 @@
+"""The driver `cgpu` on a `/proc/cgpu_km` of files; the real module was never at hand."""
+
+import queue
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.grant import DeviceStrategy, Grant, grant, locate
+from gpuagent.domain.isolation import Layer
+from gpuagent.domain.mode import Isolates, Kind, Mode
+from gpuagent.isolation import IsolationError, Need
+from gpuagent.isolation.cgpu import CgpuIsolation
+from tests.unit.domain.builders import CORE, MEM, gpu, in_force, unit_ids, uuid
+
+
+class Module:
+    """A loaded module's folder."""
+
+    def __init__(self, root: Path, *, version: str = "1.5.10", gpus: int = 2, policy: int = 5) -> None:
+        self.proc = root / "cgpu_km"
+        self.proc.mkdir()
+        self.write("version", version)
+        for index in range(gpus):
+            (self.proc / str(index)).mkdir()
+            self.write(f"{index}/policy", str(policy))
+            self.write(f"{index}/max_inst", "20")
+
+    def write(self, name: str, text: str) -> None:
+        (self.proc / name).write_text(f"{text}\n", encoding="ascii")
+
+    def instance(self, index: int, name: str) -> None:
+        folder = self.proc / str(index) / name
+        folder.mkdir()
+        for file, text in {"id": "1", "meminfo": "Free: 1", "memsize": "1", "weight": "1"}.items():
+            (folder / file).write_text(text, encoding="ascii")
+
+    def remove(self) -> None:
+        self.proc.rename(self.proc.with_name("gone"))
+
+
+def driver(proc: Path, **options: Any) -> CgpuIsolation:
+    made = CgpuIsolation(proc=proc, period_s=0.01, **options)
+    made.desire(Need(gpus=(gpu(0), gpu(1))))
+    return made
+
+
+def share(resource: str, mode: Mode, ids: Any) -> Grant:
+    snap = in_force(mode, (gpu(0), gpu(1))).snap
+    return grant(resource, locate(resource, ids, snap), snap, DeviceStrategy.DEVICE_NODES)
+
+
+def test_without_the_module_it_is_not_installed_and_says_what_to_do(tmp_path):
+    layer = driver(tmp_path / "cgpu_km").look()
+    assert not layer.installed
+    assert "gpu-isolation-installer install" in (layer.problem or "")
+
+
+def test_a_sound_module_keeps_memory(tmp_path):
+    layer = driver(Module(tmp_path).proc).look()
+    assert layer.installed
+    assert layer.keeps(Mode.CGPU)
+    assert (layer.version, layer.max_sharers) == ("1.5.10", 20)
+    assert not layer.left_out
+    assert not layer.keeps(Mode.MPS)
+
+
+@pytest.mark.parametrize(("policy", "keeps"), [(0, False), (2, True), (3, True), (4, False), (5, False)])
+def test_compute_is_kept_only_by_a_policy_in_which_weights_count(tmp_path, policy, keeps):
+    layer = driver(Module(tmp_path, policy=policy).proc).look()
+    assert layer.keeps(Mode.CORE_MEM) is keeps
+    assert keeps or "gpu-isolation-installer policy" in (layer.problem_in(Mode.CORE_MEM) or "")
+    assert layer.keeps(Mode.CGPU)
+
+
+def test_a_version_known_to_be_bad_serves_nothing(tmp_path):
+    layer = driver(Module(tmp_path, version="1.5.7").proc).look()
+    assert not layer.keeps(Mode.CGPU)
+    assert "1.5.7" in (layer.problem or "")
+
+
+def test_a_gpu_the_module_does_not_know_is_left_out(tmp_path):
+    layer = driver(Module(tmp_path, gpus=1).proc).look()
+    assert set(layer.left_out) == {uuid(1)}
+
+
+def test_a_smaller_limit_of_the_node_counts(tmp_path):
+    module = Module(tmp_path)
+    module.write("1/max_inst", "8")
+    assert driver(module.proc).look().max_sharers == 8
+
+
+def test_a_memory_share_needs_nothing_more_than_everybody_gets(tmp_path):
+    asked = share(MEM, Mode.CGPU, unit_ids(1, Kind.MEMORY_CGPU, 2, 5, 7))
+    assert driver(tmp_path).prepare(asked) == asked
+    assert {"ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_CONTAINER"} <= asked.env.keys()
+
+
+@pytest.mark.parametrize(
+    ("percent", "rule", "weight"), [(30, 5, "6"), (5, 5, "1"), (100, 5, "20"), (30, 1, "30"), (5, 10, "1")]
+)
+def test_compute_becomes_a_weight(tmp_path, percent, rule, weight):
+    asked = share(CORE, Mode.CORE_MEM, unit_ids(0, Kind.CORE_CORE_MEM, *range(percent)))
+    got = driver(tmp_path, percent_per_weight=rule).prepare(asked)
+    assert got.env == {**asked.env, "ALIYUN_COM_GPU_SCHD_WEIGHT": weight}
+
+
+def test_the_nodes_label_turns_isolation_off(tmp_path):
+    made = driver(tmp_path)
+    made.desire(Need(disabled=True))
+    assert made.prepare(share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1))).env["CGPU_DISABLE"] == "true"
+
+
+def test_a_start_is_verified_against_the_module(tmp_path):
+    module = Module(tmp_path, gpus=1)
+    made = driver(module.proc)
+    first = share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1))
+    made.verify(first, None)
+    with pytest.raises(IsolationError, match="does not know GPU 1"):
+        made.verify(share(MEM, Mode.CGPU, unit_ids(1, Kind.MEMORY_CGPU, 1)), None)
+    module.write("0/max_inst", "1")
+    module.instance(0, "0123456789ab")
+    with pytest.raises(IsolationError, match="1 instances on GPU 0 and takes 1"):
+        made.verify(first, None)
+    module.remove()
+    with pytest.raises(IsolationError, match="not loaded"):
+        made.verify(first, None)
+
+
+def test_the_module_is_watched(tmp_path):
+    module = Module(tmp_path)
+    said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+    made = driver(module.proc)
+    made.start(said.put)
+    try:
+        first = said.get(timeout=5)
+        assert first.keeps(Mode.CGPU)
+        assert first.isolates == frozenset(Isolates)
+        module.remove()
+        gone = said.get(timeout=5)
+        assert not gone.installed
+        module.proc.with_name("gone").rename(module.proc)
+        assert said.get(timeout=5) == replace(first)
+    finally:
+        made.stop()

@@ -1,0 +1,617 @@
+"""The mps driver against the stand-in daemon: its life, and what containers get."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.grant import Grant, Mount
+from gpuagent.domain.isolation import Layer
+from gpuagent.domain.mode import Isolates, Kind, Mode
+from gpuagent.domain.pods import Owner, PodName
+from gpuagent.domain.units import MemoryUnit
+from gpuagent.host.mps import Control, NoDaemonError
+from gpuagent.isolation import Isolation, IsolationError, Need
+from gpuagent.isolation.mps import MpsIsolation
+from gpuagent.isolation.mps_daemon import MpsDaemon
+from gpuagent.isolation.mps_exclusive import ExclusiveModes
+from gpuagent.isolation.mps_record import MpsRecord
+from standin.mpshost import MpsHost
+
+PATIENCE_S = 15.0
+OWNER = Owner(PodName("default", "train"), "main")
+
+
+def gpu(index: int = 0, **other: Any) -> Gpu:
+    options = {"model": "NVIDIA A10", "memory_mib": 23028, "compute_capability": (8, 6), **other}
+    return Gpu(uuid=f"GPU-{index}a", index=index, minor=index, pci_bus_id=f"00000000:0{index + 1}:00.0", **options)
+
+
+P4 = gpu(1, model="Tesla P4", compute_capability=(6, 1))
+SERVES = Need(gpus=(gpu(),), serves=True)
+IN_USE = Need(gpus=(gpu(),), in_use=True)
+NOTHING = Need(gpus=(gpu(),))
+
+
+def memory(*gpus: Gpu, units: int = 4, kind: Kind = Kind.MEMORY_MPS, env: dict[str, str] | None = None) -> Grant:
+    return Grant(
+        resource="aliyun.com/gpu-mem",
+        kind=kind,
+        gpus=gpus or (gpu(),),
+        units=units,
+        env={"A": "b"} if env is None else env,
+    )
+
+
+class Agent:
+    """A running driver and the layers it reports, in order."""
+
+    def __init__(self, host: MpsHost, *, program: str = "", exclusive: bool = False, **options: Any) -> None:
+        self.host = host
+        self.record = MpsRecord(host.root / "state")
+        self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+        daemon = MpsDaemon(
+            program or str(host.control), self.record, own=host.own, logs=host.logs, known=(host.ack,), ask_s=5.0
+        )
+        modes = ExclusiveModes(self.record, smi=str(host.smi)) if exclusive else None
+        options = {"unit": MemoryUnit(), "every_s": 30.0, "first_retry_s": 0.05, "release_s": 0.0, **options}
+        self.driver = MpsIsolation(daemon, modes, **options)
+        self.daemon = daemon
+
+    def start(self, need: Need | None = None) -> "Agent":
+        if need:
+            self.driver.desire(need)
+        self.driver.start(self._layers.put)
+        return self
+
+    def next(self) -> Layer:
+        return self._layers.get(timeout=PATIENCE_S)
+
+    def until(self, so: Callable[[Layer], bool]) -> Layer:
+        """The next layer of which that is so."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            layer = self._layers.get(timeout=max(0.01, until - time.monotonic()))
+            if so(layer):
+                return layer
+
+    def well(self) -> Layer:
+        return self.until(lambda layer: layer.problem is None)
+
+    def problem(self, words: str) -> str:
+        return str(self.until(lambda layer: words in (layer.problem or "")).problem)
+
+    def quiet(self) -> bool:
+        return self._layers.empty()
+
+
+def alive(host: MpsHost, pipes: Any) -> bool:
+    try:
+        Control(host.control, pipes, deadline_s=5).alive()
+    except NoDaemonError:
+        return False
+    return True
+
+
+def wait_for(so: Callable[[], bool]) -> None:
+    """For what another process does and tells nobody."""
+    until = time.monotonic() + PATIENCE_S
+    while not so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def host() -> Iterator[MpsHost]:
+    with MpsHost() as host:
+        yield host
+
+
+@pytest.fixture
+def agent(host) -> Iterator[Callable[..., Agent]]:
+    """Make drivers; every one has stopped when the test is over."""
+    made: list[Agent] = []
+
+    def make(**options: Any) -> Agent:
+        made.append(Agent(host, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.driver.stop()
+        if one.driver._thread.ident:
+            one.driver._thread.join(PATIENCE_S)
+            assert not one.driver._thread.is_alive()
+
+
+# -- the life of the daemon --------------------------------------------------------------------------------------
+
+
+def test_it_is_an_isolation_driver(agent):
+    driver: Isolation = agent().driver
+    assert driver.name == "mps"
+
+
+def test_nothing_is_started_before_it_is_needed(agent, host):
+    one = agent().start()
+    layer = one.next()
+    assert (layer.driver, layer.installed) == ("mps", True)
+    assert layer.problem is not None
+    one.driver.desire(NOTHING)
+    one.problem("not needed")
+    assert not host.own.exists()
+
+
+def test_the_daemon_starts_when_the_mode_asks_for_it(agent, host):
+    layer = agent().start(SERVES).well()
+    assert alive(host, host.own)
+    assert layer.isolates == {Isolates.MEMORY, Isolates.COMPUTE}
+    assert layer.modes == {Mode.CGPU, Mode.MPS, Mode.CORE_MEM}
+    assert layer.max_sharers == 48
+    assert layer.left_out == {}
+    assert any("each client process" in caveat for caveat in layer.caveats)
+
+
+def test_directories_let_other_users_in(agent, host):
+    agent().start(SERVES).well()
+    assert host.own.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_daemon_starts_for_containers_that_run_though_the_mode_is_another(agent, host):
+    agent().start(IN_USE).well()
+    assert alive(host, host.own)
+
+
+def test_a_crash_is_said_at_once_and_healed(agent, host):
+    one = agent().start(SERVES)  # looks every 30 s: only the death itself can wake it
+    one.well()
+    first = host.pid(host.own)
+    host.kill(host.own)
+    began = time.monotonic()
+    said = one.next()
+    assert time.monotonic() - began < 5
+    assert f"no MPS control daemon runs at {host.own}: it died; it is started again" in (said.problem or "")
+    assert one.next().problem is None
+    assert alive(host, host.own)
+    assert host.pid(host.own) != first
+    assert one.quiet()
+
+
+def test_restarts_come_later_each_time(agent, host):
+    class Clock:
+        now = 0.0
+
+    clock = Clock()
+    one = agent(first_retry_s=8.0, every_s=0.05, clock=lambda: clock.now).start(SERVES)
+    one.well()
+    for least_s in (6.0, 12.0):  # 8 s and 16 s, a quarter less at most
+        host.kill(host.own)
+        one.problem("it died")
+        clock.now += least_s - 0.1
+        time.sleep(0.2)
+        assert one.quiet(), "not started before its time"
+        clock.now += least_s
+        one.well()
+    clock.now += 60.0  # it lived long enough: the next pause is short again
+    wait_for(lambda: one.driver._delays._next_s == 8.0)
+
+
+def test_a_daemon_that_does_not_start_is_said_with_its_reason_and_tried_again(agent, host):
+    host.steer(host.own, refuse="no CUDA-capable device is detected")
+    one = agent().start(SERVES)
+    problem = one.problem("cannot be started")
+    assert "-d failed: no CUDA-capable device is detected (exit code 1)" in problem
+    host.steer(host.own)
+    one.well()
+
+
+def test_a_daemon_that_hangs_is_said_and_not_killed(agent, host):
+    one = agent(every_s=0.05)
+    one.daemon._ask_s = 0.5
+    one.start(SERVES).well()
+    pid = host.pid(host.own)
+    host.steer(host.own, hang=True)
+    problem = one.problem("did not answer")
+    assert f"end process {pid}" in problem
+    host.steer(host.own)
+    one.well()
+    assert host.pid(host.own) == pid
+
+
+def test_multi_user_mode_is_used_where_the_program_knows_it(agent, host):
+    layer = agent().start(SERVES).well()
+    assert not any("one user at a time" in caveat for caveat in layer.caveats)
+    host.kill(host.own)
+    host.steer(host.own, multi_user=False)
+    layer = agent().start(SERVES).well()
+    assert any("one user at a time" in caveat for caveat in layer.caveats)
+
+
+def test_stop_leaves_the_daemon_and_the_next_agent_finds_it(agent, host):
+    one = agent().start(SERVES)
+    one.well()
+    pid = host.pid(host.own)
+    one.driver.stop()
+    assert alive(host, host.own)
+    two = agent().start(SERVES)
+    two.well()
+    assert host.pid(host.own) == pid
+    assert two.daemon.is_ours
+
+
+AGENT = """
+import sys, threading
+from pathlib import Path
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.units import MemoryUnit
+from gpuagent.isolation import Need
+from gpuagent.isolation.mps import MpsIsolation
+
+control, own, state = sys.argv[1:]
+gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=1024, compute_capability=(8, 6))
+driver = MpsIsolation.on_host(Path(state), unit=MemoryUnit(), control=control, pipe_dir=Path(own), exclusive=False)
+driver._daemon._known, driver._daemon._logs = (), Path(own).parent / "log"
+driver.desire(Need(gpus=(gpu,), serves=True))
+driver.start(lambda layer: layer.problem or print("works", flush=True))
+threading.Event().wait()
+"""
+
+
+def test_the_daemon_outlives_an_agent_that_is_killed_with_its_whole_process_group(agent, host):
+    arguments = [str(host.control), str(host.own), str(host.root / "state")]
+    killed = subprocess.Popen(
+        [sys.executable, "-c", AGENT, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with killed:
+        assert killed.stdout.readline() == "works\n"
+        pid = host.pid(host.own)
+        os.killpg(killed.pid, signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    two = agent().start(SERVES)
+    two.well()
+    assert host.pid(host.own) == pid
+    assert two.daemon.is_ours, "noted by the one that was killed"
+
+
+def test_nothing_is_reported_after_stop(agent, host):
+    one = agent().start(SERVES)
+    one.well()
+    one.driver.stop()
+    host.kill(host.own)
+    one.driver.desire(NOTHING)
+    assert not one.driver._thread.is_alive()
+    assert one.quiet()
+
+
+def test_somebody_elses_daemon_is_adopted_and_never_stopped(agent, host):
+    host.run(host.ack, "-d")
+    one = agent().start(SERVES)
+    one.well()
+    assert not host.own.exists(), "one daemon a node"
+    assert not one.daemon.is_ours
+    assert one.driver.prepare(memory()).env["CUDA_MPS_PIPE_DIRECTORY"] == str(host.ack)
+    one.driver.desire(NOTHING)
+    one.problem("not needed")
+    one.driver.desire(SERVES)
+    one.well()
+    assert "quit" not in host.log()
+
+
+def test_the_owner_of_an_adopted_daemon_may_bring_it_back(agent, host):
+    host.run(host.ack, "-d")
+    one = agent(every_s=0.05, owner_s=600.0).start(SERVES)
+    one.well()
+    host.kill(host.ack)
+    assert "its owner has 600 s to bring it back" in one.problem("it died")
+    host.run(host.ack, "-d")
+    one.well()
+    assert not host.own.exists()
+
+
+def test_an_adopted_daemon_that_stays_away_is_replaced(agent, host):
+    host.run(host.ack, "-d")
+    one = agent(every_s=0.05, owner_s=0.1).start(SERVES)
+    one.well()
+    host.kill(host.ack)
+    one.problem("it died")
+    one.well()
+    assert alive(host, host.own)
+    assert one.daemon.is_ours
+
+
+def test_the_daemon_quits_when_nobody_needs_it_and_no_client_runs(agent, host):
+    host.own.mkdir()
+    one = agent(every_s=0.05).start(SERVES)
+    one.well()
+    host.steer(host.own, clients=[4711])
+    one.driver.desire(NOTHING)
+    one.problem("not needed")
+    wait_for(lambda: host.log().count("Cmd:get_client_list") >= 2)
+    assert alive(host, host.own)
+    host.steer(host.own)
+    wait_for(lambda: not alive(host, host.own))
+    assert one.record.daemon is None
+
+
+def test_it_does_not_quit_while_containers_run(agent, host):
+    one = agent(every_s=0.05).start(SERVES)
+    one.well()
+    one.driver.desire(IN_USE)
+    seen = host.log().count("Cmd:")
+    wait_for(lambda: host.log().count("Cmd:") > seen + 3)
+    assert alive(host, host.own)
+    assert "quit" not in host.log()
+
+
+def test_it_does_not_quit_before_its_time(agent, host):
+    one = agent(every_s=0.05, release_s=600.0).start(SERVES)
+    one.well()
+    one.driver.stop()
+    two = agent(every_s=0.05, release_s=600.0).start()  # an agent that does not know yet what runs
+    two.problem("not needed")
+    two.driver.desire(SERVES)
+    two.well()
+    assert "quit" not in host.log()
+
+
+def test_a_daemon_that_somebody_else_started_in_our_place_is_not_stopped(agent, host):
+    one = agent(every_s=0.05).start(SERVES)
+    one.well()
+    one.driver.stop()
+    host.kill(host.own)
+    wait_for(lambda: host.run(host.own, "-d").returncode == 0)
+    wait_for(lambda: host.pid(host.own) not in {None, one.record.daemon})
+    two = agent(every_s=0.05).start(NOTHING)
+    wait_for(lambda: two.record.daemon is None)
+    assert alive(host, host.own)
+
+
+def test_a_missing_program_is_said_and_one_that_comes_late_is_used(agent, host):
+    late = host.root / "late"
+    one = agent(program=str(late), every_s=0.05).start(SERVES)
+    layer = one.until(lambda layer: "install the driver's compute utilities" in (layer.problem or ""))
+    assert not layer.installed
+    with pytest.raises(IsolationError, match="was not found"):
+        one.driver.prepare(memory())
+    host.control.rename(late)
+    assert one.well().installed
+    late.rename(host.control)
+
+
+def test_a_pipe_directory_that_is_too_long_is_said(agent, host):
+    one = agent()
+    one.daemon._own = one.daemon.pipe_dir = host.root / ("x" * 100)
+    assert "choose a shorter one" in one.start(SERVES).problem("too long")
+
+
+def test_a_pid_file_of_an_ended_process_does_not_keep_the_agent_busy(agent, host):
+    one = agent()
+    named = host.root / "nvidia-cuda-mps-control"
+    named.write_text("#!/bin/sh\n")
+    named.chmod(0o755)
+    ended = subprocess.Popen([named])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie still has its name
+    host.own.mkdir()
+    (host.own / "nvidia-cuda-mps-control.pid").write_text(str(ended.pid))
+    one.driver._known = True
+    one.driver._wait(PATIENCE_S)
+    assert one.driver._ended == ended.pid
+    began = time.monotonic()
+    one.driver._wait(0.2)
+    assert time.monotonic() - began >= 0.19
+    ended.wait()
+
+
+# -- which GPUs ----------------------------------------------------------------------------------------------------
+
+
+def test_gpus_before_volta_are_left_out(agent, host):
+    one = agent().start(Need(gpus=(gpu(), P4, gpu(2, compute_capability=(7, 0))), serves=True))
+    layer = one.well()
+    assert list(layer.left_out) == [P4.uuid]
+    assert "Tesla P4) has compute capability 6.1; MPS limits need 7.0" in layer.left_out[P4.uuid]
+    environ = Path(f"/proc/{host.pid(host.own)}/environ").read_text().split("\0")
+    assert "CUDA_VISIBLE_DEVICES=GPU-0a,GPU-2a" in environ, "the server must not see the old one"
+
+
+@pytest.mark.parametrize("odd", [gpu(0, mig=True), gpu(0, compute_capability=None)])
+def test_gpus_that_cannot_be_judged_are_left_out(agent, odd):
+    one = agent().start(Need(gpus=(odd,), serves=True))
+    layer = one.until(lambda layer: "none of the node's GPUs" in (layer.problem or ""))
+    assert list(layer.left_out) == [odd.uuid]
+    with pytest.raises(IsolationError):
+        one.driver.prepare(memory(odd))
+
+
+# -- what a container gets -----------------------------------------------------------------------------------------
+
+
+def test_a_share_of_one_gpu(agent, host):
+    given = agent().driver.prepare(memory(units=4))
+    assert given.env == {
+        "A": "b",
+        "CUDA_MPS_PIPE_DIRECTORY": str(host.own),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={23028 * 4 // 22}M",
+    }
+    assert given.mounts == (Mount(str(host.own), str(host.own), read_only=False),)
+
+
+def test_a_share_of_two_gpus_is_keyed_by_their_place_in_the_container(agent):
+    small = gpu(5, memory_mib=15360)
+    given = agent().driver.prepare(memory(gpu(3), small, units=2))
+    assert given.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={23028 * 2 // 22}M,1={15360 * 2 // 15}M"
+    assert given.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+@pytest.mark.parametrize(
+    ("mib", "units", "cap"), [(1024, 22, 23028), (256, 1, 23028 // 89), (3000, 5, 23028 * 5 // 7), (1, 100, 100)]
+)
+def test_odd_units_are_rounded_down_to_whole_mib(agent, mib, units, cap):
+    given = agent(unit=MemoryUnit(mib)).driver.prepare(memory(units=units))
+    assert given.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"0={cap}M"
+
+
+def test_memory_and_compute_of_one_container(agent):
+    driver = agent().driver
+    of_memory = driver.prepare(memory(kind=Kind.MEMORY_CORE_MEM, env={}))
+    of_compute = driver.prepare(memory(kind=Kind.CORE_CORE_MEM, units=30, env={}))
+    assert of_compute.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+    assert of_compute.mounts == (), "the directory comes with the memory, once"
+    same = of_memory.env.keys() & of_compute.env.keys()
+    assert same == {"CUDA_MPS_PIPE_DIRECTORY"}
+    assert all(of_memory.env[name] == of_compute.env[name] for name in same)
+
+
+@pytest.mark.parametrize("kind", [Kind.MEMORY_MPS, Kind.CORE_CORE_MEM])
+def test_prepare_is_repeatable(agent, kind):
+    driver = agent().driver
+    once = driver.prepare(memory(kind=kind))
+    assert driver.prepare(memory(kind=kind)) == once
+    assert driver.prepare(once) == once
+
+
+def test_shared_memory_is_mounted_on_request_only(agent, host):
+    given = agent(shm=host.root / "shm").driver.prepare(memory())
+    assert given.mounts[1] == Mount(str(host.root / "shm"), "/dev/shm", read_only=False)
+
+
+def test_an_old_gpu_is_refused(agent):
+    with pytest.raises(IsolationError, match="use mode share or default"):
+        agent().driver.prepare(memory(P4))
+
+
+# -- just before a container starts --------------------------------------------------------------------------------
+
+
+def test_verify_asks_the_daemon(agent, host):
+    one = agent()
+    with pytest.raises(IsolationError, match=r"default/train\[main\] has to wait for MPS: no MPS control daemon runs"):
+        one.driver.verify(memory(), OWNER)
+    one.daemon._ask_s = 1.0
+    one.start(SERVES).well()
+    one.driver.verify(one.driver.prepare(memory()), OWNER)
+    host.steer(host.own, hang=True)
+    began = time.monotonic()
+    with pytest.raises(IsolationError, match="did not answer"):
+        one.driver.verify(memory(), None)
+    assert time.monotonic() - began < 10
+    host.steer(host.own)
+
+
+def test_verify_of_a_dead_daemon_has_it_looked_at(agent, host, monkeypatch):
+    one = agent()
+    monkeypatch.setattr("gpuagent.isolation.mps.daemon_pid", lambda _: None)  # its death is not seen
+    one.start(SERVES).well()
+    host.kill(host.own)
+    wait_for(lambda: not alive(host, host.own))
+    with pytest.raises(IsolationError, match="brings it back"):
+        one.driver.verify(memory(), OWNER)
+    one.problem("it died")
+    one.well()
+    one.driver.verify(memory(), OWNER)
+
+
+def test_verify_refuses_a_container_that_was_given_another_daemon(agent):
+    one = agent().start(SERVES)
+    one.well()
+    with pytest.raises(IsolationError, match=r"given MPS at /elsewhere.*delete the pod"):
+        one.driver.verify(memory(env={"CUDA_MPS_PIPE_DIRECTORY": "/elsewhere"}), OWNER)
+
+
+# -- compute mode --------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_becomes_exclusive_with_its_first_container_only(agent, host):
+    host.modes(GPU_0a="Default", GPU_1a="Default")
+    one = agent(exclusive=True).start(Need(gpus=(gpu(), gpu(1)), serves=True))
+    one.well()
+    assert host.mode("GPU-0a") == "Default", "a container of another mode may still compute there"
+    one.driver.verify(memory(gpu()), OWNER)
+    assert (host.mode("GPU-0a"), host.mode("GPU-1a")) == ("Exclusive_Process", "Default")
+
+
+def test_the_compute_mode_is_given_back_also_by_the_next_agent_and_not_under_a_program(agent, host):
+    host.modes(GPU_0a="Default", GPU_1a="Prohibited")
+    need = Need(gpus=(gpu(), gpu(1)), serves=True)
+    one = agent(exclusive=True).start(need)
+    one.well()
+    one.driver.verify(memory(gpu(), gpu(1)), OWNER)
+    one.driver.stop()
+    server = ["GPU-0a", "/usr/bin/nvidia-cuda-mps-server"]
+    host.smi_says({**host.smi_knows(), "apps": [["GPU-1a", "python"], server]})
+    two = agent(exclusive=True, every_s=0.05).start(Need(gpus=need.gpus, in_use=True))
+    wait_for(lambda: host.mode("GPU-0a") == "Default")
+    assert host.mode("GPU-1a") == "Exclusive_Process"
+    host.smi_says({**host.smi_knows(), "apps": [server]})
+    wait_for(lambda: host.mode("GPU-1a") == "Prohibited")
+    wait_for(lambda: two.record.modes == {})
+
+
+def test_a_compute_mode_that_was_there_before_or_was_changed_since_is_left_alone(agent, host):
+    host.modes(GPU_0a="Exclusive_Process", GPU_1a="Default")
+    one = agent(exclusive=True, every_s=0.05).start(Need(gpus=(gpu(), gpu(1)), serves=True))
+    one.well()
+    one.driver.verify(memory(gpu(), gpu(1)), OWNER)
+    host.modes(GPU_0a="Exclusive_Process", GPU_1a="Prohibited")
+    one.driver.desire(NOTHING)
+    wait_for(lambda: one.record.modes == {})
+    assert (host.mode("GPU-0a"), host.mode("GPU-1a")) == ("Exclusive_Process", "Prohibited")
+
+
+def test_a_compute_mode_that_cannot_be_set_keeps_the_container_and_zeroes_offers(agent, host):
+    host.smi_says({"modes": {"GPU-0a": "Default"}, "refuse": "Insufficient Permissions"})
+    one = agent(exclusive=True).start(SERVES)
+    one.well()
+    with pytest.raises(IsolationError, match=r"Insufficient Permissions; make it work for root"):
+        one.driver.verify(memory(), OWNER)
+    one.problem("GPUs cannot be made exclusive to MPS")
+    host.modes(GPU_0a="Default")
+    one.driver.verify(memory(), OWNER)
+    one.well()
+
+
+def test_the_compute_mode_under_an_adopted_daemon_is_its_owners(agent, host):
+    host.modes(GPU_0a="Default")
+    host.run(host.ack, "-d")
+    one = agent(exclusive=True).start(SERVES)
+    one.well()
+    one.driver.verify(memory(), OWNER)
+    assert host.mode("GPU-0a") == "Default"
+
+
+# -- the record ----------------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_cannot_be_read_is_said_and_nothing_is_ours(tmp_path, caplog):
+    (tmp_path / "mps.json").write_text("[]")
+    record = MpsRecord(tmp_path)
+    assert (record.daemon, record.modes) == (None, {})
+    assert "cannot read the record of MPS" in caplog.text
+
+
+def test_the_driver_as_the_agent_makes_it(host):
+    driver = MpsIsolation.on_host(host.root / "state", unit=MemoryUnit(), control=str(host.control), pipe_dir=host.own)
+    assert driver.prepare(memory()).mounts[0].host_path == str(host.own)
+    driver.stop()
+
+
+def test_desire_returns_at_once_while_the_thread_is_busy(agent, host):
+    one = agent()
+    one.daemon._ask_s = 1.0
+    one.start(SERVES).well()
+    host.steer(host.own, hang=True)
+    one.driver._ring()
+    began = time.monotonic()
+    for need in (IN_USE, SERVES, NOTHING, SERVES):
+        one.driver.desire(need)
+    assert time.monotonic() - began < 0.5
+    one.problem("did not answer")
+    host.steer(host.own)
