@@ -74,11 +74,7 @@ def walk(node: DemoNode) -> None:
     until(node, offers("aliyun.com/gpu", 7))
     show(node)
 
-    for mode in ("cgpu", "mps", "core_mem"):
-        step(f"Mode {mode} promises isolation. Nothing on this node isolates, so nothing is offered, and it says why.")
-        node.api.label_node({"ack.node.gpu.schedule": mode})
-        until(node, settled(mode))
-        print(textwrap.indent("\n".join(node.table().splitlines()[-5:]), "    "))
+    isolation(node)
 
     step("The label is removed: the last mode stays in force. What the node's Events say of all this:")
     node.api.label_node({"ack.node.gpu.schedule": None})
@@ -86,6 +82,30 @@ def walk(node: DemoNode) -> None:
     for event in node.api.events():
         print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 96)}")
     print("\nThat was the walk.")
+
+
+def isolation(node: DemoNode) -> None:
+    """A mode that promises isolation: without a layer, with one, and when it dies."""
+    step(
+        "Mode core_mem promises isolation of memory and compute. Nothing here isolates: 0 is offered, and it says why."
+    )
+    node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
+    node.end_pod("train")
+    until(node, settled("core_mem"))
+    print(textwrap.indent("\n".join(node.table().splitlines()[-6:]), "    "))
+
+    step("NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and offers.")
+    node.install_mps()
+    until(node, offers("aliyun.com/gpu-mem", 560))
+    for name, mem, core in (("fast", 10, 30), ("large", 40, 50)):
+        caps(node, name, mem=mem, core=core)
+    show(node)
+
+    step("The MPS daemon dies: nothing new is offered, what runs is left alone. The agent starts it again.")
+    node.mps.kill(node.mps.own)
+    node.wait(lambda: any(event["reason"] == "IsolationDown" for event in node.api.events()))
+    until(node, offers("aliyun.com/gpu-mem", 560))
+    show(node)
 
 
 def say(text: str) -> None:
@@ -111,6 +131,17 @@ def run(node: DemoNode, name: str, **limits: int) -> None:
         raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
     env = admission.containers["main"].env
     print(f"    {name}: NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']}")
+
+
+def caps(node: DemoNode, name: str, **limits: int) -> None:
+    """A pod in an isolating mode, and the limits its container gets."""
+    admission = node.run_pod(name, **limits)
+    if not admission:
+        raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
+    env = admission.containers["main"].env
+    told = {key.removeprefix("CUDA_MPS_"): value for key, value in sorted(env.items()) if key.startswith("CUDA_MPS_")}
+    told.pop("PIPE_DIRECTORY")
+    print(f"    {name}: " + ", ".join(f"{key}={value}" for key, value in told.items()))
 
 
 def offers(resource: str, healthy: int) -> Callable[[dict[str, Any]], bool]:

@@ -12,9 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gpuagent.nvml import boxes
 from gpuagent.table import render
 from standin.apiserver import ApiServer
 from standin.kubelet import Kubelet
+from standin.mpshost import MpsHost
 from standin.pods import Admission, Container, Pod
 
 NODE = "demo-node"
@@ -30,6 +32,10 @@ class DemoNode:
         self.api = ApiServer(NODE)
         self.kubelet = Kubelet(self._root / "kubelet")
         self.log = self._root / "agent.log"
+        self.mps = MpsHost()
+        self.mps.smi_says({"modes": dict.fromkeys((gpu.uuid for gpu in boxes.load(box).gpus), "Default")})
+        self._mps_program = self.mps.control.read_bytes()
+        self.mps.control.unlink()
         self._agent: subprocess.Popen[bytes] | None = None
         self._pods: dict[str, Pod] = {}
 
@@ -41,10 +47,12 @@ class DemoNode:
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", self._box, "--node-name", NODE),
             *("--kubeconfig", str(kubeconfig), "--kubelet-dir", str(self._root / "kubelet")),
             *("--state-dir", str(self._root / "state"), "--http-address", self.url.removeprefix("http://")),
-            *("--exclusive-resource", "nvidia.com/gpu"),
+            *("--exclusive-resource", "nvidia.com/gpu", "--mps-control", str(self.mps.control)),
+            *("--mps-pipe-dir", str(self.mps.own)),
         ]
+        path = f"{self.mps.control.parent}:{os.environ['PATH']}"  # nvidia-smi's stand-in
         with self.log.open("wb") as log:
-            self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, "NODE_NAME": NODE})  # noqa: S603
+            self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, "NODE_NAME": NODE, "PATH": path})  # noqa: S603
         if not self.wait(lambda: self.page("readyz") is not None, 20):
             told = self.log.read_text(encoding="utf-8")
             raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{told}")
@@ -58,6 +66,7 @@ class DemoNode:
             self._agent.wait(10)
         self.kubelet.stop()
         self.api.stop()
+        self.mps.close()
         shutil.rmtree(self._root, ignore_errors=True)
 
     def wait(self, ready: Any, timeout_s: float = 10.0) -> bool:  # noqa: ANN401
@@ -106,6 +115,11 @@ class DemoNode:
         """The pod ends and is deleted."""
         self.kubelet.remove(self._pods.pop(name))
         self.api.delete_pod(name)
+
+    def install_mps(self) -> None:
+        """NVIDIA MPS comes onto the node: the stand-in of its control program."""
+        self.mps.control.write_bytes(self._mps_program)
+        self.mps.control.chmod(0o755)
 
     def inject(self, **fault: object) -> None:
         """Let the simulated box have a fault, from another process, as `gpuagent simulate` does."""
