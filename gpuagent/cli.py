@@ -86,7 +86,6 @@ def _run(options: argparse.Namespace) -> int:
         from gpuagent import dryrun  # noqa: PLC0415 (only this command needs it)
 
         return dryrun.dry_run(settings)
-    gc.disable()
     from gpuagent.app import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
     stop = threading.Event()
@@ -100,7 +99,6 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(f"cannot listen on --http-address {host}:{port}: {err.strerror}") from err
     if not stop.wait(LOADED_S):
         gc.freeze()
-        gc.enable()
         stop.wait()
     agent.stop()
     write_out()
