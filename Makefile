@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
-.PHONY: help demo test lint types e2e bench gpu-check generate lock clean
+.PHONY: help demo test lint types e2e bench gpu-check mps-check generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -38,6 +38,9 @@ bench: $(STAMP)  ## measure, as a table and build/bench.json
 
 gpu-check: $(STAMP)  ## inventory, health watch and one round with the stand-in kubelet on the real driver
 	$(BIN)/python -m bench.gpu_check
+
+mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
+	$(BIN)/python -m bench.mps_check
 
 generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
