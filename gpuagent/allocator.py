@@ -6,6 +6,7 @@ readings of a call are possible and its answer settles it.
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -30,6 +31,9 @@ PATIENCE_S = 0.1
 """How long a question of kubelet's waits for the pod it is about to appear in our own watch."""
 
 
+MOST_GIVEN = 1024
+"""Grants that are remembered for PreStartContainer."""
+
 Say = Callable[[PodName | None, str, str], None]
 """Tell people: pod (None for the node), reason, message."""
 
@@ -53,6 +57,7 @@ class Allocator:
         self._say = say
         self._snapshot: Snapshot | None = None
         self._ledger = Ledger()
+        self._given: OrderedDict[tuple[str, frozenset[str]], Grant] = OrderedDict()
         self._admission = Admission()
         self._answered: tuple[str, frozenset[str], tuple[Candidate, ...]] | None = None
         self._lock = threading.Lock()
@@ -200,6 +205,10 @@ class Allocator:
             raise
         with self._lock:
             self._record(Handout(resource, ids, tuple(at.counts), now), candidates, claims)
+            self._given[resource, ids] = share
+            self._given.move_to_end((resource, ids))
+            if len(self._given) > MOST_GIVEN:
+                self._given.popitem(last=False)
         log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share
 
@@ -286,7 +295,8 @@ class Allocator:
             if owner:
                 self._ledger = self._ledger.believed(key, owner)
         log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
-        share = grant(resource, at, snap, self._strategy)
+        # What it was given, as long as we know: the layer may have moved since.
+        share = self._given.get((resource, key)) or grant(resource, at, snap, self._strategy)
         try:
             self._isolation[self._layer(share, snap).driver].verify(share, owner)
         except IsolationError as err:

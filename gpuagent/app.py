@@ -41,6 +41,7 @@ BEAT_S = 5.0
 LOOK_AGAIN_S = 0.02
 """While an Allocate holds up units that are to leave a list."""
 STALL_S = 30.0
+DRIVER_PATIENCE_S = 5.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
 
 
@@ -49,7 +50,7 @@ class Agent:
 
     def __init__(self, settings: Settings, *, isolation: Mapping[str, Isolation] | None = None) -> None:
         self._settings = settings
-        self._isolation = isolation or drivers.make(settings.isolation, settings.isolation_options)
+        self._isolation = isolation or drivers.make(settings.isolation_options)
         self._watched_drivers = [(name, driver) for name, driver in self._isolation.items() if name != NONE]
         self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
         self._clock = time.monotonic
@@ -66,7 +67,7 @@ class Agent:
         )
         self._snapshot: Snapshot | None = None
         self._told_sick: frozenset[str] = frozenset()
-        self._beat_at = self._clock()
+        self._beat_at = self._began = self._clock()
         self._first_look = threading.Event()
         self.metrics = Metrics()
         plugins = settings.kubelet_dir / "device-plugins"
@@ -174,7 +175,7 @@ class Agent:
             try:
                 event = self._events.get(timeout=pause)
             except queue.Empty:
-                event = ev.AllocatesSeen(*self.allocator.under_way(), self._clock())
+                event = self._silent_driver() or ev.AllocatesSeen(*self.allocator.under_way(), self._clock())
             if event is None:
                 return
             self._beat_at = self._clock()
@@ -182,6 +183,14 @@ class Agent:
                 self._take(event)
             except Exception:
                 log.exception("the core failed on an event", extra={"event_type": type(event).__name__})
+
+    def _silent_driver(self) -> ev.LayerSeen | None:
+        """A driver that ought to have said something by now: it is taken for one that does not work."""
+        if not self._state.unheard or self._clock() - self._began < DRIVER_PATIENCE_S:
+            return None
+        name = min(self._state.unheard)
+        text = f"it has said nothing for {DRIVER_PATIENCE_S:g} s; look at the agent's log"
+        return ev.LayerSeen(Layer(driver=name, installed=False, problem=text), self._clock())
 
     def _take(self, event: ev.Event) -> None:
         # What counts for the lists is when kubelet can hear of it, not when it happened.

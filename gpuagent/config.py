@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.domain.grant import DeviceStrategy
-from gpuagent.domain.mode import Mode, Resources
+from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, Mode, Resources
 from gpuagent.domain.state import Policy
 from gpuagent.domain.units import MemoryUnit
 from gpuagent.host.mps import CONTROL, OWN_DIRECTORY
@@ -35,6 +35,14 @@ def _count(text: str) -> int:
         msg = f"{text!r} is not a whole number of 1 or more"
         raise ValueError(msg)
     return int(text)
+
+
+def _step(text: str) -> int:
+    step = _count(text)
+    if CORE_PERCENT_PER_GPU % step:
+        msg = f"{text!r} does not divide the {CORE_PERCENT_PER_GPU} percent of a GPU"
+        raise ValueError(msg)
+    return step
 
 
 def _address(text: str) -> tuple[str, int] | None:
@@ -128,9 +136,9 @@ class Settings:
     mps_exclusive: bool = _setting(
         True, is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
     )
-    core_step: int = _setting(5, _count, "requests for compute are multiples of this many percent", metavar="PERCENT")
+    core_step: int = _setting(5, _step, "requests for compute are multiples of this many percent", metavar="PERCENT")
     core_mem_both: bool = _setting(
-        True, is_on, "in core_mem a pod asks for memory and compute, or for neither", metavar="BOOL"
+        True, is_on, "in core_mem a container asks for memory and compute, or for neither", metavar="BOOL"
     )
     visible_devices: str = _setting(
         "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
@@ -178,6 +186,7 @@ class Settings:
             state_dir=self.state_dir,
             unit=self.memory_unit,
             percent_per_weight=self.cgpu_percent_per_weight,
+            cdi=self.device_strategy is DeviceStrategy.CDI,
             mps_control=self.mps_control,
             mps_pipe_dir=self.mps_pipe_dir,
             mps_exclusive=self.mps_exclusive,

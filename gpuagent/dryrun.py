@@ -3,16 +3,18 @@
 import json
 import queue
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.config import Settings
 from gpuagent.domain import events as ev
 from gpuagent.domain import report
+from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.step import step
-from gpuagent.isolation import drivers
+from gpuagent.isolation import Need, drivers
 from gpuagent.nvml import DriverError
 from gpuagent.nvml.source import discover
 
@@ -27,7 +29,7 @@ def dry_run(settings: Settings) -> int:
     except DriverError as err:
         print(json.dumps({"error": f"NVIDIA driver: {err}"}))
         return 1
-    layers = _layers(settings)
+    layers = _layers(settings, seen.inventory.gpus)
     modes = [settings.mode] if settings.mode else list(Mode)
     page = {}
     for mode in modes:
@@ -48,16 +50,20 @@ def dry_run(settings: Settings) -> int:
     return 0
 
 
-def _layers(settings: Settings) -> dict[str, Layer]:
+def _layers(settings: Settings, gpus: tuple[Gpu, ...]) -> dict[str, Layer]:
     """What the isolation drivers say of this node; one that would be started when it is needed counts as working."""
-    made = drivers.make(settings.isolation, settings.isolation_options)
+    made = {name: driver for name, driver in drivers.make(settings.isolation_options).items() if name != NONE}
     said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
-    heard: dict[str, Layer] = {}
+    heard = {name: Layer(driver=name, installed=False, problem=f"no answer in {LAYER_S:g} s") for name in made}
+    waiting = set(made)
     for driver in made.values():
+        driver.desire(Need(gpus=gpus))
         driver.start(said.put)
-    while heard.keys() < made.keys():
-        layer = said.get(timeout=LAYER_S)
-        heard[layer.driver] = replace(layer, problem=None) if layer.standby else layer
+    with suppress(queue.Empty):
+        while waiting:
+            layer = said.get(timeout=LAYER_S)
+            heard[layer.driver] = replace(layer, problem=None) if layer.standby else layer
+            waiting.discard(layer.driver)
     for driver in made.values():
         driver.stop()
-    return {name: heard[name] for name in made if name != NONE}
+    return heard

@@ -58,7 +58,10 @@ def check_offered(resource: str, ids: frozenset[str], at: Located, claims: Claim
 
 
 def check_core_mem(resource: str, size: int, candidates: Collection[Candidate], snap: Snapshot) -> None:
-    """The rules of mode core_mem: compute in whole steps; a pod that asks for one resource asks for the other."""
+    """The rules of mode core_mem: compute in whole steps; a container that asks for one resource asks for the other.
+
+    One that has compute alone would have the whole GPU's memory.
+    """
     kind, policy = snap.sold.get(resource), snap.policy
     if kind is None or kind.mode is not Mode.CORE_MEM:
         return
@@ -69,14 +72,11 @@ def check_core_mem(resource: str, size: int, candidates: Collection[Candidate], 
         raise Refusal(Reason.CORE_STEP, text)
     if not policy.core_mem_both or not candidates:
         return
-    asked = [
-        {name for c in candidate.pod.containers for name in snap.sold if c.limits.get(name)} for candidate in candidates
-    ]
-    if all(names == {resource} for names in asked):
-        other = next(name for name in snap.sold if name != resource)
+    other = next(name for name in snap.sold if name != resource)
+    if not any(candidate.container.limits.get(other) for candidate in candidates):
         text = (
-            f"{resource}: pod {next(iter(candidates)).pod.name} asks for it and not for {other}; in mode core_mem "
-            "a pod asks for both, or for neither"
+            f"{resource}: {next(iter(candidates)).owner} asks for it and not for {other}; in mode core_mem "
+            "a container asks for both, or for neither"
         )
         raise Refusal(Reason.CORE_MEM_BOTH, text)
 

@@ -50,11 +50,20 @@ class Layer:
 NO_LAYER = Layer(driver=NONE, installed=True, modes=frozenset(Mode))
 
 
-def chosen(mode: Mode, setting: str, layers: Mapping[str, Layer]) -> Layer:
-    """The driver for `mode`: the one that `setting` names; for `auto` the first of `layers` that can serve it."""
+def chosen(mode: Mode, setting: str, layers: Mapping[str, Layer], bound: Mapping[Mode, str]) -> Layer:
+    """The driver for `mode`.
+
+    Args:
+        mode: one of the node's.
+        setting: a driver's name, or `auto` for the first of `layers` that can serve the mode.
+        layers: what drivers say of themselves, best first.
+        bound: drivers that running containers have, by mode; they come before the best.
+    """
     if not PROMISES[mode] or setting == NONE:
         return NO_LAYER
     if setting != AUTO:
         return layers.get(setting, NO_LAYER)
+    if mode in bound:
+        return layers.get(bound[mode], NO_LAYER)
     able = (x for x in layers.values() if x.installed and mode in x.modes and PROMISES[mode] <= x.isolates)
     return next(able, NO_LAYER)

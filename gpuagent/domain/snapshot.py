@@ -36,6 +36,7 @@ class Snapshot:
     pods_watched: bool
     device_nodes: frozenset[str]
     layers: Mapping[str, Layer]
+    bound: Mapping[Mode, str]
 
     @property
     def holdings_known(self) -> bool:
@@ -49,7 +50,7 @@ class Snapshot:
 
     def layer(self, mode: Mode) -> Layer:
         """The isolation driver for containers of `mode`: none where a trial runs without one."""
-        layer = chosen(mode, self.policy.isolation, self.layers)
+        layer = chosen(mode, self.policy.isolation, self.layers, self.bound)
         return layer if layer.keeps(mode) or not self.policy.allow_unisolated else NO_LAYER
 
     @property
@@ -115,4 +116,5 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         pods_watched=state.pods_watched,
         device_nodes=state.device_nodes,
         layers=state.layers,
+        bound=state.bound,
     )

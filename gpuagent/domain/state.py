@@ -9,7 +9,7 @@ from gpuagent.domain.holdings import held_otherwise
 from gpuagent.domain.isolation import AUTO, Layer, chosen
 from gpuagent.domain.mode import DISABLE_LABEL, Kind, Mode, Placement, Resources
 from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, Pod, PodName
-from gpuagent.domain.units import MemoryUnit
+from gpuagent.domain.units import MemoryUnit, parse_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Policy:
     core_step: int = 5
     """Requests for compute are multiples of this many percent."""
     core_mem_both: bool = True
-    """In core_mem a pod asks for memory and compute, or for neither."""
+    """In core_mem a container asks for memory and compute, or for neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class State:
         lists: what is advertised now.
         fades: units on their way out of the lists.
         layers: isolation driver's name to its word on itself, best first.
+        bound: mode to the isolation driver of its running containers; another may come, they keep theirs.
         unheard: isolation drivers that have not said anything yet.
         unaudited: GPUs (UUIDs) that may have been sold under another mode, or by another plugin, until `cleared_at`
             and whose holders have not been read from kubelet since.
@@ -108,6 +109,7 @@ class State:
     in_flight: int = 0
     last_allocate_end: float = float("-inf")
     layers: Mapping[str, Layer] = field(default_factory=dict)
+    bound: Mapping[Mode, str] = field(default_factory=dict)
     unheard: frozenset[str] = frozenset()
     unaudited: frozenset[str] = frozenset()
     cleared_at: float = float("-inf")
@@ -115,7 +117,19 @@ class State:
     @property
     def layer(self) -> Layer:
         """The isolation driver for the mode in force."""
-        return chosen(self.mode, self.policy.isolation, self.layers)
+        return self.layer_of(self.mode)
+
+    def layer_of(self, mode: Mode) -> Layer:
+        """The isolation driver for `mode`: the one its running containers have, if there are any."""
+        return chosen(mode, self.policy.isolation, self.layers, self.bound)
+
+    @property
+    def held_under(self) -> set[tuple[Mode, str]]:
+        """Mode and GPU (UUID) of every unit of this agent's that kubelet's book gives to somebody."""
+        by_key = {gpu.key: gpu.uuid for gpu in self.gpus.values()}
+        ids = (next(iter(holding.ids), "") for holding in self.living_holdings)
+        units = (parse_id(device_id) for device_id in ids)
+        return {(unit.kind.mode, by_key[unit.gpu_key]) for unit in units if unit and unit.gpu_key in by_key}
 
     @property
     def pods_watched(self) -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
-from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, Mode, Placement
+from gpuagent.domain.isolation import NONE
+from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.offer import advertise, rival_offers
 from gpuagent.domain.pods import parse_pod
 from gpuagent.domain.report import problems
@@ -42,7 +43,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return replace(state, node_problem=event.reason)
         case ev.HoldingsRead():
             audited = event.started_at >= state.cleared_at
-            return replace(
+            read = replace(
                 state,
                 holdings=event.holdings,
                 holdings_at=event.started_at,
@@ -50,6 +51,9 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
                 holdings_problem=None,
                 unaudited=frozenset() if audited else state.unaudited,
             )
+            held = {mode for mode, _ in read.held_under if PROMISES[mode]}
+            drivers = {mode: state.layer_of(mode).driver for mode in held}
+            return replace(read, bound={mode: name for mode, name in drivers.items() if name != NONE})
         case ev.HoldingsUnavailable():
             return replace(state, holdings_problem=event.reason)
         case ev.RegistrationChanged():

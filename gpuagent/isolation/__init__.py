@@ -29,6 +29,7 @@ class Options:
     Attributes:
         state_dir: for what a driver has to remember.
         unit: what one unit of gpu-mem is.
+        cdi: containers get their GPUs as CDI devices.
         percent_per_weight: compute percent that make one unit of cGPU's weight.
         mps_control: name or path of MPS's control program.
         mps_pipe_dir: where a daemon that the agent starts has its pipes.
@@ -38,6 +39,7 @@ class Options:
     state_dir: Path
     unit: MemoryUnit = field(default_factory=MemoryUnit)
     percent_per_weight: int = 5
+    cdi: bool = False
     mps_control: str = CONTROL
     mps_pipe_dir: Path = OWN_DIRECTORY
     mps_exclusive: bool = True
@@ -50,13 +52,15 @@ class Need:
     Attributes:
         gpus: the node's GPUs.
         serves: this driver is the one chosen for the mode in force.
-        in_use: containers run that were sold under a mode this driver serves.
+        in_use: containers run that were sold under a mode this driver serves, or nobody knows yet.
+        held: UUIDs of the GPUs that such containers are known to hold.
         disabled: the node's label `cgpu.disable.isolation` is true.
     """
 
     gpus: tuple[Gpu, ...] = ()
     serves: bool = False
     in_use: bool = False
+    held: frozenset[str] = frozenset()
     disabled: bool = False
 
 

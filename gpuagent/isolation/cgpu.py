@@ -17,10 +17,14 @@ from gpuagent.isolation import Isolation, IsolationError, Need, Options, Report
 
 PREFERENCE = 10
 PERIOD_S = 1.0
+ANSWER_S = 3.0
+MODES = frozenset({Mode.CGPU, Mode.CORE_MEM})
+NO_CDI = "cGPU's wrapper does not see GPUs that come as CDI devices; use --device-strategy device-nodes"
 
 WEIGHED = frozenset({2, 3})
 """Policies by which a container's weight decides what compute it gets."""
 CAVEATS = (
+    "that cGPU's wrapper is in the container runtime's way is seen on the host only: gpu-isolation-installer status",
     "unified memory (cudaMallocManaged) is not limited",
     "what a policy gives to a container's compute depends on the node's policy: see gpu-isolation-installer policy",
 )
@@ -28,7 +32,7 @@ CAVEATS = (
 
 def make(options: Options) -> Isolation:
     """The driver."""
-    return CgpuIsolation(percent_per_weight=options.percent_per_weight)
+    return CgpuIsolation(percent_per_weight=options.percent_per_weight, cdi=options.cdi)
 
 
 class CgpuIsolation:
@@ -37,17 +41,31 @@ class CgpuIsolation:
     Args:
         proc: where the module shows itself.
         percent_per_weight: compute percent that make one unit of weight.
+        cdi: whether containers get their GPUs as CDI devices.
         period_s: between two looks at `proc`.
+        answer_s: how long the kernel may take to answer one.
     """
 
     name = "cgpu"
 
-    def __init__(self, *, proc: Path = cgpu.CGPU_PROC, percent_per_weight: int = 5, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self,
+        *,
+        proc: Path = cgpu.CGPU_PROC,
+        percent_per_weight: int = 5,
+        cdi: bool = False,
+        period_s: float = PERIOD_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self._proc = proc
         self._percent_per_weight = percent_per_weight
         self._period_s = period_s
         self._need = Need()
+        self._cdi = cdi
+        self._answer_s = answer_s
         self._stopping = threading.Event()
+        self._nudged = threading.Event()
+        self._reading: _Reading | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, report: Report) -> None:
@@ -55,10 +73,13 @@ class CgpuIsolation:
         self._thread.start()
 
     def desire(self, need: Need) -> None:
-        self._need = need
+        if need != self._need:
+            self._need = need
+            self._nudged.set()
 
     def stop(self) -> None:
         self._stopping.set()
+        self._nudged.set()
         if self._thread:
             self._thread.join(1.0)
 
@@ -68,12 +89,27 @@ class CgpuIsolation:
             if (layer := self.look()) != told:
                 told = layer
                 report(layer)
-            if self._stopping.wait(self._period_s):
+            self._nudged.wait(self._period_s)
+            self._nudged.clear()
+            if self._stopping.is_set():
                 return
+
+    def _read(self) -> cgpu.CgpuState | None:
+        """The module's state. Raises TimeoutError: the kernel does not answer."""
+        reading = self._reading
+        if reading is None or reading.ended.is_set():
+            reading = self._reading = _Reading(self._proc)
+        if not reading.ended.wait(self._answer_s):
+            msg = f"{self._proc} has not answered for {self._answer_s:g} s: cGPU hangs; drain and reboot the node"
+            raise TimeoutError(msg)
+        return reading.state
 
     def look(self) -> Layer:
         """The module as it is now."""
-        state = cgpu.read(self._proc)
+        try:
+            state = self._read()
+        except TimeoutError as err:
+            return Layer(driver=self.name, installed=True, modes=MODES, problem=str(err))
         version = state.version if state else None
         computes = version is not None and version >= cgpu.CORE_MEM_SINCE
         caps = [gpu.max_inst for gpu in state.gpus if gpu.max_inst] if state else []
@@ -81,8 +117,8 @@ class CgpuIsolation:
             driver=self.name,
             installed=state is not None,
             isolates=frozenset(Isolates) if computes else frozenset({Isolates.MEMORY}),
-            modes=frozenset({Mode.CGPU, Mode.CORE_MEM}),
-            problem=cgpu.problem(state),
+            modes=MODES,
+            problem=NO_CDI if state and self._cdi else cgpu.problem(state),
             unserved=_unserved(state) if state and computes else {},
             left_out=self._left_out(state) if state else {},
             max_sharers=min(*caps, cgpu.MAX_PODS) if caps else cgpu.MAX_PODS,
@@ -100,6 +136,9 @@ class CgpuIsolation:
 
     def prepare(self, grant: Grant) -> Grant:
         env = dict(grant.env)
+        if "," in env.get("ALIYUN_COM_GPU_MEM_DEV", ""):
+            sizes = ", ".join(f"GPU {gpu.index}: {gpu.memory_mib} MiB" for gpu in grant.gpus)
+            raise IsolationError(f"cGPU takes one size for all GPUs of a container, and these differ ({sizes})")
         if grant.kind is Kind.CORE_CORE_MEM:
             env["ALIYUN_COM_GPU_SCHD_WEIGHT"] = str(max(1, grant.units // self._percent_per_weight))
         if self._need.disabled:
@@ -108,7 +147,10 @@ class CgpuIsolation:
 
     def verify(self, grant: Grant, owner: Owner | None) -> None:  # noqa: ARG002 (the interface's)
         """The module is there, knows the GPUs, and has room for one more instance on each."""
-        state = cgpu.read(self._proc)
+        try:
+            state = self._read()
+        except TimeoutError as err:
+            raise IsolationError(str(err)) from err
         if (problem := cgpu.problem(state)) or state is None:
             raise IsolationError(problem)
         known = {gpu.index: gpu for gpu in state.gpus}
@@ -120,6 +162,20 @@ class CgpuIsolation:
             if seen.max_inst is not None and len(seen.instances) >= seen.max_inst:
                 text = f"cGPU has {len(seen.instances)} instances on GPU {gpu.index} and takes {seen.max_inst}"
                 raise IsolationError(f"{text}; wait until a container ends")
+
+
+class _Reading:
+    """One look at `proc`, in a thread of its own: a kernel module that locks up does not answer."""
+
+    def __init__(self, proc: Path) -> None:
+        self.state: cgpu.CgpuState | None = None
+        self.ended = threading.Event()
+        self._proc = proc
+        threading.Thread(target=self._run, name="cgpu-read", daemon=True).start()
+
+    def _run(self) -> None:
+        self.state = cgpu.read(self._proc)
+        self.ended.set()
 
 
 def _unserved(state: cgpu.CgpuState) -> dict[Mode, str]:

@@ -5,7 +5,7 @@ import pkgutil
 from types import ModuleType
 
 import gpuagent.isolation
-from gpuagent.domain.isolation import AUTO, NONE
+from gpuagent.domain.isolation import AUTO
 from gpuagent.isolation import Isolation, Options
 
 
@@ -21,10 +21,6 @@ SETTINGS = (AUTO, *_MODULES)
 """Values of the setting `--isolation`."""
 
 
-def make(setting: str, options: Options) -> dict[str, Isolation]:
-    """The drivers by name, best first, that `setting` allows; `none` always, for what promises nothing."""
-    if setting not in SETTINGS:
-        raise ValueError(setting)
-    return {
-        name: module.make(options) for name, module in _MODULES.items() if setting == AUTO or name in {setting, NONE}
-    }
+def make(options: Options) -> dict[str, Isolation]:
+    """The drivers by name, best first. One that is not chosen still clears away what an earlier run left."""
+    return {name: module.make(options) for name, module in _MODULES.items()}

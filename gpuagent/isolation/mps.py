@@ -5,7 +5,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,7 +91,7 @@ class MpsIsolation:
         self._well_since = clock()
         self._not_before = clock()
         self._ended: int | None = None  # PID of a daemon whose end was noticed
-        self._modes_problem: str | None = None
+        self._stuck: Mapping[str, str] = {}
         self._layer: Layer | None = None
         self._report: Report = lambda _: None
         self._stopping = threading.Event()
@@ -152,14 +152,14 @@ class MpsIsolation:
             try:
                 # Not before: until a GPU is sold under this mode, containers of another mode may compute on it.
                 self._exclusive.hold(gpu.uuid for gpu in grant.gpus)
-                problem = None
             except MpsError as err:
-                problem = f"GPUs cannot be made exclusive to MPS: {err}"
-            self._modes_problem, changed = problem, problem != self._modes_problem
-            if changed:
+                problem = f"it cannot be made exclusive to MPS: {err}"
+                self._stuck = {**self._stuck, **dict.fromkeys((gpu.uuid for gpu in grant.gpus), problem)}
                 self._ring()
-            if problem:
-                raise IsolationError(f"{whose} has to wait: {problem}")
+                gpus = ", ".join(f"GPU {gpu.index}" for gpu in grant.gpus)
+                raise IsolationError(f"{whose} has to wait: {gpus}: {problem}") from err
+            held = {gpu.uuid for gpu in grant.gpus}
+            self._stuck = {uuid: why for uuid, why in self._stuck.items() if uuid not in held}
 
     def _here(self, grant: Grant) -> MpsDaemon:
         """The daemon, if there can be one for this share."""
@@ -187,13 +187,25 @@ class MpsIsolation:
     def _look(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
         """One turn: what does not work right now, and how long to wait for the next turn."""
         problem, pause_s = self._keep(daemon, need) if _wanted(need) else self._release(daemon)
-        if not need.serves and self._exclusive:
-            self._modes_problem = None
-            try:
-                self._exclusive.give_back()
-            except MpsError as err:
-                log.warning("compute modes are not given back yet", extra={"error": str(err)})
-        return problem or self._modes_problem, pause_s
+        if self._exclusive:
+            self._set_modes(self._exclusive, need)
+        return problem, pause_s
+
+    def _set_modes(self, exclusive: ExclusiveModes, need: Need) -> None:
+        """Try again what could not be made exclusive; give back what no container of ours holds any more."""
+        if need.serves:
+            for uuid in self._stuck:
+                with suppress(MpsError):
+                    exclusive.hold((uuid,))
+                    self._stuck = {other: why for other, why in self._stuck.items() if other != uuid}
+            return
+        self._stuck = {}
+        if need.in_use and not need.held:
+            return  # nobody knows yet
+        try:
+            exclusive.give_back(keep=need.held)
+        except MpsError as err:
+            log.warning("compute modes are not given back yet", extra={"error": str(err)})
 
     def _keep(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
         """Have a daemon that answers."""
@@ -262,7 +274,7 @@ class MpsIsolation:
             modes=frozenset({Mode.CGPU, Mode.MPS, Mode.CORE_MEM}),
             problem=problem,
             standby=problem in {NOT_WANTED, NOT_LOOKED},
-            left_out=left_out(need.gpus),
+            left_out={**left_out(need.gpus), **self._stuck},
             max_sharers=MAX_SHARERS,
             caveats=(*CAVEATS, ONE_USER) if self._daemon.one_user else CAVEATS,
         )

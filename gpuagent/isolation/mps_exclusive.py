@@ -7,7 +7,7 @@ no GPU instead of an unlimited one. NVIDIA recommends it for MPS. The former mod
 import logging
 import subprocess
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gpuagent.host.mps import MpsError, environment, find_program
 from gpuagent.isolation.mps_record import MpsRecord
@@ -51,8 +51,11 @@ class ExclusiveModes:
                     raise MpsError(f"the compute mode of GPU {uuid} cannot be noted, so it stays: {err}") from err
                 self._change(uuid, EXCLUSIVE)
 
-    def give_back(self) -> None:
+    def give_back(self, keep: Collection[str] = ()) -> None:
         """Give back what was changed on every GPU that no program computes on; the others wait for the next call.
+
+        Args:
+            keep: GPUs (UUIDs) that containers of MPS hold, computing at this moment or not.
 
         Raises:
             MpsError: a mode cannot be read or set.
@@ -62,7 +65,7 @@ class ExclusiveModes:
                 return
             modes, busy = self._modes(), self._busy()
             for uuid, former in self._record.modes.items():
-                if uuid in busy or uuid not in modes:
+                if uuid in busy or uuid in keep or uuid not in modes:
                     continue
                 if modes[uuid] == EXCLUSIVE:  # otherwise somebody has decided since
                     self._change(uuid, former)

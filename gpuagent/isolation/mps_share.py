@@ -62,9 +62,13 @@ def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -
     """The grant with MPS in it. The same grant always gives the same result.
 
     A memory share brings the pipe directory and the caps, in MiB and keyed by the GPU's ordinal in the container; a
-    share of compute brings its percentage. A container that has both gets the directory mounted once, with its memory.
+    share of compute the directory too and its percentage: kubelet takes what both answers say once.
     """
     env = {**grant.env, PIPE_VARIABLE: str(pipe_dir)}
+    mounts = [*grant.mounts, Mount(str(pipe_dir), str(pipe_dir), read_only=False)]
+    if shm is not None:
+        mounts.append(Mount(str(shm), "/dev/shm", read_only=False))  # noqa: S108 (the container's)
+    grant = dataclasses.replace(grant, mounts=tuple(dict.fromkeys(mounts)))
     if not grant.kind.is_memory:
         return dataclasses.replace(grant, env=env | {THREADS_VARIABLE: str(grant.units)})
     caps = (gpu.memory_mib * grant.units // units_of(gpu, grant.kind, unit) for gpu in grant.gpus)
@@ -72,7 +76,4 @@ def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -
     if len(grant.gpus) > 1:
         # CUDA counts the fastest GPU first unless told otherwise; grants count by NVML index, which is bus order.
         env[ORDER_VARIABLE] = "PCI_BUS_ID"
-    mounts = [*grant.mounts, Mount(str(pipe_dir), str(pipe_dir), read_only=False)]
-    if shm is not None:
-        mounts.append(Mount(str(shm), "/dev/shm", read_only=False))  # noqa: S108 (the container's)
-    return dataclasses.replace(grant, env=env, mounts=tuple(dict.fromkeys(mounts)))
+    return dataclasses.replace(grant, env=env)

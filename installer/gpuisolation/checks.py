@@ -132,12 +132,12 @@ def runtime(q: Question) -> Row:
     wanted = f"Docker >= {matrix.DOCKER_SINCE} or containerd >= {matrix.CONTAINERD_SINCE}"
     found = ", ".join(f"{n} {v}" for n, v in (("Docker", facts.docker), ("containerd", facts.containerd)) if v)
     if not found:
-        return Row("runtime", "none found", wanted, Verdict.BAD, "install one of them")
+        return Row("runtime", "none found", wanted, q.bad_for(LayerKind.CGPU), "install one of them")
     docker = facts.docker and matrix.at_least(facts.docker, matrix.DOCKER_SINCE)
     containerd = facts.containerd and matrix.at_least(facts.containerd, matrix.CONTAINERD_SINCE)
     if docker or containerd:
         return Row("runtime", found, wanted, Verdict.OK)
-    return Row("runtime", found, wanted, Verdict.BAD, "upgrade the container runtime")
+    return Row("runtime", found, wanted, q.bad_for(LayerKind.CGPU), "upgrade the container runtime")
 
 
 def toolkit(q: Question) -> Row:

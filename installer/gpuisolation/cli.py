@@ -143,13 +143,23 @@ def _accept(parser: argparse.ArgumentParser) -> None:
 def _wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait",
-        type=float,
+        type=_seconds,
         nargs="?",
         const=math.inf,
         default=0.0,
         metavar="SECONDS",
         help="wait until no container uses a GPU, for ever or so long; to cordon and drain is yours",
     )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
 
 
 def _policy_number(text: str) -> int:
@@ -241,6 +251,8 @@ def _uninstall(options: argparse.Namespace, host: Host, files: Files) -> int:
 
 def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
     wish = Wish(gpus=options.gpu, policy=options.set, max_inst=options.max_inst, weights=dict(options.weight))
+    if options.gpu and not wish:
+        raise UsageError("--gpu says where to set something; say what with --set, --max-inst or --weight")
     if wish:
         with Turn(host, files).alone(dry_run=options.dry_run):
             print(policy.change(host, files, wish, dry_run=options.dry_run))

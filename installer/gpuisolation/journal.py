@@ -6,6 +6,7 @@ the kernel, it begins anew: forward with the first step, back with the last that
 
 import json
 import logging
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,20 +72,27 @@ def pending(host: Host) -> Journal | None:
     if text is None:
         return None
     try:
-        data: Mapping[str, Any] = json.loads(text)
-        return Journal(
-            what=data["what"],
-            begun=data["begun"],
-            undoing=data["undoing"],
-            failed=data["failed"],
-            boot=data["boot"],
-            steps=tuple(steps.from_json(step) for step in data["steps"]),
-        )
-    except (ValueError, TypeError, KeyError) as err:
+        return _understood(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as err:
         raise InstallerError(
             f"{JOURNAL} below {host.root} cannot be understood ({err}). Another version of this program wrote it: "
             f"run that one; the copies of what was replaced are in {BACKUP}"
         ) from err
+
+
+def _understood(data: Mapping[str, Any]) -> Journal:
+    undoing = data["undoing"]
+    found = Journal(
+        what=str(data["what"]),
+        begun=operator.index(data["begun"]),
+        undoing=None if undoing is None else operator.index(undoing),
+        failed=str(data["failed"]),
+        boot=str(data["boot"]),
+        steps=tuple(steps.from_json(step) for step in data["steps"]),
+    )
+    if not found.steps or not -1 <= found.begun < len(found.steps):
+        raise ValueError(f"step {found.begun} of {len(found.steps)}")
+    return found
 
 
 def run(host: Host, files: Files, journal: Journal) -> None:

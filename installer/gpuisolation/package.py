@@ -210,7 +210,7 @@ def _unpack_tar(source: Path, sha256: str, into: Path) -> str:
                 if (content := tar.extractfile(member)) is not None:
                     with content, to.open("wb") as file:
                         shutil.copyfileobj(content, file)
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as err:
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError) as err:
         raise InstallerError(
             f"{source} cannot be unpacked ({err}): give a tar, plain or with gzip, bzip2 or xz (zstd: unpack it first)"
         ) from err

@@ -746,13 +746,28 @@ def test_a_pod_asks_for_both_or_neither():
     desk = core_mem(pod_json("half", {MEM: 4}), pod_json("whole", {MEM: 6, CORE: 20}))
     refusal = desk.refusal(lambda: desk.prefer(MEM, 4))
     assert refusal.reason is Reason.CORE_MEM_BOTH
-    assert "ml/half asks for it and not for aliyun.com/gpu-core.percentage" in refusal.message
+    assert "ml/half[main] asks for it and not for aliyun.com/gpu-core.percentage" in refusal.message
     assert len(desk.prefer(MEM, 6)) == 6
 
 
-def test_one_container_with_memory_and_another_with_compute_are_a_pod_with_both():
+def test_memory_and_compute_in_two_containers_are_not_both():
     desk = core_mem(pod_json("two", {MEM: 4}, {CORE: 20}))
-    assert len(desk.prefer(MEM, 4)) == 4
+    assert desk.refusal(lambda: desk.prefer(MEM, 4)).reason is Reason.CORE_MEM_BOTH
+    desk = core_mem(pod_json("other", {MEM: 4, CORE: 20}, {CORE: 25}))
+    desk.serve(owner("other"), MEM, 4)
+    desk.serve(owner("other"), CORE, 20)
+    assert desk.refusal(lambda: desk.prefer(CORE, 25)).reason is Reason.CORE_MEM_BOTH
+
+
+def test_a_start_is_verified_for_what_the_container_was_given():
+    desk = Desk(in_force(Mode.CGPU, box(1))).pods(pod_json("p", {MEM: 1}))
+    given, at = [], {"PLACE": "old"}
+    desk.isolation.prepare = lambda grant: replace(grant, env={**grant.env, **at})
+    desk.isolation.verify = lambda grant, owner: given.append(grant.env.get("PLACE"))
+    desk.serve(owner("p"), MEM, 1)
+    at["PLACE"] = "new"
+    desk.allocator.prestart(MEM, desk.book.holdings[0].ids)
+    assert given == ["old"]
 
 
 def test_a_pod_of_equal_size_that_may_is_not_refused_for_one_that_may_not():

@@ -8,7 +8,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.isolation import AUTO, NO_LAYER, Layer, chosen
 from gpuagent.domain.mode import Isolates, Mode
 from gpuagent.domain.report import node_condition, problems, status
-from tests.unit.domain.builders import CORE, MEM, box, in_force, node_json, uuid
+from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, node_json, uuid
 
 BOTH = frozenset(Isolates)
 CGPU = Layer(
@@ -38,7 +38,19 @@ LAYERS = {"cgpu": CGPU, "mps": MPS}
     ],
 )
 def test_the_driver_of_a_mode(mode, setting, layers, driver):
-    assert chosen(mode, setting, layers).driver == driver
+    assert chosen(mode, setting, layers, {}).driver == driver
+
+
+def test_containers_keep_their_driver_when_a_better_one_comes():
+    assert chosen(Mode.CGPU, AUTO, LAYERS, {Mode.CGPU: "mps"}).driver == "mps"
+    node = living()
+    says(node, MPS)
+    assert node.state.layer.driver == "mps"
+    node.holdings(holding("p", sorted(node.ids(MEM))[:2]))
+    says(node, CGPU)
+    assert node.state.layer.driver == "mps"
+    node.wait(1).holdings()
+    assert node.state.layer.driver == "cgpu"
 
 
 def test_a_driver_keeps_a_mode_it_serves_while_it_works():

@@ -185,7 +185,8 @@ def test_an_instance_of_a_process_that_is_seen_is_named_once(installed):
         (("install", "--package", "/nowhere", "--accept", "users"), "invalid choice: 'users'"),
         (("preflight", "--layer", "vgpu"), "invalid LayerKind value: 'vgpu'"),
         (("status", "-o", "yaml"), "invalid choice: 'yaml'"),
-        (("uninstall", "--wait", "soon"), "invalid float value"),
+        (("uninstall", "--wait", "soon"), "'soon' is not a number of seconds"),
+        (("uninstall", "--wait", "nan"), "'nan' is not a number of seconds"),
     ],
 )
 def test_mistakes_in_flags_are_2(run, arguments, said):

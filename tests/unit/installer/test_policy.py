@@ -136,3 +136,9 @@ def test_what_was_set_is_noted_for_the_next_load(installed, run):
     installed.reboot()
     assert run("install").code == 0
     assert (values(installed, "policy"), values(installed, "max_inst")) == (["1", "1"], ["10", "10"])
+
+
+def test_a_gpu_without_anything_to_set_is_a_mistake(installed, run):
+    result = run("policy", "--gpu", "0")
+    assert result.code == 2
+    assert "say what with --set" in result.err

@@ -1,5 +1,7 @@
 """What status shows: cGPU, MPS, nothing; and what is wrong."""
 
+import pytest
+
 from tests.unit.installer.fakehost import CONTAINER
 
 NAME = CONTAINER[:12]
@@ -105,8 +107,21 @@ def test_state_of_ours_that_cannot_be_read_is_said(installed, run):
     assert "move it away; the layer then counts as somebody else's" in result.err
 
 
-def test_a_journal_that_cannot_be_read_stops_every_change(installed, run):
-    installed.write("var/lib/gpu-isolation/journal.json", '{"what": "x"}')
+WHOLE = '"what": "x", "undoing": null, "failed": "", "boot": ""'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"what": "x"}',
+        "[]",
+        f'{{{WHOLE}, "begun": -1, "steps": []}}',
+        f'{{{WHOLE}, "begun": 0, "steps": ["q"]}}',
+        f'{{{WHOLE}, "begun": "1", "steps": []}}',
+    ],
+)
+def test_a_journal_that_cannot_be_read_stops_every_change(installed, run, text):
+    installed.write("var/lib/gpu-isolation/journal.json", text)
     before = installed.tree()
     result = run("uninstall")
     assert result.code == 1

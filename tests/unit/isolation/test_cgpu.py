@@ -1,6 +1,8 @@
 """The driver `cgpu` on a `/proc/cgpu_km` of files; the real module was never at hand."""
 
+import os
 import queue
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,5 +144,48 @@ def test_the_module_is_watched(tmp_path):
         assert not gone.installed
         module.proc.with_name("gone").rename(module.proc)
         assert said.get(timeout=5) == replace(first)
+    finally:
+        made.stop()
+
+
+def test_a_module_that_hangs_is_told_and_holds_up_nobody(tmp_path):
+    module = Module(tmp_path)
+    made = driver(module.proc, answer_s=0.2)
+    version = module.proc / "version"
+    version.unlink()
+    os.mkfifo(version)  # reading it blocks until somebody writes
+    layer = made.look()
+    assert layer.installed
+    assert not layer.keeps(Mode.CGPU)
+    assert "has not answered for 0.2 s" in (layer.problem or "")
+    with pytest.raises(IsolationError, match="drain and reboot"):
+        made.verify(share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1)), None)
+    readers = sum(thread.name == "cgpu-read" for thread in threading.enumerate())
+    assert readers == 1, "no second one waits beside the first"
+    version.write_text("1.5.10\n", encoding="ascii")
+    assert made.look().keeps(Mode.CGPU)
+
+
+def test_cdi_is_not_seen_by_the_wrapper(tmp_path):
+    layer = driver(Module(tmp_path).proc, cdi=True).look()
+    assert not layer.keeps(Mode.CGPU)
+    assert "--device-strategy device-nodes" in (layer.problem or "")
+
+
+def test_gpus_of_unequal_size_are_refused(tmp_path):
+    asked = share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1))
+    unequal = replace(asked, env={**asked.env, "ALIYUN_COM_GPU_MEM_DEV": "16,24"})
+    with pytest.raises(IsolationError, match="one size for all GPUs"):
+        driver(tmp_path).prepare(unequal)
+
+
+def test_a_gpu_that_is_new_is_looked_for_at_once(tmp_path):
+    said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+    made = CgpuIsolation(proc=Module(tmp_path, gpus=1).proc, period_s=1000.0)
+    made.start(said.put)
+    try:
+        assert not said.get(timeout=5).left_out
+        made.desire(Need(gpus=(gpu(0), gpu(1))))
+        assert set(said.get(timeout=5).left_out) == {uuid(1)}
     finally:
         made.stop()

@@ -464,7 +464,7 @@ def test_memory_and_compute_of_one_container(agent):
     of_memory = driver.prepare(memory(kind=Kind.MEMORY_CORE_MEM, env={}))
     of_compute = driver.prepare(memory(kind=Kind.CORE_CORE_MEM, units=30, env={}))
     assert of_compute.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
-    assert of_compute.mounts == (), "the directory comes with the memory, once"
+    assert of_compute.mounts == of_memory.mounts, "what both answers say kubelet takes once"
     same = of_memory.env.keys() & of_compute.env.keys()
     assert same == {"CUDA_MPS_PIPE_DIRECTORY"}
     assert all(of_memory.env[name] == of_compute.env[name] for name in same)
@@ -547,12 +547,26 @@ def test_the_compute_mode_is_given_back_also_by_the_next_agent_and_not_under_a_p
     one.driver.stop()
     server = ["GPU-0a", "/usr/bin/nvidia-cuda-mps-server"]
     host.smi_says({**host.smi_knows(), "apps": [["GPU-1a", "python"], server]})
-    two = agent(exclusive=True, every_s=0.05).start(Need(gpus=need.gpus, in_use=True))
+    two = agent(exclusive=True, every_s=0.05).start(Need(gpus=need.gpus))
     wait_for(lambda: host.mode("GPU-0a") == "Default")
     assert host.mode("GPU-1a") == "Exclusive_Process"
     host.smi_says({**host.smi_knows(), "apps": [server]})
     wait_for(lambda: host.mode("GPU-1a") == "Prohibited")
     wait_for(lambda: two.record.modes == {})
+
+
+def test_a_gpu_that_a_container_holds_stays_exclusive(agent, host):
+    host.modes(GPU_0a="Default", GPU_1a="Default")
+    gpus = (gpu(), gpu(1))
+    one = agent(exclusive=True, every_s=0.05).start(Need(gpus=gpus, serves=True))
+    one.well()
+    one.driver.verify(memory(*gpus), OWNER)
+    one.driver.desire(Need(gpus=gpus, in_use=True))  # by whom is not known yet
+    one.driver.desire(Need(gpus=gpus, in_use=True, held=frozenset({"GPU-0a"})))
+    wait_for(lambda: host.mode("GPU-1a") == "Default")
+    assert host.mode("GPU-0a") == "Exclusive_Process"
+    one.driver.desire(NOTHING)
+    wait_for(lambda: host.mode("GPU-0a") == "Default")
 
 
 def test_a_compute_mode_that_was_there_before_or_was_changed_since_is_left_alone(agent, host):
@@ -566,16 +580,17 @@ def test_a_compute_mode_that_was_there_before_or_was_changed_since_is_left_alone
     assert (host.mode("GPU-0a"), host.mode("GPU-1a")) == ("Exclusive_Process", "Prohibited")
 
 
-def test_a_compute_mode_that_cannot_be_set_keeps_the_container_and_zeroes_offers(agent, host):
+def test_a_gpu_that_cannot_be_set_is_left_out_until_it_can(agent, host):
     host.smi_says({"modes": {"GPU-0a": "Default"}, "refuse": "Insufficient Permissions"})
-    one = agent(exclusive=True).start(SERVES)
+    one = agent(exclusive=True, every_s=0.05).start(SERVES)
     one.well()
     with pytest.raises(IsolationError, match=r"Insufficient Permissions; make it work for root"):
         one.driver.verify(memory(), OWNER)
-    one.problem("GPUs cannot be made exclusive to MPS")
+    layer = one.until(lambda layer: "cannot be made exclusive to MPS" in layer.left_out.get("GPU-0a", ""))
+    assert layer.problem is None, "the others go on"
     host.modes(GPU_0a="Default")
-    one.driver.verify(memory(), OWNER)
-    one.well()
+    one.until(lambda layer: not layer.left_out)
+    assert host.mode("GPU-0a") == "Exclusive_Process"
 
 
 def test_the_compute_mode_under_an_adopted_daemon_is_its_owners(agent, host):
