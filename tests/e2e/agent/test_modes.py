@@ -99,7 +99,7 @@ def test_memory_spread_over_two_gpus(make_node: Callable[..., Node]) -> None:
 
 
 def test_two_hundred_containers_have_memory_and_compute_on_one_gpu(make_node: Callable[..., Node]) -> None:
-    node = make_node(mode="core_mem", flags=UNISOLATED)
+    node = make_node(mode="core_mem", flags=(*UNISOLATED, "--core-step", "1"))
     node.wait_amounts(mem=640, core=800)
     manifests = []
     for number in range(20):
