@@ -16,7 +16,7 @@ from gpuagent.host import cgpu
 from gpuagent.isolation import Isolation, IsolationError, Need, Options, Report
 
 PREFERENCE = 10
-PERIOD_S = 1.0
+PERIOD_S = 2.0
 ANSWER_S = 3.0
 MODES = frozenset({Mode.CGPU, Mode.CORE_MEM})
 NO_CDI = "cGPU's wrapper does not see GPUs that come as CDI devices; use --device-strategy device-nodes"
@@ -96,6 +96,8 @@ class CgpuIsolation:
 
     def _read(self) -> cgpu.CgpuState | None:
         """The module's state. Raises TimeoutError: the kernel does not answer."""
+        if not self._proc.exists():  # most nodes: no thread for that
+            return None
         reading = self._reading
         if reading is None or reading.ended.is_set():
             reading = self._reading = _Reading(self._proc)
