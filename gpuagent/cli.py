@@ -5,9 +5,9 @@ import gc
 import http.client
 import json
 import os
+import select
 import signal
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -88,18 +88,18 @@ def _run(options: argparse.Namespace) -> int:
         return dryrun.dry_run(settings)
     from gpuagent.app import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
-    stop = threading.Event()
+    bell = os.eventfd(0)  # a handler must take no lock that the code it interrupts may hold, as an Event's
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: os.eventfd_write(bell, 1))
     agent = Agent(settings)
     try:
         agent.start()
     except OSError as err:
         host, port = settings.http_address or ("", 0)
         raise ConfigError(f"cannot listen on --http-address {host}:{port}: {err.strerror}") from err
-    if not stop.wait(LOADED_S):
+    if not select.select([bell], [], [], LOADED_S)[0]:
         gc.freeze()
-        stop.wait()
+        select.select([bell], [], [])
     agent.stop()
     write_out()
     sys.stdout.flush()

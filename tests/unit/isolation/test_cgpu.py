@@ -3,6 +3,7 @@
 import os
 import queue
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,8 +164,13 @@ def test_a_module_that_hangs_is_told_and_holds_up_nobody(tmp_path):
         made.verify(share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1)), None)
     readers = sum(thread.name == "cgpu-read" for thread in threading.enumerate())
     assert readers == 1, "no second one waits beside the first"
-    version.write_text("1.5.10\n", encoding="ascii")
-    assert made.look().keeps(Mode.CGPU)
+    with version.open("w", encoding="ascii") as pipe:  # it answers now, and later readers find a file again
+        module.write("again", "1.5.10")
+        (module.proc / "again").replace(version)
+        pipe.write("1.5.10\n")
+    until = time.monotonic() + 10
+    while not made.look().keeps(Mode.CGPU):
+        assert time.monotonic() < until
 
 
 def test_cdi_is_not_seen_by_the_wrapper(tmp_path):
