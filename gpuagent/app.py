@@ -22,7 +22,7 @@ from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.step import step
 from gpuagent.http import HttpServer, json_page, text_page
 from gpuagent.isolation import Isolation, drivers
-from gpuagent.isolation.need import isolation_need
+from gpuagent.isolation.need import isolation_needs
 from gpuagent.kubelet.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.feed import Feed
 from gpuagent.kubelet.inotify import DirectoryWatch
@@ -51,7 +51,7 @@ class Agent:
     def __init__(self, settings: Settings, *, isolation: Mapping[str, Isolation] | None = None) -> None:
         self._settings = settings
         self._isolation = isolation or drivers.make(settings.isolation_options)
-        self._watched_drivers = [(name, driver) for name, driver in self._isolation.items() if name != NONE]
+        self._watched_drivers = {name: driver for name, driver in self._isolation.items() if name != NONE}
         self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
         self._clock = time.monotonic
         self._remembered = RememberedMode(settings.state_dir)
@@ -62,8 +62,8 @@ class Agent:
             mode=settings.mode or remembered or Mode.DEFAULT,
             mode_known=bool(settings.mode or remembered),
             lists=dict.fromkeys(settings.resources.names, ()),
-            layers={name: Layer(driver=name, installed=False) for name, _ in self._watched_drivers},
-            unheard=frozenset(name for name, _ in self._watched_drivers),
+            layers={name: Layer(driver=name, installed=False) for name in self._watched_drivers},
+            unheard=frozenset(self._watched_drivers),
         )
         self._snapshot: Snapshot | None = None
         self._told_sick: frozenset[str] = frozenset()
@@ -123,7 +123,7 @@ class Agent:
             thread.start()
         self._nvml.start()
         self._holdings.start()
-        for _, driver in self._watched_drivers:
+        for driver in self._watched_drivers.values():
             driver.start(self._layer_seen)
         if self._kube:
             self._kube.start()
@@ -138,7 +138,7 @@ class Agent:
             endpoint.join(1.5)
         self._holdings.stop()
         self._nvml.stop()
-        for _, driver in self._watched_drivers:
+        for driver in self._watched_drivers.values():
             driver.stop()
         if self._kube:
             self._kube.stop()
@@ -215,8 +215,8 @@ class Agent:
             self._kube.desire(after)
         self._follow_holdings(before, after)
         if after is not before:
-            for name, driver in self._watched_drivers:
-                driver.desire(isolation_need(after, name))
+            for name, need in isolation_needs(after, self._watched_drivers).items():
+                self._watched_drivers[name].desire(need)
 
     def _publish(self, state: State) -> None:
         self._snapshot = snapshot(state, self._snapshot)

@@ -2,10 +2,10 @@
 
 import json
 import logging
-import os
 from pathlib import Path
 
 from gpuagent.domain.mode import Mode
+from gpuagent.wholefile import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,7 @@ class RememberedMode:
 
     def save(self, mode: Mode) -> None:
         """Remember `mode`; a failure is logged, not raised: the label is read again at the next start."""
-        scratch = self._path.with_suffix(f".{os.getpid()}")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch.open("w", encoding="utf-8") as file:
-                json.dump({"mode": str(mode)}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self._path)
+            write_whole(self._path, json.dumps({"mode": str(mode)}))
         except OSError as err:
-            scratch.unlink(missing_ok=True)
             log.error("cannot remember the mode", extra={"path": str(self._path), "error": str(err)})  # noqa: TRY400

@@ -2,10 +2,11 @@
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+
+from gpuagent.wholefile import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +53,4 @@ class MpsRecord:
             self._save()
 
     def _save(self) -> None:
-        scratch = self._path.with_suffix(f".{os.getpid()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch.open("w", encoding="utf-8") as file:
-                json.dump({"daemon": self.daemon, "modes": self.modes}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self._path)
-        except OSError:
-            scratch.unlink(missing_ok=True)
-            raise
+        write_whole(self._path, json.dumps({"daemon": self.daemon, "modes": self.modes}))

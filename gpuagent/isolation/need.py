@@ -1,16 +1,24 @@
-"""What a driver is needed for, from the agent's state."""
+"""What drivers are needed for, from the agent's state."""
+
+from collections.abc import Iterable
 
 from gpuagent.domain.state import State
 from gpuagent.isolation import Need
 
 
-def isolation_need(state: State, driver: str) -> Need:
-    """What the node wants of `driver` now. Containers are told by the mode that is part of their device ids."""
-    held = frozenset(uuid for mode, uuid in state.held_under if state.layer_of(mode).driver == driver)
-    return Need(
-        gpus=tuple(sorted(state.gpus.values(), key=lambda gpu: gpu.index)),
-        serves=state.mode_known and state.layer.driver == driver,
-        in_use=bool(held) or state.holdings is None or not state.mode_known,
-        held=held,
-        disabled=state.isolation_disabled,
-    )
+def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
+    """What the node wants of each driver now. Containers are told by the mode that is part of their device ids."""
+    gpus = tuple(sorted(state.gpus.values(), key=lambda gpu: gpu.index))
+    unknown = state.holdings is None or not state.mode_known
+    held_by = [(state.layer_of(mode).driver, uuid) for mode, uuid in state.held_under]
+    needs = {}
+    for driver in drivers:
+        held = frozenset(uuid for name, uuid in held_by if name == driver)
+        needs[driver] = Need(
+            gpus=gpus,
+            serves=state.mode_known and state.layer.driver == driver,
+            in_use=bool(held) or unknown,
+            held=held,
+            disabled=state.isolation_disabled,
+        )
+    return needs

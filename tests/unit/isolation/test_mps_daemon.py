@@ -1,6 +1,5 @@
 """What can go wrong around the daemon and the compute modes, each said with what to do."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from gpuagent.host.mps import HangsError, MpsError
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
+from gpuagent.isolation import mps_record
 from gpuagent.isolation.mps_record import MpsRecord
 from standin.mpshost import MpsHost
 
@@ -138,7 +138,7 @@ def test_a_mode_that_is_given_back_but_not_forgotten_is_said(host, record, monke
     host.modes(GPU_0a="Default")
     modes = ExclusiveModes(record, smi=str(host.smi))
     modes.hold(["GPU-0a"])
-    monkeypatch.setattr(json, "dump", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(mps_record, "write_whole", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     modes.give_back()
     assert "cannot note a compute mode" in caplog.text
     assert host.mode("GPU-0a") == "Default"
