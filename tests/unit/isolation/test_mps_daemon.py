@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpuagent.host.mps import HangsError, MpsError
+from gpuagent.isolation import mps_record
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
-from gpuagent.isolation import mps_record
 from gpuagent.isolation.mps_record import MpsRecord
 from standin.mpshost import MpsHost
 
