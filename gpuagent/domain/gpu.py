@@ -1,6 +1,9 @@
 """What NVML says of a node's GPUs, as values."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.domain.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +60,5 @@ class Inventory:
     driver_version: str = ""
     device_nodes: frozenset[str] = frozenset()
     """Device nodes of the driver that exist on this node, full paths: ``/dev/nvidia0``, ``/dev/nvidiactl``, …"""
+    wiring: Mapping[str, Wiring] = field(default_factory=dict)
+    """GPU UUID to what it reports of its connections; a GPU that could not be asked is absent."""
