@@ -1,0 +1,158 @@
+"""The best set of k out of the free GPUs: exact, the same for the same question, and in less than a millisecond.
+
+What a set is worth depends on the bandwidths alone. So all sets are worked out once for a topology (`SetTables`), and a
+question walks down a sorted list.
+"""
+
+import enum
+from collections.abc import Collection, Sequence
+from itertools import accumulate
+from math import prod
+
+from gpuagent.domain.settables import SetTables, sorts_of
+
+MOST_SETS = 1 << 16
+"""As many as 16 GPUs have that can all be told apart. Where there are more, a set is grown link by link."""
+
+MOST_GPUS = 16
+"""Bits of a mask."""
+
+
+class Goal(enum.StrEnum):
+    """What the choice looks at first."""
+
+    WEAKEST_LINK = "weakest-link"
+    """The slowest link in the set."""
+    PARTITION = "partition"
+    """How well all free GPUs can be split into sets of this size, by the sum of the bandwidths inside the sets."""
+
+
+class BestSets:
+    """Answers for one square of bandwidths.
+
+    Args:
+        mbps: MB/s between GPU i and GPU j, whole numbers, the same both ways; the diagonal does not matter.
+        goal: what is looked at first.
+
+    Raises:
+        ValueError: `mbps` is not square, or not the same both ways.
+    """
+
+    def __init__(self, mbps: Sequence[Sequence[int]], goal: Goal = Goal.WEAKEST_LINK) -> None:
+        _check(mbps)
+        self._mbps = mbps
+        self._partition = goal is Goal.PARTITION
+        self._sorts = sorts_of(mbps)
+        self._all_differ = len(self._sorts) == len(mbps)
+        known = len(mbps) <= MOST_GPUS and prod(len(members) + 1 for members in self._sorts) <= MOST_SETS
+        self._tables = SetTables(mbps, self._sorts, partition=self._partition) if known else None
+
+    def choose(self, free: Collection[int], size: int, must: Collection[int] = ()) -> tuple[int, ...]:
+        """The best `size` of the GPUs in `free`, with all of `must` among them; ascending.
+
+        By the goal; then by the highest total bandwidth; then by the best set of 8, of 4 and of 2 (weakest link, total)
+        among the free GPUs that are left; then by the lowest indexes.
+
+        Raises:
+            ValueError: no such set, or a GPU that there is not, or one named twice.
+        """
+        self._check_question(free, size, must)
+        if len(free) == size:
+            return tuple(sorted(free))
+        tables = self._tables
+        if tables is None:
+            return self._grown(free, size, must)
+        everything = tables.firsts([sum(gpu in free for gpu in sort) for sort in self._sorts])
+        needed = tables.firsts([sum(gpu in must for gpu in sort) for sort in self._sorts])
+        alike = (_of_best_split if self._partition else _first)(tables, everything, needed, size)
+        left = [tables.later[everything ^ mask] for mask in alike]
+        best = min(left)
+        found = [mask for mask, number in zip(alike, left, strict=True) if number == best]
+        return self._lowest(found, tables, frozenset(free), frozenset(must))
+
+    def _lowest(
+        self, found: list[int], tables: SetTables, free: frozenset[int], must: frozenset[int]
+    ) -> tuple[int, ...]:
+        """The GPUs with the lowest indexes that one of the masks `found` stands for."""
+        bit = {gpu: 1 << (len(self._mbps) - 1 - gpu) for gpu in free}
+        if not self._all_differ:
+            sums: list[list[int]] = []
+            for sort in self._sorts:
+                mine = sorted(free.intersection(sort), key=lambda gpu: (gpu not in must, gpu))
+                sums.append([0, *accumulate(bit[gpu] for gpu in mine)])
+            found = [sum(bits[n] for bits, n in zip(sums, tables.counts(mask), strict=True)) for mask in found]
+        mask = max(found)
+        return tuple(gpu for gpu in sorted(free) if mask & bit[gpu])
+
+    def weakest(self, members: Collection[int]) -> int | None:
+        """MB/s of the slowest link inside a set; None for a single GPU."""
+        return min((self._mbps[i][j] for i in members for j in members if i < j), default=None)
+
+    def total(self, members: Collection[int]) -> int:
+        """MB/s of all links inside a set together."""
+        return sum(self._mbps[i][j] for i in members for j in members if i < j)
+
+    def _grown(self, free: Collection[int], size: int, must: Collection[int]) -> tuple[int, ...]:
+        """A good set where there are too many to know them all: begun with the best link, grown one GPU at a time."""
+        chosen = set(must) or {min(free)}
+        if not must and size > 1:
+            pairs = ((self._mbps[i][j], -i, -j) for i in free for j in free if i < j)
+            chosen = {-gpu for gpu in max(pairs)[1:]}
+        while len(chosen) < size:
+            links = {gpu: [self._mbps[gpu][other] for other in chosen] for gpu in free if gpu not in chosen}
+            chosen.add(max(links, key=lambda gpu: (min(links[gpu]), sum(links[gpu]), -gpu)))
+        return tuple(sorted(chosen))
+
+    def _check_question(self, free: Collection[int], size: int, must: Collection[int]) -> None:
+        for what, gpus in (("free", free), ("must", must)):
+            if len(set(gpus)) != len(gpus):
+                raise ValueError(f"{what} names a GPU twice: {sorted(gpus)}")
+        if strangers := set(free) - set(range(len(self._mbps))):
+            raise ValueError(f"there is no GPU {min(strangers)}: the topology has {len(self._mbps)} GPUs")
+        if missing := set(must) - set(free):
+            raise ValueError(f"GPU {min(missing)} must be included and is not free")
+        if not max(1, len(must)) <= size <= len(free):
+            raise ValueError(f"a set of {size} GPUs with {len(must)} fixed cannot be had out of {len(free)}")
+
+
+def _first(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
+    """The best sets of that size within `everything` that have `needed`, all equally good."""
+    fixed, rank = ~everything | needed, tables.rank
+    masks = iter(tables.by_size[size])
+    found = [next(mask for mask in masks if mask & fixed == needed)]
+    place = rank[found[0]]
+    for mask in masks:
+        if rank[mask] != place:
+            break
+        if mask & fixed == needed:
+            found.append(mask)
+    return found
+
+
+def _of_best_split(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
+    """The sets with the highest total among those that belong to a best split of `everything`."""
+    fixed, total, plain = ~everything | needed, tables.total, tables.plain
+    splits = tables.splits.get(size)
+    limit = splits[everything] if splits else 0
+    best, found = -1, list[int]()
+    for mask in tables.by_size[size]:
+        if mask & fixed != needed:
+            continue
+        if best >= limit and total[mask] != total[found[0]]:
+            break
+        worth = total[mask] + (splits[plain[everything ^ mask]] if splits else 0)
+        if worth > best:
+            best, found = worth, [mask]
+        elif worth == best and total[mask] == total[found[0]]:
+            found.append(mask)
+    return found
+
+
+def _check(mbps: Sequence[Sequence[int]]) -> None:
+    for i, row in enumerate(mbps):
+        if len(row) != len(mbps):
+            raise ValueError(f"the matrix is not square: {len(mbps)} rows, and row {i} has {len(row)} entries")
+    for i, row in enumerate(mbps):
+        for j, speed in enumerate(row[:i]):
+            if speed != mbps[j][i] or speed < 0:
+                raise ValueError(f"between GPU {j} and GPU {i} it says {mbps[j][i]} one way and {speed} the other")

@@ -1,0 +1,189 @@
+"""What every set of GPUs is worth, worked out once for a square of bandwidths.
+
+A set is a bit mask, GPU 0 the highest bit, so that of two sets of one size the one with the lower indexes is the larger
+number. GPUs that nothing tells apart (all behind one NVSwitch, those below one PCIe switch) are one *sort*: one mask,
+with the first GPUs of each sort, stands for all sets with as many of each. That leaves 17 masks of 65,536 on a box
+where all 16 GPUs are alike.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+LATER = (8, 4, 2)
+"""Sizes of the requests that are to find good sets afterwards, most important first. One GPU is as good as another."""
+
+_NONE = 0xFFFF
+"""A rank below all others: there is no such set."""
+
+
+class SetTables:
+    """Of the sets that stand for all: worth, order, and what can still be had out of them.
+
+    Args:
+        mbps: MB/s between GPU i and GPU j, the same both ways.
+        sorts: the GPUs, those that nothing tells apart together (see `sorts_of`).
+        partition: order by total bandwidth, and work out `splits`; else order by weakest link, then by total.
+
+    Attributes:
+        by_size: masks of each size, best first.
+        rank: mask to its place among those of its size; as good, same rank.
+        total: mask to the MB/s of all its links together.
+        plain: any mask to the one that stands for it.
+        later: any mask to a number, the smaller the better the sets of `LATER` that can be had out of it.
+        splits: size to mask to the highest sum of `total` of as many sets of that size as it can be split in.
+    """
+
+    def __init__(self, mbps: Sequence[Sequence[int]], sorts: Sequence[Sequence[int]], *, partition: bool) -> None:
+        order = [gpu for members in sorts for gpu in members]
+        self._count = len(order)
+        # Of each sort: the bits of its first n GPUs, for n from 0.
+        self._firsts: list[list[int]] = []
+        end = self._count
+        for members in sorts:
+            self._firsts.append([((1 << n) - 1) << (end - n) for n in range(len(members) + 1)])
+            end -= len(members)
+        sizes: list[list[int]] = [[] for _ in range(self._count + 1)]
+        for parts in product(*self._firsts):
+            mask = sum(parts)
+            sizes[mask.bit_count()].append(mask)
+        self._weakest, self.total = self._added_up([[mbps[i][j] for j in order] for i in order], sizes)
+        self.rank = self._ranked(sizes)
+        worth = self.total if partition else [-rank for rank in self.rank]
+        self.by_size = [array("H", sorted(masks, key=worth.__getitem__, reverse=True)) for masks in sizes]
+        self.plain = self._plain()
+        self.later = self._later(sizes)
+        self.splits = self._splits(sizes) if partition else {}
+
+    def firsts(self, counts: Sequence[int]) -> int:
+        """The mask with so many GPUs of each sort."""
+        return sum(firsts[count] for firsts, count in zip(self._firsts, counts, strict=True))
+
+    def counts(self, mask: int) -> list[int]:
+        """How many GPUs of each sort `mask` has."""
+        return [(mask & firsts[-1]).bit_count() for firsts in self._firsts]
+
+    def _table(self, kind: str, value: int = 0) -> "array[int]":
+        return array(kind, [value]) * (1 << self._count)
+
+    def _added_up(self, rows: list[list[int]], sizes: list[list[int]]) -> "tuple[array[int], array[int]]":
+        """Weakest link and total of every set, each from the set without its last GPU."""
+        weakest = self._table("L", max((speed for row in rows for speed in row), default=0) + 1)
+        total = self._table("L")
+        for mask in (mask for masks in sizes[2:] for mask in masks):
+            rest = mask & (mask - 1)
+            row = rows[self._count - (mask ^ rest).bit_length()]
+            links = [row[self._count - bit] for bit in _bits(rest)]
+            weakest[mask] = min(weakest[rest], *links)
+            total[mask] = total[rest] + sum(links)
+        return weakest, total
+
+    def _ranked(self, sizes: list[list[int]]) -> "array[int]":
+        rank = self._table("H")
+        for masks in sizes:
+            worths = {mask: (self._weakest[mask], self.total[mask]) for mask in masks}
+            ranks = {worth: place for place, worth in enumerate(sorted(set(worths.values()), reverse=True))}
+            for mask, worth in worths.items():
+                rank[mask] = ranks[worth]
+        return rank
+
+    def _plain(self) -> "array[int]":
+        plain = self._table("H")
+        for firsts in self._firsts:
+            first, *_, all_of_it = firsts[1], firsts[-1]
+            lowest = all_of_it & -all_of_it
+            for mask in range(lowest, 2 * first, lowest):
+                plain[mask] = firsts[(mask & all_of_it).bit_count()]
+        # Every mask is a part of one sort, and a rest of the sorts before it.
+        for firsts in self._firsts:
+            all_of_it = firsts[-1]
+            lowest = all_of_it & -all_of_it
+            above = 2 * firsts[1]
+            for rest in range(above, 1 << self._count, above):
+                for part in range(0, above, lowest):
+                    plain[rest | part] = plain[rest] | plain[part]
+        return plain
+
+    def _later(self, sizes: list[list[int]]) -> "array[int]":
+        number = self._table("Q")
+        for size in LATER:
+            best = self._best_within(size, sizes) if size <= self._count else self._table("H")
+            for mask in (mask for masks in sizes for mask in masks):
+                number[mask] = number[mask] << 16 | best[mask]
+        return array("Q", (number[plain] for plain in self.plain))
+
+    def _best_within(self, size: int, sizes: list[list[int]]) -> "array[int]":
+        """For every set the rank of the best `size` of it."""
+        best = self._table("H", _NONE)
+        for mask in sizes[size]:
+            best[mask] = self.rank[mask]
+        for mask in (mask for masks in sizes[size + 1 :] for mask in masks):
+            # `size` GPUs miss at least one of any `size` + 1, so no more need to be taken away in turn.
+            best[mask] = min([best[less] for less in self._one_less(mask, size + 1)])
+        return best
+
+    def _one_less(self, mask: int, enough: int) -> Iterator[int]:
+        """`mask` without one GPU, in turn of each sort, until those sorts have `enough` GPUs together."""
+        for firsts in self._firsts:
+            if part := mask & firsts[-1]:
+                yield mask ^ (part & -part)
+                enough -= part.bit_count()
+                if enough <= 0:
+                    return
+
+    def _splits(self, sizes: list[list[int]]) -> "dict[int, array[int]]":
+        splits = {}
+        for size in range(2, self._count // 2 + 1):
+            worth = self._table("L")
+            for count, masks in enumerate(sizes[size:], size):
+                over = count % size
+                for mask in masks:
+                    if over:
+                        worth[mask] = max([worth[less] for less in self._one_less(mask, count - over + 1)])
+                    else:
+                        worth[mask] = max(
+                            [
+                                self.total[part] + worth[self.plain[mask ^ part]]
+                                for part in self._parts_with_first(mask, size)
+                            ]
+                        )
+            splits[size] = worth
+        return splits
+
+    def _parts_with_first(self, mask: int, size: int) -> Iterator[int]:
+        """Parts of that size with a GPU of the first sort that is there: some set of a split has to have it."""
+        here = [(firsts, count) for firsts, count in zip(self._firsts, self.counts(mask), strict=True) if count]
+
+        def parts(at: int, size: int, left: int) -> Iterator[int]:
+            if not size:
+                yield 0
+                return
+            firsts, count = here[at]
+            left -= count
+            for n in range(max(at == 0, size - left), min(count, size) + 1):
+                for rest in parts(at + 1, size - n, left):
+                    yield firsts[n] | rest
+
+        return parts(0, size, mask.bit_count())
+
+
+def sorts_of(mbps: Sequence[Sequence[int]]) -> list[list[int]]:
+    """GPUs that nothing tells apart together: each has the same links to every third GPU."""
+    sorts: list[list[int]] = []
+    everyone = range(len(mbps))
+    for gpu in everyone:
+        for members in sorts:
+            one = members[0]
+            if all(mbps[gpu][x] == mbps[one][x] for x in everyone if x not in {gpu, one}):
+                members.append(gpu)
+                break
+        else:
+            sorts.append([gpu])
+    return sorts
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Places of the bits that are set, 1 for the lowest."""
+    while mask:
+        yield mask.bit_length()
+        mask ^= 1 << (mask.bit_length() - 1)

@@ -1,0 +1,192 @@
+"""The best set of k GPUs: equal to what trying every set finds, and clear about questions that make no sense."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuagent.domain.bestset import BestSets, Goal
+from gpuagent.domain.ring import EXACT_GPUS, best_ring
+
+Square = tuple[tuple[int, ...], ...]
+
+NV2 = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
+NV1 = {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)}
+
+
+def square(count, speed) -> Square:
+    return tuple(tuple(0 if i == j else speed(min(i, j), max(i, j)) for j in range(count)) for i in range(count))
+
+
+DGX1V = square(8, lambda i, j: 50_000 if (i, j) in NV2 else 25_000 if (i, j) in NV1 else 7_880)
+SWITCHED = square(16, lambda i, j: 150_000)
+BRIDGES = square(4, lambda i, j: 56_250 if i // 2 == j // 2 else 15_752)
+
+
+def worth(mbps, members):
+    links = [mbps[i][j] for i, j in itertools.combinations(members, 2)]
+    return min(links, default=float("inf")), sum(links)
+
+
+def best_of(mbps, members, size):
+    return max((worth(mbps, some) for some in itertools.combinations(members, size)), default=(-1, -1))
+
+
+def best_split(mbps, members, size):
+    if len(members) < size:
+        return 0
+    if len(members) % size:
+        return max(best_split(mbps, members[:n] + members[n + 1 :], size) for n in range(len(members)))
+    return max(
+        worth(mbps, some)[1] + best_split(mbps, tuple(m for m in members if m not in some), size)
+        for some in itertools.combinations(members, size)
+        if some[0] == members[0]
+    )
+
+
+def by_trying_all(mbps, goal, free, size, must=()):
+    """The rule, word by word."""
+
+    def rank(members):
+        left = tuple(sorted(set(free) - set(members)))
+        weakest, total = worth(mbps, members)
+        first = weakest
+        if goal is Goal.PARTITION:
+            first = total + best_split(mbps, left, size) if size > 1 else 0
+        later = [best_of(mbps, left, later) for later in (8, 4, 2)]
+        return first, total, later, tuple(-gpu for gpu in members)
+
+    return max((some for some in itertools.combinations(sorted(free), size) if set(must) <= set(some)), key=rank)
+
+
+@st.composite
+def questions(draw, most=7):
+    count = draw(st.integers(1, most))
+    speeds = draw(st.sampled_from([(1,), (1, 2), (10, 25, 50), tuple(range(1, 40))]))
+    values = iter(draw(st.lists(st.sampled_from(speeds), min_size=count**2, max_size=count**2)))
+    pairs = {pair: next(values) for pair in itertools.combinations(range(count), 2)}
+    free = draw(st.sets(st.integers(0, count - 1), min_size=1))
+    size = draw(st.integers(1, len(free)))
+    must = draw(st.sets(st.sampled_from(sorted(free)), max_size=size))
+    return square(count, lambda i, j: pairs[i, j]), free, size, must
+
+
+@pytest.mark.parametrize("goal", Goal)
+@settings(max_examples=250)
+@given(questions())
+def test_it_is_what_trying_every_set_finds(goal, question):
+    mbps, free, size, must = question
+    assert BestSets(mbps, goal).choose(free, size, must) == by_trying_all(mbps, goal, free, size, must)
+
+
+@pytest.mark.parametrize(("mbps", "name"), [(DGX1V, "DGX-1V"), (BRIDGES, "bridges")])
+@pytest.mark.parametrize("goal", Goal)
+def test_it_is_what_trying_every_set_finds_on_boxes(mbps, name, goal):
+    sets = BestSets(mbps, goal)
+    for count in range(1, len(mbps) + 1):
+        for free in itertools.combinations(range(len(mbps)), count):
+            size = max(1, count // 2)
+            assert sets.choose(free, size) == by_trying_all(mbps, goal, free, size), (name, free, size)
+
+
+def test_pairs_and_quads_of_a_dgx1v():
+    sets = BestSets(DGX1V)
+    assert sets.choose(range(8), 2) == (0, 3)
+    assert sets.choose(range(8), 4) == (0, 1, 2, 3)
+    assert sets.choose([0, 1, 2, 4, 5, 6], 2) == (0, 4), "1-2, 1-5 and 5-6 are as fast, and belong to a faster quad"
+    assert sets.choose(range(8), 2, must=[5]) in {(1, 5), (5, 6)}
+
+
+def test_one_gpu_is_taken_where_it_costs_later_pods_least():
+    assert BestSets(BRIDGES).choose([0, 1, 2], 1) == (2,)
+    assert BestSets(DGX1V).choose([0, 3, 5], 1) == (5,)
+
+
+def test_behind_a_switch_the_lowest_indexes_are_taken():
+    sets = BestSets(SWITCHED)
+    assert sets.choose([15, 3, 9, 4, 12], 3) == (3, 4, 9)
+    assert sets.choose(range(16), 8, must=[15]) == (0, 1, 2, 3, 4, 5, 6, 15)
+
+
+def test_sixteen_gpus_that_all_differ_are_known_exactly():
+    mbps = square(16, lambda i, j: 1 + (i * 31 + j * 17) % 97)
+    sets = BestSets(mbps)
+    for free, size in (((0, 2, 3, 5, 7, 8, 11, 13, 15), 4), (tuple(range(16)), 3), (tuple(range(2, 12)), 8)):
+        assert sets.choose(free, size) == by_trying_all(mbps, Goal.WEAKEST_LINK, free, size)
+
+
+def test_more_gpus_than_can_be_worked_out_get_a_set_grown_from_the_best_link():
+    mbps = square(
+        20, lambda i, j: 100 if {i, j} == {18, 19} else 50 if {i, j} & {18, 19} and 7 in {i, j} else 1 + i % 3
+    )
+    sets = BestSets(mbps)
+    assert sets.choose(range(20), 2) == (18, 19)
+    assert sets.choose(range(20), 3) == (7, 18, 19)
+    assert sets.choose(range(20), 1) == (0,)
+    assert sets.choose(range(20), 3, must=[4, 18]) == (2, 4, 18)
+
+
+@pytest.mark.parametrize(
+    ("free", "size", "must", "says"),
+    [
+        ([0, 1], 0, (), "a set of 0 GPUs with 0 fixed cannot be had out of 2"),
+        ([0, 1], 3, (), "a set of 3 GPUs with 0 fixed cannot be had out of 2"),
+        ([], 1, (), "a set of 1 GPUs with 0 fixed cannot be had out of 0"),
+        ([0, 1, 2], 1, (1, 2), "a set of 1 GPUs with 2 fixed cannot be had out of 3"),
+        ([0, 4], 1, (), "there is no GPU 4: the topology has 4 GPUs"),
+        ([0, -1], 1, (), "there is no GPU -1"),
+        ([0, 1], 1, (2,), "GPU 2 must be included and is not free"),
+        ([0, 1, 1], 1, (), r"free names a GPU twice: \[0, 1, 1\]"),
+        ([0, 1], 2, (1, 1), r"must names a GPU twice: \[1, 1\]"),
+    ],
+)
+def test_questions_that_make_no_sense(free, size, must, says):
+    with pytest.raises(ValueError, match=says):
+        BestSets(BRIDGES).choose(free, size, must)
+
+
+@pytest.mark.parametrize(
+    ("mbps", "says"),
+    [
+        (((0, 1), (1, 0, 3)), "the matrix is not square: 2 rows, and row 1 has 3 entries"),
+        (((0, 1),), "the matrix is not square: 1 rows, and row 0 has 2 entries"),
+        (((0, 1), (2, 0)), "between GPU 0 and GPU 1 it says 1 one way and 2 the other"),
+        (((0, -1), (-1, 0)), "it says -1 one way and -1 the other"),
+    ],
+)
+def test_matrices_that_make_no_sense(mbps, says):
+    with pytest.raises(ValueError, match=says):
+        BestSets(mbps)
+
+
+def test_no_gpus_at_all():
+    with pytest.raises(ValueError, match="cannot be had out of 0"):
+        BestSets(()).choose((), 1)
+
+
+def ring_worth(mbps, ring):
+    links = [mbps[one][other] for one, other in zip(ring, (*ring[1:], ring[0]), strict=True)]
+    return min(links), sum(links)
+
+
+@settings(max_examples=150)
+@given(questions())
+def test_the_ring_is_what_trying_every_order_finds(question):
+    mbps, members, _, _ = question
+    first, *others = sorted(members)
+    orders = ((first, *rest) for rest in itertools.permutations(others))
+    best = max(orders, key=lambda ring: (*ring_worth(mbps, ring), tuple(-gpu for gpu in ring)))
+    assert best_ring(mbps, members) == best
+
+
+def test_the_ring_of_a_dgx1v_goes_over_the_double_links():
+    assert best_ring(DGX1V, range(8)) == (0, 3, 2, 1, 5, 6, 7, 4)
+
+
+def test_a_ring_of_many_gpus_has_every_one_once_and_beats_the_order_of_indexes():
+    mbps = square(16, lambda i, j: 40 if i % 4 == j % 4 else 10)
+    ring = best_ring(mbps, range(16))
+    assert len(ring) > EXACT_GPUS
+    assert sorted(ring) == list(range(16))
+    assert ring_worth(mbps, ring) > ring_worth(mbps, range(16))
