@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from gpuagent.book import Book, holds_first, settled
 from gpuagent.domain.admission import Admission, Candidate, beginning
-from gpuagent.domain.checks import apart, check_core_mem, check_offered, check_sharers, free_by_gpu
-from gpuagent.domain.choose import choose_share, choose_whole
+from gpuagent.domain.checks import apart, as_decided, check_core_mem, check_offered, check_sharers, free_by_gpu
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import holder
 from gpuagent.domain.isolation import Layer
+from gpuagent.domain.job import seen_besides
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
-from gpuagent.domain.question import Question, request_for
+from gpuagent.domain.question import Question, chosen_for, doubted
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
 
@@ -148,11 +148,8 @@ class Allocator:
         return chosen
 
     def _choose_for(self, candidates: tuple[Candidate, ...], question: Question, claims: Claims) -> tuple[str, ...]:
-        check_core_mem(question.resource, question.size, candidates, claims.snapshot)
-        request = request_for(question, candidates, claims)
-        whole = claims.snapshot.sold[question.resource].is_whole
-        chosen = choose_whole(request) if whole else choose_share(request)
-        self._check_doubt(question.resource, request.doubtful, chosen, claims)
+        chosen = chosen_for(question, candidates, claims)
+        self._check_doubt(question.resource, doubted(question, claims), chosen, claims)
         return chosen
 
     def _check_doubt(self, resource: str, doubtful: Collection[str], chosen: tuple[str, ...], claims: Claims) -> None:
@@ -198,7 +195,8 @@ class Allocator:
             check_offered(resource, ids, at, claims)
             with self._lock:
                 candidates = self._on_their_gpu(resource, ids, at, claims)
-            share = self._isolated(grant(resource, at, snap, self._strategy), snap)
+            beside = seen_besides(candidates[0].pod, at, claims) if candidates and at.kind.is_whole else ()
+            share = self._isolated(grant(resource, at, snap, self._strategy, beside), snap)
         except Refusal as refusal:
             if likely := admission.candidates(resource, len(ids), claims):
                 self._say(likely[0].pod.name, "GpuRefused", refusal.message)
@@ -229,6 +227,7 @@ class Allocator:
             self._admission = Admission()
             raise apart(resource, first, at.counts, claims.snapshot)
         if not given:
+            fitting = as_decided(resource, at, fitting, claims.snapshot)
             check_core_mem(resource, len(ids), fitting, claims.snapshot)
             check_sharers(resource, at, fitting[0].owner if fitting else None, claims)
         return fitting

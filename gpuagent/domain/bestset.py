@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from math import prod
 
+from gpuagent.domain.ring import best_ring
 from gpuagent.domain.settables import SetTables, sorts_of
 
 MOST_SETS = 1 << 16
@@ -45,6 +46,7 @@ class BestSets:
         self._sorts = sorts_of(mbps)
         self._all_differ = len(self._sorts) == len(mbps)
         known = len(mbps) <= MOST_GPUS and prod(len(members) + 1 for members in self._sorts) <= MOST_SETS
+        self._rings: dict[frozenset[int], tuple[int, ...]] = {}
         self._tables = SetTables(mbps, self._sorts, partition=self._partition) if known else None
 
     def choose(self, free: Collection[int], size: int, must: Collection[int] = ()) -> tuple[int, ...]:
@@ -83,6 +85,12 @@ class BestSets:
             found = [sum(bits[n] for bits, n in zip(sums, tables.counts(mask), strict=True)) for mask in found]
         mask = max(found)
         return tuple(gpu for gpu in sorted(free) if mask & bit[gpu])
+
+    def ring(self, members: frozenset[int]) -> tuple[int, ...]:
+        """A set in the order of the best ring through it (see `best_ring`); searched once."""
+        if members not in self._rings:
+            self._rings[members] = best_ring(self._mbps, members)
+        return self._rings[members]
 
     def weakest(self, members: Collection[int]) -> int | None:
         """MB/s of the slowest link inside a set; None for a single GPU."""

@@ -6,8 +6,9 @@ from gpuagent.domain.admission import Candidate, spread_was_asked
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
+from gpuagent.domain.job import named_gpus
 from gpuagent.domain.ledger import Handout
-from gpuagent.domain.mode import Kind, Mode
+from gpuagent.domain.mode import GROUP_ANNOTATION, Kind, Mode
 from gpuagent.domain.pods import Owner
 from gpuagent.domain.snapshot import Snapshot
 
@@ -79,6 +80,31 @@ def check_core_mem(resource: str, size: int, candidates: Collection[Candidate], 
             "a container asks for both, or for neither"
         )
         raise Refusal(Reason.CORE_MEM_BOTH, text)
+
+
+def as_decided(resource: str, at: Located, candidates: tuple[Candidate, ...], snap: Snapshot) -> tuple[Candidate, ...]:
+    """The candidates for which a scheduler did not decide on other whole GPUs than kubelet picked."""
+    if not at.kind.is_whole:
+        return candidates
+    agreed, refusals = [], []
+    for candidate in candidates:
+        try:
+            named = named_gpus(candidate.pod, resource, snap)
+        except Refusal as refusal:
+            refusals.append(refusal)
+            continue
+        if named is None or at.counts.keys() <= named:
+            agreed.append(candidate)
+            continue
+        picked = ", ".join(str(snap.gpus[uuid].index) for uuid in at.counts)
+        text = (
+            f"{resource}: kubelet picked GPU {picked} for {candidate.owner}, and the pod's annotation "
+            f"{GROUP_ANNOTATION} names others: {candidate.pod.annotations[GROUP_ANNOTATION]}"
+        )
+        refusals.append(Refusal(Reason.GPU_GROUP, text))
+    if refusals and not agreed:
+        raise refusals[0]
+    return tuple(agreed)
 
 
 def most_sharers(snap: Snapshot) -> str:

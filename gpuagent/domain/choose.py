@@ -1,4 +1,4 @@
-"""Which device ids a request should get: one GPU for a share, by binpack or spread; lowest index for whole GPUs."""
+"""Which device ids a share should get: those of one GPU, by binpack or spread, or evenly of several."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -10,11 +10,11 @@ from gpuagent.domain.mode import GPU_COUNT_LABEL, Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question of kubelet's, with what is known besides.
+    """One question of kubelet's for a share, with what is known besides.
 
     Attributes:
         resource: name, for messages.
-        unit: what one unit is, for messages: ``GiB``, ``%``; empty for whole GPUs.
+        unit: what one unit is, for messages: ``GiB``, ``%``.
         size: ids wanted in all, `must_include` among them.
         free: GPU UUID to the ids kubelet offers there.
         must_include: ids that kubelet has fixed already.
@@ -48,24 +48,6 @@ class Request:
     full: Collection[str] = ()
     most: str = ""
     asker: str = "this container"
-
-
-def choose_whole(request: Request) -> tuple[str, ...]:
-    """Ids of whole GPUs: what must be included, then doubt-free ones, then by lowest index."""
-    by_id = {device_id: uuid for uuid, ids in request.free.items() for device_id in ids}
-    ranked = sorted(
-        by_id,
-        key=lambda device_id: (
-            device_id not in request.must_include,
-            by_id[device_id] in request.leaving,
-            device_id in request.doubtful,
-            request.order[by_id[device_id]],
-        ),
-    )
-    if len(ranked) < request.size:
-        text = f"{request.resource}: {request.asker} asks for {request.size} GPUs, {len(ranked)} are free"
-        raise Refusal(Reason.NOT_ENOUGH, text)
-    return tuple(ranked[: request.size])
 
 
 def choose_share(request: Request) -> tuple[str, ...]:

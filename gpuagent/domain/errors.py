@@ -15,6 +15,7 @@ class Reason(enum.StrEnum):
     TOO_MANY_PODS = "too_many_pods"
     NOT_ENOUGH = "not_enough"
     GPU_COUNT = "gpu_count"
+    GPU_GROUP = "gpu_group"
     PAIR_APART = "pair_apart"
     CORE_STEP = "core_step"
     CORE_MEM_BOTH = "core_mem_both"

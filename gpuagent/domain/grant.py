@@ -88,13 +88,22 @@ def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
     return gpu.uuid
 
 
-def grant(resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrategy) -> Grant:
-    """The share that goes with the units of one request. The same counts always give the same grant."""
+def grant(
+    resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrategy, beside: Collection[str] = ()
+) -> Grant:
+    """The share that goes with the units of one request. The same counts always give the same grant.
+
+    Whole GPUs come in the order of their best ring. `beside` are UUIDs of GPUs that the container sees as well, as a
+    scheduler decided for its job; its own come first, for CUDA too.
+    """
     kind, counts = at.kind, at.counts
-    gpus = tuple(snapshot.gpus[uuid] for uuid in counts)
+    gpus = tuple(snapshot.gpus[uuid] for uuid in (snapshot.ring(counts) if kind.is_whole else counts))
+    seen = (*gpus, *(snapshot.gpus[uuid] for uuid in beside))
     units = next(iter(counts.values()))
-    names = (str(gpu.index) if snapshot.policy.index_for_uuid else gpu.uuid for gpu in gpus)
+    names = (str(gpu.index) if snapshot.policy.index_for_uuid else gpu.uuid for gpu in seen)
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(names)}
+    if beside:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
     if kind.is_memory:
         env |= {
             "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(gpu.minor) for gpu in gpus),
@@ -106,7 +115,7 @@ def grant(resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrate
             "ALIYUN_COM_GPU_MEM_UNIT": str(snapshot.policy.unit),
         }
     cdi = strategy is DeviceStrategy.CDI
-    nodes = (*(f"/dev/nvidia{gpu.minor}" for gpu in gpus), *CONTROL_NODES)
+    nodes = (*(f"/dev/nvidia{gpu.minor}" for gpu in seen), *CONTROL_NODES)
     return Grant(
         resource=resource,
         kind=kind,
@@ -114,5 +123,5 @@ def grant(resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrate
         units=units,
         env=env,
         device_nodes=() if cdi else tuple(node for node in nodes if node in snapshot.device_nodes),
-        cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in gpus) if cdi else (),
+        cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in seen) if cdi else (),
     )

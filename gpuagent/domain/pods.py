@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpuagent.domain.mode import GPU_COUNT_LABEL
+from gpuagent.domain.mode import GPU_COUNT_LABEL, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 
+_DECISIONS = (GROUP_ANNOTATION, VISIBLE_ANNOTATION)
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
 _COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
 _QUANTITY = re.compile(r"([0-9]{1,12})(|k|M|Ki|Mi)")
@@ -51,6 +52,8 @@ class Pod:
     labels: Mapping[str, str]
     containers: tuple[ContainerSpec, ...]
     ended: bool = False
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Those that a scheduler's decision is in."""
 
     @property
     def gpu_count_label(self) -> str | None:
@@ -60,8 +63,7 @@ class Pod:
     @property
     def gpu_count(self) -> int | None:
         """That label's number; None where it is absent or no number of GPUs."""
-        label = self.gpu_count_label
-        return int(label) if label is not None and _COUNT.fullmatch(label) else None
+        return count_of(self.gpu_count_label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,15 @@ class CheckpointEntry:
     ids: frozenset[str]
 
 
+def count_of(label: str | None) -> int | None:
+    """A label's number, from 1 to 9999; None where it is absent or something else."""
+    return int(label) if label is not None and _COUNT.fullmatch(label) else None
+
+
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
     """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
     meta, spec, status = (_object(pod.get(part)) for part in ("metadata", "spec", "status"))
+    annotations = _object(meta.get("annotations"))
     containers = [
         *(_container(c, init=c.get("restartPolicy") != "Always") for c in _objects(spec.get("initContainers"))),
         *(_container(c, init=False) for c in _objects(spec.get("containers"))),
@@ -97,6 +105,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         labels={key: value for key, value in _object(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
+        annotations={key: text for key, text in annotations.items() if key in _DECISIONS and isinstance(text, str)},
     )
 
 

@@ -1,13 +1,17 @@
-"""Kubelet's question, which of these ids a container should get, with everything known besides put to it."""
+"""Kubelet's question, which of these ids a container should get, answered with everything known besides."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuagent.domain.admission import Candidate, gpu_count
-from gpuagent.domain.checks import most_sharers
-from gpuagent.domain.choose import Request
+from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.checks import check_core_mem, most_sharers
+from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.claims import Claims
+from gpuagent.domain.job import gpus_of_job, named_gpus, together
 from gpuagent.domain.mode import GPU_CORE
+from gpuagent.domain.snapshot import Snapshot
+from gpuagent.domain.whole import WholeRequest, choose_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,33 +24,76 @@ class Question:
     must_include: frozenset[str]
 
 
-def request_for(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> Request:
-    """The request to choose for: the first candidate is taken for the asker, room is kept for all of them.
+def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> tuple[str, ...]:
+    """The ids to answer with: the first candidate is taken for the asker.
 
     Raises:
-        Refusal: the asker's label `aliyun.com/gpu-count` cannot be honoured.
+        Refusal: the request cannot be honoured.
     """
+    snap, size = claims.snapshot, question.size
+    check_core_mem(question.resource, size, candidates, snap)
+    if snap.sets is not None:
+        return choose_whole(_whole(question, candidates[0] if candidates else None, claims, snap.sets))
+    return choose_share(_share(question, candidates, claims))
+
+
+def _whole(question: Question, who: Candidate | None, claims: Claims, sets: BestSets) -> WholeRequest:
     snap, resource = claims.snapshot, question.resource
-    kind = snap.sold[resource]
+    request = WholeRequest(
+        resource=resource,
+        size=question.size,
+        free={uuid: next(iter(ids)) for uuid, ids in question.free.items()},
+        sets=sets,
+        places=snap.places,
+        names={uuid: f"GPU {index}" for uuid, index in snap.indexes.items()},
+        must_include={snap.units[device_id] for device_id in question.must_include},
+        leaving=_leaving(resource, snap),
+        doubtful={snap.units[device_id] for device_id in doubted(question, claims) & claims.offered},
+    )
+    if who is None:
+        return request
+    held = gpus_of_job(who.pod, resource, claims)
+    named = named_gpus(who.pod, resource, snap)
+    return replace(
+        request,
+        named=None if named is None else named - held.get(who.pod.name, set()),
+        beside=set[str]().union(*held.values()),
+        together=together(who.pod, resource, held),
+        asker=str(who.owner),
+    )
+
+
+def _leaving(resource: str, snap: Snapshot) -> set[str]:
+    return {block.gpu.uuid for block in snap.lists.get(resource, ()) if not block.healthy}
+
+
+def doubted(question: Question, claims: Claims) -> frozenset[str]:
+    """Ids offered now that somebody may still hold."""
+    return frozenset[str]().union(*(claim.ids for claim in claims.doubted)) - question.must_include
+
+
+def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> Request:
+    """Room is kept for all candidates."""
+    snap, resource = claims.snapshot, question.resource
     who = candidates[0] if candidates else None
     first = who.first if who else claims.ledger.awaiting_partner(resource, claims.now)
     need = max((c.other(resource, snap.sold) for c in candidates), default=0)
     return Request(
         resource=resource,
         size=question.size,
-        unit="" if kind.is_whole else "%" if resource == GPU_CORE else snap.policy.unit.phrase,
+        unit="%" if resource == GPU_CORE else snap.policy.unit.phrase,
         free=question.free,
         order=snap.indexes,
         must_include=question.must_include,
         placement=snap.placement,
-        doubtful=frozenset[str]().union(*(claim.ids for claim in claims.doubted)) - question.must_include,
+        doubtful=doubted(question, claims),
         gpu_count=gpu_count(who.pod, resource, question.size, snap.sold) if who else 1,
         room=max((c.room(resource) for c in candidates), default=0),
         pinned=who.pinned if who else (),
         short=() if first else claims.short_gpus(resource, need),
         only=first.uuids if first else None,
-        leaving={block.gpu.uuid for block in snap.lists.get(resource, ()) if not block.healthy},
-        full=() if kind.is_whole else claims.full_gpus(who.owner if who else None),
+        leaving=_leaving(resource, snap),
+        full=claims.full_gpus(who.owner if who else None),
         most=most_sharers(snap),
         asker=str(who.owner if who else "this container"),
     )

@@ -1,14 +1,17 @@
 """What RPC handlers read: the published part of the state, indexed for answering in microseconds."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.isolation import NO_LAYER, Layer, chosen
+from gpuagent.domain.links import Topology
 from gpuagent.domain.mode import Kind, Mode, Placement
 from gpuagent.domain.pods import ContainerSpec, Holding, Pod
+from gpuagent.domain.ring import best_ring
 from gpuagent.domain.state import Block, Lists, Policy, State
 from gpuagent.domain.units import UnitId
 
@@ -18,14 +21,16 @@ class Snapshot:
     """One moment of the agent, immutable.
 
     `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
-    ids. Pods were seen at some time (`pods_known`), and are
-    followed now (`pods_watched`).
+    ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones.
+    Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`).
     """
 
     policy: Policy
     mode: Mode
     placement: Placement
     gpus: Mapping[str, Gpu]
+    topology: Topology
+    sets: BestSets | None
     lists: Lists
     units: Mapping[str, str]
     blocks: Mapping[tuple[str, str, Kind], frozenset[str]]
@@ -68,6 +73,19 @@ class Snapshot:
         return {uuid: gpu.index for uuid, gpu in self.gpus.items()}
 
     @cached_property
+    def places(self) -> dict[str, int]:
+        """GPU UUID to its place in `topology`."""
+        return {uuid: place for place, uuid in enumerate(self.topology.gpus)}
+
+    def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
+        """GPUs in the order of the best ring through them."""
+        if len(uuids) < 4:  # every order is the same ring
+            return tuple(sorted(uuids, key=self.places.__getitem__))
+        places = frozenset(self.places[uuid] for uuid in uuids)
+        ring = self.sets.ring(places) if self.sets else best_ring(self.topology.mbps, places)
+        return tuple(self.topology.gpus[place] for place in ring)
+
+    @cached_property
     def first_asks(self) -> dict[tuple[str, int], list[tuple[Pod, ContainerSpec]]]:
         """Resource and units to the living pods whose first container with a share asks for them, oldest first.
 
@@ -106,6 +124,8 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         mode=state.mode,
         placement=state.placement,
         gpus=state.gpus,
+        topology=state.topology,
+        sets=_sets(state, former),
         lists=state.lists,
         units=units,
         blocks=blocks,
@@ -118,3 +138,12 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         layers=state.layers,
         bound=state.bound,
     )
+
+
+def _sets(state: State, former: Snapshot | None) -> BestSets | None:
+    """Worked out when there are whole GPUs to choose from, which takes up to a second where 16 GPUs all differ."""
+    if not any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
+        return None
+    if former is not None and former.sets is not None and former.topology is state.topology:
+        return former.sets
+    return BestSets(state.topology.mbps, state.policy.goal)

@@ -4,12 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuagent.domain.bestset import Goal
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.holdings import held_otherwise
 from gpuagent.domain.isolation import AUTO, Layer, chosen
+from gpuagent.domain.links import Topology
 from gpuagent.domain.mode import DISABLE_LABEL, Kind, Mode, Placement, Resources
 from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, Pod, PodName
 from gpuagent.domain.units import MemoryUnit, parse_id
+from gpuagent.domain.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class Policy:
     """Requests for compute are multiples of this many percent."""
     core_mem_both: bool = True
     """In core_mem a container asks for memory and compute, or for neither."""
+    goal: Goal = Goal.WEAKEST_LINK
+    """What the choice of whole GPUs looks at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class State:
 
     Attributes:
         gpus: by UUID, every GPU ever read in this run: a lost GPU keeps its identity.
+        wiring: by UUID, what each GPU reported of its connections when it was last read.
+        topology: what joins every two of `gpus`.
         sick: by UUID, why a GPU is unhealthy.
         mode: the mode in force; the target while a switch is under way.
         mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
@@ -86,6 +93,8 @@ class State:
     mode_known: bool = True
     placement: Placement = Placement.BINPACK
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    wiring: Mapping[str, Wiring] = field(default_factory=dict)
+    topology: Topology = field(default_factory=Topology)
     unreadable: tuple[UnreadableGpu, ...] = ()
     sick: Mapping[str, str] = field(default_factory=dict)
     driver_version: str = ""

@@ -7,6 +7,7 @@ from typing import Any
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.isolation import NONE
+from gpuagent.domain.links import topology
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.offer import advertise, rival_offers
 from gpuagent.domain.pods import parse_pod
@@ -85,9 +86,13 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
     gone = {uuid: "the driver does not list it any more" for uuid in gpus if uuid not in seen}
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
+    wiring = {**state.wiring, **event.inventory.wiring}
+    same = gpus == state.gpus and wiring == state.wiring
     return replace(
         state,
         gpus=gpus,
+        wiring=wiring,
+        topology=state.topology if same else topology(tuple(gpus.values()), wiring),
         unaudited=state.unaudited | new,
         unreadable=tuple(unreadable),
         device_nodes=event.inventory.device_nodes,

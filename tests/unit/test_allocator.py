@@ -1,17 +1,17 @@
 """Kubelet's questions: preferred ids, Allocate, PreStartContainer."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from gpuagent.allocator import Allocator
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.grant import DeviceStrategy, Grant
+from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
-from gpuagent.domain.pods import Holding, Owner, PodName
-from gpuagent.isolation import IsolationError, Need, Report
+from gpuagent.domain.pods import Owner, PodName
+from tests.unit.desk import Desk
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -36,108 +36,6 @@ SHARE = Kind.MEMORY_SHARE
 def impatient(monkeypatch):
     """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
     monkeypatch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
-
-
-class Isolation:
-    name = "all"
-
-    def __init__(self) -> None:
-        self.refuses_to_prepare: str | None = None
-        self.refuses_to_verify: str | None = None
-        self.verified: list[Owner | None] = []
-
-    def start(self, report: Report) -> None: ...
-
-    def desire(self, need: Need) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def prepare(self, grant: Grant) -> Grant:
-        if self.refuses_to_prepare:
-            raise IsolationError(self.refuses_to_prepare)
-        return grant
-
-    def verify(self, grant: Grant, owner: Owner | None) -> None:
-        if self.refuses_to_verify:
-            raise IsolationError(self.refuses_to_verify)
-        self.verified.append(owner)
-
-
-class Book:
-    """Kubelet's book; `tells_pods` is whether it answers Get (on by default from 1.34)."""
-
-    def __init__(self) -> None:
-        self.holdings: list[Holding] = []
-        self.tells_pods = True
-        self.readable = True
-        self.gets = self.reads = 0
-
-    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
-        self.gets += 1
-        return [h for h in self.holdings if h.owner.pod == pod] if self.tells_pods else None
-
-    def read(self, timeout_s: float) -> Sequence[Holding] | None:
-        self.reads += 1
-        return list(self.holdings) if self.readable else None
-
-
-class Desk:
-    """A node, an allocator, and a small kubelet in front of it."""
-
-    def __init__(self, node: Life) -> None:
-        self.node = node
-        self.book = Book()
-        self.isolation = Isolation()
-        self.said: list[tuple[PodName | None, str, str]] = []
-        self.allocator = Allocator(
-            clock=lambda: self.node.now,
-            book=self.book,
-            isolation=dict.fromkeys(("all", "none"), self.isolation),
-            strategy=DeviceStrategy.DEVICE_NODES,
-            say=lambda pod, reason, text: self.said.append((pod, reason, text)),
-        )
-        self.publish()
-
-    def publish(self) -> None:
-        self.snap = self.node.snap
-        self.allocator.publish(self.snap)
-
-    def pods(self, *pods) -> "Desk":
-        self.node.pods(*pods)
-        self.publish()
-        return self
-
-    def read_book(self) -> "Desk":
-        self.node.holdings(*self.book.holdings)
-        self.publish()
-        return self
-
-    def free(self, resource: str) -> list[str]:
-        held = {i for h in self.book.holdings for i in h.ids}
-        return sorted(self.node.ids(resource) - held)
-
-    def prefer(self, resource: str, size: int, must: Iterable[str] = ()) -> frozenset[str]:
-        available = random.sample(sorted({*self.free(resource), *must}), len({*self.free(resource), *must}))
-        return frozenset(self.allocator.prefer(resource, available, list(must), size))
-
-    def serve(self, who: Owner, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
-        """What kubelet does for one resource of one container: ask, allocate, write it into its book."""
-        ids = frozenset(must) if len(set(must)) == size else self.prefer(resource, size, must)
-        share = self.allocator.allocate(resource, random.sample(sorted(ids), len(ids)))
-        self.book.holdings.append(Holding(who, resource, ids))
-        return share
-
-    def end(self, *pods: str) -> None:
-        self.book.holdings = [h for h in self.book.holdings if h.owner.pod.name not in pods]
-
-    def on(self, who: Owner, resource: str) -> set[str]:
-        ids = {i for h in self.book.holdings if h.owner == who and h.resource == resource for i in h.ids}
-        return {self.snap.units[i] for i in ids}
-
-    def refusal(self, call) -> Refusal:
-        with pytest.raises(Refusal) as caught:
-            call()
-        return caught.value
 
 
 def share_desk(*gpus, **policy) -> Desk:

@@ -1,6 +1,7 @@
 """Short words for GPUs, pods, holdings and states, so that a test says only what it is about."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain import events as ev
@@ -11,6 +12,7 @@ from gpuagent.domain.pods import Holding, Owner, PodName
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
 from gpuagent.domain.state import Announcement, Policy, State
 from gpuagent.domain.step import step
+from gpuagent.domain.wiring import End, Nvlink, Relation, Wiring
 
 MEM, CORE, WHOLE = GPU_MEM, GPU_CORE, GPU_WHOLE
 EVERYTHING = frozenset(Isolates)
@@ -44,6 +46,27 @@ def box(count: int = 2, gib: int = 16) -> tuple[Gpu, ...]:
     return tuple(gpu(index, gib) for index in range(count))
 
 
+UNWIRED = Wiring(relations={f"00000000:{n + 1:02X}:00.0": Relation.SYS for n in range(16)}, pcie=(3, 16))
+"""A GPU without NVLinks, far from all others."""
+
+
+def wired(nvlinks: Mapping[tuple[int, int], int], count: int = 8) -> dict[str, Wiring]:
+    """What `gpu(0)` to `gpu(count - 1)` report when these pairs have so many NVLinks 2.0 between them."""
+
+    def links(n: int) -> tuple[Nvlink, ...]:
+        others = [(sum(pair) - n, many) for pair, many in nvlinks.items() if n in pair]
+        return tuple(Nvlink("2.0", End.GPU, gpu(other).pci_bus_id) for other, many in others for _ in range(many))
+
+    return {uuid(n): replace(UNWIRED, nvlinks=links(n)) for n in range(count)}
+
+
+DGX1V = wired(
+    dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)], 2)
+    | dict.fromkeys([(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)], 1)
+)
+"""The hybrid cube mesh."""
+
+
 def unit_ids(index: int, kind: Kind, *numbers: int) -> frozenset[str]:
     return frozenset(f"{key(index)}-{kind.value}-{n}" for n in numbers)
 
@@ -64,6 +87,7 @@ def pod_json(
     labels: Mapping[str, str] | None = None,
     phase: str = "Pending",
     created: str = "2026-01-01T00:00:00Z",
+    annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     def one(title: str, limits: Mapping[str, int], **more: str) -> dict[str, Any]:
         return {"name": title, "resources": {"limits": {k: str(v) for k, v in limits.items()}}, **more}
@@ -78,6 +102,7 @@ def pod_json(
             "uid": f"uid-{name}",
             "creationTimestamp": created,
             "labels": dict(labels or {}),
+            "annotations": dict(annotations or {}),
         },
         "spec": {"initContainers": [*first, *always], "containers": app},
         "status": {"phase": phase},
@@ -120,8 +145,11 @@ class Life:
         self.now += seconds
         return self.tell(ev.Tick(self.now))
 
-    def inventory(self, *gpus: Gpu, unreadable: tuple[UnreadableGpu, ...] = ()) -> "Life":
-        return self.tell(ev.InventoryRead(Inventory(gpus, unreadable, "580.1", nodes(8)), self.now))
+    def inventory(
+        self, *gpus: Gpu, unreadable: tuple[UnreadableGpu, ...] = (), wiring: Mapping[str, Wiring] | None = None
+    ) -> "Life":
+        seen = Inventory(gpus, unreadable, "580.1", nodes(8), {gpu.uuid: UNWIRED for gpu in gpus} | dict(wiring or {}))
+        return self.tell(ev.InventoryRead(seen, self.now))
 
     def label(self, mode: str | None, placement: str | None = None) -> "Life":
         return self.tell(ev.NodeSeen(node_json(mode, placement), self.now))

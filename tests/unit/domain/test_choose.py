@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.domain.choose import Request, choose_share, choose_whole
+from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Placement
 from gpuagent.domain.units import parse_id
-from tests.unit.domain.builders import MEM, WHOLE, key, unit_ids, uuid
+from tests.unit.domain.builders import MEM, unit_ids, uuid
 
 BOTH = st.sampled_from(Placement)
 K = Kind.MEMORY_CGPU
@@ -147,46 +147,6 @@ def test_a_reused_gpu_without_the_rest_is_not_blamed_on_the_others():
     assert "no single GPU has that much" not in refusal.message, "GPU 0 has: the text would mislead"
     assert "GPU 1" in refusal.message
     assert "Ask for 10 or less" not in refusal.message
-
-
-# -- whole GPUs ------------------------------------------------------------------------------------------------
-
-
-def whole(indexes, size, **more) -> Request:
-    free = {uuid(n): frozenset({f"{key(n)}-gt-0"}) for n in indexes}
-    return Request(resource=WHOLE, size=size, free=free, order={uuid(n): n for n in range(8)}, **more)
-
-
-def test_whole_gpus_come_in_index_order():
-    assert sorted(per_gpu(choose_whole(whole([5, 1, 7, 2], 2)))) == [1, 2]
-
-
-def test_whole_gpus_that_must_be_included_are_and_doubtful_ones_come_last():
-    assert sorted(per_gpu(choose_whole(whole([5, 1, 7, 2], 2, must_include=[f"{key(7)}-gt-0"])))) == [1, 7]
-    assert sorted(per_gpu(choose_whole(whole([5, 1, 7, 2], 2, doubtful=frozenset({f"{key(1)}-gt-0"}))))) == [2, 5]
-
-
-def test_more_whole_gpus_than_free_are_refused():
-    with pytest.raises(Refusal, match="asks for 3 GPUs, 2 are free") as caught:
-        choose_whole(whole([5, 1], 3))
-    assert caught.value.reason is Reason.NOT_ENOUGH
-
-
-@given(st.sets(st.integers(0, 7), min_size=1), st.data())
-def test_whole_gpus_equal_a_search_over_all_sets(indexes, data):
-    size = data.draw(st.integers(1, 8))
-    must = data.draw(st.sets(st.sampled_from(sorted(indexes)), max_size=min(size, len(indexes))))
-    doubt = data.draw(st.sets(st.sampled_from(sorted(indexes)))) - must
-    asked = whole(
-        indexes, size, must_include=[f"{key(n)}-gt-0" for n in must], doubtful={f"{key(n)}-gt-0" for n in doubt}
-    )
-    sets = [set(s) for s in combinations(sorted(indexes), size) if must <= set(s)]
-    if not sets:
-        with pytest.raises(Refusal):
-            choose_whole(asked)
-        return
-    best = min(sets, key=lambda s: (len(s & doubt), sorted(s - doubt - must), sorted(s)))
-    assert set(per_gpu(choose_whole(asked))) == best
 
 
 # -- a plain search --------------------------------------------------------------------------------------------

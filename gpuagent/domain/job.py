@@ -1,0 +1,99 @@
+"""Pods of one distributed job on this node, and what a scheduler decided for a pod in mode `topology`."""
+
+from collections.abc import Iterable, Mapping
+
+from gpuagent.domain.claims import Claims
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.grant import Located
+from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
+from gpuagent.domain.pods import Pod, PodName, count_of
+from gpuagent.domain.snapshot import Snapshot
+
+
+def same_job(one: Pod, other: Pod) -> bool:
+    """Whether both belong to one job, by the label `gpu-topology`; a pod without it is a job of its own."""
+    if one.name == other.name:
+        return True
+    job = one.labels.get(JOB_LABEL)
+    return bool(job) and job == other.labels.get(JOB_LABEL) and one.name.namespace == other.name.namespace
+
+
+def gpus_of_job(pod: Pod, resource: str, claims: Claims) -> dict[PodName, set[str]]:
+    """Pod name to UUIDs of the whole GPUs it has, for the pods of the job that have some, `pod` included."""
+    living = claims.snapshot.living_pods
+    found: dict[PodName, set[str]] = {}
+    for claim in claims.standing:
+        other = living.get(claim.owner.pod) if claim.owner and claim.resource == resource else None
+        if other and same_job(pod, other):
+            uuids = {uuid for device_id in claim.ids if (uuid := claims.snapshot.units.get(device_id))}
+            found.setdefault(other.name, set()).update(uuids)
+    return found
+
+
+def gpus_asked(pod: Pod, resource: str) -> int:
+    """Whole GPUs the pod has at most at one time: init containers' are handed on to the others."""
+    later = sum(container.limits.get(resource, 0) for container in pod.containers if not container.init)
+    return max(later, *(container.limits.get(resource, 0) for container in pod.containers))
+
+
+def together(pod: Pod, resource: str, held: Mapping[PodName, Iterable[str]]) -> tuple[int, ...]:
+    """How many GPUs this call's pod and the pods of its job still to come will have, largest first.
+
+    The first is for all of them, each next one for a pod less, the last for this pod alone. Pods of a job are alike.
+    """
+    each = gpus_asked(pod, resource)
+    own = max(each - len(set(held.get(pod.name, ()))), 0)
+    to_come = (count_of(pod.labels.get(REPLICAS_LABEL)) or 1) - len(held.keys() | {pod.name})
+    return tuple(own + others * each for others in range(max(to_come, 0), -1, -1))
+
+
+def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | None:
+    """UUIDs of the GPUs a scheduler chose for the pod; None without its annotation.
+
+    Raises:
+        Refusal: the annotation names no GPUs of this node, or not as many as the pod asks for.
+    """
+    named = _annotated(pod, GROUP_ANNOTATION, snapshot)
+    if named is not None and len(named) != (asked := gpus_asked(pod, resource)):
+        text = f"names {len(named)} GPUs, and the pod asks for {asked} of {resource}"
+        raise Refusal(Reason.GPU_GROUP, _text(pod, GROUP_ANNOTATION, text))
+    return named
+
+
+def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
+    """UUIDs of GPUs that the pod's containers shall see besides those of this grant: its job's, as a scheduler decided.
+
+    Raises:
+        Refusal: the annotation names no GPUs of this node, or one that a pod outside the job has.
+    """
+    snap = claims.snapshot
+    visible = _annotated(pod, VISIBLE_ANNOTATION, snap)
+    if visible is None:
+        return ()
+    others = visible.difference(at.counts)
+    for claim in claims.standing:
+        holder = snap.living_pods.get(claim.owner.pod) if claim.owner else None
+        foreign = others.intersection(uuid for device_id in claim.ids if (uuid := snap.units.get(device_id)))
+        if foreign and not (holder and same_job(pod, holder)):
+            text = f"shows it GPU {snap.gpus[min(foreign)].index}, which {claim.owner or 'another container'} has"
+            raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, f"{text}; it is not of the same job"))
+    return tuple(sorted(others, key=snap.places.__getitem__))
+
+
+def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
+    """UUIDs of the GPUs in an annotation: minor numbers, or UUIDs. Raises Refusal."""
+    text = pod.annotations.get(key)
+    if not text:
+        return None
+    by_name = {str(gpu.minor): gpu.uuid for gpu in snapshot.gpus.values()} | {uuid: uuid for uuid in snapshot.gpus}
+    names = [name.strip() for name in text.split(",")]
+    if strangers := [name for name in names if name not in by_name]:
+        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names {strangers[0]!r}, and this node has no such GPU"))
+    uuids = frozenset(by_name[name] for name in names)
+    if len(uuids) < len(names):
+        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names a GPU twice: {text}"))
+    return uuids
+
+
+def _text(pod: Pod, key: str, what: str) -> str:
+    return f"pod {pod.name}: annotation {key} {what}"

@@ -1,0 +1,105 @@
+"""What is told of a node's topology: the page for people, and the ConfigMap that arena reads."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.holdings import located
+from gpuagent.domain.links import Link
+from gpuagent.domain.mode import MODE_LABEL, Mode
+from gpuagent.domain.state import State
+
+NAMESPACE = "kube-system"
+
+
+def page(state: State, sets: BestSets) -> dict[str, Any]:
+    """Plain JSON values: GPUs, what joins every two of them, and the best set of each size out of the free ones.
+
+    Args:
+        state: what is known now.
+        sets: worked out for its topology.
+    """
+    holders = _holders(state)
+    gpus = [state.gpus[uuid] for uuid in state.topology.gpus]
+    free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in {*holders, *state.sick} and not gpu.mig]
+    return {
+        "goal": str(state.policy.goal),
+        "gpus": [
+            {
+                "index": gpu.index,
+                "minor": gpu.minor,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "pci_bus_id": gpu.pci_bus_id,
+                "numa_node": gpu.numa_node,
+                "health": _health(gpu, state),
+                "holders": holders.get(gpu.uuid, []),
+            }
+            for gpu in gpus
+        ],
+        "links": [[_link(link) for link in row] for row in state.topology.links],
+        "best": [_best(sets, free, size, gpus) for size in range(1, len(free) + 1)],
+        "notes": list(state.topology.notes),
+    }
+
+
+def _holders(state: State) -> dict[str, list[str]]:
+    """GPU UUID to the containers that have it, or units of it."""
+    holders: dict[str, list[str]] = {}
+    for holding in state.living_holdings:
+        for uuid in dict.fromkeys(uuid for uuid, _ in located(holding, state.gpus)):
+            holders.setdefault(uuid, []).append(str(holding.owner))
+    return holders
+
+
+def _health(gpu: Gpu, state: State) -> str:
+    return "Unhealthy" if gpu.uuid in state.sick else "Healthy"
+
+
+def _link(link: Link | None) -> Mapping[str, Any] | None:
+    return None if link is None else {"type": link.type, "gbps": round(link.gbps, 3), "switched": link.switched}
+
+
+def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[str, Any]:
+    chosen = sets.choose(free, size)
+    weakest = sets.weakest(chosen)
+    return {
+        "size": size,
+        "gpus": [gpus[n].index for n in sets.ring(frozenset(chosen))],
+        "weakest_gbps": None if weakest is None else weakest / 1000,
+        "total_gbps": sets.total(chosen) / 1000,
+    }
+
+
+def report_name(node_name: str) -> str:
+    """Name of the node's ConfigMap in `NAMESPACE`."""
+    return f"{node_name}-gputopo-report"
+
+
+def report_labels(node_name: str) -> dict[str, str]:
+    """By these, not by its name, arena finds the ConfigMap."""
+    return {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
+
+
+def report_data(state: State, node_name: str) -> dict[str, str]:
+    """The ConfigMap's data; GPU N is row and column N, counted by minor number as in a scheduler's annotations.
+
+    Arena reads ``devices``, ``bandwidth`` (GB/s each way) and ``linkType`` as JSON.
+    """
+    place = {state.gpus[uuid].minor: n for n, uuid in enumerate(state.topology.gpus)}
+    every = range(max(place, default=-1) + 1)
+
+    def link(i: int, j: int) -> Link | None:
+        return state.topology.links[place[i]][place[j]] if i in place and j in place else None
+
+    square = [[link(i, j) for j in every] for i in every]
+    by_minor = sorted(state.gpus.values(), key=lambda gpu: gpu.minor)
+    devices = {str(gpu.minor): _health(gpu, state) for gpu in by_minor}
+    return {
+        "nodeName": node_name,
+        "devices": json.dumps(devices),
+        "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),
+        "linkType": json.dumps([[one.type if one else "N/A" for one in row] for row in square]),
+    }

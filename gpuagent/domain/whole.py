@@ -1,0 +1,97 @@
+"""Which whole GPUs a request gets: those that a scheduler named, or else the best set, beside those of its job."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.mode import GROUP_ANNOTATION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRequest:
+    """One question of kubelet's for whole GPUs, with what is known besides.
+
+    Attributes:
+        resource: name, for messages.
+        size: GPUs wanted in all, `must_include` among them.
+        free: GPU UUID to the device id kubelet offers for it.
+        sets: what is known of all sets of GPUs, by their place in the topology.
+        places: GPU UUID to its place in the topology.
+        names: GPU UUID to what it is called in messages: ``GPU 3``.
+        must_include: UUIDs of GPUs that kubelet has fixed already.
+        leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
+        doubtful: UUIDs of GPUs that somebody may still hold.
+        named: UUIDs of the GPUs a scheduler decided on for this container; None where it did not.
+        beside: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
+        together: how many GPUs, this request's among them, would best be chosen as one set because the rest of the pod
+            and of its job is still to come; the first number that is free counts.
+        asker: who asks, for messages.
+    """
+
+    resource: str
+    size: int
+    free: Mapping[str, str]
+    sets: BestSets
+    places: Mapping[str, int]
+    names: Mapping[str, str]
+    must_include: Collection[str] = ()
+    leaving: Collection[str] = ()
+    doubtful: Collection[str] = ()
+    named: Collection[str] | None = None
+    beside: Collection[str] = ()
+    together: Collection[int] = ()
+    asker: str = "this container"
+
+
+def choose_whole(request: WholeRequest) -> tuple[str, ...]:
+    """Device ids of the chosen GPUs.
+
+    GPUs that are ill, leaving or doubtful are taken only where there are not enough others.
+
+    Raises:
+        Refusal: not enough GPUs are free, or not those that a scheduler named.
+    """
+    free = set(request.free)
+    if request.named is not None:
+        _check_named(request)
+        free &= set(request.named)
+    if len(free) < request.size:
+        raise Refusal(Reason.NOT_ENOUGH, _text(request, f"asks for {request.size} GPUs, {len(free)} are free"))
+    fixed = set(request.must_include)
+    for spoilt in sorted({_spoilt(request, uuid) for uuid in free}):
+        pool = fixed | {uuid for uuid in free if _spoilt(request, uuid) == spoilt}
+        if len(pool) >= request.size:
+            break
+        fixed = pool
+    uuids = {place: uuid for uuid, place in request.places.items()}
+    return tuple(request.free[uuids[place]] for place in _best(request, pool, fixed))
+
+
+def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool]:
+    return uuid in request.leaving, uuid in request.doubtful
+
+
+def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) -> Collection[int]:
+    """Places of the best set out of `pool` with all of `fixed`."""
+    places = request.places
+    beside = {places[uuid] for uuid in request.beside if uuid in places} - {places[uuid] for uuid in pool}
+    free, must = {places[uuid] for uuid in pool}, {places[uuid] for uuid in fixed} | beside
+    ahead = next((count for count in request.together if request.size <= count <= len(free)), request.size)
+    free = set(request.sets.choose(free | beside, ahead + len(beside), must)) - beside
+    return set(request.sets.choose(free | beside, request.size + len(beside), must)) - beside
+
+
+def _check_named(request: WholeRequest) -> None:
+    named = request.named or ()
+    if missing := [request.names.get(uuid, uuid) for uuid in named if uuid not in request.free]:
+        free = ", ".join(request.names[uuid] for uuid in request.free) or "none"
+        text = f"the scheduler chose {', '.join(missing)} (annotation {GROUP_ANNOTATION}), not free now; free: {free}"
+        raise Refusal(Reason.GPU_GROUP, _text(request, text))
+    if strangers := [request.names[uuid] for uuid in request.must_include if uuid not in named]:
+        text = f"kubelet reuses {', '.join(strangers)} of an init container, and annotation {GROUP_ANNOTATION} does not"
+        raise Refusal(Reason.GPU_GROUP, _text(request, f"{text} name it"))
+
+
+def _text(request: WholeRequest, what: str) -> str:
+    return f"{request.resource}: {request.asker} {what}"
