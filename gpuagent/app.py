@@ -12,7 +12,8 @@ from gpuagent import __version__
 from gpuagent.allocator import Allocator
 from gpuagent.config import Settings
 from gpuagent.domain import events as ev
-from gpuagent.domain import report
+from gpuagent.domain import linkreport, report
+from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import Mode
 from gpuagent.domain.offer import deadline
@@ -115,6 +116,7 @@ class Agent:
                     "/healthz": text_page(self.unhealthy_because),
                     "/readyz": text_page(self.unready_because),
                     "/status": json_page(self.status),
+                    "/topology": json_page(self.topology),
                 },
             )
             self._http.start()
@@ -310,6 +312,13 @@ class Agent:
             page["resources"].setdefault(name, {"healthy": 0, "unhealthy": 0}).update(
                 stage=view.stage, registered=view.registered, list_bytes=view.list_bytes, problem=view.problem
             )
+        return {"version": __version__, "node": self._settings.node_name, **page}
+
+    def topology(self) -> dict[str, Any]:
+        """The topology page: links, who holds what, and the best sets of what is free."""
+        state, snap = self._state, self._snapshot
+        sets = snap.sets if snap and snap.sets and snap.topology is state.topology else None
+        page = linkreport.page(state, sets or BestSets(state.topology.mbps, state.policy.goal))
         return {"version": __version__, "node": self._settings.node_name, **page}
 
     @property

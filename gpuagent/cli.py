@@ -1,4 +1,4 @@
-"""The command line: `gpuagent run`, `gpuagent status`, `gpuagent simulate`."""
+"""The command line: `gpuagent run`, `gpuagent status`, `gpuagent topology`, `gpuagent simulate`."""
 
 import argparse
 import gc
@@ -12,10 +12,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuagent import __version__, config, log
 from gpuagent.config import ConfigError, Settings
+
+if TYPE_CHECKING:
+    from gpuagent.nvml.simulated import Simulator
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
 LOADED_S = 10.0
@@ -55,15 +58,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     running.set_defaults(command=_run)
 
+    url: dict[str, Any] = {
+        "default": os.environ.get("GPUAGENT_URL", DEFAULT_STATUS_URL),
+        "metavar": "URL",
+        "help": f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})",
+    }
     status = commands.add_parser("status", help="show what the agent on this node does", allow_abbrev=False)
     status.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
-    status.add_argument(
-        "--url",
-        default=os.environ.get("GPUAGENT_URL", DEFAULT_STATUS_URL),
-        metavar="URL",
-        help=f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})",
-    )
+    status.add_argument("--url", **url)
     status.set_defaults(command=_status)
+
+    topology = commands.add_parser(
+        "topology",
+        help="show what joins the GPUs of this node, and the best sets of them",
+        description="Asks the agent on this node. Where none answers, reads the driver, and every GPU counts as free.",
+        allow_abbrev=False,
+    )
+    topology.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
+    topology.add_argument("--svg", type=Path, metavar="FILE", help="draw a picture into FILE instead")
+    topology.add_argument("--simulate", metavar="BOX", help="show a simulated box instead")
+    topology.add_argument("--url", **url)
+    topology.set_defaults(command=_topology)
 
     simulate = commands.add_parser(
         "simulate",
@@ -109,12 +124,7 @@ def _run(options: argparse.Namespace) -> int:
 def _simulated(settings: Settings, *, listen: bool) -> None:
     if not settings.simulate:
         return
-    from gpuagent.nvml import boxes, simulated  # noqa: PLC0415 (only for simulation)
-
-    try:
-        simulator = simulated.install(boxes.load(settings.simulate))
-    except boxes.BoxError as err:
-        raise ConfigError(f"--simulate: {err}") from err
+    simulator = _install(settings.simulate)
     if not listen:
         return
     try:
@@ -122,6 +132,16 @@ def _simulated(settings: Settings, *, listen: bool) -> None:
         simulator.listen(settings.state_dir / "simulator.sock")
     except (OSError, ValueError) as err:
         raise ConfigError(f"--state-dir {settings.state_dir}: cannot take faults there: {err}") from err
+
+
+def _install(box: str) -> "Simulator":
+    """Put a simulated box in place of the driver."""
+    from gpuagent.nvml import boxes, simulated  # noqa: PLC0415 (only for simulation)
+
+    try:
+        return simulated.install(boxes.load(box))
+    except boxes.BoxError as err:
+        raise ConfigError(f"--simulate: {err}") from err
 
 
 def _simulate(options: argparse.Namespace) -> int:
@@ -140,14 +160,9 @@ def _simulate(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     try:
-        with urllib.request.urlopen(f"{options.url}/status", timeout=5) as answer:  # noqa: S310 (the operator's URL)
-            page: dict[str, Any] = json.load(answer)
-    except (OSError, ValueError, http.client.HTTPException) as err:
-        reason = err.reason if isinstance(err, urllib.error.URLError) else err
-        print(f"gpuagent: no agent answers at {options.url}: {reason}", file=sys.stderr)
-        return 1
-    if not isinstance(page, dict) or "resources" not in page:
-        print(f"gpuagent: what answers at {options.url} is no gpuagent", file=sys.stderr)
+        page = ask(options.url, "status", "resources")
+    except NoAgentError as err:
+        print(f"gpuagent: {err}", file=sys.stderr)
         return 1
     if options.output == "json":
         print(json.dumps(page, indent=2))
@@ -156,3 +171,61 @@ def _status(options: argparse.Namespace) -> int:
 
         print(render(page))
     return 0
+
+
+def _topology(options: argparse.Namespace) -> int:
+    try:
+        page = _topology_page(options)
+    except NoAgentError as err:
+        print(f"gpuagent: {err}", file=sys.stderr)
+        return 1
+    if options.svg:
+        from gpuagent.picture import svg  # noqa: PLC0415 (only this command needs it)
+
+        try:
+            options.svg.write_text(svg(page), encoding="utf-8")
+        except OSError as err:
+            print(f"gpuagent: cannot write {options.svg}: {err.strerror}", file=sys.stderr)
+            return 1
+    elif options.output == "json":
+        print(json.dumps(page, indent=2))
+    else:
+        from gpuagent.linktable import render  # noqa: PLC0415 (only this command needs it)
+
+        print(render(page))
+    return 0
+
+
+def _topology_page(options: argparse.Namespace) -> dict[str, Any]:
+    """Of a simulated box; of the agent; or else of the driver, which knows nothing of pods. Raises NoAgentError."""
+    from gpuagent import look  # noqa: PLC0415 (only this command needs it)
+
+    if options.simulate:
+        _install(options.simulate)
+        return look.topology_page()
+    try:
+        return ask(options.url, "topology", "links")
+    except NoAgentError as no_agent:
+        try:
+            page = look.topology_page()
+        except look.DriverError as err:
+            raise NoAgentError(f"{no_agent}, and the NVIDIA driver: {err}") from None
+        print(f"gpuagent: {no_agent}; read from the driver, so who holds a GPU is not known", file=sys.stderr)
+        return page
+
+
+class NoAgentError(Exception):
+    """No agent answers; the text says where and why."""
+
+
+def ask(url: str, name: str, key: str) -> dict[str, Any]:
+    """A JSON page of the agent's HTTP port; `key` tells it from other programs' pages. Raises NoAgentError."""
+    try:
+        with urllib.request.urlopen(f"{url}/{name}", timeout=5) as answer:  # noqa: S310 (the operator's URL)
+            page: dict[str, Any] = json.load(answer)
+    except (OSError, ValueError, http.client.HTTPException) as err:
+        reason = err.reason if isinstance(err, urllib.error.URLError) else err
+        raise NoAgentError(f"no agent answers at {url}: {reason}") from err
+    if not isinstance(page, dict) or key not in page:
+        raise NoAgentError(f"what answers at {url} is no gpuagent")
+    return page

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from gpuagent.domain.bestset import Goal
 from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, Mode, Resources
 from gpuagent.domain.state import Policy
@@ -140,6 +141,12 @@ class Settings:
     core_mem_both: bool = _setting(
         True, is_on, "in core_mem a container asks for memory and compute, or for neither", metavar="BOOL"
     )
+    topology_goal: Goal = _setting(
+        Goal.WEAKEST_LINK,
+        lambda text: Goal(_one_of(*Goal)(text)),
+        "what the choice of whole GPUs looks at first: weakest-link, or partition of all free GPUs into such sets",
+        metavar="GOAL",
+    )
     visible_devices: str = _setting(
         "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
     )
@@ -159,7 +166,10 @@ class Settings:
         metavar="HOW",
     )
     http_address: tuple[str, int] | None = _setting(
-        ("", 9445), _address, "address of /metrics, /healthz, /readyz and /status; off for none", metavar="HOST:PORT"
+        ("", 9445),
+        _address,
+        "address of /metrics, /healthz, /readyz, /status and /topology; off for none",
+        metavar="HOST:PORT",
     )
     log_format: str = _setting("text", _one_of("text", "json"), "log lines for people (text) or machines (json)")
     log_level: str = _setting(
@@ -178,6 +188,7 @@ class Settings:
             index_for_uuid=self.visible_devices == "index",
             core_step=self.core_step,
             core_mem_both=self.core_mem_both,
+            goal=self.topology_goal,
         )
 
     @property

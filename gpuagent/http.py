@@ -1,4 +1,4 @@
-"""One HTTP port: /metrics, /healthz, /readyz and /status."""
+"""One HTTP port: /metrics, /healthz, /readyz, /status and /topology."""
 
 import http.server
 import json

@@ -67,6 +67,8 @@ def _driver_problems(state: State) -> Iterator[Problem]:
             yield Problem("MigEnabled", text)
         if gpu_.uuid in state.sick:
             yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {state.sick[gpu_.uuid]}")
+    if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
+        yield from (Problem("LinksAmiss", note) for note in state.topology.notes)
 
 
 def _mode_problems(state: State) -> Iterator[Problem]:

@@ -84,13 +84,23 @@ def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) 
 
 def _check_named(request: WholeRequest) -> None:
     named = request.named or ()
-    if missing := [request.names.get(uuid, uuid) for uuid in named if uuid not in request.free]:
-        free = ", ".join(request.names[uuid] for uuid in request.free) or "none"
-        text = f"the scheduler chose {', '.join(missing)} (annotation {GROUP_ANNOTATION}), not free now; free: {free}"
+    if any(uuid not in request.free for uuid in named):
+        text = (
+            f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
+            f"{GROUP_ANNOTATION}), and {_names(request, set(named) - request.free.keys())} is not free "
+            f"(free: {_names(request, request.free) or 'none'})"
+        )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
-    if strangers := [request.names[uuid] for uuid in request.must_include if uuid not in named]:
-        text = f"kubelet reuses {', '.join(strangers)} of an init container, and annotation {GROUP_ANNOTATION} does not"
-        raise Refusal(Reason.GPU_GROUP, _text(request, f"{text} name it"))
+    if strangers := set(request.must_include).difference(named):
+        text = (
+            f"asks for {request.size} GPUs; kubelet reuses {_names(request, strangers)} of an init container, which "
+            f"annotation {GROUP_ANNOTATION} does not name"
+        )
+        raise Refusal(Reason.GPU_GROUP, _text(request, text))
+
+
+def _names(request: WholeRequest, uuids: Collection[str]) -> str:
+    return ", ".join(request.names[uuid] for uuid in sorted(uuids, key=request.places.__getitem__))
 
 
 def _text(request: WholeRequest, what: str) -> str:

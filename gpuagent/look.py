@@ -1,0 +1,22 @@
+"""A node's topology read straight from the driver, for `gpuagent topology` where no agent runs."""
+
+import time
+from typing import Any
+
+from gpuagent import __version__
+from gpuagent.domain import events as ev
+from gpuagent.domain import linkreport
+from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.state import Policy, State
+from gpuagent.domain.step import step
+from gpuagent.nvml import DriverError
+from gpuagent.nvml.source import discover
+
+__all__ = ["DriverError", "topology_page"]
+
+
+def topology_page() -> dict[str, Any]:
+    """The topology page with every GPU free. Raises DriverError."""
+    state, _ = step(State(policy=Policy()), ev.InventoryRead(discover(), time.monotonic()))
+    sets = BestSets(state.topology.mbps, state.policy.goal)
+    return {"version": __version__, "node": "", **linkreport.page(state, sets)}

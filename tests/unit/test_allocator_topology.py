@@ -1,0 +1,182 @@
+"""Mode topology at the allocator: sets, jobs, what a scheduler decided, and what containers are told."""
+
+import pytest
+
+from gpuagent.domain.errors import Reason
+from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Mode
+from gpuagent.domain.pods import PodName
+from tests.unit.desk import Desk
+from tests.unit.domain.builders import DGX1V, WHOLE, box, gpu, in_force, key, owner, pod_json, uuid
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
+    monkeypatch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+
+
+def mesh(*pods, gpus=None) -> Desk:
+    """A DGX-1V in mode topology."""
+    node = in_force(Mode.TOPOLOGY, gpus or box(8))
+    node.inventory(*(gpus or box(8)), wiring=DGX1V)
+    return Desk(node).pods(*pods)
+
+
+def job(name, size, replicas="2", **more):
+    labels = {JOB_LABEL: "train", REPLICAS_LABEL: replicas}
+    return pod_json(name, *([{WHOLE: size}] if isinstance(size, int) else size), labels=labels, **more)
+
+
+def named(name, size, group, visible=None, **more):
+    annotations = {GROUP_ANNOTATION: group} | ({VISIBLE_ANNOTATION: visible} if visible else {})
+    return pod_json(name, {WHOLE: size}, annotations=annotations, **more)
+
+
+def indexes(share) -> list[int]:
+    return [gpu.index for gpu in share.gpus]
+
+
+def on(desk, pod) -> set[int]:
+    return {desk.snap.gpus[u].index for u in desk.on(owner(pod), WHOLE)}
+
+
+def told(share, name="NVIDIA_VISIBLE_DEVICES") -> list[int]:
+    return [int(text[4:12], 16) - 0xA0 for text in share.env[name].split(",")]
+
+
+def test_a_pod_gets_the_best_set_in_the_order_of_its_ring():
+    desk = mesh(pod_json("a", {WHOLE: 4}))
+    share = desk.serve(owner("a"), WHOLE, 4)
+    assert told(share) == indexes(share) == [0, 1, 2, 3]
+    assert told(mesh(pod_json("b", {WHOLE: 8})).serve(owner("b"), WHOLE, 8)) == [0, 3, 2, 1, 5, 6, 7, 4]
+    assert "CUDA_VISIBLE_DEVICES" not in share.env
+
+
+def test_pods_of_a_job_get_sets_that_fit_together():
+    desk = mesh(pod_json("other", {WHOLE: 1}), job("w0", 1), job("w1", 1, created="2026-01-01T00:00:01Z"))
+    desk.serve(owner("other"), WHOLE, 1)
+    desk.serve(owner("w0"), WHOLE, 1)
+    desk.serve(owner("w1"), WHOLE, 1)
+    assert on(desk, "other") == {0}
+    assert on(desk, "w0") | on(desk, "w1") == {1, 2}
+
+
+def test_a_job_goes_on_from_its_pods_after_a_restart_of_the_agent():
+    pods = job("w0", 2), job("w1", 2)
+    desk = mesh(pods[0])
+    desk.serve(owner("w0"), WHOLE, 2)
+    again = mesh(*pods)
+    again.book = desk.book
+    again.allocator._book = again.book
+    again.read_book()
+    again.serve(owner("w1"), WHOLE, 2)
+    assert on(again, "w0") | on(again, "w1") == {0, 1, 2, 3}
+
+
+def test_jobs_of_one_name_in_two_namespaces_are_two_jobs():
+    stranger = job("w0", 1)
+    stranger["metadata"]["namespace"] = "elsewhere"
+    desk = mesh(stranger)
+    desk.serve(owner("w0")._replace(pod=PodName("elsewhere", "w0")), WHOLE, 1)
+    desk.pods(stranger, pod_json("rest", {WHOLE: 1}), job("w1", 1))
+    assert desk.serve(owner("rest"), WHOLE, 1)
+    alone = mesh(pod_json("x", {WHOLE: 1}), pod_json("y", {WHOLE: 1}), pod_json("z", {WHOLE: 1}))
+    assert [indexes(alone.serve(owner(n), WHOLE, 1)) for n in "xyz"][1] == [
+        desk.snap.gpus[u].index for u in desk.on(owner("rest"), WHOLE)
+    ]
+
+
+def test_containers_of_one_pod_get_sets_that_fit_together():
+    desk = mesh(pod_json("taken", {WHOLE: 1}), pod_json("a", {WHOLE: 1}, {WHOLE: 1}))
+    desk.serve(owner("taken"), WHOLE, 1)
+    desk.serve(owner("a"), WHOLE, 1)
+    desk.serve(owner("a", "main-1"), WHOLE, 1)
+    assert desk.on(owner("a"), WHOLE) | desk.on(owner("a", "main-1"), WHOLE) == {uuid(1), uuid(2)}
+
+
+def test_a_replica_label_that_is_no_number_counts_as_one():
+    desk = mesh(job("w0", 1, replicas="many"), job("w1", 1, replicas="many"))
+    desk.serve(owner("w0"), WHOLE, 1)
+    desk.serve(owner("w1"), WHOLE, 1)
+    assert on(desk, "w0") | on(desk, "w1") == {0, 3}
+
+
+def test_what_a_scheduler_decided_is_granted():
+    desk = mesh(named("a", 2, "5,0"))
+    assert sorted(indexes(desk.serve(owner("a"), WHOLE, 2))) == [0, 5]
+
+
+def test_a_decision_names_gpus_by_minor_number_or_uuid():
+    gpus = tuple(gpu(n, minor=7 - n) for n in range(8))
+    assert indexes(mesh(named("a", 2, " 7, 6 "), gpus=gpus).serve(owner("a"), WHOLE, 2)) == [0, 1]
+    assert indexes(mesh(named("a", 2, f"{uuid(4)},{uuid(1)}"), gpus=gpus).serve(owner("a"), WHOLE, 2)) == [1, 4]
+
+
+def test_containers_share_what_was_decided_for_their_pod():
+    pod = pod_json("a", {WHOLE: 2}, {WHOLE: 2}, annotations={GROUP_ANNOTATION: "0,3,5,6"})
+    desk = mesh(pod)
+    assert sorted(indexes(desk.serve(owner("a"), WHOLE, 2))) == [0, 3]
+    assert sorted(indexes(desk.serve(owner("a", "main-1"), WHOLE, 2))) == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("group", "says"),
+    [
+        ("0,1", "GPU 0 is not free"),
+        ("9,1", "names '9', and this node has no such GPU"),
+        ("1,", "names '', and this node has no such GPU"),
+        ("one,two", "names 'one', and this node has no such GPU"),
+        ("1,1", "names a GPU twice: 1,1"),
+        ("1", "names 1 GPUs, and the pod asks for 2 of aliyun.com/gpu"),
+        ("1,2,3", "names 3 GPUs, and the pod asks for 2 of aliyun.com/gpu"),
+    ],
+)
+def test_decisions_that_cannot_be_honoured_are_refused_with_the_reason(group, says):
+    desk = mesh(pod_json("taken", {WHOLE: 1}), named("a", 2, group, created="2026-01-01T00:00:01Z"))
+    desk.serve(owner("taken"), WHOLE, 1)
+    refusal = desk.refusal(lambda: desk.prefer(WHOLE, 2))
+    assert refusal.reason is Reason.GPU_GROUP
+    assert says in refusal.message
+    assert "ml/a" in refusal.message
+    assert (PodName("ml", "a"), "GpuRefused", refusal.message) in desk.said
+
+
+def test_a_kubelet_that_picks_other_gpus_than_were_decided_is_refused():
+    desk = mesh(named("a", 2, "0,5"))
+    refusal = desk.refusal(lambda: desk.allocator.allocate(WHOLE, [f"{key(n)}-gt-0" for n in (0, 3)]))
+    assert refusal.reason is Reason.GPU_GROUP
+    assert "kubelet picked GPU 0, 3 for ml/a[main], and the pod's annotation" in refusal.message
+    assert sorted(indexes(desk.allocator.allocate(WHOLE, [f"{key(n)}-gt-0" for n in (0, 5)]))) == [0, 5]
+
+
+def test_a_decision_for_one_pod_does_not_spoil_an_equal_pod():
+    desk = mesh(named("a", 2, "0,99"), pod_json("b", {WHOLE: 2}))
+    assert sorted(indexes(desk.allocator.allocate(WHOLE, [f"{key(n)}-gt-0" for n in (1, 2)]))) == [1, 2]
+
+
+def test_containers_of_a_job_see_what_the_scheduler_shows_them_their_own_first():
+    desk = mesh(
+        named("w0", 1, "3", "0,3", labels={JOB_LABEL: "train"}), named("w1", 1, "0", "0,3", labels={JOB_LABEL: "train"})
+    )
+    first = desk.serve(owner("w0"), WHOLE, 1)
+    assert indexes(first) == [3]
+    assert told(first) == told(first, "CUDA_VISIBLE_DEVICES") == [3, 0]
+    assert {"/dev/nvidia0", "/dev/nvidia3"} <= set(first.device_nodes)
+    second = desk.serve(owner("w1"), WHOLE, 1)
+    assert indexes(second) == [0]
+    assert told(second) == [0, 3]
+    assert on(desk, "w0") == {3}
+
+
+def test_a_gpu_that_a_stranger_has_is_not_shown():
+    desk = mesh(pod_json("stranger", {WHOLE: 1}), named("a", 1, "3", "0,3", created="2026-01-01T00:00:01Z"))
+    desk.serve(owner("stranger"), WHOLE, 1)
+    refusal = desk.refusal(lambda: desk.serve(owner("a"), WHOLE, 1))
+    assert refusal.reason is Reason.GPU_GROUP
+    assert "shows it GPU 0, which ml/stranger[main] has; it is not of the same job" in refusal.message
+
+
+def test_the_same_ids_get_the_same_answer():
+    desk = mesh(job("w0", 2))
+    share = desk.serve(owner("w0"), WHOLE, 2)
+    assert desk.allocator.allocate(WHOLE, desk.book.holdings[0].ids) == share
