@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from bench.node import RESOURCES, BenchError, Node
 from bench.result import machine, now
 from gpuagent import __version__
+from gpuagent.columns import align
 from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.domain.mode import GPU_MEM, Kind
 from gpuagent.domain.units import MemoryUnit, units_of
@@ -19,7 +20,7 @@ from gpuagent.nvml import DriverError
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Nvml
 from gpuagent.nvml.errors import CallError
 from gpuagent.nvml.source import discover
-from gpuagent.table import align, render
+from gpuagent.table import render
 from standin.pods import Granted
 
 POD = "trial"

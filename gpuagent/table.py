@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from gpuagent.columns import align
+
 
 def render(page: dict[str, Any]) -> str:
     """A few lines of facts, the GPUs, the resources, what holds what, and problems."""
@@ -63,11 +65,3 @@ def _resources(resources: dict[str, dict[str, Any]]) -> str:
         state = view.get("stage", "-") + (f": {view['problem']}" if view.get("problem") else "")
         rows.append([name, str(view["healthy"]), str(view["unhealthy"]), state])
     return align(rows)
-
-
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
