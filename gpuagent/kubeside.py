@@ -1,5 +1,6 @@
 """The API server's side of the agent: what is watched there, and what is written there."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,28 +10,38 @@ from gpuagent.domain import report
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.state import State
 from gpuagent.kube.client import Client
+from gpuagent.kube.configmaps import ConfigMaps
 from gpuagent.kube.eventlog import Involved
 from gpuagent.kube.watch import Watcher
 from gpuagent.kube.writer import Writer
 
+STOP_S = 1.0
+"""For all threads together: one in a call to a silent server is left behind."""
+
 
 class KubeSide:
-    """Watches this node and its pods, keeps the node's facts true, sends Events. Never blocks the caller."""
+    """Watches this node and its pods, keeps the node's facts and ConfigMaps true, sends Events.
+
+    Never blocks the caller.
+    """
 
     def __init__(self, kubeconfig: Path | None, node_name: str, post: Callable[[ev.Event], None]) -> None:
         self._node_name = node_name
         self._client = Client(None if kubeconfig is None else str(kubeconfig))
         self._watcher = Watcher(self._client, node_name, post, burst_s=0.01)
         self._writer = Writer(self._client, node_name)
+        self._config_maps = ConfigMaps(self._client)
         self._uids: dict[PodName, str] = {}
 
     def start(self) -> None:
         self._watcher.start()
         self._writer.start()
+        self._config_maps.start()
 
     def stop(self) -> None:
-        self._watcher.stop(0.5)
-        self._writer.stop(0.5)
+        deadline = time.monotonic() + STOP_S
+        for part in (self._watcher, self._writer, self._config_maps):
+            part.stop(max(0.1, min(STOP_S / 2, deadline - time.monotonic())))
         self._client.close()
 
     def observe(self, node: Mapping[str, Any]) -> None:
@@ -38,9 +49,15 @@ class KubeSide:
         self._writer.observe(node)
 
     def desire(self, state: State) -> None:
-        """The Node as it should be: labels, amounts and condition that follow from `state`."""
+        """What should be there, as follows from `state`: the Node's labels, amounts, condition; the ConfigMaps."""
         self._uids = {pod.name: pod.uid for pod in state.pods}
         self._writer.set_desired(report.node_labels(state), report.node_capacity(state), report.node_condition(state))
+        self._config_maps.desire(report.config_maps(state, self._node_name))
+
+    @property
+    def config_maps_problem(self) -> str:
+        """What keeps the ConfigMaps from being right just now; "" while nothing does."""
+        return self._config_maps.problem
 
     def event(self, pod: PodName | None, kind: str, reason: str, message: str) -> None:
         """Send an Event about a pod of this node, or the node itself (None)."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from standin.apiwatch import WatchStream, selector
-from standin.objects import CLUSTER_WIDE, KINDS, Json, Key, Refusal, status
+from standin.objects import CLUSTER_WIDE, KINDS, Json, Key, status
+from standin.refusal import Refusal
 
 if TYPE_CHECKING:
     from standin.apiserver import ApiServer
@@ -122,7 +123,11 @@ class Handler(BaseHTTPRequestHandler):
                 found = objects.update(target.key, lambda _: body)
             case _:
                 grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-                found = objects.delete(target.key, grace_s=None if grace is None else int(grace))
+                found = objects.delete(
+                    target.key, grace_s=None if grace is None else int(grace), preconditions=body.get("preconditions")
+                )
+                if target.resource != "pods":
+                    found = _gone(target, found)
         return 200, found
 
     def _list(self, target: Target, query: dict[str, str]) -> Json:
@@ -144,6 +149,9 @@ class Handler(BaseHTTPRequestHandler):
     def _create(self, target: Target, body: Json) -> Json:
         if target.resource == "pods":
             body["status"] = {"phase": "Pending"}
+        if (body.get("metadata") or {}).get("namespace", target.namespace) != target.namespace:
+            text = "the namespace of the provided object does not match the namespace sent on the request"
+            raise Refusal(400, "BadRequest", text)
         if target.resource == "events":
             where = body.get("involvedObject", {}).get("namespace") or "default"
             if where != target.namespace:
@@ -207,6 +215,12 @@ def _target(path: str) -> Target:
     if resource not in KINDS:
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
     return Target(resource, namespace, name, subresource)
+
+
+def _gone(target: Target, was: Json) -> Json:
+    """Return the Status that answers a deletion that is complete; pods are answered with the object."""
+    details = {"name": target.name, "kind": target.resource, "uid": was["metadata"]["uid"]}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
 def _json(body: bytes) -> Json:

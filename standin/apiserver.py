@@ -160,6 +160,11 @@ class ApiServer:
         """Return all core/v1 Events."""
         return self.objects.all("events")[0]
 
+    def config_map(self, name: str, namespace: str = "kube-system") -> Json | None:
+        """Return a ConfigMap, or None."""
+        found = self.objects.all("configmaps", namespace)[0]
+        return next((one for one in found if one["metadata"]["name"] == name), None)
+
     def label_node(self, labels: Mapping[str, str | None]) -> Json:
         """Set labels of the Node; None removes one."""
         patch: Json = {"metadata": {"labels": dict(labels)}}

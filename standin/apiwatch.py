@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from standin.objects import KINDS, Change, Json, Refusal, status
+from standin.objects import KINDS, Change, Json, status
+from standin.refusal import Refusal
 
 if TYPE_CHECKING:
     from standin.apiserver import ApiServer

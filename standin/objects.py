@@ -5,11 +5,13 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from standin.configmaps import check_config_map
 from standin.patching import merge
+from standin.refusal import Refusal
 
 Json = dict[str, Any]
 Key = tuple[str, str, str]  # resource, namespace ("" for nodes), name
@@ -27,15 +29,6 @@ class Change:
     key: Key
     before: Json | None
     after: Json | None
-
-
-class Refusal(Exception):  # noqa: N818 - an answer of the server, no fault of it
-    """An answer other than success: ``code``, ``reason`` as the real server gives them."""
-
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
 
 
 def not_found(resource: str, name: str) -> Refusal:
@@ -132,10 +125,19 @@ class Objects:
 
         return self.update(key, merged)
 
-    def delete(self, key: Key, *, grace_s: int | None = 0) -> Json:
-        """Delete; a bound pod with a grace (None: 30 s) only gets its deletionTimestamp, as before its kubelet acts."""
+    def delete(self, key: Key, *, grace_s: int | None = 0, preconditions: Mapping[str, str] | None = None) -> Json:
+        """Delete; a bound pod with a grace (None: 30 s) only gets its deletionTimestamp, as before its kubelet acts.
+
+        Raises Refusal 404, 409 (it is not the one, or not the version, that ``preconditions`` name).
+        """
         with self.news:
             found = self.get(key)
+            for field, named in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+                there, wanted = found["metadata"][field], (preconditions or {}).get(field)
+                if wanted not in (None, there):
+                    said = f"the {named} in the precondition ({wanted}) does not match the {named} in record ({there})"
+                    text = f'Operation cannot be fulfilled on {KINDS[key[0]]} "{key[2]}": {said}'
+                    raise Refusal(409, "Conflict", f"{text}. The object might have been modified")
             if key[0] == "pods" and found.get("spec", {}).get("nodeName") and grace_s != 0:
                 found["metadata"].setdefault("deletionTimestamp", timestamp())
                 found["metadata"]["deletionGracePeriodSeconds"] = 30 if grace_s is None else grace_s
@@ -163,6 +165,8 @@ class Objects:
 
     def _store(self, key: Key, found: Json) -> Json:
         before = self._objects.get(key)
+        if key[0] == "configmaps":
+            check_config_map(before, found)
         self._objects[key] = found
         found |= {"kind": KINDS[key[0]], "apiVersion": "v1"}
         found["metadata"]["resourceVersion"] = str(self.version + 1)

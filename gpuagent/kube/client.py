@@ -71,6 +71,10 @@ class Client:
         """PATCH an object or its subresource and return the whole object as it is now."""
         return self._call("patch", "PATCH", path, None, body, content_type)
 
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Json:
+        """DELETE an object; ``body`` is DeleteOptions. Returns a Status, or the object where it is not gone yet."""
+        return self._call("delete", "DELETE", path, None, body)
+
     def watch(self, path: str, params: Params | None = None) -> Watch:
         """Open a watch, bookmarks included; returns when the server has accepted it.
 

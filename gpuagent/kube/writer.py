@@ -91,12 +91,13 @@ class Writer:
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Stop and wait up to ``timeout_s``; what is not written stays unwritten."""
+        deadline = time.monotonic() + timeout_s
         with self._wake:
             self._stopped = True
             self._wake.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        self._events.stop(timeout_s)
+        self._events.stop(max(0.0, deadline - time.monotonic()))
 
     def set_desired(
         self,

@@ -257,6 +257,23 @@ class Node:
         """Set (or remove) the node's mode label."""
         self.server.label_node({MODE_LABEL: mode, **more})
 
+    def caught_up(self, agent: Agent, timeout: float = 30.0) -> None:
+        """Wait until the agent has taken the Node as it is now, and its lists are those that follow.
+
+        Amounts alone do not tell: while labels come faster than they are taken, an older list may show the same ones.
+        """
+        version = int(self.server.node()["metadata"]["resourceVersion"])
+
+        def caught_up() -> bool:
+            state = agent._state
+            return (
+                state.node is not None
+                and int(state.node["metadata"]["resourceVersion"]) >= version
+                and all(agent._feeds[name]._blocks == blocks for name, blocks in state.lists.items())
+            )
+
+        wait_for(caught_up, timeout, "the agent has not taken the node's last label")
+
     def bind(self, pod: Pod, labels: Mapping[str, str] | None = None) -> Pod:
         """Make the pod known to the API server, bound to this node, and wait until the agents know it."""
         spec: dict[str, Any] = {"nodeName": NODE}

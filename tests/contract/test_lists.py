@@ -248,7 +248,7 @@ def test_18_a_reader_that_does_not_read_delays_nobody(node: MakeNode, gib_or_uni
     window, in 1 s with a small one; the check says 30 s), then `Allocate` under 100 ms; reading then, it gets at most
     3 stale lists and the newest one."""
     one = node("1.36", box(8, 80), labels={MODE_LABEL: "share"})
-    one.run(memory_unit=_unit(gib_or_unit))
+    agent = one.run(memory_unit=_unit(gib_or_unit))
     units = 8 * 80 * (16 if gib_or_unit == "64MiB" else 1)
     one.offers(mem=units)
     registered = one.kubelet.registrations
@@ -257,6 +257,7 @@ def test_18_a_reader_that_does_not_read_delays_nobody(node: MakeNode, gib_or_uni
     for turn in range(50):
         one.label("topology" if turn % 2 == 0 else "share")
         time.sleep(pause_s)
+    one.caught_up(agent)  # a list of a label on the way would come while it reads, and not be a stale one
     one.offers(mem=units)
     began = time.monotonic()
     one.allocate(MEM, ids[:2])

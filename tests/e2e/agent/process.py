@@ -36,6 +36,21 @@ RBAC: tuple[dict[str, Any], ...] = (
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpuagent"},
         "subjects": [{"kind": "User", "name": "gpuagent", "apiGroup": "rbac.authorization.k8s.io"}],
     },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "gpuagent", "namespace": "kube-system"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch", "delete"]},
+        ],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "gpuagent", "namespace": "kube-system"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "gpuagent"},
+        "subjects": [{"kind": "User", "name": "gpuagent", "apiGroup": "rbac.authorization.k8s.io"}],
+    },
 )
 
 
