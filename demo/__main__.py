@@ -1,16 +1,19 @@
-"""The walk: modes, pods, a refusal, a switch that waits, a GPU that falls ill."""
+"""The walk: modes, pods, a refusal, a switch that waits, a GPU that falls ill, isolation; then NVLink."""
 
 import argparse
 import os
 import signal
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from demo.node import DemoNode
+from gpuagent import linktable, picture
 
 PORT = 9445
+PICTURE = Path("build/topology.svg")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # the stand-in kubelet's library talks on stderr otherwise
 
 
@@ -23,6 +26,10 @@ def main() -> None:
     say("A node with eight 80-GB A100 GPUs. The GPUs, kubelet and the API server are stand-ins; the agent is real.")
     with DemoNode("dgx-a100", options.port) as node:
         walk(node)
+    say("Another node: a DGX-1 with eight V100 GPUs, each joined by NVLink to four others, by one or two links.")
+    with DemoNode("dgx1-v100", options.port) as node:
+        nvlink(node)
+        print("\nThat was the walk.")
         if not options.once:
             stop = threading.Event()
             signal.signal(signal.SIGINT, lambda *_: stop.set())
@@ -81,7 +88,6 @@ def walk(node: DemoNode) -> None:
     node.wait(lambda: any(event["reason"] == "ModeLabelRemoved" for event in node.api.events()))
     for event in node.api.events():
         print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 96)}")
-    print("\nThat was the walk.")
 
 
 def isolation(node: DemoNode) -> None:
@@ -108,6 +114,27 @@ def isolation(node: DemoNode) -> None:
     show(node)
 
 
+def nvlink(node: DemoNode) -> None:
+    """Whole GPUs as sets: by links, beside their job's, and as a picture."""
+    step("Mode topology. What joins the GPUs, how fast it is, and the best set of each size (gpuagent topology):")
+    node.api.label_node({"ack.node.gpu.schedule": "topology"})
+    until(node, offers("aliyun.com/gpu", 8))
+    print(textwrap.indent(linktable.render(node.topology()), "    "), flush=True)
+
+    step("A notebook takes one GPU. Then two pods of one job come, with a GPU each: their GPUs have a double link.")
+    run(node, "notebook", gpus=1)
+    job = {"gpu-topology": "pytorch-dist-nccl", "gpu-topology-replica": "2"}
+    for name in ("master", "worker"):
+        run(node, f"pytorch-dist-nccl-{name}-0", labels=job, gpus=1)
+    run(node, "bert", gpus=4)
+    node.wait(lambda: sum(bool(gpu["holders"]) for gpu in node.topology()["gpus"]) == 7)
+    print(textwrap.indent("\n".join(node.table().splitlines()[2:11]), "    "), flush=True)
+
+    PICTURE.parent.mkdir(exist_ok=True)
+    PICTURE.write_text(picture.svg(node.topology()), encoding="utf-8")
+    step(f"The same as a picture (gpuagent topology --svg FILE): {PICTURE}")
+
+
 def say(text: str) -> None:
     print(f"\n{textwrap.fill(text, 110)}", flush=True)
 
@@ -125,8 +152,8 @@ def show(node: DemoNode) -> None:
     print(textwrap.indent(node.table(), "    "), flush=True)
 
 
-def run(node: DemoNode, name: str, **limits: int) -> None:
-    admission = node.run_pod(name, **limits)
+def run(node: DemoNode, name: str, labels: Mapping[str, str] | None = None, **limits: int) -> None:
+    admission = node.run_pod(name, labels, **limits)
     if not admission:
         raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
     env = admission.containers["main"].env

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -98,10 +99,17 @@ class DemoNode:
         """What `gpuagent status` prints."""
         return render(self.status())
 
-    def run_pod(self, name: str, **limits: int) -> Admission:
+    def topology(self) -> dict[str, Any]:
+        """What `gpuagent topology -o json` prints."""
+        page: dict[str, Any] = json.loads(self.page("topology") or b"{}")
+        return page
+
+    def run_pod(self, name: str, labels: Mapping[str, str] | None = None, **limits: int) -> Admission:
         """Bind a pod to the node, let kubelet admit it and start its container."""
         named = {_RESOURCES[short]: amount for short, amount in limits.items()}
-        created = self.api.create_pod(name, {key: str(amount) for key, amount in named.items()}, node=NODE)
+        created = self.api.create_pod(
+            name, {key: str(amount) for key, amount in named.items()}, node=NODE, labels=labels
+        )
         pod = Pod(name, uid=created["metadata"]["uid"], containers=(Container("main", named),))
         admission = self.kubelet.admit(pod)
         if admission:

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.configmap import ConfigMapFacts
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import located
 from gpuagent.domain.links import Link
 from gpuagent.domain.mode import MODE_LABEL, Mode
 from gpuagent.domain.state import State
-
-NAMESPACE = "kube-system"
 
 
 def page(state: State, sets: BestSets) -> dict[str, Any]:
@@ -73,33 +72,28 @@ def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[s
     }
 
 
-def report_name(node_name: str) -> str:
-    """Name of the node's ConfigMap in `NAMESPACE`."""
-    return f"{node_name}-gputopo-report"
+def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
+    """The node's report: there while mode `topology` is in force, gone in every other; nothing before it is known."""
+    if not state.mode_known or not state.gpus:
+        return ()
+    # By the labels, not by the name, arena finds it.
+    labels = {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
+    data = {"nodeName": node_name, **_squares(state)} if state.mode is Mode.TOPOLOGY else None
+    return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data),)
 
 
-def report_labels(node_name: str) -> dict[str, str]:
-    """By these, not by its name, arena finds the ConfigMap."""
-    return {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
-
-
-def report_data(state: State, node_name: str) -> dict[str, str]:
-    """The ConfigMap's data; GPU N is row and column N, counted by minor number as in a scheduler's annotations.
-
-    Arena reads ``devices``, ``bandwidth`` (GB/s each way) and ``linkType`` as JSON.
-    """
+def _squares(state: State) -> dict[str, str]:
+    """GPU N is row and column N, counted by minor number as in a scheduler's annotations. Bandwidths in GB/s each way."""
     place = {state.gpus[uuid].minor: n for n, uuid in enumerate(state.topology.gpus)}
-    every = range(max(place, default=-1) + 1)
+    every = range(max(place) + 1)
 
     def link(i: int, j: int) -> Link | None:
         return state.topology.links[place[i]][place[j]] if i in place and j in place else None
 
     square = [[link(i, j) for j in every] for i in every]
     by_minor = sorted(state.gpus.values(), key=lambda gpu: gpu.minor)
-    devices = {str(gpu.minor): _health(gpu, state) for gpu in by_minor}
     return {
-        "nodeName": node_name,
-        "devices": json.dumps(devices),
+        "devices": json.dumps({str(gpu.minor): _health(gpu, state) for gpu in by_minor}),
         "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),
         "linkType": json.dumps([[one.type if one else "N/A" for one in row] for row in square]),
     }

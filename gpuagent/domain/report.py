@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.domain.configmap import ConfigMapFacts
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import NVIDIA_GPU, located
 from gpuagent.domain.isolation import Layer
@@ -197,14 +196,6 @@ def node_condition(state: State) -> dict[str, str]:
         "reason": told.reason,
         "message": "; ".join(problem.message for problem in found) or told.message,
     }
-
-
-def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:  # noqa: ARG001 - none is published yet
-    """The ConfigMaps that the agent publishes for others.
-
-    One that is not wanted for now must still be named, with data None: what is not named is left as it is.
-    """
-    return ()
 
 
 def status(state: State) -> dict[str, Any]:
