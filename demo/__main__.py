@@ -162,7 +162,7 @@ def run(node: DemoNode, name: str, labels: Mapping[str, str] | None = None, **li
 
 def caps(node: DemoNode, name: str, **limits: int) -> None:
     """A pod in an isolating mode, and the limits its container gets."""
-    admission = node.run_pod(name, **limits)
+    admission = node.run_pod(name, None, **limits)
     if not admission:
         raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
     env = admission.containers["main"].env

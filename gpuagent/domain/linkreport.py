@@ -83,7 +83,7 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
 
 
 def _squares(state: State) -> dict[str, str]:
-    """GPU N is row and column N, counted by minor number as in a scheduler's annotations. Bandwidths in GB/s each way."""
+    """GPU N is row and column N, by minor number as in a scheduler's annotations; bandwidths are GB/s each way."""
     place = {state.gpus[uuid].minor: n for n, uuid in enumerate(state.topology.gpus)}
     every = range(max(place) + 1)
 
