@@ -36,7 +36,7 @@ e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 2
 bench: $(STAMP)  ## measure, as a table and build/bench.json
 	$(BIN)/python -m bench
 
-gpu-check: $(STAMP)  ## inventory, health watch and one round with the stand-in kubelet on the real driver
+gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the stand-in kubelet on the real driver
 	$(BIN)/python -m bench.gpu_check
 
 mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver

@@ -1,7 +1,8 @@
 """`python -m bench.gpu_check`: the agent on this machine's own NVIDIA driver, as text to keep in docs/gpu-check.md.
 
-Reads the GPUs, registers for their fault events, and runs the agent for one round with the stand-in kubelet: register,
-offer, prefer, allocate, start. It changes nothing on the machine. Without a driver it says so and ends well.
+Reads the GPUs and how they are joined, registers for their fault events, and runs the agent for one round with the
+stand-in kubelet: register, offer, prefer, allocate, start. It changes nothing on the machine. Without a driver it says
+so and ends well.
 """
 
 import json
@@ -14,8 +15,10 @@ from bench.result import machine, now
 from gpuagent import __version__
 from gpuagent.columns import align
 from gpuagent.domain.gpu import Gpu, Inventory
+from gpuagent.domain.links import Link, topology
 from gpuagent.domain.mode import GPU_MEM, Kind
 from gpuagent.domain.units import MemoryUnit, units_of
+from gpuagent.domain.wiring import Wiring
 from gpuagent.nvml import DriverError
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Nvml
 from gpuagent.nvml.errors import CallError
@@ -41,6 +44,7 @@ def main() -> int:
     if not inventory.gpus:
         print("The driver knows no GPU that can be read; there is nothing more to check.")
         return 0
+    _show("Links", _links(inventory))
     _show("Fault events", _events())
     try:
         _round(inventory)
@@ -68,6 +72,28 @@ def _row(gpu: Gpu) -> list[str]:
     numa = "-" if gpu.numa_node is None else str(gpu.numa_node)
     fixed = [str(gpu.index), str(gpu.minor), gpu.uuid, gpu.pci_bus_id, gpu.model]
     return [*fixed, str(gpu.memory_mib), str(gpu.reserved_mib), capability, numa, "on" if gpu.mig else "off"]
+
+
+def _links(inventory: Inventory) -> str:
+    """What each GPU reports, what joins each pair and with how many GB/s each way, and what is amiss."""
+    found = topology(inventory.gpus, inventory.wiring)
+    own = [["GPU", "PCIE", "NVLINKS", "FABRIC"]]
+    own += [[str(gpu.index), *_ends(inventory.wiring[gpu.uuid])] for gpu in inventory.gpus]
+    indices = [str(gpu.index) for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)]
+    pairs = [["GPU", *indices], *([index, *map(_pair, row)] for index, row in zip(indices, found.links, strict=True))]
+    return "\n".join([align(own), "", align(pairs), *found.notes])
+
+
+def _ends(wiring: Wiring) -> list[str]:
+    pcie = "{}x{}".format(*wiring.pcie) if wiring.pcie else "-"
+    versions = "/".join(sorted({link.version or "?" for link in wiring.nvlinks}))
+    nvlinks = f"{len(wiring.nvlinks)} x {versions}" if wiring.nvlinks else "-"
+    fabric = "-" if wiring.fabric is None else "ready" if wiring.fabric.ready else "not ready"
+    return [pcie, nvlinks, fabric]
+
+
+def _pair(link: Link | None) -> str:
+    return f"{link.type} {link.gbps:g}" if link else "-"
 
 
 def _events() -> str:

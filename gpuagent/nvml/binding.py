@@ -12,6 +12,8 @@ from typing import Any
 
 import pynvml
 
+from gpuagent.domain.wiring import End, Fabric, Relation
+from gpuagent.nvml import linkvalues
 from gpuagent.nvml.errors import CallError, driver_error
 
 MIB = 1 << 20
@@ -26,6 +28,10 @@ ABSENT = frozenset(
 )
 """Codes by which a driver or GPU says that it does not have what was asked for."""
 TIMEOUT = int(pynvml.NVML_ERROR_TIMEOUT)
+INVALID_ARGUMENT = int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+GPU_IS_LOST = int(pynvml.NVML_ERROR_GPU_IS_LOST)
+MOST_LINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
+"""NVLinks are numbered from 0 to below this; a GPU has fewer, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,43 @@ class Nvml:
 
     def numa_node(self, gpu: Handle) -> int:
         return int(self._ask("nvmlDeviceGetNumaNodeId", gpu))
+
+    def link_is_up(self, gpu: Handle, link: int) -> bool:
+        return bool(self._ask("nvmlDeviceGetNvLinkState", gpu, link))
+
+    def link_version(self, gpu: Handle, link: int) -> str:
+        return linkvalues.version(self._ask("nvmlDeviceGetNvLinkVersion", gpu, link))
+
+    def link_end(self, gpu: Handle, link: int) -> End:
+        return linkvalues.ENDS.get(self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link), End.UNKNOWN)
+
+    def link_remote(self, gpu: Handle, link: int) -> tuple[str, int]:
+        """Bus id, and PCI device and vendor, of what the link leads to; empty and 0 where unknown."""
+        return linkvalues.remote(self._ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
+
+    def relation(self, gpu: Handle, other: Handle) -> Relation | None:
+        """What lies between two GPUs on PCIe; None for a level that this agent does not know."""
+        return linkvalues.RELATIONS.get(self._ask("nvmlDeviceGetTopologyCommonAncestor", gpu, other.pointer))
+
+    def pcie(self, gpu: Handle) -> tuple[int, int]:
+        """Generation and lanes that GPU and slot can do together."""
+        generation = self._ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu)
+        return int(generation), int(self._ask("nvmlDeviceGetMaxPcieLinkWidth", gpu))
+
+    def fabric(self, gpu: Handle) -> Fabric | None:
+        """None if the GPU is in no NVLink fabric. Drivers before 545 know only the first form of the question."""
+        for function, info in (
+            ("nvmlDeviceGetGpuFabricInfoV", pynvml.c_nvmlGpuFabricInfo_v2_t()),
+            ("nvmlDeviceGetGpuFabricInfo", pynvml.c_nvmlGpuFabricInfo_t()),
+        ):
+            try:
+                self._ask(function, gpu, ctypes.byref(info))
+            except CallError as err:
+                if err.code not in ABSENT:
+                    raise
+            else:
+                return linkvalues.fabric(info)
+        return None
 
     def probe(self, gpu: Handle) -> None:
         """Ask for something cheap that the library does not answer from memory of its own."""

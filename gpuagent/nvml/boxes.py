@@ -3,25 +3,27 @@
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from gpuagent.nvml.boxlinks import BoxFabric, BoxLink, check_paths, link_up, path, pcie
+from gpuagent.nvml.boxtable import BUS_ID, BoxError, Table
+
+__all__ = ["Box", "BoxError", "BoxGpu", "load", "names", "parse", "uuid_of"]
 
 FOLDER = Path(__file__).parent / "boxes"
 MOST_GPUS = 16
 DRIVER_VERSION = "580.95.05"
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_BUS_ID = re.compile(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.0")
-
-
-class BoxError(ValueError):
-    """A box cannot be used: unknown name, malformed file, impossible contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxGpu:
-    """One simulated GPU. Sizes in MiB as NVML reports them; `mig` is None where the GPU cannot do MIG."""
+    """One simulated GPU. Sizes in MiB as NVML reports them; `mig` is None where the GPU cannot do MIG.
+
+    `pcie` is generation and lanes; `pcie_path` leads from its NUMA node down to it. The driver does not say what is
+    None or empty here.
+    """
 
     uuid: str
     minor: int
@@ -33,6 +35,10 @@ class BoxGpu:
     numa_node: int | None = None
     mig: bool | None = None
     xid_events: bool = True
+    pcie: tuple[int, int] | None = None
+    pcie_path: tuple[str, ...] = ()
+    links: tuple[BoxLink, ...] = ()
+    fabric: BoxFabric | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +94,18 @@ def parse(name: str, text: str) -> Box:
         page = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
         raise BoxError(f"box {name}: not TOML: {err}") from err
-    table = _Table(f"box {name}", page)
+    table = Table(f"box {name}", page)
     groups = table.take("gpus", list, [])
     gpus: list[BoxGpu] = []
     for number, group in enumerate(groups, 1):
         gpus += _group(f"box {name}, [[gpus]] number {number}", group, name, len(gpus))
     if not 1 <= len(gpus) <= MOST_GPUS:
         raise BoxError(f"box {name}: has {len(gpus)} GPUs; a box has 1 to {MOST_GPUS}")
+    check_paths(f"box {name}", [(gpu.numa_node, gpu.pcie_path) for gpu in gpus])
+    wired = link_up(f"box {name}", table, [gpu.pci_bus_id for gpu in gpus])
     box = Box(
         name=name,
-        gpus=tuple(gpus),
+        gpus=tuple(replace(gpu, links=links, fabric=fabric) for gpu, (links, fabric) in zip(gpus, wired, strict=True)),
         description=table.take("description", str, ""),
         driver_version=table.take("driver_version", str, DRIVER_VERSION),
         missing=frozenset(table.items("missing", str, [])),
@@ -114,27 +122,25 @@ def uuid_of(name: str, index: int) -> str:
 
 def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
     """GPUs of one kind. Their number is that of their bus ids; every other list is as long."""
-    if not isinstance(group, dict):
-        raise BoxError(f"{where}: must be a table")
-    table = _Table(where, group)
+    table = Table(where, group)
     buses = table.items("pci_bus_ids", str)
     indices = list(range(first, first + len(buses)))
     minors = table.items("minors", int, indices)
     uuids = table.items("uuids", str, [uuid_of(name, index) for index in indices])
     numa = table.items("numa_nodes", int, [-1] * len(buses))
-    for key, values in (("minors", minors), ("uuids", uuids), ("numa_nodes", numa)):
+    paths = table.items("pcie_paths", str, [""] * len(buses))
+    for key, values in (("minors", minors), ("uuids", uuids), ("numa_nodes", numa), ("pcie_paths", paths)):
         if len(values) != len(buses):
             raise BoxError(f"{where}: {key} has {len(values)} entries, pci_bus_ids {len(buses)}")
-    for key, pattern, texts in (("pci_bus_ids", _BUS_ID, buses), ("uuids", _UUID, uuids)):
-        wrong = next((text for text in texts if not pattern.fullmatch(text)), None)
-        if wrong is not None:
-            raise BoxError(f"{where}: {key}: {wrong!r} is not like {pattern.pattern}")
+    table.check("pci_bus_ids", buses, BUS_ID)
+    table.check("uuids", uuids, _UUID)
     memory, reserved = table.take("memory_mib", int), table.take("reserved_mib", int, 0)
     if not 0 <= reserved < memory:
         raise BoxError(f"{where}: memory_mib {memory} must be above reserved_mib {reserved}, and neither below 0")
     capability = re.fullmatch(r"(\d+)\.(\d+)", table.take("compute_capability", str))
     if capability is None:
         raise BoxError(f'{where}: compute_capability must be like "8.0"')
+    lanes, nodes = pcie(table), [path(table, text) for text in paths]
     model, mig = table.take("model", str), table.take("mig", bool, None)
     xid_events = table.take("xid_events", bool, True)
     table.end()
@@ -150,36 +156,8 @@ def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
             numa_node=numa[i] if numa[i] >= 0 else None,
             mig=mig,
             xid_events=xid_events,
+            pcie=lanes,
+            pcie_path=nodes[i],
         )
         for i, bus in enumerate(buses)
     ]
-
-
-_REQUIRED = object()
-
-
-class _Table:
-    """A TOML table that is emptied key by key, each of a certain type; nothing may be left."""
-
-    def __init__(self, where: str, values: Mapping[str, object]) -> None:
-        self._where = where
-        self._values = dict(values)
-
-    def take(self, key: str, kind: type, default: object = _REQUIRED) -> Any:  # noqa: ANN401 (TOML value)
-        value = self._values.pop(key, default)
-        if value is _REQUIRED:
-            raise BoxError(f"{self._where}: {key} is missing")
-        if value is not default and type(value) is not kind:  # a bool is no int here
-            raise BoxError(f"{self._where}: {key} must be {kind.__name__}, not {value!r}")
-        return value
-
-    def items(self, key: str, kind: type, default: object = _REQUIRED) -> list[Any]:
-        values: list[Any] = self.take(key, list, default)
-        wrong = next((value for value in values if type(value) is not kind), None)
-        if wrong is not None:
-            raise BoxError(f"{self._where}: {key} must be a list of {kind.__name__}, not {wrong!r}")
-        return values
-
-    def end(self) -> None:
-        if self._values:
-            raise BoxError(f"{self._where}: unknown key {min(self._values)!r}")

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 DOUBLE_BIT_ECC_XID = 48
 """The XID that stands for a double-bit ECC error, whose own event carries no number."""
+NVLINK_XID = 74
+"""An NVLink failed: it may be down now, at either end."""
 WAIT_OVERRUN_S = 10.0
 """A wait that outlasts its own timeout by this much hangs in the driver."""
 UNTIED_S = 1.0
@@ -28,6 +30,7 @@ class Ears:
     Attributes:
         post: takes an event at once.
         driver_gone: called when the driver as a whole stops answering.
+        links_changed: called when an NVLink has failed.
         clock: monotonic seconds.
         stopping: ends every thread within `wait_s`.
         wait_s: longest wait for an event; an event ends it at once.
@@ -37,6 +40,7 @@ class Ears:
 
     post: Callable[[Event], None]
     driver_gone: Callable[[], None]
+    links_changed: Callable[[], None]
     clock: Callable[[], float]
     stopping: threading.Event
     wait_s: float
@@ -212,6 +216,8 @@ class GpuWatch:
             self._post(XidRaised(uuid, xid, self._ears.clock()))
         elif self._once(xid):
             self._post(XidRaised(None, xid, self._ears.clock()))
+        if xid == NVLINK_XID:
+            self._ears.links_changed()
 
     def _post(self, event: XidRaised | GpuLost) -> None:
         if not self._ears.stopping.is_set():

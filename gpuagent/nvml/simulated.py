@@ -11,11 +11,15 @@ from typing import Any, Self
 import pynvml
 
 from gpuagent.nvml.boxes import Box
-from gpuagent.nvml.simulated_calls import DEVICE, FUNCTIONS, INVALID, LOOKUP, SYSTEM, address, point
+from gpuagent.nvml.simulated_calls import DEVICE, INVALID, LOOKUP, SYSTEM, address, point
 from gpuagent.nvml.simulated_driver import FaultError, GpuRef, SimulatedDriver, SimulatedGpu, error_code
+from gpuagent.nvml.simulated_links import LINKS
 from gpuagent.nvml.simulated_socket import FaultSocket, inject
 
 __all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]
+
+_OF_A_GPU = {**DEVICE, **LINKS}
+_FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})
 
 
 class _Function:
@@ -32,7 +36,7 @@ class _Function:
         if name == "nvmlErrorString":
             return f"simulated error {args[0]}".encode()
         gpu: SimulatedGpu | None = None
-        if name in DEVICE:
+        if name in _OF_A_GPU:
             gpu = next((one for one in driver.gpus if one.address == address(args[0])), None)
         elif name in LOOKUP:
             gpu = LOOKUP[name](driver, args[0])
@@ -43,8 +47,8 @@ class _Function:
             if name in SYSTEM:
                 return SYSTEM[name](driver, *args)
             if gpu is None:
-                return INVALID if name in DEVICE or name.endswith("Index_v2") else pynvml.NVML_ERROR_NOT_FOUND
-            return point(args[1], gpu.address) if name in LOOKUP else DEVICE[name](driver, gpu, *args[1:])
+                return INVALID if name in _OF_A_GPU or name.endswith("Index_v2") else pynvml.NVML_ERROR_NOT_FOUND
+            return point(args[1], gpu.address) if name in LOOKUP else _OF_A_GPU[name](driver, gpu, *args[1:])
 
 
 class _Library:
@@ -54,7 +58,7 @@ class _Library:
         self._driver = driver
 
     def __getattr__(self, name: str) -> _Function:
-        if name not in FUNCTIONS or name in self._driver.box.missing:
+        if name not in _FUNCTIONS or name in self._driver.box.missing:
             raise AttributeError(name)
         return _Function(self._driver, name)
 
@@ -66,7 +70,7 @@ class Simulator(SimulatedDriver):
     """
 
     def __init__(self, box: Box) -> None:
-        super().__init__(box, FUNCTIONS)
+        super().__init__(box, _FUNCTIONS)
         self._former = _put_library(_Library(self))
         self._socket: FaultSocket | None = None
 
@@ -108,10 +112,14 @@ class Simulator(SimulatedDriver):
                     getattr(self, kind)(**_checked(given, function=str))
                 case "mig":
                     self.mig(**_checked(given, enabled=bool))
+                case "nvlink":
+                    self.nvlink(**_checked(given, link=int, up=bool))
+                case "fabric":
+                    self.fabric(**_checked(given, ready=bool))
                 case "driver":
                     self.driver(**_checked(given, present=bool))
                 case _:
-                    known = "xid, ecc, lose, restore, hang, unhang, fail, mig, driver"
+                    known = "xid, ecc, lose, restore, hang, unhang, fail, mig, nvlink, fabric, driver"
                     raise FaultError(f"unknown fault {kind!r}; known: {known}")
         except TypeError as err:  # an argument missing, or one too many
             raise FaultError(f"fault {kind}: {str(err).partition('.')[2] or err}") from None

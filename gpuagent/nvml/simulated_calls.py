@@ -23,7 +23,9 @@ LOOKUP: dict[str, Callable[[SimulatedDriver, Any], SimulatedGpu | None]] = {}
 Function = Callable[..., Any]
 
 
-def _of(table: dict[str, Any], name: str) -> Callable[[Function], Function]:
+def of(table: dict[str, Any], name: str) -> Callable[[Function], Function]:
+    """Enter a function in `table`."""
+
     def add(function: Function) -> Function:
         table[name] = function
         return function
@@ -59,8 +61,8 @@ def text(buffer: Any, size: Any, value: str) -> int:
 # -- the driver --------------------------------------------------------------------------------------------------
 
 
-@_of(SYSTEM, "nvmlInit_v2")
-@_of(SYSTEM, "nvmlInitWithFlags")
+@of(SYSTEM, "nvmlInit_v2")
+@of(SYSTEM, "nvmlInitWithFlags")
 def _init(driver: SimulatedDriver, _flags: int = 0) -> int:
     if driver.absent is not None:
         return driver.absent
@@ -68,40 +70,40 @@ def _init(driver: SimulatedDriver, _flags: int = 0) -> int:
     return OK
 
 
-@_of(SYSTEM, "nvmlShutdown")
+@of(SYSTEM, "nvmlShutdown")
 def _shutdown(driver: SimulatedDriver) -> int:
     driver.sessions -= 1
     return OK
 
 
-@_of(SYSTEM, "nvmlSystemGetDriverVersion")
-@_of(SYSTEM, "nvmlSystemGetNVMLVersion")
+@of(SYSTEM, "nvmlSystemGetDriverVersion")
+@of(SYSTEM, "nvmlSystemGetNVMLVersion")
 def _driver_version(driver: SimulatedDriver, buffer: Any, size: Any) -> int:
     return text(buffer, size, driver.box.driver_version)
 
 
-@_of(SYSTEM, "nvmlSystemGetCudaDriverVersion")
-@_of(SYSTEM, "nvmlSystemGetCudaDriverVersion_v2")
+@of(SYSTEM, "nvmlSystemGetCudaDriverVersion")
+@of(SYSTEM, "nvmlSystemGetCudaDriverVersion_v2")
 def _cuda_version(_driver: SimulatedDriver, out: Any) -> int:
     return put(out, 13000)
 
 
-@_of(SYSTEM, "nvmlDeviceGetCount_v2")
+@of(SYSTEM, "nvmlDeviceGetCount_v2")
 def _count(driver: SimulatedDriver, out: Any) -> int:
     return put(out, len(driver.gpus))
 
 
-@_of(LOOKUP, "nvmlDeviceGetHandleByIndex_v2")
+@of(LOOKUP, "nvmlDeviceGetHandleByIndex_v2")
 def _by_index(driver: SimulatedDriver, index: Any) -> SimulatedGpu | None:
     return driver.gpus[index.value] if index.value < len(driver.gpus) else None
 
 
-@_of(LOOKUP, "nvmlDeviceGetHandleByUUID")
+@of(LOOKUP, "nvmlDeviceGetHandleByUUID")
 def _by_uuid(driver: SimulatedDriver, uuid: Any) -> SimulatedGpu | None:
     return next((gpu for gpu in driver.gpus if gpu.spec.uuid.encode() == uuid.value), None)
 
 
-@_of(LOOKUP, "nvmlDeviceGetHandleByPciBusId_v2")
+@of(LOOKUP, "nvmlDeviceGetHandleByPciBusId_v2")
 def _by_bus(driver: SimulatedDriver, bus_id: Any) -> SimulatedGpu | None:
     asked = bus_id.value.decode().upper().rjust(16, "0")  # the domain may be written with four digits
     return next((gpu for gpu in driver.gpus if gpu.spec.pci_bus_id == asked), None)
@@ -110,23 +112,23 @@ def _by_bus(driver: SimulatedDriver, bus_id: Any) -> SimulatedGpu | None:
 # -- events --------------------------------------------------------------------------------------------------------
 
 
-@_of(SYSTEM, "nvmlEventSetCreate")
+@of(SYSTEM, "nvmlEventSetCreate")
 def _event_set_create(driver: SimulatedDriver, out: Any) -> int:
     return point(out, driver.new_set())
 
 
-@_of(SYSTEM, "nvmlEventSetFree")
+@of(SYSTEM, "nvmlEventSetFree")
 def _event_set_free(driver: SimulatedDriver, events: Any) -> int:
     driver.changed.notify_all()
     return OK if driver.sets.pop(address(events) or 0, None) else INVALID
 
 
-@_of(DEVICE, "nvmlDeviceGetSupportedEventTypes")
+@of(DEVICE, "nvmlDeviceGetSupportedEventTypes")
 def _supported_events(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return put(out, gpu.event_kinds) if gpu.event_kinds else NOT_SUPPORTED
 
 
-@_of(DEVICE, "nvmlDeviceRegisterEvents")
+@of(DEVICE, "nvmlDeviceRegisterEvents")
 def _register(driver: SimulatedDriver, gpu: SimulatedGpu, kinds: Any, events: Any) -> int:
     found = driver.sets.get(address(events) or 0)
     if found is None:
@@ -137,8 +139,8 @@ def _register(driver: SimulatedDriver, gpu: SimulatedGpu, kinds: Any, events: An
     return OK
 
 
-@_of(SYSTEM, "nvmlEventSetWait")
-@_of(SYSTEM, "nvmlEventSetWait_v2")
+@of(SYSTEM, "nvmlEventSetWait")
+@of(SYSTEM, "nvmlEventSetWait_v2")
 def _wait(driver: SimulatedDriver, events: Any, out: Any, timeout_ms: Any) -> int:
     until = time.monotonic() + timeout_ms.value / 1000
     with driver.idle():  # once a call: it wakes the other waiters
@@ -170,17 +172,17 @@ def _heard(driver: SimulatedDriver, events: Any, out: Any) -> int:
 # -- one GPU -------------------------------------------------------------------------------------------------------
 
 
-@_of(DEVICE, "nvmlDeviceGetName")
+@of(DEVICE, "nvmlDeviceGetName")
 def _name(_driver: SimulatedDriver, gpu: SimulatedGpu, buffer: Any, size: Any) -> int:
     return text(buffer, size, gpu.spec.model)
 
 
-@_of(DEVICE, "nvmlDeviceGetUUID")
+@of(DEVICE, "nvmlDeviceGetUUID")
 def _uuid(_driver: SimulatedDriver, gpu: SimulatedGpu, buffer: Any, size: Any) -> int:
     return text(buffer, size, gpu.spec.uuid)
 
 
-@_of(DEVICE, "nvmlDeviceGetPciInfo_v3")
+@of(DEVICE, "nvmlDeviceGetPciInfo_v3")
 def _pci_info(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     info, bus_id = out._obj, gpu.spec.pci_bus_id  # noqa: SLF001
     domain, bus, device = bus_id.split(".")[0].split(":")
@@ -189,7 +191,7 @@ def _pci_info(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return OK
 
 
-@_of(DEVICE, "nvmlDeviceGetMemoryInfo")
+@of(DEVICE, "nvmlDeviceGetMemoryInfo")
 def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     memory, spec = out._obj, gpu.spec  # noqa: SLF001
     memory.total, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB
@@ -197,7 +199,7 @@ def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return OK
 
 
-@_of(DEVICE, "nvmlDeviceGetMemoryInfo_v2")
+@of(DEVICE, "nvmlDeviceGetMemoryInfo_v2")
 def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     memory, spec = out._obj, gpu.spec  # noqa: SLF001
     if memory.version != pynvml.nvmlMemory_v2:
@@ -207,33 +209,33 @@ def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return OK
 
 
-@_of(DEVICE, "nvmlDeviceGetCudaComputeCapability")
+@of(DEVICE, "nvmlDeviceGetCudaComputeCapability")
 def _compute_capability(_driver: SimulatedDriver, gpu: SimulatedGpu, major: Any, minor: Any) -> int:
     return put(major, gpu.spec.compute_capability[0]) or put(minor, gpu.spec.compute_capability[1])
 
 
-@_of(DEVICE, "nvmlDeviceGetMigMode")
+@of(DEVICE, "nvmlDeviceGetMigMode")
 def _mig_mode(_driver: SimulatedDriver, gpu: SimulatedGpu, current: Any, pending: Any) -> int:
     return NOT_SUPPORTED if gpu.mig is None else put(current, gpu.mig) or put(pending, gpu.mig)
 
 
-@_of(DEVICE, "nvmlDeviceGetNumaNodeId")
+@of(DEVICE, "nvmlDeviceGetNumaNodeId")
 def _numa_node(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return NOT_SUPPORTED if gpu.spec.numa_node is None else put(out, gpu.spec.numa_node)
 
 
-@_of(DEVICE, "nvmlDeviceGetUtilizationRates")
+@of(DEVICE, "nvmlDeviceGetUtilizationRates")
 def _utilisation(_driver: SimulatedDriver, _gpu: SimulatedGpu, out: Any) -> int:
     out._obj.gpu = out._obj.memory = 0  # noqa: SLF001
     return OK
 
 
-@_of(DEVICE, "nvmlDeviceGetTemperature")
+@of(DEVICE, "nvmlDeviceGetTemperature")
 def _temperature(_driver: SimulatedDriver, gpu: SimulatedGpu, _sensor: Any, out: Any) -> int:
     return put(out, 30 + gpu.index % 8)
 
 
-@_of(DEVICE, "nvmlDeviceGetTemperatureV")
+@of(DEVICE, "nvmlDeviceGetTemperatureV")
 def _temperature_v(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     out._obj.temperature = 30 + gpu.index % 8  # noqa: SLF001
     return OK
@@ -249,5 +251,3 @@ _number("nvmlDeviceGetMinorNumber", lambda gpu: gpu.spec.minor)
 _number("nvmlDeviceGetComputeMode", lambda _gpu: pynvml.NVML_COMPUTEMODE_DEFAULT)
 _number("nvmlDeviceGetPersistenceMode", lambda _gpu: pynvml.NVML_FEATURE_ENABLED)
 _number("nvmlDeviceGetPowerUsage", lambda gpu: 40_000 + 1_000 * gpu.index)  # milliwatts
-
-FUNCTIONS = frozenset({*SYSTEM, *DEVICE, *LOOKUP, "nvmlErrorString"})

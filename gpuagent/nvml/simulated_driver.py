@@ -30,6 +30,8 @@ class SimulatedGpu:
     spec: BoxGpu
     mig: bool | None
     lost: bool = False
+    links_down: set[int] = field(default_factory=set)
+    fabric_ready: bool = True
 
     @property
     def address(self) -> int:
@@ -142,6 +144,22 @@ class SimulatedDriver:
             if found.mig is None:
                 raise FaultError(f"GPU {found.index} ({found.spec.model}) cannot do MIG")
             found.mig = enabled
+
+    def nvlink(self, gpu: GpuRef, link: int, up: bool) -> None:
+        """Take `gpu`'s end of an NVLink down, or up again. The other end says what it said before."""
+        with self._changing():
+            found = self.find(gpu)
+            if not 0 <= link < len(found.spec.links):
+                raise FaultError(f"GPU {found.index} ({found.spec.model}) has no NVLink {link}")
+            (found.links_down.discard if up else found.links_down.add)(link)
+
+    def fabric(self, gpu: GpuRef, ready: bool) -> None:
+        """Let `gpu` wait for its NVLink fabric, or be part of it."""
+        with self._changing():
+            found = self.find(gpu)
+            if found.spec.fabric is None:
+                raise FaultError(f"GPU {found.index} ({found.spec.model}) has no NVLink fabric")
+            found.fabric_ready = ready
 
     # -- for the entry points; all but `enter` with `changed` held -----------------------------------------------
 

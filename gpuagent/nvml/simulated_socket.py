@@ -30,6 +30,8 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "unhang"}                                 everything, or "function" and "gpu" as above
         {"fault": "fail", "function": "nvmlDeviceGetUUID", "gpu": 1, "error": "UNKNOWN"}    error null: works again
         {"fault": "mig", "gpu": 0, "enabled": true}
+        {"fault": "nvlink", "gpu": 0, "link": 3, "up": false}       this end only; its other end stays as it is
+        {"fault": "fabric", "gpu": 0, "ready": false}
         {"fault": "driver", "present": false, "error": "LIBRARY_NOT_FOUND"}
 
     Raises:

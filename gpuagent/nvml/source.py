@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
+from gpuagent.domain.wiring import Wiring
 from gpuagent.nvml.binding import ABSENT, MIB, Handle, Nvml
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
+from gpuagent.nvml.wiring import read_wiring, related
 
 SYSFS, DEV = Path("/sys"), Path("/dev")
 
@@ -26,16 +28,24 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) 
     nvml = nvml or Nvml()
     gpus: list[Gpu] = []
     unreadable: list[UnreadableGpu] = []
+    wiring: dict[str, Wiring] = {}
     with nvml.session():
         version = nvml.driver_version()
         for index in range(count_gpus(nvml)):
             try:
-                gpus.append(read_gpu(nvml, index, sysfs))
+                gpu = read_gpu(nvml, index, sysfs)
+                wiring[gpu.uuid] = read_wiring(nvml, nvml.handle(index))
+                gpus.append(gpu)
             except CallError as err:
                 if err.code in DRIVER_WIDE:
                     raise driver_error(err) from err
                 unreadable.append(UnreadableGpu(index, gpu_reason(err)))
-    return Inventory(tuple(gpus), tuple(unreadable), version, device_nodes(dev))
+        bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus}
+        try:
+            wiring = {gpu.uuid: related(nvml, gpu.index, wiring[gpu.uuid], bus_ids) for gpu in gpus}
+        except CallError as err:
+            raise driver_error(err) from err
+    return Inventory(tuple(gpus), tuple(unreadable), version, device_nodes(dev), wiring)
 
 
 def count_gpus(nvml: Nvml) -> int:

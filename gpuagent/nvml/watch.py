@@ -65,6 +65,7 @@ class NvmlWatch:
             Ears(
                 post=post,
                 driver_gone=self._look_again.set,
+                links_changed=self._look_again.set,
                 clock=clock,
                 stopping=self._stopping,
                 wait_s=wait_s,
@@ -170,11 +171,16 @@ class NvmlWatch:
 
 
 def unsettled(inventory: Inventory) -> bool:
-    """Whether a later look may find more: no GPU, one that could not be read, one in MIG mode, a missing node."""
+    """Whether a later look may find more.
+
+    No GPU, one that could not be read, one in MIG mode, a missing node, a fabric that is still being set up, a query
+    about links that failed.
+    """
     needed = {"/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{gpu.minor}" for gpu in inventory.gpus)}
     return (
         not inventory.gpus
         or bool(inventory.unreadable)
         or any(gpu.mig for gpu in inventory.gpus)
+        or any(wiring.problems or (wiring.fabric and not wiring.fabric.ready) for wiring in inventory.wiring.values())
         or not needed <= inventory.device_nodes
     )

@@ -21,7 +21,7 @@ pci_bus_ids = ["00000000:17:00.0", "00000000:31:00.0"]
 def test_the_known_ones_are_there():
     assert set(boxes.names()) == {
         "dgx1-p100", "dgx1-v100", "dgx1-v100-32gb", "dgx2", "dgx-a100", "dgx-a100-mig", "hgx-h100", "hgx-h200",
-        "pcie-4x-a10", "t4", "mixed",
+        "hgx-b200", "gb200-tray", "pcie-4x-a10", "pcie-4x-a40-nvlink", "pcie-8x-l40s", "t4", "mixed",
     }  # fmt: skip
 
 

@@ -139,6 +139,11 @@ def test_a_hanging_call_goes_on_after_unhang(nvml):
         ({"fault": "lose", "gpu": True}, "there is no GPU True"),
         ({"fault": "lose", "gpu": [0]}, "gpu: [0] is of the wrong type"),
         ({"fault": "xid", "gpu": 0, "code": "79"}, "code: '79' is of the wrong type"),
+        ({"fault": "nvlink", "gpu": 0, "link": 12, "up": False}, "GPU 0 (NVIDIA A100-SXM4-80GB) has no NVLink 12"),
+        ({"fault": "nvlink", "gpu": 0, "link": -1, "up": False}, "has no NVLink -1"),
+        ({"fault": "nvlink", "gpu": 0, "link": "3", "up": False}, "link: '3' is of the wrong type"),
+        ({"fault": "nvlink", "gpu": 0, "link": 3}, "missing 1 required positional argument: 'up'"),
+        ({"fault": "fabric", "gpu": 0, "ready": False}, "GPU 0 (NVIDIA A100-SXM4-80GB) has no NVLink fabric"),
         ({"fault": "hang", "function": "nvmlFly"}, "has no function 'nvmlFly'"),
         ({"fault": "fail", "function": "nvmlInit", "error": "TIRED"}, "NVML has no error 'TIRED'"),
         ([], "a fault is a JSON object, not []"),
@@ -168,10 +173,12 @@ def test_every_fault_as_data(nvml, tmp_path):
         {"fault": "unhang"},
         {"fault": "fail", "function": "nvmlDeviceGetName", "gpu": 0, "error": "UNKNOWN"},
         {"fault": "mig", "gpu": 0, "enabled": True},
+        {"fault": "nvlink", "gpu": 2, "link": 3, "up": False},
         {"fault": "driver", "present": False, "error": "LIBRARY_NOT_FOUND"},
     ):
         assert inject(path, fault) == {"ok": True}
     assert nvml.gpus[0].mig
+    assert nvml.gpus[2].links_down == {3}
     assert nvml.absent == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     assert inject(path, {"fault": "driver", "present": True}) == {"ok": True}
     pynvml.nvmlInit()

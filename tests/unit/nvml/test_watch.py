@@ -7,6 +7,7 @@ import pytest
 
 from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, XidRaised
 from gpuagent.domain.gpu import Gpu, Inventory
+from gpuagent.nvml.health import GpuWatch
 from gpuagent.nvml.simulated import inject
 from gpuagent.nvml.watch import unsettled
 
@@ -127,12 +128,16 @@ def test_a_gpu_without_xid_events_is_said_and_the_others_are_watched(simulate, w
     assert any("reports no XIDs" in getattr(record, "error", "") for record in caplog.records)
 
 
-def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, watch, make_box, caplog):
+def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, watch, make_box, caplog, monkeypatch):
+    said = threading.Event()
+    say = GpuWatch._say
+    monkeypatch.setattr(GpuWatch, "_say", lambda *args: (say(*args), said.set()))
     simulator = simulate(make_box(3))
     simulator.fail("nvmlDeviceRegisterEvents", "UNKNOWN", gpu=1)
     watched = watch(simulator, reread_s=0.05)
     watched.next(InventoryRead)
     watched.watching(0, 2)
+    assert said.wait(10)
     assert caplog.text.count("a GPU cannot be watched") == 1
     simulator.fail("nvmlDeviceRegisterEvents", None, gpu=1)
     watched.watching(0, 1, 2)
