@@ -1,7 +1,6 @@
 """The walk: modes, pods, a refusal, a switch that waits, a GPU that falls ill, isolation; then NVLink."""
 
 import argparse
-import os
 import signal
 import textwrap
 import threading
@@ -14,7 +13,6 @@ from gpuagent import linktable, picture
 
 PORT = 9445
 PICTURE = Path("build/topology.svg")
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # the stand-in kubelet's library talks on stderr otherwise
 
 
 def main() -> None:

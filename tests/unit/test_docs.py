@@ -132,8 +132,9 @@ def test_the_environment_of_a_container_is_told():
     snap = snapshot(State(policy=Policy(), mode=Mode.SHARE, gpus={gpu.uuid: gpu}))
     at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
     share = grant("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
+    shown = grant("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, beside=[gpu.uuid])
     rows = table(section(README, "What a container receives"), "variable")
-    assert {quoted(row[0])[0] for row in rows} == set(share.env)
+    assert {quoted(row[0])[0] for row in rows} == {*share.env, *shown.env}
 
 
 # -- problems, refusals, events, metrics, boxes -----------------------------------------------------------------------

@@ -329,7 +329,9 @@ def test_stop_before_start_is_harmless(client: Client) -> None:
 def test_the_kube_side_desires_what_the_report_says(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuagent.domain.report.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),))
+    monkeypatch.setattr(
+        "gpuagent.domain.linkreport.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),)
+    )
     side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
     side.start()
     side.desire(State(policy=Policy()))
@@ -341,7 +343,7 @@ def test_the_kube_side_desires_what_the_report_says(
 def test_the_kube_side_stops_in_time_while_the_server_hangs(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuagent.domain.report.config_maps", lambda *_: (REPORT,))
+    monkeypatch.setattr("gpuagent.domain.linkreport.config_maps", lambda *_: (REPORT,))
     monkeypatch.setattr("gpuagent.kubeside.Client", lambda config: Client(config, Timeouts(call_s=1.5)))
     server.pause()
     side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
