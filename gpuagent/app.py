@@ -67,6 +67,7 @@ class Agent:
             unheard=frozenset(self._watched_drivers),
         )
         self._snapshot: Snapshot | None = None
+        self._working_out: BestSets | None = None
         self._told_sick: frozenset[str] = frozenset()
         self._beat_at = self._began = self._clock()
         self._first_look = threading.Event()
@@ -228,6 +229,11 @@ class Agent:
             if self._feeds[name].publish(blocks, urgent=bool(fell_ill)):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
                 log.info("advertised", extra={"resource": name, **counts})
+        sets = self._snapshot.sets
+        if sets and not sets.exact and sets is not self._working_out:
+            # Sixteen GPUs that are all joined differently; nothing else waits for it.
+            self._working_out = sets
+            threading.Thread(target=sets.work_out, name="best-sets", daemon=True).start()
 
     def _follow_holdings(self, before: State, after: State) -> None:
         waits = report.switch(after).phase != "steady"

@@ -12,11 +12,11 @@ from math import prod
 from gpuagent.domain.ring import best_ring
 from gpuagent.domain.settables import SetTables, sorts_of
 
-MOST_SETS = 1 << 16
-"""As many as 16 GPUs have that can all be told apart. Where there are more, a set is grown link by link."""
-
 MOST_GPUS = 16
-"""Bits of a mask."""
+"""Bits of a mask. On a node with more GPUs a set is grown link by link, whatever the goal."""
+
+AT_ONCE = 1 << 13
+"""Up to so many sets, a tenth of a second's work, are worked out at once; more only by `work_out`."""
 
 
 class Goal(enum.StrEnum):
@@ -45,32 +45,56 @@ class BestSets:
         self._partition = goal is Goal.PARTITION
         self._sorts = sorts_of(mbps)
         self._all_differ = len(self._sorts) == len(mbps)
-        known = len(mbps) <= MOST_GPUS and prod(len(members) + 1 for members in self._sorts) <= MOST_SETS
         self._rings: dict[frozenset[int], tuple[int, ...]] = {}
-        self._tables = SetTables(mbps, self._sorts, partition=self._partition) if known else None
+        self._tables: SetTables | None = None
+        if prod(len(sort) + 1 for sort in self._sorts) <= AT_ONCE:
+            self.work_out()
 
-    def choose(self, free: Collection[int], size: int, must: Collection[int] = ()) -> tuple[int, ...]:
+    @property
+    def exact(self) -> bool:
+        """Whether the answers are the best sets; else they are sets grown link by link."""
+        return self._tables is not None
+
+    def work_out(self) -> None:
+        """Make the answers exact, for up to 16 GPUs: for those that all differ it takes half a second, for a partition
+        several. May run beside questions.
+        """
+        if self._tables is None and len(self._mbps) <= MOST_GPUS:
+            self._tables = SetTables(self._mbps, self._sorts, partition=self._partition)
+
+    def choose(
+        self, free: Collection[int], size: int, must: Collection[int] = (), beside: Collection[int] = ()
+    ) -> tuple[int, ...]:
         """The best `size` of the GPUs in `free`, with all of `must` among them; ascending.
 
         By the goal; then by the highest total bandwidth; then by the best set of 8, of 4 and of 2 (weakest link, total)
-        among the free GPUs that are left; then by the lowest indexes.
+        among the free GPUs that are left; then by the lowest indexes. Where there are GPUs to be `beside`, sets are
+        compared together with those, by weakest link and total (for a partition by total); equal ones by their own.
 
         Raises:
-            ValueError: no such set, or a GPU that there is not, or one named twice.
+            ValueError: no such set, or a GPU that there is not, or one named twice, or one both free and `beside`.
         """
-        self._check_question(free, size, must)
+        self._check_question(free, size, must, beside)
         if len(free) == size:
             return tuple(sorted(free))
         tables = self._tables
         if tables is None:
-            return self._grown(free, size, must)
-        everything = tables.firsts([sum(gpu in free for gpu in sort) for sort in self._sorts])
-        needed = tables.firsts([sum(gpu in must for gpu in sort) for sort in self._sorts])
-        alike = (_of_best_split if self._partition else _first)(tables, everything, needed, size)
-        left = [tables.later[everything ^ mask] for mask in alike]
-        best = min(left)
-        found = [mask for mask, number in zip(alike, left, strict=True) if number == best]
-        return self._lowest(found, tables, frozenset(free), frozenset(must))
+            return self._grown(free, size, must, beside)
+        had = self._mask({*beside}, tables)
+        everything, needed = self._mask({*free, *beside}, tables), self._mask({*must, *beside}, tables)
+        if self._partition:
+            splits = None if beside else tables.splits.get(size)
+            found = _of_best_split(tables, everything, needed, size + len(beside), splits)
+        else:
+            found = _first(tables, everything, needed, size + len(beside))
+        if beside:
+            found = _least(found, [tables.rank[tables.plain[mask ^ had]] for mask in found])
+        found = _least(found, [tables.later[everything ^ mask] for mask in found])
+        free, must = frozenset((*free, *beside)), frozenset((*must, *beside))
+        return tuple(gpu for gpu in self._lowest(found, tables, free, must) if gpu not in beside)
+
+    def _mask(self, gpus: Collection[int], tables: SetTables) -> int:
+        return tables.firsts([sum(gpu in gpus for gpu in sort) for sort in self._sorts])
 
     def _lowest(
         self, found: list[int], tables: SetTables, free: frozenset[int], must: frozenset[int]
@@ -100,27 +124,34 @@ class BestSets:
         """MB/s of all links inside a set together."""
         return sum(self._mbps[i][j] for i in members for j in members if i < j)
 
-    def _grown(self, free: Collection[int], size: int, must: Collection[int]) -> tuple[int, ...]:
+    def _grown(
+        self, free: Collection[int], size: int, must: Collection[int], beside: Collection[int]
+    ) -> tuple[int, ...]:
         """A good set where there are too many to know them all: begun with the best link, grown one GPU at a time."""
-        chosen = set(must) or {min(free)}
-        if not must and size > 1:
+        chosen = {*must, *beside} or {min(free)}
+        if not must and not beside and size > 1:
             pairs = ((self._mbps[i][j], -i, -j) for i in free for j in free if i < j)
             chosen = {-gpu for gpu in max(pairs)[1:]}
-        while len(chosen) < size:
+        while len(chosen) < size + len(beside):
             links = {gpu: [self._mbps[gpu][other] for other in chosen] for gpu in free if gpu not in chosen}
             chosen.add(max(links, key=lambda gpu: (min(links[gpu]), sum(links[gpu]), -gpu)))
-        return tuple(sorted(chosen))
+        return tuple(sorted(chosen.difference(beside)))
 
-    def _check_question(self, free: Collection[int], size: int, must: Collection[int]) -> None:
-        for what, gpus in (("free", free), ("must", must)):
+    def _check_question(self, free: Collection[int], size: int, must: Collection[int], beside: Collection[int]) -> None:
+        for what, gpus in (("free", free), ("must", must), ("beside", beside)):
             if len(set(gpus)) != len(gpus):
                 raise ValueError(f"{what} names a GPU twice: {sorted(gpus)}")
-        if strangers := set(free) - set(range(len(self._mbps))):
+        if both := set(free).intersection(beside):
+            raise ValueError(f"GPU {min(both)} is free, and to be beside what is chosen")
+        if strangers := {*free, *beside} - set(range(len(self._mbps))):
             raise ValueError(f"there is no GPU {min(strangers)}: the topology has {len(self._mbps)} GPUs")
         if missing := set(must) - set(free):
             raise ValueError(f"GPU {min(missing)} must be included and is not free")
-        if not max(1, len(must)) <= size <= len(free):
-            raise ValueError(f"a set of {size} GPUs with {len(must)} fixed cannot be had out of {len(free)}")
+        if size < 1:
+            raise ValueError(f"a set has 1 GPU or more, not {size}")
+        if not len(must) <= size <= len(free):
+            fixed = f", {len(must)} of them fixed," if must else ""
+            raise ValueError(f"a set of {size} GPUs{fixed} cannot be had out of {len(free)}")
 
 
 def _first(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
@@ -137,10 +168,17 @@ def _first(tables: SetTables, everything: int, needed: int, size: int) -> list[i
     return found
 
 
-def _of_best_split(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
-    """The sets with the highest total among those that belong to a best split of `everything`."""
+def _least(masks: list[int], numbers: list[int]) -> list[int]:
+    """The masks with the least number."""
+    least = min(numbers)
+    return [mask for mask, number in zip(masks, numbers, strict=True) if number == least]
+
+
+def _of_best_split(
+    tables: SetTables, everything: int, needed: int, size: int, splits: Sequence[int] | None
+) -> list[int]:
+    """The sets with the highest total; where there are `splits`, of those in a best split of `everything`."""
     fixed, total, plain = ~everything | needed, tables.total, tables.plain
-    splits = tables.splits.get(size)
     limit = splits[everything] if splits else 0
     best, found = -1, list[int]()
     for mask in tables.by_size[size]:
@@ -162,5 +200,7 @@ def _check(mbps: Sequence[Sequence[int]]) -> None:
             raise ValueError(f"the matrix is not square: {len(mbps)} rows, and row {i} has {len(row)} entries")
     for i, row in enumerate(mbps):
         for j, speed in enumerate(row[:i]):
-            if speed != mbps[j][i] or speed < 0:
+            if speed < 0:
+                raise ValueError(f"between GPU {j} and GPU {i} it says {speed} MB/s; 0 is the least")
+            if speed != mbps[j][i]:
                 raise ValueError(f"between GPU {j} and GPU {i} it says {mbps[j][i]} one way and {speed} the other")

@@ -9,6 +9,9 @@ from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VI
 from gpuagent.domain.pods import Pod, PodName, count_of
 from gpuagent.domain.snapshot import Snapshot
 
+MOST_PODS = 64
+"""Pods of a job that are looked ahead to."""
+
 
 def same_job(one: Pod, other: Pod) -> bool:
     """Whether both belong to one job, by the label `gpu-topology`; a pod without it is a job of its own."""
@@ -31,20 +34,25 @@ def gpus_of_job(pod: Pod, resource: str, claims: Claims) -> dict[PodName, set[st
 
 
 def gpus_asked(pod: Pod, resource: str) -> int:
-    """Whole GPUs the pod has at most at one time: init containers' are handed on to the others."""
-    later = sum(container.limits.get(resource, 0) for container in pod.containers if not container.init)
-    return max(later, *(container.limits.get(resource, 0) for container in pod.containers))
+    """Whole GPUs the pod has at most at one time: those of init containers are handed on, those of sidecars are not."""
+    lasting = most = 0
+    for container in pod.containers:  # init containers and sidecars come first, in the order they start
+        amount = container.limits.get(resource, 0)
+        lasting += 0 if container.init else amount
+        most = max(most, lasting + (amount if container.init else 0))
+    return most
 
 
 def together(pod: Pod, resource: str, held: Mapping[PodName, Iterable[str]]) -> tuple[int, ...]:
     """How many GPUs this call's pod and the pods of its job still to come will have, largest first.
 
-    The first is for all of them, each next one for a pod less, the last for this pod alone. Pods of a job are alike.
+    The first is for all of them, each next one for a pod less, the last for this pod alone. Pods of a job are alike,
+    and no node has GPUs for more than `MOST_PODS` of them.
     """
     each = gpus_asked(pod, resource)
     own = max(each - len(set(held.get(pod.name, ()))), 0)
     to_come = (count_of(pod.labels.get(REPLICAS_LABEL)) or 1) - len(held.keys() | {pod.name})
-    return tuple(own + others * each for others in range(max(to_come, 0), -1, -1))
+    return tuple(own + others * each for others in range(min(max(to_come, 0), MOST_PODS), -1, -1))
 
 
 def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | None:

@@ -141,7 +141,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
 
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:
-    """Worked out when there are whole GPUs to choose from, which takes up to a second where 16 GPUs all differ."""
+    """What chooses whole GPUs, where the mode in force offers them; many sets are left to be worked out later."""
     if not any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
         return None
     if former is not None and former.sets is not None and former.topology is state.topology:

@@ -1,6 +1,6 @@
 """Which whole GPUs a request gets: those that a scheduler named, or else the best set, beside those of its job."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuagent.domain.bestset import BestSets
@@ -24,8 +24,8 @@ class WholeRequest:
         doubtful: UUIDs of GPUs that somebody may still hold.
         named: UUIDs of the GPUs a scheduler decided on for this container; None where it did not.
         beside: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
-        together: how many GPUs, this request's among them, would best be chosen as one set because the rest of the pod
-            and of its job is still to come; the first number that is free counts.
+        together: how many GPUs, this request's among them, are best chosen as one set because more of the job is to
+            come: with all its pods, with one pod less, and so on; last, with this pod alone.
         asker: who asks, for messages.
     """
 
@@ -40,7 +40,7 @@ class WholeRequest:
     doubtful: Collection[str] = ()
     named: Collection[str] | None = None
     beside: Collection[str] = ()
-    together: Collection[int] = ()
+    together: Sequence[int] = ()
     asker: str = "this container"
 
 
@@ -73,13 +73,16 @@ def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool]:
 
 
 def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) -> Collection[int]:
-    """Places of the best set out of `pool` with all of `fixed`."""
+    """Places of the best set out of `pool` with all of `fixed`: in the best set for its pod, in that for its job."""
     places = request.places
-    beside = {places[uuid] for uuid in request.beside if uuid in places} - {places[uuid] for uuid in pool}
-    free, must = {places[uuid] for uuid in pool}, {places[uuid] for uuid in fixed} | beside
-    ahead = next((count for count in request.together if request.size <= count <= len(free)), request.size)
-    free = set(request.sets.choose(free | beside, ahead + len(beside), must)) - beside
-    return set(request.sets.choose(free | beside, request.size + len(beside), must)) - beside
+    free, must = {places[uuid] for uuid in pool}, {places[uuid] for uuid in fixed}
+    beside = {places[uuid] for uuid in request.beside if uuid in places} - free
+    for_job = next((count for count in request.together if request.size <= count <= len(free)), request.size)
+    free = set(request.sets.choose(free | beside, for_job + len(beside), must | beside)) - beside
+    for_pod = min(max((request.size, *request.together[-1:])), len(free))
+    for count in (for_pod, request.size):
+        free = set(request.sets.choose(free, count, must, beside))
+    return free
 
 
 def _check_named(request: WholeRequest) -> None:

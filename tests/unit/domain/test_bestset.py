@@ -80,6 +80,23 @@ def test_it_is_what_trying_every_set_finds(goal, question):
     assert BestSets(mbps, goal).choose(free, size, must) == by_trying_all(mbps, goal, free, size, must)
 
 
+@settings(max_examples=250)
+@given(questions(), st.data())
+def test_a_continuation_is_what_trying_every_set_finds(question, data):
+    """Together with what is had, by weakest link and total; then by its own; then by what is left; then by index."""
+    mbps, free, size, must = question
+    beside = data.draw(st.sets(st.integers(0, len(mbps) - 1), min_size=1)) - free
+
+    def rank(members):
+        left = tuple(sorted(free - set(members)))
+        union = worth(mbps, sorted({*members, *beside}))
+        return union, worth(mbps, members), [best_of(mbps, left, n) for n in (8, 4, 2)], tuple(-gpu for gpu in members)
+
+    if beside:
+        expected = max((some for some in itertools.combinations(sorted(free), size) if must <= set(some)), key=rank)
+        assert BestSets(mbps).choose(free, size, must, beside) == expected
+
+
 @pytest.mark.parametrize(("mbps", "name"), [(DGX1V, "DGX-1V"), (BRIDGES, "bridges")])
 @pytest.mark.parametrize("goal", Goal)
 def test_it_is_what_trying_every_set_finds_on_boxes(mbps, name, goal):
@@ -112,6 +129,10 @@ def test_behind_a_switch_the_lowest_indexes_are_taken():
 def test_sixteen_gpus_that_all_differ_are_known_exactly():
     mbps = square(16, lambda i, j: 1 + (i * 31 + j * 17) % 97)
     sets = BestSets(mbps)
+    assert not sets.exact
+    assert len(sets.choose(range(16), 5)) == 5, "a grown set, as long as the best ones are not worked out"
+    sets.work_out()
+    assert sets.exact
     for free, size in (((0, 2, 3, 5, 7, 8, 11, 13, 15), 4), (tuple(range(16)), 3), (tuple(range(2, 12)), 8)):
         assert sets.choose(free, size) == by_trying_all(mbps, Goal.WEAKEST_LINK, free, size)
 
@@ -121,19 +142,22 @@ def test_more_gpus_than_can_be_worked_out_get_a_set_grown_from_the_best_link():
         20, lambda i, j: 100 if {i, j} == {18, 19} else 50 if {i, j} & {18, 19} and 7 in {i, j} else 1 + i % 3
     )
     sets = BestSets(mbps)
+    sets.work_out()
+    assert not sets.exact
     assert sets.choose(range(20), 2) == (18, 19)
     assert sets.choose(range(20), 3) == (7, 18, 19)
     assert sets.choose(range(20), 1) == (0,)
     assert sets.choose(range(20), 3, must=[4, 18]) == (2, 4, 18)
+    assert sets.choose(range(18), 1, beside=[18, 19]) == (7,)
 
 
 @pytest.mark.parametrize(
     ("free", "size", "must", "says"),
     [
-        ([0, 1], 0, (), "a set of 0 GPUs with 0 fixed cannot be had out of 2"),
-        ([0, 1], 3, (), "a set of 3 GPUs with 0 fixed cannot be had out of 2"),
-        ([], 1, (), "a set of 1 GPUs with 0 fixed cannot be had out of 0"),
-        ([0, 1, 2], 1, (1, 2), "a set of 1 GPUs with 2 fixed cannot be had out of 3"),
+        ([0, 1], 0, (), "a set has 1 GPU or more, not 0"),
+        ([0, 1], 3, (), "a set of 3 GPUs cannot be had out of 2"),
+        ([], 1, (), "a set of 1 GPUs cannot be had out of 0"),
+        ([0, 1, 2], 1, (1, 2), "a set of 1 GPUs, 2 of them fixed, cannot be had out of 3"),
         ([0, 4], 1, (), "there is no GPU 4: the topology has 4 GPUs"),
         ([0, -1], 1, (), "there is no GPU -1"),
         ([0, 1], 1, (2,), "GPU 2 must be included and is not free"),
@@ -146,13 +170,18 @@ def test_questions_that_make_no_sense(free, size, must, says):
         BestSets(BRIDGES).choose(free, size, must)
 
 
+def test_a_gpu_cannot_be_both_free_and_had():
+    with pytest.raises(ValueError, match="GPU 1 is free, and to be beside what is chosen"):
+        BestSets(BRIDGES).choose([0, 1], 1, beside=[1, 2])
+
+
 @pytest.mark.parametrize(
     ("mbps", "says"),
     [
         (((0, 1), (1, 0, 3)), "the matrix is not square: 2 rows, and row 1 has 3 entries"),
         (((0, 1),), "the matrix is not square: 1 rows, and row 0 has 2 entries"),
         (((0, 1), (2, 0)), "between GPU 0 and GPU 1 it says 1 one way and 2 the other"),
-        (((0, -1), (-1, 0)), "it says -1 one way and -1 the other"),
+        (((0, -1), (-1, 0)), "between GPU 0 and GPU 1 it says -1 MB/s; 0 is the least"),
     ],
 )
 def test_matrices_that_make_no_sense(mbps, says):

@@ -94,6 +94,18 @@ def test_of_a_job_that_does_not_fit_as_many_pods_as_do_are_placed_together():
     assert chosen(whole([1, 2, 5], 2, together=[8, 6, 4, 2])) == [1, 2]
 
 
+def test_a_set_for_the_pod_is_chosen_within_that_for_the_job():
+    """Three GPUs for the pod, one now and two in its next container, in a job of two such pods."""
+    for together in ([6, 3], [9, 6, 3], [3]):
+        first = chosen(whole(range(8), 1, together=together))
+        rest = chosen(whole(set(range(8)) - set(first), 2, beside=first, together=[5, 2]))
+        assert sorted(first + rest) == [0, 2, 3], together
+
+
+def test_a_pod_that_continues_a_job_equally_well_in_two_ways_gets_the_better_set_of_its_own():
+    assert chosen(whole([1, 4, 5, 6, 7], 3, beside=[0, 2, 3])) == [4, 6, 7]
+
+
 def test_what_a_scheduler_named_is_taken_even_if_it_is_slow():
     assert chosen(whole(range(8), 2, named=[0, 5])) == [0, 5]
 
