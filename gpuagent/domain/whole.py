@@ -77,9 +77,10 @@ def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) 
     places = request.places
     free, must = {places[uuid] for uuid in pool}, {places[uuid] for uuid in fixed}
     beside = {places[uuid] for uuid in request.beside if uuid in places} - free
-    for_job = next((count for count in request.together if request.size <= count <= len(free)), request.size)
-    free = set(request.sets.choose(free | beside, for_job + len(beside), must | beside)) - beside
+    for_job = next((count for count in request.together if count <= len(free)), 0)
     for_pod = min(max((request.size, *request.together[-1:])), len(free))
+    if for_job > for_pod:
+        free = set(request.sets.choose(free | beside, for_job + len(beside), must | beside)) - beside
     for count in (for_pod, request.size):
         free = set(request.sets.choose(free, count, must, beside))
     return free
