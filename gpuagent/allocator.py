@@ -246,7 +246,7 @@ class Allocator:
         places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
         self._admission = Admission(places, handout.at)
         for owner, given in places[0].trail if places else ():
-            self._ledger = self._ledger.believed(given.ids, owner)
+            self._ledger = self._ledger.believed(given.ids, owner, places[0].pod.uid)
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:
@@ -292,7 +292,8 @@ class Allocator:
         owner = self._known_owner(resource, key, snap) or holder(resource, key, self._book.read(timeout_s=5.0) or ())
         with self._lock:
             if owner:
-                self._ledger = self._ledger.believed(key, owner)
+                pod = snap.living_pods.get(owner.pod)
+                self._ledger = self._ledger.believed(key, owner, pod.uid if pod else None)
         log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
         share = self._given.get((resource, key)) or grant(resource, at, snap, self._strategy)

@@ -31,7 +31,7 @@ class Claims:
 
     @cached_property
     def _handouts(self) -> list[Handout]:
-        return [h for h in self.ledger.recent(self.now) if self._may_live(h.owner)]
+        return [h for h in self.ledger.recent(self.now) if self._may_live(h)]
 
     @cached_property
     def _holdings(self) -> list[Holding]:
@@ -39,9 +39,11 @@ class Claims:
         newer = frozenset[str]().union(*(h.ids for h in self.ledger.recent(self.now) if h.at >= since))
         return [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)]
 
-    def _may_live(self, owner: Owner | None) -> bool:
-        snap = self.snapshot
-        return owner is None or not snap.pods_known or owner.pod in snap.living_pods
+    def _may_live(self, claim: Holding | Handout) -> bool:
+        if claim.owner is None or not self.snapshot.pods_known:
+            return True
+        pod = self.snapshot.living_pods.get(claim.owner.pod)
+        return pod is not None and not (isinstance(claim, Handout) and claim.uid and claim.uid != pod.uid)
 
     @cached_property
     def standing(self) -> tuple[Holding | Handout, ...]:
@@ -50,13 +52,13 @@ class Claims:
 
     def served(self, resource: str) -> set[Owner | None]:
         """Containers that have their units of `resource`."""
-        handouts = (h for h in self.ledger.recent(self.now) if h.ids.isdisjoint(self.offered))
+        handouts = (h for h in self._handouts if h.ids.isdisjoint(self.offered))
         return {claim.owner for claim in (*self.standing, *handouts) if claim.resource == resource}
 
     def given(self, resource: str, ids: frozenset[str]) -> Holding | Handout | None:
         """The claim that has all of `ids`; they are being asked for again, or reused."""
         for handout in self.ledger.recent(self.now):
-            if handout.resource == resource and ids <= handout.ids and self._may_live(handout.owner):
+            if handout.resource == resource and ids <= handout.ids and self._may_live(handout):
                 return handout
         return next((h for h in self._holdings if h.resource == resource and ids <= h.ids), None)
 
@@ -107,6 +109,4 @@ class Claims:
     @cached_property
     def doubted(self) -> tuple[Holding | Handout, ...]:
         """Claims of living pods whose ids are offered all the same: kubelet can lose a reservation from its books."""
-        return tuple(
-            claim for claim in self.all if not claim.ids.isdisjoint(self.offered) and self._may_live(claim.owner)
-        )
+        return tuple(claim for claim in self.all if not claim.ids.isdisjoint(self.offered) and self._may_live(claim))

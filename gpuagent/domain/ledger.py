@@ -14,13 +14,17 @@ PAIR_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """One answered Allocate. `owner` is the container it is believed, or since PreStart known, to be for."""
+    """One answered Allocate. `owner` is the container it is believed, or since PreStart known, to be for.
+
+    `uid` is that of its pod; None where only the name is known, which the pod may share with one before it.
+    """
 
     resource: str
     ids: frozenset[str]
     uuids: tuple[str, ...]
     at: float
     owner: Owner | None = None
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,9 @@ class Ledger:
         """The container of the last handout will not ask again: kubelet gives it up after a refusal."""
         return replace(self, open=None) if self.open else self
 
-    def believed(self, ids: frozenset[str], owner: Owner) -> "Ledger":
-        """With `owner` as the container that the handout of `ids` was for."""
-        handouts = tuple(replace(h, owner=owner) if h.ids == ids else h for h in self.handouts)
+    def believed(self, ids: frozenset[str], owner: Owner, uid: str | None) -> "Ledger":
+        """With `owner`, in the pod of that UID, as the container that the handout of `ids` was for."""
+        handouts = tuple(replace(h, owner=owner, uid=uid) if h.ids == ids else h for h in self.handouts)
         return replace(self, handouts=handouts)
 
     def recent(self, now: float) -> Iterator[Handout]:

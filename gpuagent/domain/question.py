@@ -49,6 +49,9 @@ def _whole(question: Question, who: Candidate | None, claims: Claims, sets: Best
         must_include={snap.units[device_id] for device_id in question.must_include},
         leaving=_leaving(resource, snap),
         doubtful={snap.units[device_id] for device_id in doubted(question, claims) & claims.offered},
+        spare=_healthy(resource, snap).difference(
+            snap.units[i] for c in claims.standing for i in c.ids if i in snap.units
+        ),
     )
     if who is None:
         return request
@@ -65,6 +68,10 @@ def _whole(question: Question, who: Candidate | None, claims: Claims, sets: Best
 
 def _leaving(resource: str, snap: Snapshot) -> set[str]:
     return {block.gpu.uuid for block in snap.lists.get(resource, ()) if not block.healthy}
+
+
+def _healthy(resource: str, snap: Snapshot) -> set[str]:
+    return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy}
 
 
 def doubted(question: Question, claims: Claims) -> frozenset[str]:

@@ -22,6 +22,7 @@ class WholeRequest:
         must_include: UUIDs of GPUs that kubelet has fixed already.
         leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
         doubtful: UUIDs of GPUs that somebody may still hold.
+        spare: UUIDs of GPUs that are in kubelet's list as healthy, and that nobody has; it may offer fewer.
         named: UUIDs of the GPUs a scheduler decided on for this container; None where it did not.
         beside: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
         together: how many GPUs, this request's among them, are best chosen as one set because more of the job is to
@@ -38,6 +39,7 @@ class WholeRequest:
     must_include: Collection[str] = ()
     leaving: Collection[str] = ()
     doubtful: Collection[str] = ()
+    spare: Collection[str] = ()
     named: Collection[str] | None = None
     beside: Collection[str] = ()
     together: Sequence[int] = ()
@@ -88,11 +90,10 @@ def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) 
 
 def _check_named(request: WholeRequest) -> None:
     named = request.named or ()
-    if any(uuid not in request.free for uuid in named):
+    if missing := set(named) - request.free.keys():
         text = (
             f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
-            f"{GROUP_ANNOTATION}), and {_names(request, set(named) - request.free.keys())} is not free "
-            f"(free: {_names(request, request.free) or 'none'})"
+            f"{GROUP_ANNOTATION}), and {_missing(request, missing)}"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
     if strangers := set(request.must_include).difference(named):
@@ -101,6 +102,16 @@ def _check_named(request: WholeRequest) -> None:
             f"annotation {GROUP_ANNOTATION} does not name"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
+
+
+def _missing(request: WholeRequest, missing: Collection[str]) -> str:
+    offered = _names(request, request.free) or "none"
+    if gone := set(missing).difference(request.spare):
+        return f"{_names(request, gone)} is not free (free: {offered})"
+    return (
+        f"kubelet does not offer {_names(request, missing)}, though free: it keeps to the NUMA nodes that its Topology "
+        f"Manager chose (offered: {offered})"
+    )
 
 
 def _names(request: WholeRequest, uuids: Collection[str]) -> str:

@@ -1,5 +1,6 @@
 """The cluster itself: what the other end-to-end tests rely on."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,21 @@ def test_an_older_kubelet_takes_over_and_back(cluster: Cluster, pod: str) -> Non
         cluster.restart_kubelet("1.36")
     assert cluster.node()["status"]["nodeInfo"]["kubeletVersion"] == "v1.36.3"
     assert cluster.pod(pod)["status"]["phase"] == "Running"
+
+
+def test_a_kubelet_with_a_topology_policy_sees_two_numa_nodes_and_its_volumes_reach_pods(cluster: Cluster) -> None:
+    nodes = Path("/sys/devices/system/node")
+    before = sorted(os.listdir(nodes))
+    cluster.restart_kubelet(topology_policy="single-numa-node")
+    try:
+        seen = Path(f"/proc/{cluster.kubelet_pid}/root", *nodes.parts[1:])
+        assert sorted(os.listdir(seen)) == ["node0", "node1"]
+        assert sorted(os.listdir(nodes)) == before
+        cluster.run_pod(pod_manifest("on-two-nodes", {}))
+        assert Path(f"/proc/{cluster.container('on-two-nodes').pid}/root/{_TOKEN}").read_text()
+        cluster.delete_pod("on-two-nodes", grace=1)
+    finally:
+        cluster.restart_kubelet(topology_policy="none")
 
 
 def test_the_agent_user_has_only_what_is_granted(cluster: Cluster) -> None:

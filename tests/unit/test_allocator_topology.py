@@ -141,6 +141,16 @@ def test_decisions_that_cannot_be_honoured_are_refused_with_the_reason(group, sa
     assert (PodName("ml", "a"), "GpuRefused", refusal.message) in desk.said
 
 
+def test_named_gpus_that_kubelet_keeps_back_are_not_said_to_be_held():
+    desk = mesh(pod_json("taken", {WHOLE: 1}), named("a", 2, "5,7", created="2026-01-01T00:00:01Z"))
+    desk.serve(owner("taken"), WHOLE, 1)
+    aligned = [f"{key(n)}-gt-0" for n in (1, 2, 3)]
+    assert (
+        "kubelet does not offer GPU 5, GPU 7, though free"
+        in desk.refusal(lambda: desk.allocator.prefer(WHOLE, aligned, (), 2)).message
+    )
+
+
 def test_a_kubelet_that_picks_other_gpus_than_were_decided_is_refused():
     desk = mesh(named("a", 2, "0,5"))
     refusal = desk.refusal(lambda: desk.allocator.allocate(WHOLE, [f"{key(n)}-gt-0" for n in (0, 3)]))
@@ -180,3 +190,30 @@ def test_the_same_ids_get_the_same_answer():
     desk = mesh(job("w0", 2))
     share = desk.serve(owner("w0"), WHOLE, 2)
     assert desk.allocator.allocate(WHOLE, desk.book.holdings[0].ids) == share
+
+
+def made_again(pod):
+    """A pod of that name anew, as a StatefulSet or an operator makes it."""
+    pod["metadata"]["uid"] += "-again"
+    return pod
+
+
+def test_what_a_pod_had_is_in_no_doubt_when_its_pod_was_made_again():
+    desk = mesh(named("w0", 3, "5,6,7"))
+    desk.serve(owner("w0"), WHOLE, 3)
+    desk.end("w0")
+    desk.pods(made_again(named("w0", 2, "1,6")))
+    desk.serve(owner("w0"), WHOLE, 2)
+    desk.pods(made_again(named("w0", 2, "1,6")), pod_json("other", {WHOLE: 1}))
+    desk.serve(owner("other"), WHOLE, 1)
+    assert on(desk, "other") == {2}, "of 0, 2, 3, 4, 5, 7; without 5 and 7 it would be 0"
+
+
+def test_a_pod_made_again_asks_for_the_first_time_whatever_numa_node_kubelet_offers():
+    desk = mesh(pod_json("w0", {WHOLE: 1}))
+    desk.serve(owner("w0"), WHOLE, 1)
+    desk.end("w0")
+    desk.pods(made_again(named("w0", 2, "5,7")))
+    aligned = [f"{key(n)}-gt-0" for n in (4, 5, 6, 7)]
+    chosen = desk.allocator.prefer(WHOLE, aligned, (), 2)
+    assert sorted(indexes(desk.allocator.allocate(WHOLE, chosen))) == [5, 7]

@@ -4,6 +4,8 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +44,12 @@ def rbac(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def book(cluster: Cluster) -> Iterator[PodResources]:
-    client = PodResources(KUBELET_DIR / "pod-resources" / "kubelet.sock")
-    yield client
-    client.close()
+    with kubelets_book() as client:
+        yield client
+
+
+def kubelets_book() -> closing[PodResources]:
+    return closing(PodResources(KUBELET_DIR / "pod-resources" / "kubelet.sock"))
 
 
 class Node:
@@ -65,9 +70,13 @@ class Node:
         assert pod["status"]["phase"] == phase, pod["status"]
         return pod
 
-    def end(self, name: str) -> None:
-        self.pods.remove(name)
-        self.cluster.delete_pod(name, grace=1)
+    def end(self, *names: str) -> None:
+        """All at once, and wait until none is there any more."""
+        for name in names:
+            self.cluster.delete_pod(name, grace=1, timeout=0)
+        for name in names:
+            self.cluster.wait_pod_gone(name)
+            self.pods.remove(name)
 
     def label(self, mode: str | None, placement: str | None = None) -> None:
         self.cluster.label_node({MODE: mode, PLACEMENT: placement})
@@ -122,27 +131,34 @@ _FULL = {
 }
 
 
+@contextmanager
+def running_node(
+    cluster: Cluster, book: PodResources, workdir: Path, box: str, mode: str | None = None, flags: tuple[str, ...] = ()
+) -> Iterator[Node]:
+    """An agent on a box; at the end: audit, pods gone, agent stopped."""
+    cluster.label_node({MODE: mode, PLACEMENT: None})
+    node = Node(cluster, book, AgentProcess(cluster, workdir, box, flags))
+    node.agent.start()
+    try:
+        node.agent.wait_ready()
+        yield node
+        if node.agent.running:
+            node.audit()
+    finally:
+        node.end(*node.pods)
+        node.agent.stop()
+
+
 @pytest.fixture
 def make_node(
     cluster: Cluster, rbac: None, book: PodResources, device_nodes: None, tmp_path: Path
 ) -> Iterator[Callable[..., Node]]:
-    """Starts an agent on a box; at the end of the test: audit, pods gone, agent stopped."""
-    made: list[Node] = []
+    """Starts an agent on a box, for one test."""
+    with ExitStack() as nodes:
+        numbers = count()
 
-    def make(box: str = "dgx-a100", mode: str | None = None, flags: tuple[str, ...] = ()) -> Node:
-        cluster.label_node({MODE: mode, PLACEMENT: None})
-        agent = AgentProcess(cluster, tmp_path / f"agent-{len(made)}", box, flags)
-        agent.start()
-        made.append(Node(cluster, book, agent))
-        agent.wait_ready()
-        return made[-1]
+        def make(box: str = "dgx-a100", mode: str | None = None, flags: tuple[str, ...] = ()) -> Node:
+            workdir = tmp_path / f"agent-{next(numbers)}"
+            return nodes.enter_context(running_node(cluster, book, workdir, box, mode, flags))
 
-    yield make
-    for node in made:
-        try:
-            if node.agent.running:
-                node.audit()
-        finally:
-            for pod in list(node.pods):
-                cluster.delete_pod(pod, grace=1)
-            node.agent.stop()
+        yield make

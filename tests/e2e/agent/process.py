@@ -103,22 +103,27 @@ class AgentProcess:
             return None
 
     def status(self) -> dict[str, Any]:
-        return dict(json.loads(self.page("status") or b"{}"))
+        return self._json("status")
 
-    def wait(self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 20) -> dict[str, Any]:
-        """The status page once it is as wanted.
+    def _json(self, path: str) -> dict[str, Any]:
+        return dict(json.loads(self.page(path) or b"{}"))
+
+    def wait(
+        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 20, *, path: str = "status"
+    ) -> dict[str, Any]:
+        """The page once it is as wanted.
 
         Raises:
             TimeoutError: with the page and the end of the log.
         """
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            page = self.status()
+            page = self._json(path)
             if page and wanted(page):
                 return page
             time.sleep(0.05)
         tail = self.log.read_text()[-3000:]
-        raise TimeoutError(f"not in {timeout:g} s; the agent says {json.dumps(self.status())[:3000]}\n{tail}")
+        raise TimeoutError(f"not in {timeout:g} s; {path} says {json.dumps(self._json(path))[:3000]}\n{tail}")
 
     def wait_ready(self, timeout: float = 20) -> None:
         self.wait(lambda _: self.page("readyz") is not None, timeout)

@@ -9,9 +9,10 @@ from .client import ApiClient
 from .host import RECORDS
 from .processes import Process
 from .runtime import Ctr
-from .settings import Settings
+from .settings import NO_POLICY, Settings
 
 KUBELET_VERSIONS = ("1.36", "1.30")
+TOPOLOGY_POLICIES = (NO_POLICY, "best-effort", "single-numa-node")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class Components:
     controllers: Process
     scheduler: Process
     containerd: Process
-    kubelets: Mapping[str, Process]
+    kubelets: Mapping[tuple[str, str], Process]
+    """By version and Topology Manager policy."""
 
     @classmethod
     def create(cls, settings: Settings, client: ApiClient) -> "Components":
@@ -46,7 +48,9 @@ class Components:
             scheduler=process("kube-scheduler", settings.scheduler()),
             containerd=process("containerd", settings.containerd()),
             kubelets={
-                version: process(f"kubelet-{version}", settings.kubelet(version)) for version in KUBELET_VERSIONS
+                (version, policy): process(f"kubelet-{version}-{policy}", settings.kubelet(version, policy))
+                for version in KUBELET_VERSIONS
+                for policy in TOPOLOGY_POLICIES
             },
         )
 

@@ -25,7 +25,7 @@ from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
 from .processes import Process
 from .runtime import Container, containers
-from .settings import API_ADDRESS, API_PORT, Settings
+from .settings import API_ADDRESS, API_PORT, NO_POLICY, Settings
 
 _NODES = "/api/v1/nodes"
 
@@ -36,6 +36,7 @@ class Cluster:
     def __init__(self, workdir: Path, kubelet_version: str = "1.36") -> None:
         self.workdir = workdir
         self.kubelet_version = kubelet_version
+        self.topology_policy = NO_POLICY
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -142,15 +143,18 @@ class Cluster:
 
     @property
     def _kubelet(self) -> Process:
-        return self._components.kubelets[self.kubelet_version]
+        return self._components.kubelets[self.kubelet_version, self.topology_policy]
 
-    def start_kubelet(self, version: str | None = None, *, wait: bool = True) -> None:
-        """Start it, in another version if wished; then wait until its own report says Ready.
+    def start_kubelet(
+        self, version: str | None = None, *, topology_policy: str | None = None, wait: bool = True
+    ) -> None:
+        """Start it, in another version or with another policy if wished; then wait until its own report says Ready.
 
         A change of version restarts the containers of running pods: the versions hash container specs differently.
+        Policies of the Topology Manager other than `none` see two NUMA nodes, whatever the machine has.
         """
-        if version is not None:
-            self.kubelet_version = version
+        self.kubelet_version = version or self.kubelet_version
+        self.topology_policy = topology_policy or self.topology_policy
         # Heartbeats have a resolution of one second.
         started = datetime.now(UTC).replace(microsecond=0)
         self._kubelet.start()
@@ -173,15 +177,19 @@ class Cluster:
             error.add_note(self._kubelet.log_tail())
             raise
 
+    @property
+    def kubelet_pid(self) -> int:
+        return self._kubelet.pid
+
     def stop_kubelet(self) -> None:
         self._kubelet.stop()
 
     def kill_kubelet(self) -> None:
         self._kubelet.kill()
 
-    def restart_kubelet(self, version: str | None = None) -> None:
+    def restart_kubelet(self, version: str | None = None, *, topology_policy: str | None = None) -> None:
         self.stop_kubelet()
-        self.start_kubelet(version)
+        self.start_kubelet(version, topology_policy=topology_policy)
 
     def kubelet_get(self, path: str) -> str:
         """A page of kubelet's own server, such as /metrics."""

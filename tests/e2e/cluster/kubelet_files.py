@@ -1,6 +1,7 @@
 """kubelet's device checkpoint."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .host import KUBELET_ROOT
@@ -14,6 +15,8 @@ class CheckpointEntry:
     container: str
     resource: str
     ids: frozenset[str]
+    by_numa_node: Mapping[int, frozenset[str]]
+    """-1 stands for devices of no node."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ def read_checkpoint() -> Checkpoint:
             entry["PodUID"],
             entry["ContainerName"],
             entry["ResourceName"],
-            # By NUMA node.
             frozenset(device for ids in entry["DeviceIDs"].values() for device in ids),
+            {int(node): frozenset(ids) for node, ids in entry["DeviceIDs"].items()},
         )
         for entry in data["PodDeviceEntries"] or ()
     )

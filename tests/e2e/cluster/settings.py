@@ -8,6 +8,7 @@ from tests.e2e.build import IMAGES
 
 from .host import CONTAINERD_STATE
 from .manifests import NODE_NAME, PAUSE_IMAGE
+from .numa import shown, two_nodes
 from .pki import AGENT, NODE_USER, Pki
 from .processes import free_port
 
@@ -16,6 +17,7 @@ from .processes import free_port
 API_ADDRESS = "127.96.0.1"
 API_PORT = 443
 _SERVICES = "127.96.0.0/16"
+NO_POLICY = "none"
 
 
 @dataclass(frozen=True)
@@ -142,16 +144,18 @@ class Settings:
             f"--cert-dir={self.workdir / 'certificates'}",
         ]
 
-    def kubelet(self, version: str) -> list[str]:
-        return [
+    def kubelet(self, version: str, topology_policy: str) -> list[str]:
+        """With a policy that has to do with NUMA nodes, the machine seems to have two of them."""
+        command = [
             str(self.bin / f"kubelet-{version}"),
-            f"--config={self._kubelet_config(version)}",
+            f"--config={self._kubelet_config(version, topology_policy)}",
             f"--kubeconfig={self.pki.kubeconfig(NODE_USER)}",
             f"--hostname-override={NODE_NAME}",
             "--v=2",
         ]
+        return command if topology_policy == NO_POLICY else shown(two_nodes(self.workdir / "numa"), command)
 
-    def _kubelet_config(self, version: str) -> Path:
+    def _kubelet_config(self, version: str, topology_policy: str) -> Path:
         config: dict[str, object] = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -177,10 +181,11 @@ class Settings:
             "kubeAPIQPS": 100,
             "kubeAPIBurst": 200,
             "eventRecordQPS": 0,
+            "topologyManagerPolicy": topology_policy,
         }
         if version != "1.30":
             config["failCgroupV1"] = False
-        path = self.workdir / f"kubelet-{version}.json"
+        path = self.workdir / f"kubelet-{version}-{topology_policy}.json"
         path.write_text(json.dumps(config, indent=2))
         return path
 

@@ -17,7 +17,7 @@ FLAT = topology(box(8), wired({}))
 
 
 def whole(indexes, size, links=MESH, **more) -> WholeRequest:
-    sets = {"must_include", "leaving", "doubtful", "named", "beside"}
+    sets = {"must_include", "leaving", "doubtful", "spare", "named", "beside"}
     more = {name: {uuid(n) for n in value} if name in sets else value for name, value in more.items()}
     return WholeRequest(
         resource=WHOLE,
@@ -121,6 +121,14 @@ def test_named_gpus_that_are_not_free_are_refused_by_name():
         f"{WHOLE}: this container asks for 2 GPUs; the scheduler chose GPU 0, GPU 5 for its pod (annotation "
         "topology.kubernetes.io/gpu-group), and GPU 5 is not free (free: GPU 0, GPU 1, GPU 2)"
     )
+
+
+def test_named_gpus_that_are_free_and_not_offered_are_told_apart():
+    assert refused(whole(range(4), 2, named=[5, 7], spare=[5, 6, 7])).message.endswith(
+        "and kubelet does not offer GPU 5, GPU 7, though free: it keeps to the NUMA nodes that its Topology Manager "
+        "chose (offered: GPU 0, GPU 1, GPU 2, GPU 3)"
+    )
+    assert "and GPU 7 is not free (" in refused(whole(range(4), 2, named=[5, 7], spare=[5, 6])).message
 
 
 def test_a_reused_gpu_that_was_not_named_is_refused():
