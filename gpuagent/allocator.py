@@ -17,13 +17,13 @@ from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import holder
-from gpuagent.domain.isolation import Layer
-from gpuagent.domain.job import seen_besides
+from gpuagent.domain.job import differs, may_see, seen_besides
 from gpuagent.domain.ledger import Handout, Ledger
-from gpuagent.domain.pods import Owner, PodName
+from gpuagent.domain.pods import Owner, Pod, PodName
 from gpuagent.domain.question import Question, chosen_for, doubted
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
+from gpuagent.isolation.serving import serving_layer
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Allocator:
             check_offered(resource, ids, at, claims)
             with self._lock:
                 candidates = self._on_their_gpu(resource, ids, at, claims)
-            beside = seen_besides(candidates[0].pod, at, claims) if candidates and at.kind.is_whole else ()
+            beside = self._beside(resource, ids, at, candidates, claims)
             share = self._isolated(grant(resource, at, snap, self._strategy, beside), snap)
         except Refusal as refusal:
             if likely := admission.candidates(resource, len(ids), claims):
@@ -232,6 +232,21 @@ class Allocator:
             check_sharers(resource, at, fitting[0].owner if fitting else None, claims)
         return fitting
 
+    def _beside(
+        self, resource: str, ids: frozenset[str], at: Located, candidates: tuple[Candidate, ...], claims: Claims
+    ) -> tuple[str, ...]:
+        """UUIDs of GPUs that the container sees besides, the same for the same ids. None are shown on a guess."""
+        new = self._answered is not None and self._answered[:2] == (resource, ids)
+        before = None if new else claims.given(resource, ids)
+        if before and (share := self._given.get((resource, ids))):
+            return tuple(gpu.uuid for gpu in share.beside)
+        living = claims.snapshot.living_pods
+        pods = [c.pod for c in candidates]
+        if before and before.owner:
+            pods = [living[before.owner.pod]] if before.owner.pod in living else []
+        shown = {seen_besides(pod, at, claims) for pod in pods}
+        return shown.pop() if len(shown) == 1 else ()
+
     def _record(self, handout: Handout, candidates: tuple[Candidate, ...], claims: Claims) -> None:
         # Ids we have just been asked to choose were free: a new container, even if somebody had the same ones before.
         new = self._answered is not None and self._answered[:2] == (handout.resource, handout.ids)
@@ -250,21 +265,9 @@ class Allocator:
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:
-            return self._isolation[self._layer(share, snap).driver].prepare(share)
+            return self._isolation[serving_layer(share, snap).driver].prepare(share)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
-
-    def _layer(self, share: Grant, snap: Snapshot) -> Layer:
-        """The isolation driver for this share, which must work. Raises IsolationError."""
-        mode = share.kind.mode
-        layer = snap.layer(mode)
-        if not layer.keeps(mode) and not snap.policy.allow_unisolated:
-            words = layer.problem_in(mode) or "it does not keep what the mode promises"
-            raise IsolationError(f"isolation driver {layer.driver} does not serve mode {mode} now: {words}")
-        for gpu in share.gpus:
-            if gpu.uuid in layer.left_out:
-                raise IsolationError(f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}")
-        return layer
 
     def _begun(self) -> None:
         with self._idle:
@@ -298,10 +301,21 @@ class Allocator:
         # What it was given, as long as we know: the layer may have moved since.
         share = self._given.get((resource, key)) or grant(resource, at, snap, self._strategy)
         try:
-            self._isolation[self._layer(share, snap).driver].verify(share, owner)
+            self._isolation[serving_layer(share, snap).driver].verify(share, owner)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
+        if owner and owner.pod in snap.living_pods:
+            self._check_decision(snap.living_pods[owner.pod], at, share, snap)
         return owner
+
+    def _check_decision(self, pod: Pod, at: Located, share: Grant, snap: Snapshot) -> None:
+        """What a scheduler decided, now that the pod is certain: it must not see GPUs that another pod was to see."""
+        if not may_see(pod, {gpu.uuid for gpu in share.beside}, snap):
+            text = f"{share.resource}: pod {pod.name} was taken for one that sees other GPUs of its job; make it anew"
+            raise Refusal(Reason.GPU_GROUP, text)
+        other = differs(pod, at, snap)
+        if other:
+            self._say(pod.name, "GpuGroupDiffers", other)
 
     def _known_owner(self, resource: str, ids: frozenset[str], snap: Snapshot) -> Owner | None:
         """The owner by the book as last read, if nobody was given these ids since that read began."""

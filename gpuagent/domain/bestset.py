@@ -6,8 +6,8 @@ question walks down a sorted list.
 
 import enum
 from collections.abc import Collection, Sequence
-from itertools import accumulate
-from math import prod
+from itertools import accumulate, combinations
+from math import comb, prod
 
 from gpuagent.domain.ring import best_ring
 from gpuagent.domain.settables import SetTables, sorts_of
@@ -17,6 +17,10 @@ MOST_GPUS = 16
 
 AT_ONCE = 1 << 13
 """Up to so many sets, a tenth of a second's work, are worked out at once; more only by `work_out`."""
+
+
+FEW = 300
+"""Up to so many sets are tried one by one, which is then shorter than the way down the list."""
 
 
 class Goal(enum.StrEnum):
@@ -68,8 +72,10 @@ class BestSets:
         """The best `size` of the GPUs in `free`, with all of `must` among them; ascending.
 
         By the goal; then by the highest total bandwidth; then by the best set of 8, of 4 and of 2 (weakest link, total)
-        among the free GPUs that are left; then by the lowest indexes. Where there are GPUs to be `beside`, sets are
-        compared together with those, by weakest link and total (for a partition by total); equal ones by their own.
+        among the free GPUs that are left; then among all other GPUs, busy ones too; then by the highest total of all
+        other GPUs, and of the free ones that are left; then by the lowest indexes. Where there are GPUs to be `beside`,
+        sets are compared together with those, by weakest link and total (for a partition by total); equal ones by
+        their own.
 
         Raises:
             ValueError: no such set, or a GPU that there is not, or one named twice, or one both free and `beside`.
@@ -86,10 +92,14 @@ class BestSets:
             splits = None if beside else tables.splits.get(size)
             found = _of_best_split(tables, everything, needed, size + len(beside), splits)
         else:
-            found = _first(tables, everything, needed, size + len(beside))
+            few = self._all_differ and comb(len(free) - len(must), size - len(must)) <= FEW
+            find = _first_of_few if few else _first
+            found = find(tables, everything, needed, size + len(beside))
         if beside:
             found = _least(found, [tables.rank[tables.plain[mask ^ had]] for mask in found])
         found = _least(found, [tables.later[everything ^ mask] for mask in found])
+        found = _least(found, [tables.others[mask] for mask in found])
+        found = _least(found, [-tables.total[tables.plain[everything ^ mask]] for mask in found])
         free, must = frozenset((*free, *beside)), frozenset((*must, *beside))
         return tuple(gpu for gpu in self._lowest(found, tables, free, must) if gpu not in beside)
 
@@ -152,6 +162,13 @@ class BestSets:
         if not len(must) <= size <= len(free):
             fixed = f", {len(must)} of them fixed," if must else ""
             raise ValueError(f"a set of {size} GPUs{fixed} cannot be had out of {len(free)}")
+
+
+def _first_of_few(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
+    """What `_first` finds, for GPUs that all differ, where to try all sets within `everything` is shorter."""
+    bits = [1 << place for place in range(everything.bit_length()) if (everything ^ needed) >> place & 1]
+    masks = [needed | sum(some) for some in combinations(bits, size - needed.bit_count())]
+    return _least(masks, [tables.rank[mask] for mask in masks])
 
 
 def _first(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:

@@ -38,7 +38,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A container's share. `units` are those of `resource` on each of `gpus` (equal on all of them)."""
+    """A container's share. `units` are those of `resource` on each of `gpus` (equal on all of them).
+
+    `beside` are GPUs of its job that it sees and does not have.
+    """
 
     resource: str
     kind: Kind
@@ -49,6 +52,7 @@ class Grant:
     cdi_names: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[Gpu, ...] = ()
 
 
 class Located(NamedTuple):
@@ -98,7 +102,8 @@ def grant(
     """
     kind, counts = at.kind, at.counts
     gpus = tuple(snapshot.gpus[uuid] for uuid in (snapshot.ring(counts) if kind.is_whole else counts))
-    seen = (*gpus, *(snapshot.gpus[uuid] for uuid in beside))
+    others = tuple(snapshot.gpus[uuid] for uuid in beside)
+    seen = (*gpus, *others)
     units = next(iter(counts.values()))
     names = (str(gpu.index) if snapshot.policy.index_for_uuid else gpu.uuid for gpu in seen)
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(names)}
@@ -124,4 +129,5 @@ def grant(
         env=env,
         device_nodes=() if cdi else tuple(node for node in nodes if node in snapshot.device_nodes),
         cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in seen) if cdi else (),
+        beside=others,
     )

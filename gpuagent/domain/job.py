@@ -1,11 +1,12 @@
 """Pods of one distributed job on this node, and what a scheduler decided for a pod in mode `topology`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
-from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
+from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.pods import Pod, PodName, count_of
 from gpuagent.domain.snapshot import Snapshot
 
@@ -56,11 +57,13 @@ def together(pod: Pod, resource: str, held: Mapping[PodName, Iterable[str]]) -> 
 
 
 def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | None:
-    """UUIDs of the GPUs a scheduler chose for the pod; None without its annotation.
+    """UUIDs of the GPUs a scheduler chose for the pod in mode `topology`; None without its annotation.
 
     Raises:
         Refusal: the annotation names no GPUs of this node, or not as many as the pod asks for.
     """
+    if snapshot.sold.get(resource) is not Kind.WHOLE_TOPOLOGY:
+        return None
     named = _annotated(pod, GROUP_ANNOTATION, snapshot)
     if named is not None and len(named) != (asked := gpus_asked(pod, resource)):
         text = f"names {len(named)} GPUs, and the pod asks for {asked} of {resource}"
@@ -68,22 +71,58 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
     return named
 
 
+def named_for_others(pod: Pod | None, resource: str, snapshot: Snapshot) -> frozenset[str]:
+    """UUIDs of GPUs that a scheduler chose for other pods of the node; some may hold them already."""
+    named = frozenset[str]()
+    for other in snapshot.decided_pods:
+        if pod is None or other.name != pod.name:
+            with suppress(Refusal):
+                named |= named_gpus(other, resource, snapshot) or frozenset()
+    return named
+
+
+def differs(pod: Pod, at: Located, snapshot: Snapshot) -> str | None:
+    """Says that a container got other GPUs than a scheduler named for its pod; None where it did not."""
+    named = pod.annotations.get(GROUP_ANNOTATION)
+    try:
+        uuids = _annotated(pod, GROUP_ANNOTATION, snapshot) if at.kind is Kind.WHOLE_TOPOLOGY else None
+    except Refusal:
+        uuids = frozenset()
+    if uuids is None or at.counts.keys() <= uuids:
+        return None
+    got = ", ".join(snapshot.name_of(uuid) for uuid in at.counts)
+    return _text(pod, GROUP_ANNOTATION, f"names {named}, and it got {got}: an equal pod could not be told from it")
+
+
+def may_see(pod: Pod, uuids: Collection[str], snapshot: Snapshot) -> bool:
+    """Whether a scheduler decided that the pod's containers see these GPUs, or there are none."""
+    with suppress(Refusal):
+        return (_annotated(pod, VISIBLE_ANNOTATION, snapshot) or frozenset()).issuperset(uuids)
+    return not uuids
+
+
 def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
     """UUIDs of GPUs that the pod's containers shall see besides those of this grant: its job's, as a scheduler decided.
 
     Raises:
-        Refusal: the annotation names no GPUs of this node, or one that a pod outside the job has.
+        Refusal: the annotation names no GPUs of this node, one that is not offered, or one that a pod outside the job
+            has.
     """
     snap = claims.snapshot
-    visible = _annotated(pod, VISIBLE_ANNOTATION, snap)
+    visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if at.kind is Kind.WHOLE_TOPOLOGY else None
     if visible is None:
         return ()
     others = visible.difference(at.counts)
+    # Everything else is ill, in MIG mode, or in the hands of another mode or plugin.
+    offered = {block.gpu.uuid for blocks in snap.lists.values() for block in blocks if block.healthy}
+    if strange := others - offered:
+        text = f"shows it {snap.name_of(min(strange))}, which is not on offer"
+        raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
     for claim in claims.standing:
         holder = snap.living_pods.get(claim.owner.pod) if claim.owner else None
         foreign = others.intersection(uuid for device_id in claim.ids if (uuid := snap.units.get(device_id)))
         if foreign and not (holder and same_job(pod, holder)):
-            text = f"shows it GPU {snap.gpus[min(foreign)].index}, which {claim.owner or 'another container'} has"
+            text = f"shows it {snap.name_of(min(foreign))}, which {claim.owner or 'another container'} has"
             raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, f"{text}; it is not of the same job"))
     return tuple(sorted(others, key=snap.places.__getitem__))
 
@@ -93,7 +132,8 @@ def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
     text = pod.annotations.get(key)
     if not text:
         return None
-    by_name = {str(gpu.minor): gpu.uuid for gpu in snapshot.gpus.values()} | {uuid: uuid for uuid in snapshot.gpus}
+    present = [snapshot.gpus[uuid] for uuid in snapshot.topology.gpus]
+    by_name = {str(gpu.minor): gpu.uuid for gpu in present} | {gpu.uuid: gpu.uuid for gpu in present}
     names = [name.strip() for name in text.split(",")]
     if strangers := [name for name in names if name not in by_name]:
         raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names {strangers[0]!r}, and this node has no such GPU"))

@@ -8,7 +8,8 @@ from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.checks import check_core_mem, most_sharers
 from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.claims import Claims
-from gpuagent.domain.job import gpus_of_job, named_gpus, together
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.mode import GPU_CORE
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.whole import WholeRequest, choose_whole
@@ -25,30 +26,46 @@ class Question:
 
 
 def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> tuple[str, ...]:
-    """The ids to answer with: the first candidate is taken for the asker.
+    """The ids to answer with: the first candidate is taken for the asker, unless its decision cannot be honoured.
 
     Raises:
         Refusal: the request cannot be honoured.
     """
     snap, size = claims.snapshot, question.size
     check_core_mem(question.resource, size, candidates, snap)
-    if snap.sets is not None:
-        return choose_whole(_whole(question, candidates[0] if candidates else None, claims, snap.sets))
-    return choose_share(_share(question, candidates, claims))
+    if snap.sets is None:
+        return choose_share(_share(question, candidates, claims))
+    refusals: list[Refusal] = []
+    for who in candidates or (None,):
+        try:
+            return choose_whole(_whole(question, who, claims, snap.sets))
+        except Refusal as refusal:
+            # A decision that cannot be honoured is that of one pod; an equal one may be the asker.
+            if refusal.reason is not Reason.GPU_GROUP:
+                raise
+            refusals.append(refusal)
+    raise refusals[0]
 
 
 def _whole(question: Question, who: Candidate | None, claims: Claims, sets: BestSets) -> WholeRequest:
     snap, resource = claims.snapshot, question.resource
+    # A GPU whose slot another one has now is in no topology; kubelet has not read yet that it is gone.
+    free = {uuid: next(iter(ids)) for uuid, ids in question.free.items() if uuid in snap.places}
+    must_include = {snap.units[device_id] for device_id in question.must_include}
+    if gone := must_include - free.keys():
+        text = f"{resource}: {snap.name_of(min(gone))}, which kubelet has fixed, is not there any more"
+        raise Refusal(Reason.UNKNOWN_DEVICE, text)
     request = WholeRequest(
         resource=resource,
         size=question.size,
-        free={uuid: next(iter(ids)) for uuid, ids in question.free.items()},
+        free=free,
         sets=sets,
         places=snap.places,
-        names={uuid: f"GPU {index}" for uuid, index in snap.indexes.items()},
-        must_include={snap.units[device_id] for device_id in question.must_include},
+        names={uuid: snap.name_of(uuid) for uuid in snap.places},
+        must_include=must_include,
         leaving=_leaving(resource, snap),
         doubtful={snap.units[device_id] for device_id in doubted(question, claims) & claims.offered},
+        promised=named_for_others(who.pod if who else None, resource, snap),
         spare=_healthy(resource, snap).difference(
             snap.units[i] for c in claims.standing for i in c.ids if i in snap.units
         ),

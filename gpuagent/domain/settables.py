@@ -31,6 +31,7 @@ class SetTables:
         total: mask to the MB/s of all its links together.
         plain: any mask to the one that stands for it.
         later: any mask to a number, the smaller the better the sets of `LATER` that can be had out of it.
+        others: mask to its place among those of its size by `later`, then by total, of all GPUs that are not in it.
         splits: size to mask to the highest sum of `total` of as many sets of that size as it can be split in.
     """
 
@@ -53,6 +54,7 @@ class SetTables:
         self.by_size = [array("H", sorted(masks, key=worth.__getitem__, reverse=True)) for masks in sizes]
         self.plain = self._plain()
         self.later = self._later(sizes)
+        self.others = self._others(sizes)
         self.splits = self._splits(sizes) if partition else {}
 
     def firsts(self, counts: Sequence[int]) -> int:
@@ -111,6 +113,17 @@ class SetTables:
             for mask in (mask for masks in sizes for mask in masks):
                 number[mask] = number[mask] << 16 | best[mask]
         return array("Q", (number[plain] for plain in self.plain))
+
+    def _others(self, sizes: list[list[int]]) -> "array[int]":
+        everyone = (1 << self._count) - 1
+        place = self._table("H")
+        for masks in sizes:
+            left = {mask: self.plain[everyone ^ mask] for mask in masks}
+            worths = {mask: (self.later[rest], -self.total[rest]) for mask, rest in left.items()}
+            places = {worth: number for number, worth in enumerate(sorted(set(worths.values())))}
+            for mask, worth in worths.items():
+                place[mask] = places[worth]
+        return place
 
     def _best_within(self, size: int, sizes: list[list[int]]) -> "array[int]":
         """For every set the rank of the best `size` of it."""

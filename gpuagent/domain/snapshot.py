@@ -77,8 +77,21 @@ class Snapshot:
         """GPU UUID to its place in `topology`."""
         return {uuid: place for place, uuid in enumerate(self.topology.gpus)}
 
+    def name_of(self, uuid: str) -> str:
+        """What a GPU is called in messages: ``GPU 3``, with its minor number where that is another."""
+        gpu = self.gpus[uuid]
+        return f"GPU {gpu.index}" if gpu.minor == gpu.index else f"GPU {gpu.index} (minor {gpu.minor})"
+
+    @cached_property
+    def decided_pods(self) -> tuple[Pod, ...]:
+        """Living pods with a scheduler's decision in their annotations."""
+        return tuple(pod for pod in self.living_pods.values() if pod.annotations)
+
     def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
-        """GPUs in the order of the best ring through them."""
+        """GPUs in the order of the best ring through them; any that the topology does not have come last."""
+        gone = sorted(uuid for uuid in uuids if uuid not in self.places)
+        if gone:
+            return (*self.ring([uuid for uuid in uuids if uuid in self.places]), *gone)
         if len(uuids) < 4:  # every order is the same ring
             return tuple(sorted(uuids, key=self.places.__getitem__))
         places = frozenset(self.places[uuid] for uuid in uuids)

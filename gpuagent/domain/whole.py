@@ -22,6 +22,7 @@ class WholeRequest:
         must_include: UUIDs of GPUs that kubelet has fixed already.
         leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
         doubtful: UUIDs of GPUs that somebody may still hold.
+        promised: UUIDs of GPUs that a scheduler chose for other pods.
         spare: UUIDs of GPUs that are in kubelet's list as healthy, and that nobody has; it may offer fewer.
         named: UUIDs of the GPUs a scheduler decided on for this container; None where it did not.
         beside: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
@@ -39,6 +40,7 @@ class WholeRequest:
     must_include: Collection[str] = ()
     leaving: Collection[str] = ()
     doubtful: Collection[str] = ()
+    promised: Collection[str] = ()
     spare: Collection[str] = ()
     named: Collection[str] | None = None
     beside: Collection[str] = ()
@@ -49,7 +51,7 @@ class WholeRequest:
 def choose_whole(request: WholeRequest) -> tuple[str, ...]:
     """Device ids of the chosen GPUs.
 
-    GPUs that are ill, leaving or doubtful are taken only where there are not enough others.
+    GPUs that are ill, leaving, doubtful or promised to others are taken only where there are not enough others.
 
     Raises:
         Refusal: not enough GPUs are free, or not those that a scheduler named.
@@ -70,8 +72,8 @@ def choose_whole(request: WholeRequest) -> tuple[str, ...]:
     return tuple(request.free[uuids[place]] for place in _best(request, pool, fixed))
 
 
-def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool]:
-    return uuid in request.leaving, uuid in request.doubtful
+def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
+    return uuid in request.leaving, uuid in request.doubtful, uuid in request.promised
 
 
 def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) -> Collection[int]:
@@ -98,8 +100,8 @@ def _check_named(request: WholeRequest) -> None:
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
     if strangers := set(request.must_include).difference(named):
         text = (
-            f"asks for {request.size} GPUs; kubelet reuses {_names(request, strangers)} of an init container, which "
-            f"annotation {GROUP_ANNOTATION} does not name"
+            f"asks for {request.size} GPUs; kubelet has fixed {_names(request, strangers)}, of an init container "
+            f"or by its NUMA node, and annotation {GROUP_ANNOTATION} does not name it"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
 

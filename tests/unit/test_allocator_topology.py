@@ -3,10 +3,23 @@
 import pytest
 
 from gpuagent.domain.errors import Reason
-from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Mode
+from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode, Resources
 from gpuagent.domain.pods import PodName
 from tests.unit.desk import Desk
-from tests.unit.domain.builders import DGX1V, WHOLE, box, gpu, in_force, key, owner, pod_json, uuid
+from tests.unit.domain.builders import (
+    DGX1V,
+    MEM,
+    WHOLE,
+    box,
+    gpu,
+    holding,
+    in_force,
+    key,
+    owner,
+    pod_json,
+    unit_ids,
+    uuid,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +71,7 @@ def test_pods_of_a_job_get_sets_that_fit_together():
     desk.serve(owner("w0"), WHOLE, 1)
     desk.serve(owner("w1"), WHOLE, 1)
     assert on(desk, "other") == {0}
-    assert on(desk, "w0") | on(desk, "w1") == {1, 2}
+    assert on(desk, "w0") | on(desk, "w1") == {2, 3}
 
 
 def test_a_job_goes_on_from_its_pods_after_a_restart_of_the_agent():
@@ -91,7 +104,7 @@ def test_containers_of_one_pod_get_sets_that_fit_together():
     desk.serve(owner("taken"), WHOLE, 1)
     desk.serve(owner("a"), WHOLE, 1)
     desk.serve(owner("a", "main-1"), WHOLE, 1)
-    assert desk.on(owner("a"), WHOLE) | desk.on(owner("a", "main-1"), WHOLE) == {uuid(1), uuid(2)}
+    assert desk.on(owner("a"), WHOLE) | desk.on(owner("a", "main-1"), WHOLE) == {uuid(2), uuid(3)}
 
 
 def test_a_replica_label_that_is_no_number_counts_as_one():
@@ -132,8 +145,10 @@ def test_containers_share_what_was_decided_for_their_pod():
     ],
 )
 def test_decisions_that_cannot_be_honoured_are_refused_with_the_reason(group, says):
-    desk = mesh(pod_json("taken", {WHOLE: 1}), named("a", 2, group, created="2026-01-01T00:00:01Z"))
+    taken = pod_json("taken", {WHOLE: 1})
+    desk = mesh(taken)
     desk.serve(owner("taken"), WHOLE, 1)
+    desk.pods(taken, named("a", 2, group))
     refusal = desk.refusal(lambda: desk.prefer(WHOLE, 2))
     assert refusal.reason is Reason.GPU_GROUP
     assert says in refusal.message
@@ -178,6 +193,108 @@ def test_containers_of_a_job_see_what_the_scheduler_shows_them_their_own_first()
     assert on(desk, "w0") == {3}
 
 
+def pair_of_a_job(*more) -> Desk:
+    """w0 runs on GPU 0; w1 shall have GPU 3 and see GPU 0, which is w0's."""
+    labels = {JOB_LABEL: "train"}
+    first, second = named("w0", 1, "0", "0,3", labels=labels), named("w1", 1, "3", "0,3", labels=labels)
+    desk = mesh(first)
+    desk.serve(owner("w0"), WHOLE, 1)
+    return desk.pods(first, second, *more)
+
+
+def test_the_same_ids_show_the_same_gpus_also_to_a_new_agent():
+    desk = pair_of_a_job()
+    assert told(desk.serve(owner("w1"), WHOLE, 1)) == [3, 0]
+    ids = desk.book.holdings[-1].ids
+    assert told(desk.allocator.allocate(WHOLE, ids)) == [3, 0]
+    again = Desk(desk.node)
+    again.book = desk.book
+    again.read_book()
+    assert told(again.allocator.allocate(WHOLE, ids)) == [3, 0]
+
+
+def test_no_gpu_of_a_job_is_shown_while_an_equal_pod_of_somebody_else_may_be_the_asker():
+    desk = pair_of_a_job(pod_json("stranger", {WHOLE: 1}, created="2026-01-01T00:00:01Z"))
+    share = desk.serve(owner("stranger"), WHOLE, 1)
+    assert told(share) == indexes(share)
+    assert "CUDA_VISIBLE_DEVICES" not in share.env
+
+
+def test_a_container_that_would_see_another_jobs_gpus_does_not_start():
+    desk = pair_of_a_job()
+    share = desk.serve(owner("stranger"), WHOLE, 1)
+    assert told(share) == [3, 0], "the watch has not shown the stranger yet, and takes it for w1"
+    desk.pods(pod_json("w0", {WHOLE: 1}), pod_json("stranger", {WHOLE: 1}))
+    refusal = desk.refusal(lambda: desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids))
+    assert refusal.reason is Reason.GPU_GROUP
+    assert "pod ml/stranger was taken for one that sees other GPUs of its job" in refusal.message
+
+
+def test_a_pod_that_got_other_gpus_than_were_decided_is_told_when_it_is_certain():
+    desk = mesh(named("a", 1, "5"), named("b", 1, "6"))
+    desk.serve(owner("b"), WHOLE, 1)
+    assert on(desk, "b") == {5}
+    assert desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids) == owner("b")
+    ((pod, reason, text),) = desk.said
+    assert (pod, reason) == (PodName("ml", "b"), "GpuGroupDiffers")
+    assert "names 6, and it got GPU 5: an equal pod could not be told from it" in text
+
+
+def test_gpus_that_a_scheduler_chose_for_others_are_left_to_them_as_long_as_there_are_more():
+    desk = mesh(pod_json("a", {WHOLE: 2}), named("b", 4, "0,1,2,3"))
+    desk.serve(owner("a"), WHOLE, 2)
+    assert on(desk, "a") == {4, 7}
+    assert sorted(indexes(desk.serve(owner("b"), WHOLE, 4))) == [0, 1, 2, 3]
+
+
+def test_a_decision_that_cannot_be_honoured_does_not_cost_an_equal_pod_its_own():
+    taken = pod_json("taken", {WHOLE: 1})
+    desk = mesh(taken)
+    desk.serve(owner("taken"), WHOLE, 1)
+    desk.pods(taken, named("stale", 2, "0,1"), named("sound", 2, "4,5", created="2026-01-01T00:00:01Z"))
+    assert sorted(indexes(desk.serve(owner("sound"), WHOLE, 2))) == [4, 5]
+
+
+def test_a_sidecars_gpu_is_not_handed_on():
+    pod = pod_json("a", {WHOLE: 1}, init=({WHOLE: 2},), sidecar=({WHOLE: 1},), annotations={GROUP_ANNOTATION: "0,3,5"})
+    pod["spec"]["initContainers"].reverse()
+    desk = mesh(pod)
+    assert len(indexes(desk.serve(owner("a", "side-0"), WHOLE, 1))) == 1
+    assert len(indexes(desk.serve(owner("a", "init-0"), WHOLE, 2))) == 2
+
+
+def test_in_mode_default_a_topology_decision_is_nothing():
+    node = in_force(Mode.DEFAULT, box(8), resources=Resources("nvidia.com/gpu"))
+    node.inventory(*box(8), wiring=DGX1V)
+    desk = Desk(node).pods(pod_json("a", {"nvidia.com/gpu": 2}, annotations={GROUP_ANNOTATION: "9,x"}))
+    assert sorted(indexes(desk.serve(owner("a"), "nvidia.com/gpu", 2))) == [0, 3]
+
+
+def test_a_gpu_of_a_former_mode_or_in_mig_mode_is_not_shown():
+    gpus = (*box(7), gpu(7, mig=True))
+    node = in_force(Mode.SHARE, gpus)
+    node.inventory(*gpus, wiring=DGX1V).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
+    node.label("topology").wait(3).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
+    for visible, name in (("0,3", "GPU 0"), ("3,7", "GPU 7")):
+        desk = Desk(node).pods(pod_json("old", {MEM: 1}), named("a", 1, "3", visible))
+        refusal = desk.refusal(lambda desk=desk: desk.serve(owner("a"), WHOLE, 1))
+        assert f"shows it {name}, which is not on offer" in refusal.message
+
+
+def test_a_gpu_whose_slot_another_one_has_is_neither_chosen_nor_missed():
+    desk = mesh(pod_json("a", {WHOLE: 2}))
+    offered = sorted(desk.node.ids(WHOLE))
+    new = gpu(3, uuid="GPU-ffffffff-0000-0000-0000-000000000003")
+    desk.node.inventory(*(new if n == 3 else gpu(n) for n in range(8)), wiring=DGX1V)
+    desk.publish()
+    assert f"{key(3)}-gt-0" in offered
+    chosen = desk.allocator.prefer(WHOLE, offered, (), 2)
+    assert f"{key(3)}-gt-0" not in chosen
+    refusal = desk.refusal(lambda: desk.allocator.prefer(WHOLE, offered, [f"{key(3)}-gt-0"], 2))
+    assert "GPU 3, which kubelet has fixed, is not there any more" in refusal.message
+    assert desk.allocator.allocate(WHOLE, [f"{key(3)}-gt-0"]).gpus[0].index == 3
+
+
 def test_a_gpu_that_a_stranger_has_is_not_shown():
     desk = mesh(pod_json("stranger", {WHOLE: 1}), named("a", 1, "3", "0,3", created="2026-01-01T00:00:01Z"))
     desk.serve(owner("stranger"), WHOLE, 1)
@@ -206,7 +323,7 @@ def test_what_a_pod_had_is_in_no_doubt_when_its_pod_was_made_again():
     desk.serve(owner("w0"), WHOLE, 2)
     desk.pods(made_again(named("w0", 2, "1,6")), pod_json("other", {WHOLE: 1}))
     desk.serve(owner("other"), WHOLE, 1)
-    assert on(desk, "other") == {2}, "of 0, 2, 3, 4, 5, 7; without 5 and 7 it would be 0"
+    assert on(desk, "other") == {5}, "5 was in the hands of the pod before, and is free beyond doubt"
 
 
 def test_a_pod_made_again_asks_for_the_first_time_whatever_numa_node_kubelet_offers():

@@ -33,6 +33,13 @@ def best_of(mbps, members, size):
     return max((worth(mbps, some) for some in itertools.combinations(members, size)), default=(-1, -1))
 
 
+def left_over(mbps, left, members):
+    """What later requests find: among the free GPUs that are left, and once others have ended."""
+    others = [gpu for gpu in range(len(mbps)) if gpu not in members]
+    found = [[best_of(mbps, gpus, size) for size in (8, 4, 2)] for gpus in (left, others)]
+    return *found, worth(mbps, others)[1], worth(mbps, left)[1]
+
+
 def best_split(mbps, members, size):
     if len(members) < size:
         return 0
@@ -54,8 +61,7 @@ def by_trying_all(mbps, goal, free, size, must=()):
         first = weakest
         if goal is Goal.PARTITION:
             first = total + best_split(mbps, left, size) if size > 1 else 0
-        later = [best_of(mbps, left, later) for later in (8, 4, 2)]
-        return first, total, later, tuple(-gpu for gpu in members)
+        return first, total, *left_over(mbps, left, members), tuple(-gpu for gpu in members)
 
     return max((some for some in itertools.combinations(sorted(free), size) if set(must) <= set(some)), key=rank)
 
@@ -89,8 +95,8 @@ def test_a_continuation_is_what_trying_every_set_finds(question, data):
 
     def rank(members):
         left = tuple(sorted(free - set(members)))
-        union = worth(mbps, sorted({*members, *beside}))
-        return union, worth(mbps, members), [best_of(mbps, left, n) for n in (8, 4, 2)], tuple(-gpu for gpu in members)
+        union = sorted({*members, *beside})
+        return worth(mbps, union), worth(mbps, members), *left_over(mbps, left, union), tuple(-gpu for gpu in members)
 
     if beside:
         expected = max((some for some in itertools.combinations(sorted(free), size) if must <= set(some)), key=rank)

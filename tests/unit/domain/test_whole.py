@@ -17,7 +17,7 @@ FLAT = topology(box(8), wired({}))
 
 
 def whole(indexes, size, links=MESH, **more) -> WholeRequest:
-    sets = {"must_include", "leaving", "doubtful", "spare", "named", "beside"}
+    sets = {"must_include", "leaving", "doubtful", "promised", "spare", "named", "beside"}
     more = {name: {uuid(n) for n in value} if name in sets else value for name, value in more.items()}
     return WholeRequest(
         resource=WHOLE,
@@ -134,7 +134,7 @@ def test_named_gpus_that_are_free_and_not_offered_are_told_apart():
 def test_a_reused_gpu_that_was_not_named_is_refused():
     refusal = refused(whole(range(4), 2, named=[0, 1], must_include=[3]))
     assert refusal.reason is Reason.GPU_GROUP
-    assert "kubelet reuses GPU 3 of an init container" in refusal.message
+    assert "kubelet has fixed GPU 3, of an init container or by its NUMA node, and annotation" in refusal.message
 
 
 @given(st.sets(st.integers(0, 7), min_size=1), st.data())
