@@ -67,14 +67,21 @@ def timed(sets: BestSets, asked: Iterable[Question]) -> Timed:
     return Timed(times, len(slow))
 
 
+def exact_sets(mbps: Square, goal: Goal) -> BestSets:
+    """The answers for a topology, with all tables worked out."""
+    sets = BestSets(mbps, goal)
+    sets.work_out()
+    return sets
+
+
 def tables(mbps: Square, goal: Goal) -> tuple[BestSets, Tables]:
     """The answers for a topology, with the time to work them out; their memory is taken on a second copy."""
     began = time.perf_counter()
-    sets = BestSets(mbps, goal)
+    sets = exact_sets(mbps, goal)
     seconds = time.perf_counter() - began
     tracemalloc.start()
     try:
-        copy = BestSets(mbps, goal)
+        copy = exact_sets(mbps, goal)
         kept, peak = tracemalloc.get_traced_memory()
         del copy
     finally:
@@ -93,7 +100,7 @@ def compare(samples: int) -> int:
     """
     compared = 0
     for mbps, goal, asked in _compared(samples):
-        sets, rule = BestSets(mbps, goal), Rule(mbps, goal)
+        sets, rule = exact_sets(mbps, goal), Rule(mbps, goal)
         for free, size, must in asked:
             got, right = sets.choose(free, size, must), rule.choose(free, size, must)
             if got != right:
@@ -141,7 +148,13 @@ class Rule:
         # What is left decides among equals only, so that only they need it worked out.
         return max(
             (some for some in able if firsts[some] == best),
-            key=lambda some: (self._later(_without(free, some)), [-gpu for gpu in some]),
+            key=lambda some: (
+                self._later(_without(free, some)),
+                self._later(_without(range(len(self._mbps)), some)),
+                self._worth(_without(range(len(self._mbps)), some))[1],
+                self._worth(_without(free, some))[1],
+                [-gpu for gpu in some],
+            ),
         )
 
     def _first(self, free: Sequence[int], some: tuple[int, ...]) -> tuple[float, int]:

@@ -8,9 +8,10 @@ from itertools import combinations
 from math import log, sqrt
 from statistics import NormalDist, fmean, stdev
 
+from bench.choosing import exact_sets
 from bench.node import BenchError
 from bench.published import BestPartition, PairSum, Policy, first_fit, remembered
-from gpuagent.domain.bestset import BestSets, Goal
+from gpuagent.domain.bestset import Goal
 from gpuagent.domain.links import Topology
 
 HOURS = 24.0
@@ -121,7 +122,7 @@ def policies(topology: Topology) -> dict[str, Policy]:
     """Every policy by name, the others first."""
     others: tuple[Policy, ...] = (first_fit, PairSum(topology), BestPartition(topology))
     everyone = dict(zip(OTHERS, others, strict=True))
-    everyone |= {name: BestSets(topology.mbps, goal).choose for name, goal in OURS.items()}
+    everyone |= {name: exact_sets(topology.mbps, goal).choose for name, goal in OURS.items()}
     return {name: remembered(policy) for name, policy in everyone.items()}
 
 
