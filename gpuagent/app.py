@@ -318,8 +318,6 @@ class Agent:
             page["resources"].setdefault(name, {"healthy": 0, "unhealthy": 0}).update(
                 stage=view.stage, registered=view.registered, list_bytes=view.list_bytes, problem=view.problem
             )
-        if self._kube and (problem := self._kube.config_maps_problem):
-            page["problems"].append({"reason": "ReportNotWritten", "message": problem, "warning": True})
         return {"version": __version__, "node": self._settings.node_name, **page}
 
     def topology(self) -> dict[str, Any]:

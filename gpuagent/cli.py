@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gpuagent.nvml.simulated import Simulator
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
+STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
+TOPOLOGY_KEYS = frozenset({"node", "version", "goal", "gpus", "links", "best", "notes"})
 LOADED_S = 10.0
 """By then everything is loaded. The collector leaves it alone from then on: going through what the libraries made takes
 tens of milliseconds, and would fall into somebody's Allocate."""
@@ -160,8 +162,8 @@ def _simulate(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     try:
-        page = ask(options.url, "status", "resources")
-    except NoAgentError as err:
+        page = ask(options.url, "status", STATUS_KEYS)
+    except (NoAgentError, OtherAgentError) as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 1
     if options.output == "json":
@@ -176,7 +178,7 @@ def _status(options: argparse.Namespace) -> int:
 def _topology(options: argparse.Namespace) -> int:
     try:
         page = _topology_page(options)
-    except NoAgentError as err:
+    except (NoAgentError, OtherAgentError) as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 1
     if options.svg:
@@ -197,14 +199,19 @@ def _topology(options: argparse.Namespace) -> int:
 
 
 def _topology_page(options: argparse.Namespace) -> dict[str, Any]:
-    """Of a simulated box; of the agent; or else of the driver, which knows nothing of pods. Raises NoAgentError."""
+    """Of a simulated box; of the agent; or else of the driver, which knows nothing of pods.
+
+    Raises:
+        NoAgentError: nothing answers, and the driver does not either.
+        OtherAgentError: something else answers.
+    """
     from gpuagent import look  # noqa: PLC0415 (only this command needs it)
 
-    if options.simulate:
+    if options.simulate is not None:
         _install(options.simulate)
         return look.topology_page()
     try:
-        return ask(options.url, "topology", "links")
+        return ask(options.url, "topology", TOPOLOGY_KEYS)
     except NoAgentError as no_agent:
         try:
             page = look.topology_page()
@@ -218,14 +225,23 @@ class NoAgentError(Exception):
     """No agent answers; the text says where and why."""
 
 
-def ask(url: str, name: str, key: str) -> dict[str, Any]:
-    """A JSON page of the agent's HTTP port; `key` tells it from other programs' pages. Raises NoAgentError."""
+class OtherAgentError(Exception):
+    """What answers has not the page that was asked for: another version of the agent, or another program."""
+
+
+def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
+    """The JSON page `name` of the agent's HTTP port, with all of `keys`. Raises NoAgentError, OtherAgentError."""
     try:
         with urllib.request.urlopen(f"{url}/{name}", timeout=5) as answer:  # noqa: S310 (the operator's URL)
             page: dict[str, Any] = json.load(answer)
-    except (OSError, ValueError, http.client.HTTPException) as err:
+    except urllib.error.HTTPError as err:
+        raise OtherAgentError(f"what answers at {url} has no page /{name} ({err.code} {err.reason})") from err
+    except (OSError, http.client.HTTPException) as err:
         reason = err.reason if isinstance(err, urllib.error.URLError) else err
         raise NoAgentError(f"no agent answers at {url}: {reason}") from err
-    if not isinstance(page, dict) or key not in page:
-        raise NoAgentError(f"what answers at {url} is no gpuagent")
+    except ValueError as err:
+        raise OtherAgentError(f"what answers at {url} is no gpuagent") from err
+    if not isinstance(page, dict) or not keys <= page.keys():
+        which = f"gpuagent {page['version']}" if isinstance(page, dict) and "version" in page else "no gpuagent"
+        raise OtherAgentError(f"what answers at {url} is {which}; this command is of gpuagent {__version__}")
     return page

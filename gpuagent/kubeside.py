@@ -30,7 +30,9 @@ class KubeSide:
         self._client = Client(None if kubeconfig is None else str(kubeconfig))
         self._watcher = Watcher(self._client, node_name, post, burst_s=0.01)
         self._writer = Writer(self._client, node_name)
-        self._config_maps = ConfigMaps(self._client)
+        self._config_maps = ConfigMaps(
+            self._client, told=lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
+        )
         self._uids: dict[PodName, str] = {}
 
     def start(self) -> None:
@@ -53,11 +55,6 @@ class KubeSide:
         self._uids = {pod.name: pod.uid for pod in state.pods}
         self._writer.set_desired(report.node_labels(state), report.node_capacity(state), report.node_condition(state))
         self._config_maps.desire(linkreport.config_maps(state, self._node_name))
-
-    @property
-    def config_maps_problem(self) -> str:
-        """What keeps the ConfigMaps from being right just now; "" while nothing does."""
-        return self._config_maps.problem
 
     def event(self, pod: PodName | None, kind: str, reason: str, message: str) -> None:
         """Send an Event about a pod of this node, or the node itself (None)."""

@@ -15,9 +15,9 @@ MEANING = {
 
 
 def state(gpu: dict[str, Any]) -> str:
-    """``free``, ``held`` or ``unhealthy``; an unhealthy one may be held, too."""
+    """``free``, ``held``, ``unhealthy`` or, in MIG mode, ``left out``; the last two may be held, too."""
     if gpu["health"] != "Healthy":
-        return "unhealthy"
+        return "left out" if gpu["health"] == "MIG" else "unhealthy"
     return "held" if gpu["holders"] else "free"
 
 

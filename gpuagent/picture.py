@@ -26,6 +26,7 @@ _STATE: Mapping[str, _Style] = {
     "free": {"fill": _PALE, "stroke": "#1a7f37", "stroke_width": 2},
     "held": {"fill": "#1f4e8c", "stroke": "#12325c", "stroke_width": 2},
     "unhealthy": {"fill": "url(#hatch)", "stroke": "#b3261e", "stroke_width": 2},
+    "left out": {"fill": "#d0d7de", "stroke": "#57606a", "stroke_width": 2},
 }
 """White, dark and hatched stay apart without colours."""
 _NODE: _Style = {"fill": "#f3f5f8", "stroke": "#c3cad3"}

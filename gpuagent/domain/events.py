@@ -69,6 +69,14 @@ class ApiUnavailable:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportsKept:
+    """The ConfigMaps that the agent publishes are as they should be (`problem` is None), or are not, and why."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class HoldingsRead:
     """Kubelet's book of what containers hold, read by a call that began at `started_at`."""
 
@@ -130,6 +138,7 @@ Event = (
     | NodeSeen
     | PodsSeen
     | ApiUnavailable
+    | ReportsKept
     | HoldingsRead
     | HoldingsUnavailable
     | RegistrationChanged

@@ -54,7 +54,8 @@ def _holders(state: State) -> dict[str, list[str]]:
 
 
 def _health(gpu: Gpu, state: State) -> str:
-    return "Unhealthy" if gpu.uuid in state.sick else "Healthy"
+    """``Healthy``; anything else is not offered."""
+    return "Unhealthy" if gpu.uuid in state.sick else "MIG" if gpu.mig else "Healthy"
 
 
 def _link(link: Link | None) -> Mapping[str, Any] | None:
@@ -74,11 +75,12 @@ def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[s
 
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     """The node's report: there while mode `topology` is in force, gone in every other; nothing before it is known."""
-    if not state.mode_known or not state.gpus:
+    shall_be = state.mode is Mode.TOPOLOGY
+    if not state.mode_known or (shall_be and not state.gpus):
         return ()
     # By the labels, not by the name, arena finds it.
     labels = {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
-    data = {"nodeName": node_name, **_squares(state)} if state.mode is Mode.TOPOLOGY else None
+    data = {"nodeName": node_name, **_squares(state)} if shall_be else None
     return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data),)
 
 
@@ -91,7 +93,7 @@ def _squares(state: State) -> dict[str, str]:
         return state.topology.links[place[i]][place[j]] if i in place and j in place else None
 
     square = [[link(i, j) for j in every] for i in every]
-    by_minor = sorted(state.gpus.values(), key=lambda gpu: gpu.minor)
+    by_minor = sorted((state.gpus[uuid] for uuid in state.topology.gpus), key=lambda gpu: gpu.minor)
     return {
         "devices": json.dumps({str(gpu.minor): _health(gpu, state) for gpu in by_minor}),
         "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),

@@ -38,12 +38,15 @@ def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Cl
     refusals: list[Refusal] = []
     for who in candidates or (None,):
         try:
-            return choose_whole(_whole(question, who, claims, snap.sets))
+            chosen = choose_whole(_whole(question, who, claims, snap.sets))
         except Refusal as refusal:
             # A decision that cannot be honoured is that of one pod; an equal one may be the asker.
             if refusal.reason is not Reason.GPU_GROUP:
                 raise
             refusals.append(refusal)
+        else:
+            snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
+            return chosen
     raise refusals[0]
 
 

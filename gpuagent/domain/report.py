@@ -156,6 +156,8 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("ApiUnavailable", state.node_problem)
     if state.pods_problem is not None:
         yield Problem("PodsUnavailable", state.pods_problem)
+    if state.reports_problem is not None:
+        yield Problem("ReportNotWritten", state.reports_problem)
 
 
 def _by_index(state: State) -> list[Gpu]:

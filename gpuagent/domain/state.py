@@ -106,6 +106,7 @@ class State:
     placement_problem: str | None = None
     node_problem: str | None = None
     pods_problem: str | None = None
+    reports_problem: str | None = None
     pods: tuple[Pod, ...] = ()
     pods_known: bool = False
     holdings: tuple[Holding, ...] | None = None

@@ -42,6 +42,8 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             if event.what == "pods":
                 return replace(state, pods_problem=event.reason)
             return replace(state, node_problem=event.reason)
+        case ev.ReportsKept():
+            return replace(state, reports_problem=event.problem)
         case ev.HoldingsRead():
             audited = event.started_at >= state.cleared_at
             read = replace(

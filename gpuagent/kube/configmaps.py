@@ -66,6 +66,7 @@ class ConfigMaps:
 
     Args:
         client: shared with others.
+        told: hears what keeps ConfigMaps from being right, None when nothing does any more.
         recheck_s: longest time between two looks at one that is right.
         gap_s: least time between two looks at one, against a storm of changes.
         backoff: makes the delays after failures.
@@ -75,11 +76,13 @@ class ConfigMaps:
         self,
         client: Api,
         *,
+        told: Callable[[str | None], None] = lambda _: None,
         recheck_s: float = RECHECK_S,
         gap_s: float = 0.2,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         self._client = client
+        self._told = told
         self._recheck_s = recheck_s
         self._gap_s = gap_s
         self._backoff = backoff
@@ -145,9 +148,12 @@ class ConfigMaps:
                 log.warning("a config map cannot be kept right", extra={"config_map": str(facts), "reason": failure})
             elif kept.failure and not failure:
                 log.info("the config map is right again", extra={"config_map": str(facts)})
+            before = self.problem
             with self._wake:
                 self._looked(kept, failure)
                 self._wake.notify_all()
+            if self.problem != before:
+                self._told(self.problem or None)
 
     def _next(self) -> tuple[_Kept, ConfigMapFacts] | None:
         """Wait for the next one to look at; None when stopped."""
@@ -200,7 +206,9 @@ class ConfigMaps:
         try:
             return self._client.get(f"{_collection(facts)}/{facts.name}")
         except ApiError as err:
-            if err.status != _NOT_FOUND:
+            # What we may not look at, we have not made.
+            unmade = facts.data is None and err.status == _FORBIDDEN
+            if err.status != _NOT_FOUND and not unmade:
                 raise
             return None
 

@@ -3,10 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.contract.harness import MEM, Node, box, command, free_port, wait_for
+from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.http import HttpServer, json_page
+from gpuagent.nvml import boxes
+from tests.contract.harness import MEM, WHOLE, Node, box, command, free_port, wait_for
 
 MakeNode = Callable[..., Node]
 
@@ -89,6 +93,61 @@ def test_status_without_an_agent_is_told() -> None:
     done = command("status", "--url", f"http://127.0.0.1:{port}")
     assert done.returncode == 1
     assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_topology_is_shown_as_table_json_and_picture(node: MakeNode, tmp_path: Path) -> None:
+    """`gpuagent topology` asks the agent: links, who holds what, best sets; --svg writes a file and prints nothing."""
+    one = node("1.36", boxes.load("dgx1-v100"), labels={MODE_LABEL: "topology"})
+    agent = one.run(http_address=("127.0.0.1", 0))
+    one.offers(whole=8)
+    one.allocate(WHOLE, sorted(one.ids(WHOLE))[:1])
+    url = ("--url", f"http://127.0.0.1:{agent.http_port}")
+    done = command("topology", *url)
+    assert done.returncode == 0, done.stderr
+    assert "GPU0  X     NV1   NV1   NV2   NV2   SYS   SYS   SYS" in done.stdout
+    page = json.loads(command("topology", "-o", "json", *url).stdout)
+    assert page["links"][0][3] == {"type": "NV2", "gbps": 50.0, "switched": False}
+    picture = tmp_path / "box.svg"
+    done = command("topology", "--svg", str(picture), *url)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert picture.read_text().startswith("<svg")
+    done = command("topology", "--svg", "/nonexistent/box.svg", *url)
+    assert done.returncode == 1
+    assert "cannot write /nonexistent/box.svg: No such file or directory" in done.stderr
+
+
+def test_the_topology_without_an_agent_is_that_of_the_box_or_driver() -> None:
+    """--simulate shows a box, an unknown one is told with those there are; without agent and driver: exit code 1."""
+    assert "NVSwitches" in command("topology", "--simulate", "hgx-h100").stdout
+    done = command("topology", "--simulate", "hgx-9000")
+    assert done.returncode == 2
+    assert "unknown box 'hgx-9000'" in done.stderr
+    port = free_port()
+    done = command("topology", "--url", f"http://127.0.0.1:{port}")
+    assert done.returncode == (0 if "read from the driver" in done.stderr else 1)
+    assert f"no agent answers at http://127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ({"/topology": {"version": "0.0.1", "links": []}}, "is gpuagent 0.0.1; this command is of gpuagent"),
+        ({"/topology": []}, "is no gpuagent"),
+        ({"/status": {}}, "has no page /topology (404 Not Found)"),
+    ],
+)
+def test_another_version_or_program_is_told_apart(page: dict[str, Any], says: str) -> None:
+    """What answers and has not the page that the command needs: exit code 1, and what it is."""
+    server = HttpServer(("127.0.0.1", 0), {path: json_page(lambda body=body: body) for path, body in page.items()})
+    server.start()
+    try:
+        done = command("topology", "--url", f"http://127.0.0.1:{server.port}")
+    finally:
+        server.stop()
+    assert done.returncode == 1
+    assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 

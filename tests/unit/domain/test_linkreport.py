@@ -2,6 +2,7 @@
 
 import json
 
+from gpuagent import linktable
 from gpuagent.domain import events as ev
 from gpuagent.domain import linkreport
 from gpuagent.domain.bestset import BestSets
@@ -90,3 +91,13 @@ def test_the_config_map_goes_with_the_mode_and_is_not_touched_before_anything_is
     node.label("topology")
     assert report(node).data
     assert linkreport.config_maps(Life(Mode.TOPOLOGY).state, "n1") == ()
+    assert report(Life(Mode.SHARE)).data is None, "one of an earlier run goes, whatever the driver says"
+
+
+def test_a_gpu_in_mig_mode_is_left_out():
+    node = mesh(gpus=(*box(7), gpu(7, mig=True)))
+    shown = page(node)
+    assert shown["gpus"][7]["health"] == "MIG"
+    assert all(7 not in best["gpus"] for best in shown["best"])
+    assert json.loads(report(node).data["devices"])["7"] == "MIG"
+    assert "left out" in linktable.render({"version": "1", "node": "n1", **shown})

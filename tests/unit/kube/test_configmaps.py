@@ -10,6 +10,7 @@ import pytest
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.configmap import ConfigMapFacts
+from gpuagent.domain.events import ReportsKept
 from gpuagent.domain.state import Policy, State
 from gpuagent.kube.client import Client, Timeouts
 from gpuagent.kube.configmaps import ConfigMaps
@@ -146,6 +147,15 @@ def test_it_is_deleted_when_it_shall_not_exist(server: ApiServer, maps: ConfigMa
     maps.recheck()
     assert maps.flush(2)
     assert server.requests["delete configmaps"] == 1
+
+
+def test_one_that_shall_not_exist_and_may_not_be_looked_at_is_no_problem(server: ApiServer, maps: ConfigMaps) -> None:
+    server.deny("get", "configmaps")
+    maps.desire((ABSENT,))
+    assert maps.flush(2)
+    assert maps.problem == ""
+    maps.desire((REPORT,))
+    assert server.wait(lambda: maps.problem)
 
 
 def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMaps) -> None:
@@ -332,12 +342,19 @@ def test_the_kube_side_desires_what_the_report_says(
     monkeypatch.setattr(
         "gpuagent.domain.linkreport.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),)
     )
-    side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
+    told: list[Any] = []
+    side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", told.append)
+    server.deny("create", "configmaps")
     side.start()
     side.desire(State(policy=Policy()))
+    assert server.wait(lambda: [one for one in told if isinstance(one, ReportsKept)])
+    server.allow("create", "configmaps")
     assert server.wait(lambda: data(server) == {"node": "n1"})
-    assert side.config_maps_problem == ""
+    assert server.wait(lambda: len([one for one in told if isinstance(one, ReportsKept)]) == 2)
     side.stop()
+    refused, mended = (one for one in told if isinstance(one, ReportsKept))
+    assert "the agent needs get, create, patch and delete on configmaps" in (refused.problem or "")
+    assert mended.problem is None
 
 
 def test_the_kube_side_stops_in_time_while_the_server_hangs(
