@@ -190,7 +190,7 @@ def test_gpus_that_a_scheduler_named_are_granted_or_refused_with_the_reason(poli
 
 
 @on_dgx1v
-def test_gpus_named_on_another_numa_node_than_kubelets_are_refused(policy: str, node: Node) -> None:
+def test_gpus_named_on_another_numa_node_are_granted_without_a_policy_only(policy: str, node: Node) -> None:
     named = {GROUP_ANNOTATION: "5,7"}
     if policy == NONE:
         assert place(node, "named", 2, annotations=named) == [5, 7]
