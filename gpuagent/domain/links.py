@@ -159,10 +159,16 @@ def _unknown_versions(end: _Ends) -> Iterator[str]:
 
 
 def _thin(ends: Sequence[_Ends]) -> Iterator[str]:
-    """GPUs with fewer links to the switches than their peers have, or that wait for their fabric."""
+    """GPUs with links that are down, with fewer to the switches than their peers have, or that wait for their fabric.
+
+    One whose links are all down lacks a bridge; that is told only where its peers show that it should have links.
+    """
     most = max((len(end.switch) for end in ends), default=0)
     for end in ends:
-        if len(end.switch) < most:
+        up, down = len(end.wiring.nvlinks), end.wiring.inactive
+        if up and down:
+            yield f"GPU {end.gpu.index}: {down} of its {up + down} NVLinks {'is' if down == 1 else 'are'} down"
+        if len(end.switch) + (down if up else 0) < most:
             yield f"GPU {end.gpu.index} has {len(end.switch)} NVLinks to the switches, other GPUs have {most}"
         if end.switch and end.wiring.fabric and not end.wiring.fabric.ready:
             yield (

@@ -63,6 +63,7 @@ class Wiring:
 
     Attributes:
         nvlinks: its active links.
+        inactive: how many more links it has, which are down: all of them on a card without a bridge.
         relations: PCI bus id of another GPU to how near it is.
         pcie: generation and number of lanes that GPU and slot can do; None where the driver does not say.
         fabric: None where there is none, as on boxes before Hopper.
@@ -70,6 +71,7 @@ class Wiring:
     """
 
     nvlinks: tuple[Nvlink, ...] = ()
+    inactive: int = 0
     relations: Mapping[str, Relation] = field(default_factory=dict)
     pcie: tuple[int, int] | None = None
     fabric: Fabric | None = None

@@ -1,133 +1,118 @@
-"""Reads all GPUs at once, each in a thread of its own: one whose call hangs costs no other; a late answer counts."""
+"""One look at all GPUs at once: one that hangs costs no other, and a query about links that hangs costs no GPU."""
 
-import threading
-import time
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.wiring import Wiring
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.asking import Question, Questions
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
 from gpuagent.nvml.source import read_gpu
-from gpuagent.nvml.wiring import read_wiring, related
+from gpuagent.nvml.wiring import joined, read_links, read_relations
+
+log = logging.getLogger(__name__)
 
 
+_About = tuple[str, str]
+"""UUID of a GPU, and which of its connections."""
+_Part = tuple[_About, Question[Wiring]]
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
-    """One GPU being read, in two steps: what it says of itself, then how near the others are.
+    """What one look has of one GPU.
 
-    When a step has `ended`, either `gpu` or `error` is there.
-
-    Args:
+    Attributes:
         index: NVML's.
-        nvml: the facade of its threads.
-        sysfs: where sysfs is mounted.
-        late: called at the end of a step if somebody gave up waiting for it.
+        gpu: None if it could not be read.
+        wiring: as much as is known of it.
+        error: why it could not be read.
+        hangs_in: what its reading waits for, for people; empty if it has ended.
     """
 
-    def __init__(self, index: int, nvml: Nvml, sysfs: Path, late: Callable[[], None]) -> None:
-        self.index = index
-        self.gpu: Gpu | None = None
-        self.wiring = Wiring()
-        self.related = False
-        self.error: Exception | None = None
-        self._nvml = nvml
-        self._sysfs = sysfs
-        self._late = late
-        self._given_up = False
-        self._end = threading.Condition()
-        self.ended = False
-
-    def start(self) -> None:
-        """Begin the first step."""
-        self._begin(self._read)
-
-    def relate(self, bus_ids: Mapping[int, str]) -> None:
-        """Begin the second step, when the first has ended: `bus_ids` of the GPUs that could be read, by index."""
-        self.related = True
-        self._begin(lambda: self._relate(bus_ids))
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether the step has ended; if not in time, `late` is called when it does."""
-        with self._end:
-            if not self._end.wait_for(lambda: self.ended, timeout_s):
-                self._given_up = True
-        return self.ended
-
-    @property
-    def hangs_in(self) -> str:
-        """What it waits for, for people."""
-        return str(self._nvml.pending or f"reading GPU {self.index}")
-
-    def _begin(self, step: Callable[[], None]) -> None:
-        with self._end:
-            self.ended = self._given_up = False
-        threading.Thread(target=self._run, args=(step,), name=f"nvml-read-{self.index}", daemon=True).start()
-
-    def _read(self) -> None:
-        gpu = read_gpu(self._nvml, self.index, self._sysfs)
-        self.wiring = read_wiring(self._nvml, self._nvml.handle(self.index))
-        self.gpu = gpu
-
-    def _relate(self, bus_ids: Mapping[int, str]) -> None:
-        self.wiring = related(self._nvml, self.index, self.wiring, bus_ids)
-
-    def _run(self, step: Callable[[], None]) -> None:
-        try:
-            with self._nvml.session():
-                step()
-        except Exception as err:  # noqa: BLE001 (handed to whoever waits)
-            self.error = err
-        with self._end:
-            self.ended = True
-            self._end.notify_all()
-            late = self._given_up
-        if late:
-            self._late()
+    index: int
+    gpu: Gpu | None = None
+    wiring: Wiring = Wiring()
+    error: Exception | None = None
+    hangs_in: str = ""
 
 
 class Readings:
-    """Looks at all GPUs; a GPU whose reading has not ended is not asked again until it has.
+    """Looks at all GPUs: what each says of itself, then, of those that did, its links, and how near the others are.
 
-    Nothing is asked about two GPUs before both could be read: one that hangs would take the other along.
+    These are three questions, so that one that hangs costs no other. Nothing is asked about two GPUs before both
+    could be read: one that hangs would take the other along.
 
     Args:
-        patience_s: how long each step of one look waits for the slowest GPU.
+        patience_s: how long one look waits for the slowest GPU.
+        links_patience_s: how long it then waits for the slowest links.
         clock: monotonic seconds, for the facades.
         sysfs: where sysfs is mounted.
-        late: called when a GPU that was waited for in vain has answered: the next look takes the answer.
+        late: called when what was waited for in vain was answered: the next look takes the answer.
     """
 
-    def __init__(self, *, patience_s: float, clock: Callable[[], float], sysfs: Path, late: Callable[[], None]) -> None:
-        self._patience_s = patience_s
-        self._clock = clock
+    def __init__(
+        self,
+        *,
+        patience_s: float,
+        links_patience_s: float,
+        clock: Callable[[], float],
+        sysfs: Path,
+        late: Callable[[], None],
+    ) -> None:
+        self._patience_s = links_patience_s
         self._sysfs = sysfs
-        self._late = late
-        self._waited_in_vain: dict[int, Reading] = {}
+        self._gpus: Questions[int, Gpu] = Questions(patience_s=patience_s, clock=clock, late=late)
+        self._wiring: Questions[_About, Wiring] = Questions(patience_s=links_patience_s, clock=clock, late=late)
+        self._answers: dict[_About, Wiring] = {}
 
     def look(self, count: int) -> list[Reading]:
-        """The reading of each of `count` GPUs, ended or, where a step takes longer than `patience_s`, not."""
-        open_ = self._waited_in_vain
-        readings = [open_.pop(index) if index in open_ else self._begin(index) for index in range(count)]
-        self._wait(readings)
-        bus_ids = {reading.index: reading.gpu.pci_bus_id for reading in readings if reading.ended and reading.gpu}
-        unrelated = [reading for reading in readings if reading.index in bus_ids and not reading.related]
-        if len(bus_ids) > 1:
-            for reading in unrelated:
-                reading.relate(bus_ids)
-            self._wait(unrelated)
-        return readings
+        """The reading of each of `count` GPUs. Raises DriverError if links cannot be read for the driver's sake."""
+        asked = [self._ask_gpu(index) for index in range(count)]
+        self._gpus.wait()
+        readings = [_reading(index, question) for index, question in enumerate(asked)]
+        bus_ids = {reading.index: reading.gpu.pci_bus_id for reading in readings if reading.gpu}
+        wiring = {gpu.uuid: self._ask_wiring(gpu, bus_ids) for reading in readings if (gpu := reading.gpu)}
+        self._wiring.wait()
+        return [
+            replace(one, wiring=joined(*map(self._known, wiring[one.gpu.uuid]))) if one.gpu else one for one in readings
+        ]
 
-    def _begin(self, index: int) -> Reading:
-        reading = Reading(index, Nvml(self._clock), self._sysfs, self._late)
-        reading.start()
-        return reading
+    def _ask_gpu(self, index: int) -> Question[Gpu]:
+        return self._gpus.ask(index, f"nvml-read-{index}", lambda nvml: [read_gpu(nvml, index, self._sysfs)])
 
-    def _wait(self, readings: Iterable[Reading]) -> None:
-        until = time.monotonic() + self._patience_s
-        for reading in readings:
-            if not reading.wait(max(0.0, until - time.monotonic())):
-                self._waited_in_vain[reading.index] = reading
+    def _ask_wiring(self, gpu: Gpu, bus_ids: Mapping[int, str]) -> tuple[_Part, _Part]:
+        index = gpu.index
+        links, near = (gpu.uuid, "links"), (gpu.uuid, "relations")
+        return (
+            (links, self._wiring.ask(links, f"nvml-links-{index}", lambda nvml: read_links(nvml, index))),
+            (near, self._wiring.ask(near, f"nvml-near-{index}", lambda nvml: read_relations(nvml, index, bus_ids))),
+        )
+
+    def _known(self, part: _Part) -> Wiring:
+        """The answer; until there is one, the last that there was, or as much as was answered so far."""
+        about, question = part
+        if question.ended:
+            if isinstance(question.error, CallError):
+                raise driver_error(question.error) from question.error
+            if question.error:
+                raise question.error
+            self._answers[about] = question.known or Wiring()
+            return self._answers[about]
+        function = pending.function if (pending := question.pending) else f"reading its {about[1]}"
+        if not question.outdated:
+            log.warning("a GPU does not tell its links", extra={"uuid": about[0], "call": function})
+        known = self._answers.get(about) or question.known or Wiring()
+        said = f"{function} has not returned for {self._patience_s:g} s"
+        return replace(known, problems=(*known.problems, said))
+
+
+def _reading(index: int, question: Question[Gpu]) -> Reading:
+    if not question.ended:
+        return Reading(index, hangs_in=str(question.pending or f"reading GPU {index}"))
+    return Reading(index, question.known, error=question.error)
 
 
 def inventory_of(  # noqa: PLR0913 (all by name)
@@ -142,7 +127,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     """What one look found.
 
     Args:
-        readings: one for each GPU, ended or not.
+        readings: one for each GPU.
         hung: NVML index and reason of GPUs about which another call hangs.
         former: what was known; a GPU whose reading has not ended stays as it was there, with its links, and is
             unreadable besides.
@@ -159,7 +144,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     wiring: dict[str, Wiring] = {}
     for reading in readings:
         index, error = reading.index, reading.error
-        if not reading.ended:
+        if reading.hangs_in:
             unreadable.append(UnreadableGpu(index, f"{reading.hangs_in} has not returned for {patience_s:g} s"))
             if former and index in known:
                 gpus.append(known[index])

@@ -6,7 +6,7 @@ from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.wiring import Wiring
 from gpuagent.nvml.binding import ABSENT, MIB, Handle, Nvml
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
-from gpuagent.nvml.wiring import read_wiring, related
+from gpuagent.nvml.wiring import joined, read_links, read_relations
 
 SYSFS, DEV = Path("/sys"), Path("/dev")
 
@@ -28,13 +28,14 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) 
     nvml = nvml or Nvml()
     gpus: list[Gpu] = []
     unreadable: list[UnreadableGpu] = []
+    links: dict[str, Wiring] = {}
     wiring: dict[str, Wiring] = {}
     with nvml.session():
         version = nvml.driver_version()
         for index in range(count_gpus(nvml)):
             try:
                 gpu = read_gpu(nvml, index, sysfs)
-                wiring[gpu.uuid] = read_wiring(nvml, nvml.handle(index))
+                *_, links[gpu.uuid] = read_links(nvml, index)
                 gpus.append(gpu)
             except CallError as err:
                 if err.code in DRIVER_WIDE:
@@ -42,7 +43,9 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) 
                 unreadable.append(UnreadableGpu(index, gpu_reason(err)))
         bus_ids = {gpu.index: gpu.pci_bus_id for gpu in gpus}
         try:
-            wiring = {gpu.uuid: related(nvml, gpu.index, wiring[gpu.uuid], bus_ids) for gpu in gpus}
+            for gpu in gpus:
+                *_, relations = read_relations(nvml, gpu.index, bus_ids)
+                wiring[gpu.uuid] = joined(links[gpu.uuid], relations)
         except CallError as err:
             raise driver_error(err) from err
     return Inventory(tuple(gpus), tuple(unreadable), version, device_nodes(dev), wiring)

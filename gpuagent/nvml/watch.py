@@ -16,6 +16,7 @@ from gpuagent.nvml.news import DriverNews
 from gpuagent.nvml.reading import Readings, inventory_of
 from gpuagent.nvml.source import DEV, SYSFS, count_gpus, device_nodes
 from gpuagent.nvml.stall import StallGuard
+from gpuagent.nvml.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,11 @@ class NvmlWatch:
         clock: monotonic seconds; the `at` of events.
         stall_s: a call (other than the wait for events) that takes longer is reported.
         patience_s: a GPU whose reading takes longer is told as unreadable for the time being.
+        links_patience_s: links whose reading takes longer are told as not known for the time being. Shorter, because
+            every GPU waits for them, and what comes later is told as soon as it comes.
         reread_s: period of looking again while something on the node may still change for the better.
+        links_reread_s: the same while only NVLinks are down: seldom, since cards without a bridge stay so.
+        links_apart_s: between looks that NVLink errors ask for, which come in storms.
         first_retry_s: first delay while the driver is missing; doubles up to `most_retry_s`.
         most_retry_s: the longest such delay.
         wait_s: longest single wait for events; as long may its thread live on after `stop`.
@@ -46,26 +51,35 @@ class NvmlWatch:
         clock: Callable[[], float] = time.monotonic,
         stall_s: float = 10.0,
         patience_s: float = 3.0,
+        links_patience_s: float = 1.0,
         reread_s: float = 60.0,
+        links_reread_s: float = 600.0,
+        links_apart_s: float = 1.0,
         first_retry_s: float = 1.0,
         most_retry_s: float = 30.0,
         wait_s: float = 5.0,
         sysfs: Path = SYSFS,
         dev: Path = DEV,
     ) -> None:
-        self._patience_s, self._reread_s = patience_s, reread_s
+        self._patience_s, self._reread_s, self._links_reread_s = patience_s, reread_s, links_reread_s
         self._dev = dev
         self._stopping = threading.Event()
-        self._look_again = threading.Event()
+        self._wishes = Wishes(links_apart_s)
         self._delays = Backoff(first_retry_s, most_retry_s)
         self._nvml = Nvml(clock)
         self._news = DriverNews(post, clock)
-        self._readings = Readings(patience_s=patience_s, clock=clock, sysfs=sysfs, late=self._look_again.set)
+        self._readings = Readings(
+            patience_s=patience_s,
+            links_patience_s=links_patience_s,
+            clock=clock,
+            sysfs=sysfs,
+            late=self._wishes.now,
+        )
         self._health = HealthWatch(
             Ears(
                 post=post,
-                driver_gone=self._look_again.set,
-                links_changed=self._look_again.set,
+                driver_gone=self._wishes.now,
+                links_changed=self._wishes.soon,
                 clock=clock,
                 stopping=self._stopping,
                 wait_s=wait_s,
@@ -79,7 +93,7 @@ class NvmlWatch:
             stall_s=stall_s,
             clock=clock,
             stopping=self._stopping,
-            changed=self._look_again.set,
+            changed=self._wishes.now,
         )
         self._news.hangs = self._guard.driver_hangs
         self._threads = [
@@ -103,7 +117,7 @@ class NvmlWatch:
         A thread that waits for events ends when its wait does.
         """
         self._stopping.set()
-        self._look_again.set()
+        self._wishes.now()
         self._health.wake()
         until = time.monotonic() + STOP_S
         started = [thread for thread in self._threads if thread.ident is not None]
@@ -119,7 +133,7 @@ class NvmlWatch:
 
     def _discovery(self) -> None:
         while not self._stopping.is_set():
-            self._look_again.clear()
+            self._wishes.begin()
             delay_s: float | None
             try:
                 inventory, count = self._look()
@@ -134,9 +148,15 @@ class NvmlWatch:
                 self._delays.reset()
                 self._read(inventory)
                 self._health.tend(count)
-                delay_s = self._reread_s if unsettled(inventory) else None
-            if not self._stopping.is_set():  # its nudge may have been cleared above
-                self._look_again.wait(delay_s)
+                delay_s = self._until_next(inventory)
+            if not self._stopping.is_set():  # its wish may have been taken for this look's
+                self._wishes.wait(delay_s)
+
+    def _until_next(self, inventory: Inventory) -> float | None:
+        if unsettled(inventory):
+            return self._reread_s
+        # Links may come up without an event, as when the fabric manager starts after the agent.
+        return self._links_reread_s if any(wiring.inactive for wiring in inventory.wiring.values()) else None
 
     def _look(self) -> tuple[Inventory, int]:
         """What is there, and how many GPUs the driver counts. Raises DriverError."""
@@ -171,7 +191,7 @@ class NvmlWatch:
 
 
 def unsettled(inventory: Inventory) -> bool:
-    """Whether a later look may find more.
+    """Whether a look soon may find more.
 
     No GPU, one that could not be read, one in MIG mode, a missing node, a fabric that is still being set up, a query
     about links that failed.

@@ -1,6 +1,6 @@
 """What one GPU says of its connections. A query that fails costs its own answer and is told, no more."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -13,43 +13,71 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def read_wiring(nvml: Nvml, gpu: Handle) -> Wiring:
-    """Links, PCIe and fabric of one GPU; `related` adds its relations. Raises CallError for the driver's sake only."""
-    asking = _Asking()
-    links = [link for number in range(MOST_LINKS) if (link := _nvlink(nvml, gpu, number, asking))]
-    pcie = asking.ask(lambda: nvml.pcie(gpu), None)
-    fabric = asking.ask(lambda: nvml.fabric(gpu), None)
-    return Wiring(nvlinks=tuple(links), pcie=pcie, fabric=fabric, problems=asking.problems)
+def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
+    """PCIe, NVLinks and fabric of one GPU, after each answer what is known by then.
 
-
-def related(nvml: Nvml, index: int, wiring: Wiring, bus_ids: Mapping[int, str]) -> Wiring:
-    """`wiring` of the GPU at `index`, with how near the GPUs of `bus_ids` are, by index.
-
-    Only GPUs that have just answered belong in there: a call about one that hangs does not return to anybody.
     Raises CallError for the driver's sake only.
     """
     asking = _Asking()
-    relations = {}
-    for other, bus_id in bus_ids.items():
+    gpu = asking.ask(lambda: nvml.handle(index), None)
+    wiring = Wiring(problems=asking.problems)
+    yield wiring
+    if gpu is None:
+        return
+    wiring = replace(wiring, pcie=asking.ask(lambda: nvml.pcie(gpu), None), problems=asking.problems)
+    yield wiring
+    for number in range(MOST_LINKS):
+        up = _is_up(nvml, gpu, number, asking)
+        if up:
+            wiring = replace(wiring, nvlinks=(*wiring.nvlinks, _nvlink(nvml, gpu, number, asking)))
+        elif up is False:
+            wiring = replace(wiring, inactive=wiring.inactive + 1)
+        wiring = replace(wiring, problems=asking.problems)
+        yield wiring
+    yield replace(wiring, fabric=asking.ask(lambda: nvml.fabric(gpu), None), problems=asking.problems)
+
+
+def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterator[Wiring]:
+    """How near the GPUs of `bus_ids`, by index, are to the one at `index`, after each answer what is known by then.
+
+    Only GPUs that have just answered belong in there: a call about one that hangs does not return to anybody.
+    If one hangs nevertheless, all others still know of each other: each asks those behind it first, so that of
+    every two of them one comes to the other before it comes to the one that hangs.
+
+    Raises CallError for the driver's sake only.
+    """
+    asking = _Asking()
+    wiring = Wiring()
+    yield wiring
+    for other in sorted(bus_ids.keys() - {index}, key=lambda other: (other < index, other)):
         question = partial(_relation, nvml, index, other)
         relation = asking.ask(question, None, about="GPU", number=other, ordinary=ABSENT | {GPU_IS_LOST})
-        if relation is not None:
-            relations[bus_id] = relation
-    return replace(wiring, relations=relations, problems=(*wiring.problems, *asking.problems))
+        found = {} if relation is None else {bus_ids[other]: relation}
+        wiring = replace(wiring, relations={**wiring.relations, **found}, problems=asking.problems)
+        yield wiring
+
+
+def joined(links: Wiring, relations: Wiring) -> Wiring:
+    """The two parts of what one GPU reports."""
+    return replace(links, relations=relations.relations, problems=(*links.problems, *relations.problems))
 
 
 def _relation(nvml: Nvml, index: int, other: int) -> Relation | None:
-    return None if other == index else nvml.relation(nvml.handle(index), nvml.handle(other))
+    return nvml.relation(nvml.handle(index), nvml.handle(other))
 
 
-def _nvlink(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> Nvlink | None:
-    """One link; None if it is down, or if the GPU does not have so many."""
+def _is_up(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> bool | None:
+    """None if the GPU does not have so many links, or does not say."""
+    ordinary = ABSENT | {INVALID_ARGUMENT}
+    return asking.ask(lambda: nvml.link_is_up(gpu, link), None, about="NVLink", number=link, ordinary=ordinary)
 
-    def ask(question: Callable[[Handle, int], T], otherwise: U, ordinary: frozenset[int] = ABSENT) -> T | U:
-        return asking.ask(lambda: question(gpu, link), otherwise, about="NVLink", number=link, ordinary=ordinary)
 
-    if not ask(nvml.link_is_up, otherwise=False, ordinary=ABSENT | {INVALID_ARGUMENT}):
-        return None
+def _nvlink(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> Nvlink:
+    """One link that is up."""
+
+    def ask(question: Callable[[Handle, int], T], otherwise: U) -> T | U:
+        return asking.ask(lambda: question(gpu, link), otherwise, about="NVLink", number=link)
+
     bus_id, pci_id = ask(nvml.link_remote, ("", 0))
     return Nvlink(
         version=ask(nvml.link_version, ""),
@@ -92,10 +120,10 @@ class _Asking:
         )
 
 
-def _runs(numbers: Sequence[int]) -> str:
-    """Numbers in ascending order as ``0-3, 5``."""
+def _runs(numbers: Iterable[int]) -> str:
+    """``0-3, 5``."""
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:

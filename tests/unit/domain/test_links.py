@@ -132,6 +132,25 @@ def test_a_thin_gpu_is_noted_and_narrows_its_own_pairs_only():
     assert found.notes == ("GPU 1 has 10 NVLinks to the switches, other GPUs have 12",)
 
 
+def test_links_that_are_down_are_noted_and_explain_why_a_gpu_is_thin():
+    full, thin = Wiring(nvlinks=to_switch(12)), Wiring(nvlinks=to_switch(10), inactive=2)
+    assert joined(full, thin).notes == ("GPU 1: 2 of its 12 NVLinks are down",)
+    assert joined(thin, thin).notes == tuple(f"GPU {n}: 2 of its 12 NVLinks are down" for n in (0, 1))
+    thinner = replace(thin, inactive=1)
+    assert joined(full, thinner).notes == (
+        "GPU 1: 1 of its 11 NVLinks is down",
+        "GPU 1 has 10 NVLinks to the switches, other GPUs have 12",
+    )
+
+
+def test_a_card_whose_links_are_all_down_is_in_order():
+    bare = Wiring(inactive=4)
+    assert joined(bare, bare).notes == ()
+    assert joined(Wiring(nvlinks=to_switch(12)), Wiring(inactive=12)).notes == (
+        "GPU 1 has 0 NVLinks to the switches, other GPUs have 12",
+    )
+
+
 @pytest.mark.parametrize("other", [Fabric("cluster", 1, ready=True), Fabric("another", 0, ready=True), None])
 def test_gpus_of_different_fabrics_do_not_reach_each_other(other):
     links = to_switch(18, "4.0")

@@ -25,7 +25,8 @@ class Watched:
     def __init__(self, simulator: Simulator, root: Path, **options: Any) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._simulator = simulator
-        options = {"first_retry_s": 0.01, "most_retry_s": 0.02, "wait_s": 0.05, "patience_s": 5.0, **options}
+        quick = {"first_retry_s": 0.01, "most_retry_s": 0.02, "wait_s": 0.05, "links_apart_s": 0.01}
+        options = {**quick, "patience_s": 5.0, "links_patience_s": 5.0, **options}
         self.watch = NvmlWatch(self._events.put, sysfs=root / "sys", dev=root / "dev", **options)
 
     def next(self, kind: type[E]) -> E:

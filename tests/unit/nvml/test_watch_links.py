@@ -1,6 +1,9 @@
-"""The watch against faults of links: it looks again when one failed, and a query that hangs costs one GPU."""
+"""The watch against faults of links: it looks again when one failed, and a query that hangs costs no GPU."""
 
 import queue
+import time
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -8,6 +11,7 @@ from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, Xi
 from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.domain.links import topology
 from gpuagent.domain.wiring import Fabric, Wiring
+from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.news import DriverNews
 from gpuagent.nvml.watch import unsettled
 
@@ -24,6 +28,28 @@ def settled(tmp_path):
             (tmp_path / "dev" / name).touch()
 
     return so
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Of each look whether its inventory was posted."""
+    posted = queue.SimpleQueue()
+    read = DriverNews.read
+
+    def tell(news, inventory):
+        posted.put(new := read(news, inventory))
+        return new
+
+    monkeypatch.setattr(DriverNews, "read", tell)
+    return posted
+
+
+def hangs(function, patience_s):
+    return f"{function.removesuffix('_v2')} has not returned for {patience_s} s"
+
+
+def problems(inventory):
+    return [inventory.wiring[gpu.uuid].problems for gpu in inventory.gpus]
 
 
 def links(inventory, gpu):
@@ -62,21 +88,54 @@ def test_an_nvlink_error_has_the_links_read_at_once(simulate, watch, settled):
     assert links(watched.next(InventoryRead).inventory, 3) == 5
 
 
-def test_what_has_not_changed_is_not_posted_again(simulate, watch, settled, monkeypatch):
+def test_what_has_not_changed_is_not_posted_again(simulate, watch, settled, looks):
     settled(8)
-    posted = queue.SimpleQueue()
-    read = DriverNews.read
-    monkeypatch.setattr(DriverNews, "read", lambda news, inventory: posted.put(read(news, inventory)))
     simulator = simulate("hgx-h100")
     watched = watch(simulator, reread_s=1000.0)
-    assert posted.get(timeout=10)
+    assert looks.get(timeout=10)
     watched.next(InventoryRead)
     watched.watching(*range(8))
     for _ in range(3):
         simulator.xid(0, NVLINK_XID)
         watched.next(XidRaised)
-        assert posted.get(timeout=10) is False
+        assert looks.get(timeout=10) is False
     assert watched.quiet()
+
+
+def test_a_storm_of_nvlink_errors_costs_few_looks_and_the_last_one_counts(simulate, watch, settled, looks):
+    settled(8)
+    simulator = simulate("dgx1-v100")
+    watched = watch(simulator, reread_s=1000.0, links_apart_s=0.5)
+    watched.next(InventoryRead)
+    watched.watching(*range(8))
+    assert looks.get(timeout=10)
+    began = time.monotonic()
+    for _ in range(100):
+        simulator.xid(0, NVLINK_XID)
+        watched.next(XidRaised)
+    simulator.nvlink(0, 2, up=False)
+    simulator.xid(0, NVLINK_XID)
+    last = [watched.next(object), watched.next(object)]  # a look may come between the failure and its error
+    assert [links(event.inventory, 0) for event in last if isinstance(event, InventoryRead)] == [5]
+    assert looks.qsize() <= 2 + (time.monotonic() - began) / 0.5
+
+
+def test_what_else_is_to_be_looked_at_does_not_wait_for_a_storm_to_end(simulate, watch, settled, looks):
+    settled(8)
+    simulator = simulate("dgx1-v100")
+    simulator.hang("nvmlDeviceGetName", 7)
+    watched = watch(simulator, patience_s=0.5, reread_s=1000.0, links_apart_s=1000.0)
+    assert len(watched.next(InventoryRead).inventory.gpus) == 7
+    watched.watching(*range(8))
+    assert looks.get(timeout=10)
+    simulator.xid(0, NVLINK_XID)
+    assert looks.get(timeout=10) is False, "the first one has everything looked at at once"
+    simulator.xid(0, NVLINK_XID)
+    for _ in range(2):
+        watched.next(XidRaised)
+    simulator.unhang()
+    assert len(watched.next(InventoryRead).inventory.gpus) == 8
+    watched.watching(*range(8))
 
 
 OF_LINKS = (
@@ -86,25 +145,96 @@ OF_LINKS = (
 
 
 @pytest.mark.parametrize("function", OF_LINKS)
-def test_a_query_that_hangs_at_the_first_look_hides_no_other_gpu(function, simulate, watch, settled):
+def test_a_query_that_hangs_at_the_first_look_costs_no_gpu(function, simulate, watch, settled):
     settled(4)
     simulator = simulate("pcie-4x-a40-nvlink")
     simulator.hang(function, 1)
-    watched = watch(simulator, patience_s=0.2)
+    watched = watch(simulator, links_patience_s=0.5, reread_s=1000.0)
     inventory = watched.next(InventoryRead).inventory
-    assert [gpu.index for gpu in inventory.gpus] == [0, 2, 3]
-    assert [bad.index for bad in inventory.unreadable] == [1]
-    assert inventory.unreadable[0].reason.startswith(function.removesuffix("_v2"))
-    assert [links(inventory, gpu) for gpu in range(3)] == [4, 4, 4]
-    assert inventory.gpus[2].pci_bus_id in inventory.wiring[inventory.gpus[0].uuid].relations
+    assert [gpu.index for gpu in inventory.gpus] == [0, 1, 2, 3]
+    assert not inventory.unreadable
+    assert problems(inventory) == [(), (hangs(function, 0.5),), (), ()]
+    assert [links(inventory, gpu) for gpu in (0, 2, 3)] == [4, 4, 4]
+    rows = topology(inventory.gpus, inventory.wiring).links
+    assert [link.relation if link else None for link in rows[1]] == ["NODE", None, "SYS", "SYS"]
     simulator.unhang()
-    while (inventory := watched.next(InventoryRead).inventory).unreadable:
-        pass
-    assert types(inventory)[0] == [None, "NV4", "SYS", "SYS"]
+    inventory = watched.next(InventoryRead).inventory
+    assert problems(inventory) == [()] * 4, "the late answer is taken at once"
+    assert types(inventory)[1] == ["NV4", None, "SYS", "SYS"]
     watched.watching(0, 1, 2, 3)
 
 
-@pytest.mark.parametrize("function", [*OF_LINKS, "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetPciInfo"])
+def test_queries_that_hang_for_every_gpu_cost_none(simulate, watch):
+    simulator = simulate("pcie-4x-a40-nvlink")
+    simulator.hang("nvmlDeviceGetTopologyCommonAncestor")
+    watched = watch(simulator, links_patience_s=0.5)
+    inventory = watched.next(InventoryRead).inventory
+    assert problems(inventory) == [(hangs("nvmlDeviceGetTopologyCommonAncestor", 0.5),)] * 4
+    assert types(inventory)[0] == [None, "NV4", "SYS", "SYS"], "links are asked for by themselves"
+    simulator.unhang()
+    watched.watching(0, 1, 2, 3)
+
+
+def test_two_queries_that_hang_on_two_gpus(simulate, watch):
+    simulator = simulate("dgx1-v100")
+    simulator.hang("nvmlDeviceGetNvLinkState", 0)
+    simulator.hang("nvmlDeviceGetTopologyCommonAncestor", 5)
+    watched = watch(simulator, links_patience_s=0.5)
+    inventory = watched.next(InventoryRead).inventory
+    assert len(inventory.gpus) == 8
+    assert not inventory.unreadable
+    assert [gpu for gpu, said in enumerate(problems(inventory)) if said] == [0, 5]
+    assert types(inventory)[5] == ["SYS", "NV2", "SYS", "SYS", "NV1", None, "NV2", "NV1"]
+    simulator.unhang()
+    watched.watching(*range(8))
+
+
+def test_what_was_read_before_a_query_hung_counts(simulate, watch):
+    simulator = simulate("dgx1-v100")
+    simulator.hang("nvmlDeviceGetGpuFabricInfo", 0)
+    watched = watch(simulator, links_patience_s=0.5)
+    inventory = watched.next(InventoryRead).inventory
+    assert problems(inventory)[0] == (hangs("nvmlDeviceGetGpuFabricInfo", 0.5),)
+    assert types(inventory)[0] == [None, "NV1", "NV1", "NV2", "NV2", "SYS", "SYS", "SYS"]
+    simulator.unhang()
+    watched.watching(*range(8))
+
+
+def test_all_good_gpus_know_how_near_they_are_though_no_call_about_one_returns(simulate, watch, monkeypatch):
+    """Each GPU gets as far as the hanging one; of every two others, one or the other has asked by then."""
+    simulator = simulate("pcie-8x-l40s")
+    simulator.hang("nvmlDeviceGetTopologyCommonAncestor", 2)
+    ask = Nvml.relation  # whichever of the two GPUs comes first
+    monkeypatch.setattr(Nvml, "relation", lambda nvml, *two: ask(nvml, *sorted(two, key=lambda gpu: gpu.index != 2)))
+    watched = watch(simulator, links_patience_s=0.5)
+    inventory = watched.next(InventoryRead).inventory
+    unknown = [note for note in topology(inventory.gpus, inventory.wiring).notes if "not known" in note]
+    assert len(unknown) == 7
+    assert all("GPU 2 " in note for note in unknown)
+    simulator.unhang()
+    watched.watching(*range(8))
+
+
+@pytest.mark.parametrize("function", OF_LINKS)
+def test_a_gpu_whose_links_hang_later_keeps_those_it_had(function, simulate, watch, settled):
+    settled(4)
+    simulator = simulate("pcie-4x-a40-nvlink")
+    watched = watch(simulator, links_patience_s=0.5, reread_s=1000.0)
+    before = watched.next(InventoryRead).inventory
+    watched.watching(0, 1, 2, 3)
+    simulator.hang(function, 1)
+    simulator.xid(0, NVLINK_XID)
+    watched.next(XidRaised)
+    seen = watched.next(InventoryRead).inventory
+    assert not seen.unreadable
+    hung = before.gpus[1].uuid
+    now = replace(before.wiring[hung], problems=(hangs(function, 0.5),))
+    assert seen == replace(before, wiring={**before.wiring, hung: now})
+    simulator.unhang()
+    assert watched.next(InventoryRead).inventory == before
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetPciInfo"])
 def test_a_gpu_whose_query_hangs_later_is_served_as_it_was_known(function, simulate, watch, settled):
     settled(4)
     simulator = simulate("pcie-4x-a40-nvlink")
@@ -123,6 +253,61 @@ def test_a_gpu_whose_query_hangs_later_is_served_as_it_was_known(function, simul
     simulator.unhang()
     while watched.next(InventoryRead).inventory != before:
         pass
+
+
+def test_a_gpu_whose_links_hang_is_itself_read_as_ever(simulate, watch, settled):
+    settled(8)
+    simulator = simulate("dgx-a100")
+    simulator.hang("nvmlDeviceGetNvLinkState", 1)
+    watched = watch(simulator, links_patience_s=0.5, reread_s=0.02)
+    assert not watched.next(InventoryRead).inventory.gpus[1].mig
+    simulator.mig(1, enabled=True)
+    inventory = watched.next(InventoryRead).inventory
+    assert inventory.gpus[1].mig
+    assert problems(inventory)[1]
+    simulator.unhang()
+    watched.watching(*range(8))
+
+
+def test_links_that_hang_are_waited_for_once(simulate, watch, settled):
+    settled(8)
+    simulator = simulate("dgx1-v100")
+    simulator.hang("nvmlDeviceGetNvLinkState", 7)
+    watched = watch(simulator, links_patience_s=3.0, reread_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(*range(8))
+    simulator.nvlink(0, 2, up=False)
+    began = time.monotonic()
+    simulator.xid(0, NVLINK_XID)
+    watched.next(XidRaised)
+    assert links(watched.next(InventoryRead).inventory, 0) == 5
+    assert time.monotonic() - began < 3.0
+
+
+def test_links_that_hang_are_no_call_about_the_gpu_that_hangs(simulate, watch):
+    simulator = simulate("pcie-4x-a40-nvlink")
+    simulator.hang("nvmlDeviceGetNvLinkState", 1)
+    simulator.hang("nvmlDeviceGetSupportedEventTypes", 2)
+    watched = watch(simulator, links_patience_s=0.5, stall_s=0.5)
+    assert not watched.next(InventoryRead).inventory.unreadable
+    assert [bad.index for bad in watched.next(InventoryRead).inventory.unreadable] == [2]
+
+
+def test_links_that_were_to_be_read_anew_while_they_hung_are(simulate, watch, settled, looks):
+    settled(8)
+    simulator = simulate("dgx1-v100")
+    simulator.hang("nvmlDeviceGetGpuFabricInfoV", 0)  # the last query: all links were read before it
+    watched = watch(simulator, links_patience_s=0.5, reread_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(*range(8))
+    assert looks.get(timeout=10)
+    simulator.nvlink(0, 2, up=False)
+    simulator.xid(0, NVLINK_XID)
+    watched.next(XidRaised)
+    assert looks.get(timeout=10) is False
+    simulator.unhang()
+    assert links(watched.next(InventoryRead).inventory, 0) == 6
+    assert links(watched.next(InventoryRead).inventory, 0) == 5
 
 
 def test_a_gpu_that_is_lost_takes_its_relations_along_and_brings_them_back(simulate, watch, settled):
@@ -150,6 +335,23 @@ def test_a_fabric_that_becomes_ready_is_noticed(simulate, watch, settled):
     assert types(watched.next(InventoryRead).inventory)[3][0] == "NODE"
     simulator.fabric(3, ready=True)
     assert types(watched.next(InventoryRead).inventory)[3][0] == "NV18"
+    watched.watching(*range(8))
+
+
+def test_links_that_come_up_without_a_word_are_noticed(simulate, watch, settled):
+    settled(8)
+    simulator = simulate("dgx-a100")
+    for gpu, link in product(range(8), range(12)):
+        simulator.nvlink(gpu, link, up=False)
+    watched = watch(simulator, reread_s=1000.0, links_reread_s=0.02)
+    inventory = watched.next(InventoryRead).inventory
+    assert types(inventory)[0][1:] == ["PXB", *["SYS"] * 6]
+    assert topology(inventory.gpus, inventory.wiring).notes == ()
+    with simulator.changed:
+        for gpu, link in product(range(8), range(12)):
+            simulator.nvlink(gpu, link, up=True)
+    while types(inventory)[0][1:] != ["NV12"] * 7:
+        inventory = watched.next(InventoryRead).inventory
     watched.watching(*range(8))
 
 
@@ -186,3 +388,4 @@ def test_what_of_links_is_worth_another_look():
     assert not worth(fabric=Fabric("", 0, ready=True))
     assert worth(fabric=Fabric("", 0, ready=False))
     assert worth(problems=("no",))
+    assert not worth(inactive=4), "a card without a bridge stays so"

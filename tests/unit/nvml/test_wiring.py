@@ -126,7 +126,7 @@ def test_every_box_is_joined_as_the_real_machine(name, expected, simulate, look)
     found = topology(inventory.gpus, inventory.wiring)
     assert types(inventory) == expected
     assert found.notes == ()
-    assert all(wiring.problems == () for wiring in wirings(inventory))
+    assert all((wiring.problems, wiring.inactive) == ((), 0) for wiring in wirings(inventory))
     assert {link.version for wiring in wirings(inventory) for link in wiring.nvlinks} <= NVLINK_GBPS.keys()
 
 
@@ -333,7 +333,7 @@ def test_a_driver_that_goes_away_meanwhile_is_no_matter_of_links(function, simul
 # -- links that are down -------------------------------------------------------------------------------------------
 
 
-def test_a_link_that_is_down_is_none(simulate, look):
+def test_a_link_that_is_down_joins_nothing_and_is_counted(simulate, look):
     simulator = simulate("dgx-a100")
     simulator.nvlink(2, 5, up=False)
     seen = look()
@@ -341,7 +341,8 @@ def test_a_link_that_is_down_is_none(simulate, look):
     assert [len(wiring.nvlinks) for wiring in wirings(seen)] == [12, 12, 11, 12, 12, 12, 12, 12]
     assert found.links[2][0].type == "NV11"
     assert found.links[0][1].type == "NV12"
-    assert found.notes == ("GPU 2 has 11 NVLinks to the switches, other GPUs have 12",)
+    assert [wiring.inactive for wiring in wirings(seen)] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert found.notes == ("GPU 2: 1 of its 12 NVLinks is down",)
     simulator.nvlink(2, 5, up=True)
     assert types(look()) == all_joined(8, "NV12")
 
@@ -352,12 +353,15 @@ def test_one_end_down_is_noted_and_the_worse_report_counts(simulate, look):
     seen = look()
     found = topology(seen.gpus, seen.wiring)
     assert found.links[0][3].type == found.links[3][0].type == "NV1"
-    assert found.notes == ("GPU 0 and GPU 3 report 1 and 2 NVLinks between them; 1 are counted",)
+    assert found.notes == (
+        "GPU 0: 1 of its 6 NVLinks is down",
+        "GPU 0 and GPU 3 report 1 and 2 NVLinks between them; 1 are counted",
+    )
     simulator.nvlink(3, 1, up=False)  # links 0 and 1 of GPU 3 lead to GPU 0
     seen = look()
     found = topology(seen.gpus, seen.wiring)
     assert found.links[0][3].type == "NV1"
-    assert found.notes == ()
+    assert found.notes == ("GPU 0: 1 of its 6 NVLinks is down", "GPU 3: 1 of its 6 NVLinks is down")
 
 
 def test_a_pair_without_links_is_joined_by_pcie(simulate, look):
@@ -365,7 +369,10 @@ def test_a_pair_without_links_is_joined_by_pcie(simulate, look):
     for link in range(4):
         simulator.nvlink(0, link, up=False)
         simulator.nvlink(1, link, up=False)
-    assert types(look())[0] == ["X", "NODE", "SYS", "SYS"]
+    seen = look()
+    assert types(seen)[0] == ["X", "NODE", "SYS", "SYS"]
+    assert [wiring.inactive for wiring in wirings(seen)] == [4, 4, 0, 0]
+    assert topology(seen.gpus, seen.wiring).notes == (), "cards without a bridge are in order"
 
 
 def test_a_fabric_that_is_not_ready_does_not_count(simulate, look):

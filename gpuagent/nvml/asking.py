@@ -1,0 +1,98 @@
+"""Questions to the driver in threads of their own: one that hangs costs nobody else's answer; a late answer counts."""
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+from gpuagent.nvml.binding import Nvml, Pending
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class Question(Generic[T]):
+    """One thread that asks, from now on.
+
+    Args:
+        name: of the thread.
+        nvml: its facade.
+        ask: gives what is known, and again whenever it knows more; run in the thread, within a session.
+        patience_s: how long `wait` waits at most, from now on.
+        late: called at the end if somebody gave up waiting.
+    """
+
+    def __init__(
+        self, name: str, nvml: Nvml, ask: Callable[[], Iterable[T]], *, patience_s: float, late: Callable[[], None]
+    ) -> None:
+        self.known: T | None = None
+        """What is known by now; all of it when it `ended` without an `error`."""
+        self.error: Exception | None = None
+        self.ended = False
+        self.outdated = False
+        """Whether somebody wanted to ask anew meanwhile."""
+        self._nvml = nvml
+        self._ask = ask
+        self._until = time.monotonic() + patience_s
+        self._late = late
+        self._given_up = False
+        self._end = threading.Condition()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    @property
+    def pending(self) -> Pending | None:
+        """The call that it waits for; None between two calls."""
+        return self._nvml.pending
+
+    def wait(self) -> bool:
+        """Whether it has ended, if need be at the end of its patience."""
+        with self._end:
+            self._given_up = not self._end.wait_for(lambda: self.ended, max(0.0, self._until - time.monotonic()))
+        return self.ended
+
+    def _run(self) -> None:
+        try:
+            with self._nvml.session():
+                for known in self._ask():
+                    self.known = known
+        except Exception as err:  # noqa: BLE001 (handed to whoever waits)
+            self.error = err
+        with self._end:
+            self.ended = True
+            self._end.notify_all()
+            late = self._given_up
+        if late:
+            self._late()
+
+
+class Questions(Generic[K, T]):
+    """Questions by what they are about. One that has not ended is not asked again, nor waited for again.
+
+    Args:
+        patience_s: how long each is waited for.
+        clock: monotonic seconds, for the facades.
+        late: called when one that was waited for in vain has ended.
+    """
+
+    def __init__(self, *, patience_s: float, clock: Callable[[], float], late: Callable[[], None]) -> None:
+        self._patience_s = patience_s
+        self._clock = clock
+        self._late = late
+        self._open: dict[K, Question[T]] = {}
+
+    def ask(self, about: K, name: str, question: Callable[[Nvml], Iterable[T]]) -> Question[T]:
+        """The question that is open about this; if none is, a new one."""
+        if about not in self._open:
+            nvml = Nvml(self._clock)
+            self._open[about] = Question(
+                name, nvml, lambda: question(nvml), patience_s=self._patience_s, late=self._late
+            )
+        elif not self._open[about].ended:
+            self._open[about].outdated = True
+        elif self._open[about].outdated:
+            self._late()
+        return self._open[about]
+
+    def wait(self) -> None:
+        """Wait for all; those that have ended by then are closed."""
+        self._open = {about: question for about, question in self._open.items() if not question.wait()}
