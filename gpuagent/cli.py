@@ -37,6 +37,9 @@ def run(arguments: Sequence[str]) -> int:
     except ConfigError as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 2
+    except (NoAgentError, OtherAgentError) as err:
+        print(f"gpuagent: {err}", file=sys.stderr)
+        return 1
     return code
 
 
@@ -161,11 +164,7 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    try:
-        page = ask(options.url, "status", STATUS_KEYS)
-    except (NoAgentError, OtherAgentError) as err:
-        print(f"gpuagent: {err}", file=sys.stderr)
-        return 1
+    page = ask(options.url, "status", STATUS_KEYS)
     if options.output == "json":
         print(json.dumps(page, indent=2))
     else:
@@ -176,11 +175,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _topology(options: argparse.Namespace) -> int:
-    try:
-        page = _topology_page(options)
-    except (NoAgentError, OtherAgentError) as err:
-        print(f"gpuagent: {err}", file=sys.stderr)
-        return 1
+    page = _topology_page(options)
     if options.svg:
         from gpuagent.picture import svg  # noqa: PLC0415 (only this command needs it)
 
