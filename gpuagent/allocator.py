@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.book import Book, holds_first, settled
@@ -17,9 +18,9 @@ from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import holder
-from gpuagent.domain.job import differs, may_see, seen_besides
+from gpuagent.domain.job import differences, may_see, seen_besides
 from gpuagent.domain.ledger import Handout, Ledger
-from gpuagent.domain.pods import Owner, Pod, PodName
+from gpuagent.domain.pods import Owner, PodName
 from gpuagent.domain.question import Question, chosen_for, doubted
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
@@ -244,7 +245,14 @@ class Allocator:
         pods = [c.pod for c in candidates]
         if before and before.owner:
             pods = [living[before.owner.pod]] if before.owner.pod in living else []
-        shown = {seen_besides(pod, at, claims) for pod in pods}
+        if not claims.snapshot.pods_watched:
+            return ()  # whoever asks may be a pod that is not known
+        if len(pods) == 1:
+            return seen_besides(pods[0], at, claims)
+        shown = set()
+        for pod in pods:
+            with suppress(Refusal):  # one pod's annotation is nothing to the others
+                shown.add(seen_besides(pod, at, claims))
         return shown.pop() if len(shown) == 1 else ()
 
     def _record(self, handout: Handout, candidates: tuple[Candidate, ...], claims: Claims) -> None:
@@ -304,18 +312,21 @@ class Allocator:
             self._isolation[serving_layer(share, snap).driver].verify(share, owner)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
-        if owner and owner.pod in snap.living_pods:
-            self._check_decision(snap.living_pods[owner.pod], at, share, snap)
+        self._check_decision(owner, at, share)
         return owner
 
-    def _check_decision(self, pod: Pod, at: Located, share: Grant, snap: Snapshot) -> None:
-        """What a scheduler decided, now that the pod is certain: it must not see GPUs that another pod was to see."""
-        if not may_see(pod, {gpu.uuid for gpu in share.beside}, snap):
-            text = f"{share.resource}: pod {pod.name} was taken for one that sees other GPUs of its job; make it anew"
-            raise Refusal(Reason.GPU_GROUP, text)
-        other = differs(pod, at, snap)
-        if other:
-            self._say(pod.name, "GpuGroupDiffers", other)
+    def _check_decision(self, owner: Owner | None, at: Located, share: Grant) -> None:
+        """What a scheduler decided, now that the pod is certain: a container must not see what another was to see."""
+        claims = Claims(self._current(), self._ledger, frozenset(), self._clock())
+        pod = claims.snapshot.living_pods.get(owner.pod) if owner else None
+        beside = {gpu.uuid for gpu in share.beside}
+        if beside and not (pod and may_see(pod, beside, claims)):
+            names = ", ".join(claims.snapshot.name_of(uuid) for uuid in sorted(beside))
+            text = f"{share.resource}: {owner or 'a container'} would see {names}, and nothing says that it may"
+            raise Refusal(Reason.GPU_GROUP, f"{text}; kubelet tries again, and if this stays, make the pod anew")
+        if pod:
+            for text in differences(pod, at, beside, claims.snapshot):
+                self._say(pod.name, "GpuGroupDiffers", text)
 
     def _known_owner(self, resource: str, ids: frozenset[str], snap: Snapshot) -> Owner | None:
         """The owner by the book as last read, if nobody was given these ids since that read began."""

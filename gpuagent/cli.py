@@ -10,7 +10,7 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +170,7 @@ def _status(options: argparse.Namespace) -> int:
     else:
         from gpuagent.table import render  # noqa: PLC0415 (only this command needs it)
 
-        print(render(page))
+        print(_shown(render, page))
     return 0
 
 
@@ -180,7 +180,7 @@ def _topology(options: argparse.Namespace) -> int:
         from gpuagent.picture import svg  # noqa: PLC0415 (only this command needs it)
 
         try:
-            options.svg.write_text(svg(page), encoding="utf-8")
+            options.svg.write_text(_shown(svg, page), encoding="utf-8")
         except OSError as err:
             print(f"gpuagent: cannot write {options.svg}: {err.strerror}", file=sys.stderr)
             return 1
@@ -189,7 +189,7 @@ def _topology(options: argparse.Namespace) -> int:
     else:
         from gpuagent.linktable import render  # noqa: PLC0415 (only this command needs it)
 
-        print(render(page))
+        print(_shown(render, page))
     return 0
 
 
@@ -224,8 +224,21 @@ class OtherAgentError(Exception):
     """What answers has not the page that was asked for: another version of the agent, or another program."""
 
 
+def _shown(draw: Callable[[dict[str, Any]], str], page: dict[str, Any]) -> str:
+    """`page` drawn; one of another version may lack what is drawn. Raises OtherAgentError."""
+    try:
+        return draw(page)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as err:
+        if page["version"] == __version__:
+            raise
+        said = f"the page is of gpuagent {page['version']}, and this command of {__version__}"
+        raise OtherAgentError(f"{said}; -o json shows it as it is") from err
+
+
 def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
     """The JSON page `name` of the agent's HTTP port, with all of `keys`. Raises NoAgentError, OtherAgentError."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url: {url!r} is not like {DEFAULT_STATUS_URL}")
     try:
         with urllib.request.urlopen(f"{url}/{name}", timeout=5) as answer:  # noqa: S310 (the operator's URL)
             page: dict[str, Any] = json.load(answer)

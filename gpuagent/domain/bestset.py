@@ -15,9 +15,9 @@ from gpuagent.domain.settables import SetTables, sorts_of
 MOST_GPUS = 16
 """Bits of a mask. On a node with more GPUs a set is grown link by link, whatever the goal."""
 
-AT_ONCE = 1 << 13
-"""Up to so many sets, a tenth of a second's work, are worked out at once; more only by `work_out`."""
-
+AT_ONCE, AT_ONCE_SPLIT = 1 << 13, 1 << 10
+"""Up to so many sets, a tenth of a second's work, are worked out at once; more only by `work_out`. A partition takes
+more work."""
 
 FEW = 300
 """Up to so many sets are tried one by one, which is then shorter than the way down the list."""
@@ -51,7 +51,7 @@ class BestSets:
         self._all_differ = len(self._sorts) == len(mbps)
         self._rings: dict[frozenset[int], tuple[int, ...]] = {}
         self._tables: SetTables | None = None
-        if prod(len(sort) + 1 for sort in self._sorts) <= AT_ONCE:
+        if prod(len(sort) + 1 for sort in self._sorts) <= (AT_ONCE_SPLIT if self._partition else AT_ONCE):
             self.work_out()
 
     @property

@@ -1,13 +1,14 @@
 """Pods of one distributed job on this node, and what a scheduler decided for a pod in mode `topology`."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
-from gpuagent.domain.pods import Pod, PodName, count_of
+from gpuagent.domain.pods import Owner, Pod, PodName, count_of
 from gpuagent.domain.snapshot import Snapshot
 
 MOST_PODS = 64
@@ -71,34 +72,60 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
     return named
 
 
-def named_for_others(pod: Pod | None, resource: str, snapshot: Snapshot) -> frozenset[str]:
-    """UUIDs of GPUs that a scheduler chose for other pods of the node; some may hold them already."""
+def named_for_others(pod: Pod | None, resource: str, claims: Claims) -> frozenset[str]:
+    """UUIDs of GPUs that a scheduler chose for other pods of the node, which are still to get theirs."""
+    held: Counter[PodName] = Counter()
+    for claim in claims.standing:
+        if claim.owner and claim.resource == resource:
+            held[claim.owner.pod] += len(claim.ids)
     named = frozenset[str]()
-    for other in snapshot.decided_pods:
-        if pod is None or other.name != pod.name:
+    for other in claims.snapshot.decided_pods:
+        if (pod is None or other.name != pod.name) and held[other.name] < gpus_asked(other, resource):
             with suppress(Refusal):
-                named |= named_gpus(other, resource, snapshot) or frozenset()
+                named |= named_gpus(other, resource, claims.snapshot) or frozenset()
     return named
 
 
-def differs(pod: Pod, at: Located, snapshot: Snapshot) -> str | None:
-    """Says that a container got other GPUs than a scheduler named for its pod; None where it did not."""
-    named = pod.annotations.get(GROUP_ANNOTATION)
+def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapshot) -> Iterator[str]:
+    """Says where a container, whose pod is certain now, got or sees other GPUs than a scheduler decided.
+
+    Args:
+        pod: its pod.
+        at: the GPUs it got.
+        beside: UUIDs of GPUs it sees besides.
+        snapshot: what is known now.
+    """
+    if at.kind is not Kind.WHOLE_TOPOLOGY:
+        return
+    got = set(at.counts)
+    for key, has, word in ((GROUP_ANNOTATION, got, "got"), (VISIBLE_ANNOTATION, got | set(beside), "sees")):
+        try:
+            named = _annotated(pod, key, snapshot)
+        except Refusal:
+            named = frozenset()
+        if named is not None and not (named >= has if key == GROUP_ANNOTATION else named <= has):
+            names = ", ".join(snapshot.name_of(uuid) for uuid in sorted(has))
+            text = f"names {pod.annotations[key]}, and it {word} {names}: kubelet does not say which pod it asks for"
+            yield _text(pod, key, f"{text}, and this one could not be told from others")
+
+
+def may_see(pod: Pod, uuids: Collection[str], claims: Claims) -> bool:
+    """Whether a scheduler decided that the pod's containers see these GPUs, and nobody outside its job has one."""
     try:
-        uuids = _annotated(pod, GROUP_ANNOTATION, snapshot) if at.kind is Kind.WHOLE_TOPOLOGY else None
+        visible = _annotated(pod, VISIBLE_ANNOTATION, claims.snapshot) or frozenset()
     except Refusal:
-        uuids = frozenset()
-    if uuids is None or at.counts.keys() <= uuids:
-        return None
-    got = ", ".join(snapshot.name_of(uuid) for uuid in at.counts)
-    return _text(pod, GROUP_ANNOTATION, f"names {named}, and it got {got}: an equal pod could not be told from it")
+        return not uuids
+    return visible.issuperset(uuids) and not any(True for _ in _strangers(pod, uuids, claims))
 
 
-def may_see(pod: Pod, uuids: Collection[str], snapshot: Snapshot) -> bool:
-    """Whether a scheduler decided that the pod's containers see these GPUs, or there are none."""
-    with suppress(Refusal):
-        return (_annotated(pod, VISIBLE_ANNOTATION, snapshot) or frozenset()).issuperset(uuids)
-    return not uuids
+def _strangers(pod: Pod, uuids: Collection[str], claims: Claims) -> Iterator[tuple[str, Owner | None]]:
+    """GPU and holder of each claim on one of these GPUs by a container that is not of the pod's job."""
+    snap = claims.snapshot
+    for claim in claims.standing:
+        holder = snap.living_pods.get(claim.owner.pod) if claim.owner else None
+        if not (holder and same_job(pod, holder)):
+            held = {uuid for device_id in claim.ids if (uuid := snap.units.get(device_id))}
+            yield from ((uuid, claim.owner) for uuid in sorted(held.intersection(uuids)))
 
 
 def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
@@ -118,12 +145,9 @@ def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
     if strange := others - offered:
         text = f"shows it {snap.name_of(min(strange))}, which is not on offer"
         raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
-    for claim in claims.standing:
-        holder = snap.living_pods.get(claim.owner.pod) if claim.owner else None
-        foreign = others.intersection(uuid for device_id in claim.ids if (uuid := snap.units.get(device_id)))
-        if foreign and not (holder and same_job(pod, holder)):
-            text = f"shows it {snap.name_of(min(foreign))}, which {claim.owner or 'another container'} has"
-            raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, f"{text}; it is not of the same job"))
+    for uuid, holder in _strangers(pod, others, claims):
+        text = f"shows it {snap.name_of(uuid)}, which {holder or 'another container'} has; it is not of the same job"
+        raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
     return tuple(sorted(others, key=snap.places.__getitem__))
 
 

@@ -12,6 +12,11 @@ from gpuagent.domain.links import Link
 from gpuagent.domain.mode import MODE_LABEL, Mode
 from gpuagent.domain.state import State
 
+INEXACT = (
+    "the best sets are not worked out: on a node with more than 16 GPUs, and during the first seconds where 16 are all "
+    "joined differently, a set is grown link by link"
+)
+
 
 def page(state: State, sets: BestSets) -> dict[str, Any]:
     """Plain JSON values: GPUs, what joins every two of them, and the best set of each size out of the free ones.
@@ -40,7 +45,7 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
         ],
         "links": [[_link(link) for link in row] for row in state.topology.links],
         "best": [_best(sets, free, size, gpus) for size in range(1, len(free) + 1)],
-        "notes": list(state.topology.notes),
+        "notes": [*state.topology.notes, *([] if sets.exact else [INEXACT])],
     }
 
 
@@ -93,9 +98,11 @@ def _squares(state: State) -> dict[str, str]:
         return state.topology.links[place[i]][place[j]] if i in place and j in place else None
 
     square = [[link(i, j) for j in every] for i in every]
-    by_minor = sorted((state.gpus[uuid] for uuid in state.topology.gpus), key=lambda gpu: gpu.minor)
+    # A GPU that the driver does not list any more is ill; its number may be another one's by now.
+    health = {gpu.minor: _health(gpu, state) for gpu in state.gpus.values()}
+    health |= {minor: _health(state.gpus[state.topology.gpus[n]], state) for minor, n in place.items()}
     return {
-        "devices": json.dumps({str(gpu.minor): _health(gpu, state) for gpu in by_minor}),
+        "devices": json.dumps({str(minor): health[minor] for minor in sorted(health)}),
         "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),
         "linkType": json.dumps([[one.type if one else "N/A" for one in row] for row in square]),
     }

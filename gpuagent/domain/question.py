@@ -26,7 +26,7 @@ class Question:
 
 
 def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> tuple[str, ...]:
-    """The ids to answer with: the first candidate is taken for the asker, unless its decision cannot be honoured.
+    """The ids to answer with: the first candidate is taken for the asker.
 
     Raises:
         Refusal: the request cannot be honoured.
@@ -35,19 +35,9 @@ def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Cl
     check_core_mem(question.resource, size, candidates, snap)
     if snap.sets is None:
         return choose_share(_share(question, candidates, claims))
-    refusals: list[Refusal] = []
-    for who in candidates or (None,):
-        try:
-            chosen = choose_whole(_whole(question, who, claims, snap.sets))
-        except Refusal as refusal:
-            # A decision that cannot be honoured is that of one pod; an equal one may be the asker.
-            if refusal.reason is not Reason.GPU_GROUP:
-                raise
-            refusals.append(refusal)
-        else:
-            snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
-            return chosen
-    raise refusals[0]
+    chosen = choose_whole(_whole(question, candidates[0] if candidates else None, claims, snap.sets))
+    snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
+    return chosen
 
 
 def _whole(question: Question, who: Candidate | None, claims: Claims, sets: BestSets) -> WholeRequest:
@@ -68,7 +58,7 @@ def _whole(question: Question, who: Candidate | None, claims: Claims, sets: Best
         must_include=must_include,
         leaving=_leaving(resource, snap),
         doubtful={snap.units[device_id] for device_id in doubted(question, claims) & claims.offered},
-        promised=named_for_others(who.pod if who else None, resource, snap),
+        promised=named_for_others(who.pod if who else None, resource, claims),
         spare=_healthy(resource, snap).difference(
             snap.units[i] for c in claims.standing for i in c.ids if i in snap.units
         ),

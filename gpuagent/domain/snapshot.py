@@ -157,6 +157,6 @@ def _sets(state: State, former: Snapshot | None) -> BestSets | None:
     """What chooses whole GPUs, where the mode in force offers them; many sets are left to be worked out later."""
     if not any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
         return None
-    if former is not None and former.sets is not None and former.topology is state.topology:
+    if former is not None and former.sets is not None and former.topology.mbps == state.topology.mbps:
         return former.sets
     return BestSets(state.topology.mbps, state.policy.goal)

@@ -89,8 +89,7 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
     wiring = {**state.wiring, **event.inventory.wiring}
-    slots = {gpu.pci_bus_id for gpu in event.inventory.gpus}
-    there = tuple(gpu for uuid, gpu in gpus.items() if uuid in seen or gpu.pci_bus_id not in slots)
+    there = tuple(gpus[uuid] for uuid in seen if uuid in gpus)
     same = wiring == state.wiring and {gpu.uuid: gpu.index for gpu in there} == {
         uuid: state.gpus[uuid].index for uuid in state.topology.gpus
     }

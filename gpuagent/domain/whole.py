@@ -98,6 +98,12 @@ def _check_named(request: WholeRequest) -> None:
             f"{GROUP_ANNOTATION}), and {_missing(request, missing)}"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
+    if ill := set(named).intersection(request.leaving):
+        text = (
+            f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
+            f"{GROUP_ANNOTATION}), and {_names(request, ill)} is ill or on its way out of the mode"
+        )
+        raise Refusal(Reason.GPU_GROUP, _text(request, text))
     if strangers := set(request.must_include).difference(named):
         text = (
             f"asks for {request.size} GPUs; kubelet has fixed {_names(request, strangers)}, of an init container "

@@ -83,6 +83,7 @@ class ConfigMaps:
     ) -> None:
         self._client = client
         self._told = told
+        self._said = ""
         self._recheck_s = recheck_s
         self._gap_s = gap_s
         self._backoff = backoff
@@ -112,6 +113,7 @@ class ConfigMaps:
             self._desired = facts
             self._kept = {(one.namespace, one.name): self._keep(one) for one in facts}
             self._wake.notify_all()
+        self._tell()
 
     def recheck(self) -> None:
         """Look at all of them now, also at those that wait after a failure; never blocks."""
@@ -131,6 +133,13 @@ class ConfigMaps:
         with self._wake:
             return "; ".join(kept.failure for kept in self._kept.values() if kept.failure)
 
+    def _tell(self) -> None:
+        with self._wake:
+            problem = "; ".join(kept.failure for kept in self._kept.values() if kept.failure)
+            news, self._said = problem != self._said, problem
+        if news:
+            self._told(problem or None)
+
     def _keep(self, facts: ConfigMapFacts) -> _Kept:
         kept = self._kept.get((facts.namespace, facts.name))
         if kept is None:
@@ -148,12 +157,10 @@ class ConfigMaps:
                 log.warning("a config map cannot be kept right", extra={"config_map": str(facts), "reason": failure})
             elif kept.failure and not failure:
                 log.info("the config map is right again", extra={"config_map": str(facts)})
-            before = self.problem
             with self._wake:
                 self._looked(kept, failure)
                 self._wake.notify_all()
-            if self.problem != before:
-                self._told(self.problem or None)
+            self._tell()
 
     def _next(self) -> tuple[_Kept, ConfigMapFacts] | None:
         """Wait for the next one to look at; None when stopped."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.cli import TOPOLOGY_KEYS
 from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.http import HttpServer, json_page
 from gpuagent.nvml import boxes
@@ -135,6 +136,7 @@ def test_the_topology_without_an_agent_is_that_of_the_box_or_driver() -> None:
     [
         ({"/topology": {"version": "0.0.1", "links": []}}, "is gpuagent 0.0.1; this command is of gpuagent"),
         ({"/topology": []}, "is no gpuagent"),
+        ({"/topology": dict.fromkeys(TOPOLOGY_KEYS) | {"version": "9.9"}}, "the page is of gpuagent 9.9"),
         ({"/status": {}}, "has no page /topology (404 Not Found)"),
     ],
 )
@@ -149,6 +151,13 @@ def test_another_version_or_program_is_told_apart(page: dict[str, Any], says: st
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_address_without_a_scheme_is_told() -> None:
+    """--url that is no URL: exit code 2, and what one looks like."""
+    done = command("status", "--url", "node-1:9445")
+    assert done.returncode == 2
+    assert "--url: 'node-1:9445' is not like http://127.0.0.1:9445" in done.stderr
 
 
 def test_faults_are_injected_from_another_process(node: MakeNode) -> None:

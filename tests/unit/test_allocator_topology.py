@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode, Resources
 from gpuagent.domain.pods import PodName
@@ -227,7 +228,44 @@ def test_a_container_that_would_see_another_jobs_gpus_does_not_start():
     desk.pods(pod_json("w0", {WHOLE: 1}), pod_json("stranger", {WHOLE: 1}))
     refusal = desk.refusal(lambda: desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids))
     assert refusal.reason is Reason.GPU_GROUP
-    assert "pod ml/stranger was taken for one that sees other GPUs of its job" in refusal.message
+    assert "ml/stranger[main] would see GPU 0, and nothing says that it may" in refusal.message
+
+
+def test_a_container_of_a_pod_that_the_watch_has_not_shown_does_not_start_with_anothers_gpus_in_sight():
+    desk = pair_of_a_job()
+    desk.serve(owner("stranger"), WHOLE, 1)
+    ids = desk.book.holdings[-1].ids
+    assert "would see GPU 0" in desk.refusal(lambda: desk.allocator.prestart(WHOLE, ids)).message
+    labels = {JOB_LABEL: "train"}
+    first, second = named("w0", 1, "0", "0,3", labels=labels), named("w1", 1, "3", "0,3", labels=labels)
+    desk.pods(first, second, named("stranger", 1, "3", "0,3"))
+    assert "would see GPU 0" in desk.refusal(lambda: desk.allocator.prestart(WHOLE, ids)).message, "of no job"
+    desk.pods(first, second, named("stranger", 1, "3", "0,3", labels=labels))
+    assert desk.allocator.prestart(WHOLE, ids) == owner("stranger")
+
+
+def test_no_gpu_of_a_job_is_shown_while_pods_are_not_watched():
+    desk = pair_of_a_job()
+    desk.node.tell(ev.ApiUnavailable("away", desk.node.now, "pods"))
+    desk.publish()
+    assert told(desk.serve(owner("stranger"), WHOLE, 1)) == [3]
+
+
+def test_what_one_pod_shall_see_and_cannot_is_nothing_to_equal_pods():
+    taken = pod_json("taken", {WHOLE: 1})
+    desk = mesh(taken)
+    desk.serve(owner("taken"), WHOLE, 1)
+    bad = pod_json("bad", {WHOLE: 1}, annotations={VISIBLE_ANNOTATION: "0,1"}, created="2026-01-01T00:00:01Z")
+    desk.pods(taken, bad, pod_json("good", {WHOLE: 1}, created="2026-01-01T00:00:02Z"))
+    share = desk.serve(owner("good"), WHOLE, 1)
+    assert told(share) == indexes(share)
+
+
+def test_gpus_that_a_pod_was_to_see_and_does_not_are_told_when_it_is_certain():
+    desk = pair_of_a_job(pod_json("stranger", {WHOLE: 1}, created="2026-01-01T00:00:01Z"))
+    desk.serve(owner("w1"), WHOLE, 1)
+    desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids)
+    assert any("gpu-visible names 0,3, and it sees GPU 3" in text for _, _, text in desk.said)
 
 
 def test_a_pod_that_got_other_gpus_than_were_decided_is_told_when_it_is_certain():
@@ -237,7 +275,7 @@ def test_a_pod_that_got_other_gpus_than_were_decided_is_told_when_it_is_certain(
     assert desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids) == owner("b")
     ((pod, reason, text),) = desk.said
     assert (pod, reason) == (PodName("ml", "b"), "GpuGroupDiffers")
-    assert "names 6, and it got GPU 5: an equal pod could not be told from it" in text
+    assert "names 6, and it got GPU 5: kubelet does not say which pod it asks for" in text
 
 
 def test_gpus_that_a_scheduler_chose_for_others_are_left_to_them_as_long_as_there_are_more():
@@ -247,12 +285,31 @@ def test_gpus_that_a_scheduler_chose_for_others_are_left_to_them_as_long_as_ther
     assert sorted(indexes(desk.serve(owner("b"), WHOLE, 4))) == [0, 1, 2, 3]
 
 
-def test_a_decision_that_cannot_be_honoured_does_not_cost_an_equal_pod_its_own():
+def test_a_pod_with_a_decision_that_cannot_be_honoured_does_not_get_what_was_chosen_for_another():
     taken = pod_json("taken", {WHOLE: 1})
     desk = mesh(taken)
     desk.serve(owner("taken"), WHOLE, 1)
     desk.pods(taken, named("stale", 2, "0,1"), named("sound", 2, "4,5", created="2026-01-01T00:00:01Z"))
+    assert "GPU 0 is not free" in desk.refusal(lambda: desk.prefer(WHOLE, 2)).message
     assert sorted(indexes(desk.serve(owner("sound"), WHOLE, 2))) == [4, 5]
+
+
+def test_a_named_gpu_that_has_fallen_ill_is_refused():
+    desk = mesh(named("a", 2, "0,3"))
+    offered = sorted(desk.node.ids(WHOLE))
+    desk.node.tell(ev.XidRaised(uuid(3), 79, desk.node.now))
+    desk.publish()
+    assert "GPU 3 is ill" in desk.refusal(lambda: desk.allocator.prefer(WHOLE, offered, (), 2)).message
+
+
+def test_what_was_chosen_for_a_pod_that_has_its_gpus_is_kept_for_nobody():
+    pods = pod_json("b", {WHOLE: 2}), named("b", 2, "4,7")
+    desk = mesh(pods[0])
+    desk.serve(owner("b"), WHOLE, 2)
+    assert on(desk, "b") == {0, 3}
+    desk.pods(pods[1], pod_json("c", {WHOLE: 4}))
+    desk.serve(owner("c"), WHOLE, 4)
+    assert on(desk, "c") == {4, 5, 6, 7}
 
 
 def test_a_sidecars_gpu_is_not_handed_on():

@@ -1,12 +1,14 @@
 """The topology page for people, and the ConfigMap that arena reads."""
 
 import json
+from dataclasses import replace
 
 from gpuagent import linktable
 from gpuagent.domain import events as ev
 from gpuagent.domain import linkreport
 from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.mode import Kind, Mode
+from gpuagent.domain.snapshot import snapshot
 from tests.unit.domain.builders import DGX1V, WHOLE, Life, box, gpu, holding, in_force, owner, unit_ids, uuid
 
 
@@ -83,6 +85,30 @@ def test_the_config_map_counts_gpus_by_minor_number_and_says_who_is_ill():
     assert len(types) == 9
     assert types[3][2] == "NV2", "GPUs 0 and 3 are minor 3 and 2"
     assert set(types[7]) == {"N/A"}, "there is no minor 7"
+
+
+def test_a_gpu_that_the_driver_does_not_list_any_more_is_in_no_link_and_ill():
+    node = mesh()
+    left = [gpu(n if n < 3 else n - 1, uuid=uuid(n), minor=n) for n in range(8) if n != 3]
+    node.inventory(*left, wiring=DGX1V)
+    assert [one["index"] for one in page(node)["gpus"]] == list(range(7))
+    assert json.loads(report(node).data["devices"])["3"] == "Unhealthy"
+    assert set(json.loads(report(node).data["linkType"])[3]) == {"N/A"}
+
+
+def test_what_is_worked_out_is_kept_while_bandwidths_are_the_same():
+    node = mesh()
+    before = node.snap
+    noted = {**DGX1V, uuid(0): replace(DGX1V[uuid(0)], problems=("a query failed",))}
+    node.inventory(*box(8), wiring=noted)
+    assert node.state.topology.notes
+    assert snapshot(node.state, before).sets is before.sets
+
+
+def test_sets_that_are_not_worked_out_are_said_not_to_be():
+    node = in_force(Mode.TOPOLOGY, box(17))
+    assert linkreport.INEXACT in page(node)["notes"]
+    assert linkreport.INEXACT not in page(mesh())["notes"]
 
 
 def test_the_config_map_goes_with_the_mode_and_is_not_touched_before_anything_is_known():

@@ -158,6 +158,16 @@ def test_one_that_shall_not_exist_and_may_not_be_looked_at_is_no_problem(server:
     assert server.wait(lambda: maps.problem)
 
 
+def test_a_failure_ends_with_the_wish(server: ApiServer, make: Make) -> None:
+    told: list[str | None] = []
+    maps = make(told=told.append)
+    server.deny("create", "configmaps")
+    maps.desire((REPORT,))
+    assert server.wait(lambda: bool(told))
+    maps.desire(())
+    assert server.wait(lambda: told[-1] is None)
+
+
 def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMaps) -> None:
     labels = {**REPORT.labels, "nodename": "n2"}
     server.objects.create("configmaps", "kube-system", {"metadata": {"name": "n1-report", "labels": labels}})
