@@ -8,7 +8,6 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.book import Book, holds_first, settled
@@ -18,7 +17,7 @@ from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import holder
-from gpuagent.domain.job import differences, may_see, seen_besides
+from gpuagent.domain.job import decision_kept, seen_by_whoever_asks
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
 from gpuagent.domain.question import Question, chosen_for, doubted
@@ -245,15 +244,7 @@ class Allocator:
         pods = [c.pod for c in candidates]
         if before and before.owner:
             pods = [living[before.owner.pod]] if before.owner.pod in living else []
-        if not claims.snapshot.pods_watched:
-            return ()  # whoever asks may be a pod that is not known
-        if len(pods) == 1:
-            return seen_besides(pods[0], at, claims)
-        shown = set()
-        for pod in pods:
-            with suppress(Refusal):  # one pod's annotation is nothing to the others
-                shown.add(seen_besides(pod, at, claims))
-        return shown.pop() if len(shown) == 1 else ()
+        return seen_by_whoever_asks(pods, at, claims)
 
     def _record(self, handout: Handout, candidates: tuple[Candidate, ...], claims: Claims) -> None:
         # Ids we have just been asked to choose were free: a new container, even if somebody had the same ones before.
@@ -312,21 +303,10 @@ class Allocator:
             self._isolation[serving_layer(share, snap).driver].verify(share, owner)
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
-        self._check_decision(owner, at, share)
-        return owner
-
-    def _check_decision(self, owner: Owner | None, at: Located, share: Grant) -> None:
-        """What a scheduler decided, now that the pod is certain: a container must not see what another was to see."""
         claims = Claims(self._current(), self._ledger, frozenset(), self._clock())
-        pod = claims.snapshot.living_pods.get(owner.pod) if owner else None
-        beside = {gpu.uuid for gpu in share.beside}
-        if beside and not (pod and may_see(pod, beside, claims)):
-            names = ", ".join(claims.snapshot.name_of(uuid) for uuid in sorted(beside))
-            text = f"{share.resource}: {owner or 'a container'} would see {names}, and nothing says that it may"
-            raise Refusal(Reason.GPU_GROUP, f"{text}; kubelet tries again, and if this stays, make the pod anew")
-        if pod:
-            for text in differences(pod, at, beside, claims.snapshot):
-                self._say(pod.name, "GpuGroupDiffers", text)
+        for text in decision_kept(owner, at, {gpu.uuid for gpu in share.beside}, claims):
+            self._say(owner.pod if owner else None, "GpuGroupDiffers", text)
+        return owner
 
     def _known_owner(self, resource: str, ids: frozenset[str], snap: Snapshot) -> Owner | None:
         """The owner by the book as last read, if nobody was given these ids since that read began."""

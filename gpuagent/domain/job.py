@@ -1,7 +1,7 @@
 """Pods of one distributed job on this node, and what a scheduler decided for a pod in mode `topology`."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from gpuagent.domain.claims import Claims
@@ -86,15 +86,37 @@ def named_for_others(pod: Pod | None, resource: str, claims: Claims) -> frozense
     return named
 
 
-def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapshot) -> Iterator[str]:
-    """Says where a container, whose pod is certain now, got or sees other GPUs than a scheduler decided.
+def _strangers(pod: Pod, uuids: Collection[str], claims: Claims) -> Iterator[tuple[str, Owner | None]]:
+    """GPU and holder of each claim on one of these GPUs by a container that is not of the pod's job."""
+    snap = claims.snapshot
+    for claim in claims.standing:
+        holder = snap.living_pods.get(claim.owner.pod) if claim.owner else None
+        if not (holder and same_job(pod, holder)):
+            held = {uuid for device_id in claim.ids if (uuid := snap.units.get(device_id))}
+            yield from ((uuid, claim.owner) for uuid in sorted(held.intersection(uuids)))
+
+
+def decision_kept(owner: Owner | None, at: Located, beside: Collection[str], claims: Claims) -> list[str]:
+    """What a scheduler decided, once the container is certain: says where it got or sees other GPUs.
 
     Args:
-        pod: its pod.
+        owner: the container; None where kubelet cannot say.
         at: the GPUs it got.
         beside: UUIDs of GPUs it sees besides.
-        snapshot: what is known now.
+        claims: what is known now.
+
+    Raises:
+        Refusal: it must not see those.
     """
+    pod = claims.snapshot.living_pods.get(owner.pod) if owner else None
+    if beside and not (pod and _may_see(pod, beside, claims)):
+        names = ", ".join(claims.snapshot.name_of(uuid) for uuid in sorted(beside))
+        text = f"{owner or 'a container'} would see {names}, and nothing says that it may"
+        raise Refusal(Reason.GPU_GROUP, f"{text}; kubelet tries again, and if this stays, make the pod anew")
+    return list(_differences(pod, at, beside, claims.snapshot)) if pod else []
+
+
+def _differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapshot) -> Iterator[str]:
     if at.kind is not Kind.WHOLE_TOPOLOGY:
         return
     got = set(at.counts)
@@ -109,7 +131,7 @@ def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapsh
             yield _text(pod, key, f"{text}, and this one could not be told from others")
 
 
-def may_see(pod: Pod, uuids: Collection[str], claims: Claims) -> bool:
+def _may_see(pod: Pod, uuids: Collection[str], claims: Claims) -> bool:
     """Whether a scheduler decided that the pod's containers see these GPUs, and nobody outside its job has one."""
     try:
         visible = _annotated(pod, VISIBLE_ANNOTATION, claims.snapshot) or frozenset()
@@ -118,14 +140,21 @@ def may_see(pod: Pod, uuids: Collection[str], claims: Claims) -> bool:
     return visible.issuperset(uuids) and not any(True for _ in _strangers(pod, uuids, claims))
 
 
-def _strangers(pod: Pod, uuids: Collection[str], claims: Claims) -> Iterator[tuple[str, Owner | None]]:
-    """GPU and holder of each claim on one of these GPUs by a container that is not of the pod's job."""
-    snap = claims.snapshot
-    for claim in claims.standing:
-        holder = snap.living_pods.get(claim.owner.pod) if claim.owner else None
-        if not (holder and same_job(pod, holder)):
-            held = {uuid for device_id in claim.ids if (uuid := snap.units.get(device_id))}
-            yield from ((uuid, claim.owner) for uuid in sorted(held.intersection(uuids)))
+def seen_by_whoever_asks(pods: Sequence[Pod], at: Located, claims: Claims) -> tuple[str, ...]:
+    """UUIDs of GPUs that the asker's containers shall see besides, where it is one of `pods`; none on a guess.
+
+    Raises:
+        Refusal: there is one pod only, and what it shall see it cannot.
+    """
+    if not claims.snapshot.pods_watched:
+        return ()  # the asker may be a pod that is not known
+    if len(pods) == 1:
+        return seen_besides(pods[0], at, claims)
+    shown = set()
+    for pod in pods:
+        with suppress(Refusal):  # one pod's annotation is nothing to the others
+            shown.add(seen_besides(pod, at, claims))
+    return shown.pop() if len(shown) == 1 else ()
 
 
 def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
