@@ -61,7 +61,7 @@ class Node:
         self.kubelet.start()
         self._command = [
             *(sys.executable, "-m", "gpuagent", "run", "--node-name", NODE, "--exclusive-resource", EXCLUSIVE),
-            *("--kubelet-dir", str(self.root / "k"), "--state-dir", str(self.root / "s")),
+            *("--kubelet-dir", str(self.root / "k"), "--state-dir", str(self.root / "s"), "--fence-file", "off"),
             *("--http-address", f"127.0.0.1:{self.http_port}"),
             *(("--simulate", box) if box else ()),
             *(("--kubeconfig", str(self.api.write_kubeconfig(self.root / "kubeconfig"))) if api else ()),

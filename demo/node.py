@@ -49,7 +49,7 @@ class DemoNode:
             *("--kubeconfig", str(kubeconfig), "--kubelet-dir", str(self._root / "kubelet")),
             *("--state-dir", str(self._root / "state"), "--http-address", self.url.removeprefix("http://")),
             *("--exclusive-resource", "nvidia.com/gpu", "--mps-control", str(self.mps.control)),
-            *("--mps-pipe-dir", str(self.mps.own)),
+            *("--mps-pipe-dir", str(self.mps.own), "--fence-file", str(self._root / "unhealthyDevices.json")),
         ]
         path = f"{self.mps.control.parent}:{os.environ['PATH']}"  # nvidia-smi's stand-in
         with self.log.open("wb") as log:

@@ -21,12 +21,13 @@ from gpuagent.domain.pods import PodName
 from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.step import step
+from gpuagent.fence import FenceWatch
 from gpuagent.http import HttpServer, json_page, text_page
+from gpuagent.inotify import DirectoryWatch
 from gpuagent.isolation import Isolation, drivers
 from gpuagent.isolation.need import isolation_needs
 from gpuagent.kubelet.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.feed import Feed
-from gpuagent.kubelet.inotify import DirectoryWatch
 from gpuagent.kubelet.podresources import HoldingsWatch, PodResources
 from gpuagent.kubelet.servicer import Servicer
 from gpuagent.kubeside import KubeSide
@@ -90,6 +91,7 @@ class Agent:
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
         self._plugins = plugins
         self._nvml = NvmlWatch(self.post, clock=self._clock)
+        self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
         # Made now, started last: what is said before waits in its queue. Making it loads no library.
         self._kube: KubeSide | None = None
         if settings.uses_api_server:
@@ -124,6 +126,8 @@ class Agent:
         self.metrics.show(lambda: self._state, self._endpoint_views, lambda: self._nvml.health_watch_up)
         for thread in self._threads:
             thread.start()
+        if self._fence:
+            self._fence.start()
         self._nvml.start()
         self._holdings.start()
         for driver in self._watched_drivers.values():
@@ -140,6 +144,8 @@ class Agent:
         for endpoint in self._endpoints.values():
             endpoint.join(1.5)
         self._holdings.stop()
+        if self._fence:
+            self._fence.stop()
         self._nvml.stop()
         for driver in self._watched_drivers.values():
             driver.stop()
@@ -224,7 +230,7 @@ class Agent:
     def _publish(self, state: State) -> None:
         self._snapshot = snapshot(state, self._snapshot)
         self.allocator.publish(self._snapshot)
-        fell_ill, self._told_sick = state.sick.keys() - self._told_sick, frozenset(state.sick)
+        fell_ill, self._told_sick = state.unhealthy.keys() - self._told_sick, frozenset(state.unhealthy)
         for name, blocks in state.lists.items():
             if self._feeds[name].publish(blocks, urgent=bool(fell_ill)):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}

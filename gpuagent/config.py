@@ -31,6 +31,10 @@ def _path(text: str) -> Path:
     return path
 
 
+def _path_or_off(text: str) -> Path | None:
+    return None if text in {"", "off"} else _path(text)
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) >= 1):
         msg = f"{text!r} is not a whole number of 1 or more"
@@ -115,6 +119,11 @@ class Settings:
         Path("/var/lib/kubelet"), _path, "kubelet's directory: device-plugins and pod-resources are below it"
     )
     state_dir: Path = _setting(Path("/var/lib/gpuagent"), _path, "where the last mode in force is remembered")
+    fence_file: Path | None = _setting(
+        Path("/etc/nvidia-device-plugin/unhealthyDevices.json"),
+        _path_or_off,
+        "file in which the operator names GPUs that shall not be used; off for none",
+    )
     simulate: str = _setting("", str, "use a simulated box instead of the NVIDIA driver", metavar="BOX")
     mode: Mode | None = _setting(
         None, _mode, "force a mode whatever the node label says; needs no API server", metavar="MODE"
@@ -189,6 +198,7 @@ class Settings:
             core_step=self.core_step,
             core_mem_both=self.core_mem_both,
             goal=self.topology_goal,
+            fence_file=str(self.fence_file or ""),
         )
 
     @property

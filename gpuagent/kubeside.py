@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.domain import events as ev
-from gpuagent.domain import linkreport, report
+from gpuagent.domain import nodereports, report
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.state import State
 from gpuagent.kube.client import Client
@@ -54,7 +54,7 @@ class KubeSide:
         """What should be there, as follows from `state`: the Node's labels, amounts, condition; the ConfigMaps."""
         self._uids = {pod.name: pod.uid for pod in state.pods}
         self._writer.set_desired(report.node_labels(state), report.node_capacity(state), report.node_condition(state))
-        self._config_maps.desire(linkreport.config_maps(state, self._node_name))
+        self._config_maps.desire(nodereports.config_maps(state, self._node_name))
 
     def event(self, pod: PodName | None, kind: str, reason: str, message: str) -> None:
         """Send an Event about a pod of this node, or the node itself (None)."""

@@ -133,8 +133,9 @@ class _StateCollector(Collector):
             for block in blocks:
                 devices[resource, "healthy" if block.healthy else "unhealthy"] += block.count
         yield _gauge("gpuagent_devices", "Devices advertised to kubelet.", ["resource", "health"], devices)
+        unhealthy = state.unhealthy
         gpus: dict[tuple[str, ...], float] = {
-            (gpu.uuid, str(gpu.index), gpu.model): float(gpu.uuid not in state.sick) for gpu in state.gpus.values()
+            (gpu.uuid, str(gpu.index), gpu.model): float(gpu.uuid not in unhealthy) for gpu in state.gpus.values()
         }
         yield _gauge("gpuagent_gpu_healthy", "1 for a healthy GPU.", ["UUID", "gpu", "modelName"], gpus)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Inventory
 from gpuagent.domain.isolation import Layer
 from gpuagent.domain.pods import CheckpointEntry, Holding
@@ -77,6 +78,22 @@ class ReportsKept:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceRead:
+    """The operator's fence file says something new; where there is no file, nothing is fenced."""
+
+    fence: Fence
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FenceUnreadable:
+    """The fence file cannot be used. The last good fence stays in force."""
+
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class HoldingsRead:
     """Kubelet's book of what containers hold, read by a call that began at `started_at`."""
 
@@ -139,6 +156,8 @@ Event = (
     | PodsSeen
     | ApiUnavailable
     | ReportsKept
+    | FenceRead
+    | FenceUnreadable
     | HoldingsRead
     | HoldingsUnavailable
     | RegistrationChanged

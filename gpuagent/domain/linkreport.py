@@ -27,7 +27,7 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
     """
     holders = _holders(state)
     gpus = [state.gpus[uuid] for uuid in state.topology.gpus]
-    free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in {*holders, *state.sick} and not gpu.mig]
+    free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in {*holders, *state.unhealthy} and not gpu.mig]
     return {
         "goal": str(state.policy.goal),
         "gpus": [
@@ -60,7 +60,7 @@ def _holders(state: State) -> dict[str, list[str]]:
 
 def _health(gpu: Gpu, state: State) -> str:
     """``Healthy``; anything else is not offered."""
-    return "Unhealthy" if gpu.uuid in state.sick else "MIG" if gpu.mig else "Healthy"
+    return "Unhealthy" if gpu.uuid in state.unhealthy else "MIG" if gpu.mig else "Healthy"
 
 
 def _link(link: Link | None) -> Mapping[str, Any] | None:

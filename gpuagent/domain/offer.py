@@ -49,11 +49,12 @@ def wanted(state: State) -> Lists:
         return lists
     out = blocked_gpus(state) | state.layer.left_out.keys()
     usable = tuple(gpu for gpu in sorted(state.gpus.values(), key=lambda g: g.index) if not gpu.mig)
+    unhealthy = state.unhealthy
     for resource, kind in state.policy.resources.sold(state.mode).items():
         if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
             continue
         lists[resource] = tuple(
-            Block(gpu, kind, count, healthy=gpu.uuid not in state.sick)
+            Block(gpu, kind, count, healthy=gpu.uuid not in unhealthy)
             for gpu in usable
             if gpu.uuid not in out and (count := units_of(gpu, kind, state.policy.unit))
         )

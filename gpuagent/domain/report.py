@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpuagent.domain.fence import EXAMPLE, Fence
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import NVIDIA_GPU, located
 from gpuagent.domain.isolation import Layer
@@ -18,6 +19,8 @@ from gpuagent.domain.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smal
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
 
 CONDITION_TYPE = "GpuAgentReady"
+MANY_ENTRIES = 8
+"""So many entries of a fence file are named in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,13 @@ def switch(state: State) -> Switch:
 
 def problems(state: State) -> list[Problem]:
     """Everything that is wrong now, worst first."""
-    return [*_driver_problems(state), *_mode_problems(state), *_offer_problems(state), *_outside_problems(state)]
+    return [
+        *_driver_problems(state),
+        *_mode_problems(state),
+        *_offer_problems(state),
+        *_outside_problems(state),
+        *_fence_problems(state),
+    ]
 
 
 def _driver_problems(state: State) -> Iterator[Problem]:
@@ -160,6 +169,25 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("ReportNotWritten", state.reports_problem)
 
 
+def _fence_problems(state: State) -> Iterator[Problem]:
+    file, fenced = state.policy.fence_file, state.fenced
+    if state.fence_problem is not None:
+        stays = "what it said before stays in force" if state.fence != Fence() else "no GPU is fenced by it"
+        text = f"fence file {file}: {state.fence_problem}; {stays}. Write it as {EXAMPLE}, or remove it"
+        yield Problem("FenceUnreadable", text)
+    if state.gpus and (unknown := state.fence.unknown(state.gpus.values())):
+        more = f" and {len(unknown) - MANY_ENTRIES} more" if len(unknown) > MANY_ENTRIES else ""
+        text = (
+            f"fence file {file}: no GPU of this node is meant by {', '.join(unknown[:MANY_ENTRIES])}{more}; the rest "
+            "is in force. An index is a minor number (N of /dev/nvidiaN); gpuagent status -o json shows them, and UUIDs"
+        )
+        yield Problem("FenceUnknown", text)
+    for gpu in _by_index(state):
+        if gpu.uuid in fenced:
+            text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced[gpu.uuid]}: take the entry out of {file} to use it again"
+            yield Problem("GpuFenced", text, warning=False)
+
+
 def _by_index(state: State) -> list[Gpu]:
     return sorted(state.gpus.values(), key=lambda gpu: gpu.index)
 
@@ -262,8 +290,8 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
         "compute_capability": list(gpu.compute_capability or ()),
         "numa_node": gpu.numa_node,
         "mig": gpu.mig,
-        "health": "Unhealthy" if gpu.uuid in state.sick else "Healthy",
-        "cause": state.sick.get(gpu.uuid),
+        "health": "Unhealthy" if gpu.uuid in state.unhealthy else "Healthy",
+        "cause": state.unhealthy.get(gpu.uuid),
         "units": {resource: total for resource, total in totals.items() if total},
         "held": dict(held),
         "containers": containers,

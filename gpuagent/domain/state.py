@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.bestset import Goal
+from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.holdings import held_otherwise
 from gpuagent.domain.isolation import AUTO, Layer, chosen
@@ -34,6 +35,8 @@ class Policy:
     """In core_mem a container asks for memory and compute, or for neither."""
     goal: Goal = Goal.WEAKEST_LINK
     """What the choice of whole GPUs looks at first."""
+    fence_file: str = ""
+    """Path of the file in which the operator fences GPUs, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class State:
         gpus: by UUID, every GPU ever read in this run: a lost GPU keeps its identity.
         wiring: by UUID, what each GPU reported of its connections when it was last read.
         topology: what joins every two of `gpus`.
-        sick: by UUID, why a GPU is unhealthy.
+        sick: by UUID, why a GPU is ill; `unhealthy` has the fenced ones too.
+        fence: what the operator's file said when it was last good.
         mode: the mode in force; the target while a switch is under way.
         mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
         holdings: kubelet's book; None until it was read once, and until then nothing is offered.
@@ -97,6 +101,8 @@ class State:
     topology: Topology = field(default_factory=Topology)
     unreadable: tuple[UnreadableGpu, ...] = ()
     sick: Mapping[str, str] = field(default_factory=dict)
+    fence: Fence = field(default_factory=Fence)
+    fence_problem: str | None = None
     driver_version: str = ""
     device_nodes: frozenset[str] = frozenset()
     driver_problem: str | None = "not read yet"
@@ -132,6 +138,18 @@ class State:
     def layer_of(self, mode: Mode) -> Layer:
         """The isolation driver for `mode`: the one its running containers have, if there are any."""
         return chosen(mode, self.policy.isolation, self.layers, self.bound)
+
+    @property
+    def fenced(self) -> dict[str, str]:
+        """By UUID, by which entry of its file the operator has fenced a GPU."""
+        named = {uuid: self.fence.entry_of(gpu) for uuid, gpu in self.gpus.items()}
+        return {uuid: f"fenced by file ({entry})" for uuid, entry in named.items() if entry}
+
+    @property
+    def unhealthy(self) -> dict[str, str]:
+        """By UUID, why a GPU is shown to kubelet and schedulers as unhealthy: it is ill, it is fenced, or both."""
+        both = (self.sick, self.fenced)
+        return {uuid: "; ".join(why[uuid] for why in both if uuid in why) for uuid in {**both[0], **both[1]}}
 
     @property
     def held_under(self) -> set[tuple[Mode, str]]:

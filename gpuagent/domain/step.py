@@ -44,6 +44,10 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return replace(state, node_problem=event.reason)
         case ev.ReportsKept():
             return replace(state, reports_problem=event.problem)
+        case ev.FenceRead():
+            return replace(state, fence=event.fence, fence_problem=None)
+        case ev.FenceUnreadable():
+            return replace(state, fence_problem=event.reason)
         case ev.HoldingsRead():
             audited = event.started_at >= state.cleared_at
             read = replace(
@@ -174,6 +178,10 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
         news.append(Announcement("ModeLabelRemoved", text))
     if after.placement is not before.placement:
         news.append(Announcement("PlacementSwitch", f"placement {before.placement} -> {after.placement}"))
+    for uuid in before.fenced.keys() - after.fenced.keys():
+        still = f"it stays unhealthy: {after.sick[uuid]}" if uuid in after.sick else "it is healthy"
+        text = f"GPU {after.gpus[uuid].index} ({uuid}) is not fenced any more; {still}"
+        news.append(Announcement("GpuUnfenced", text))
     was = {(problem.reason, problem.message) for problem in problems(before)}
     news += [
         Announcement(problem.reason, problem.message, warning=problem.warning)

@@ -135,6 +135,7 @@ class Node:
         self.simulator: Simulator = install(self.box)
         self.kubelet = Kubelet(self.root / "k", version, **kubelet)
         self.plugins = self.kubelet.plugins_dir
+        self.fence_file = self.root / "etc" / "unhealthyDevices.json"
         self.api: ApiServer | None = ApiServer(NODE, labels) if api or labels is not None else None
         self.agents: list[Agent] = []
         self.processes: list[subprocess.Popen[str]] = []
@@ -150,6 +151,7 @@ class Node:
         else:
             given.setdefault("mode", Mode.SHARE)
         given.setdefault("http_address", None)
+        given.setdefault("fence_file", self.fence_file)
         return Settings(
             node_name=NODE,
             kubelet_dir=self.root / "k",
@@ -197,6 +199,8 @@ class Node:
             NODE,
             "--kubelet-dir",
             str(self.root / "k"),
+            "--fence-file",
+            str(self.fence_file),
         ]
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -56,6 +56,14 @@ def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_defau
     assert settings.log_format == "text"
 
 
+@pytest.mark.parametrize(("text", "path"), [("off", None), ("", None), ("/run/f.json", Path("/run/f.json"))])
+def test_the_fence_file_is_named_or_off(text, path):
+    settings = load({"fence_file": text}, NODE)
+    assert (settings.fence_file, settings.policy.fence_file) == (path, str(path or ""))
+    assert load({}, NODE).fence_file == Path("/etc/nvidia-device-plugin/unhealthyDevices.json")
+    assert "--fence-file" in complaint({"fence_file": "here.json"})
+
+
 def test_the_file_may_be_named_by_the_environment_and_a_flag_names_another(file, tmp_path):
     one = file("max-pods-per-gpu = 1")
     two = tmp_path / "two.toml"

@@ -11,7 +11,10 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-_IN_CREATE, _IN_MOVED_TO, _IN_DELETE, _IN_DELETE_SELF, _IN_IGNORED = 0x100, 0x80, 0x200, 0x400, 0x8000
+_IN_ATTRIB, _IN_CLOSE_WRITE, _IN_MOVED_FROM, _IN_MOVED_TO = 0x4, 0x8, 0x40, 0x80
+_IN_CREATE, _IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF, _IN_IGNORED = 0x100, 0x200, 0x400, 0x800, 0x8000
+_NAMES = _IN_CREATE | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_DELETE
+_GONE = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_IGNORED
 _EVENT = struct.Struct("iIII")
 RETRY_S = 1.0
 
@@ -19,16 +22,30 @@ RETRY_S = 1.0
 class DirectoryWatch:
     """Calls `changed()` whenever a name appears in or vanishes from `directory`, and when the watch (re)starts.
 
-    A directory that does not exist yet, or is replaced, is tried again every second. Inotify can lose events, so
-    whoever is called looks for itself and polls slowly besides.
+    A directory that does not exist, or is replaced, is tried again every second, with a call each time. Inotify can
+    lose events, so whoever is called looks for itself and polls slowly besides.
+
+    Args:
+        directory: need not exist yet.
+        changed: may say in how many seconds it wants to be called again although nothing happens.
+        name: the thread's.
+        contents: call also when a file was written and closed, and when its owner or mode changed.
     """
 
-    def __init__(self, directory: Path, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        changed: Callable[[], float | None],
+        *,
+        name: str = "directory-watch",
+        contents: bool = False,
+    ) -> None:
         self._directory = directory
         self._changed = changed
+        self._mask = _NAMES | _IN_DELETE_SELF | _IN_MOVE_SELF | (_IN_CLOSE_WRITE | _IN_ATTRIB if contents else 0)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._stop_read, self._stop_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="directory-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -48,10 +65,10 @@ class DirectoryWatch:
                 fd = self._open()
             except OSError as err:
                 log.debug("cannot watch", extra={"directory": str(self._directory), "error": str(err)})
-                stopped = bool(select.select([self._stop_read], [], [], RETRY_S)[0])
+                again_s = self._changed()
+                stopped = self._stop_read in self._wait([], RETRY_S if again_s is None else min(RETRY_S, again_s))
                 continue
             try:
-                self._changed()
                 stopped = self._follow(fd)
             finally:
                 os.close(fd)
@@ -60,23 +77,26 @@ class DirectoryWatch:
         fd: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if fd < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1 failed")
-        mask = _IN_CREATE | _IN_MOVED_TO | _IN_DELETE | _IN_DELETE_SELF
-        if self._libc.inotify_add_watch(fd, os.fsencode(self._directory), mask) < 0:
+        if self._libc.inotify_add_watch(fd, os.fsencode(self._directory), self._mask) < 0:
             os.close(fd)
             raise OSError(ctypes.get_errno(), f"cannot watch {self._directory}")
         return fd
 
     def _follow(self, fd: int) -> bool:
         """Report events until stopped (True) or the directory itself has gone (False)."""
-        while True:
-            ready, _, _ = select.select([fd, self._stop_read], [], [])
+        gone = False
+        again_s = self._changed()
+        while not gone:
+            ready = self._wait([fd], again_s)
             if self._stop_read in ready:
                 return True
-            data, gone = os.read(fd, 65536), False
+            data = os.read(fd, 65536) if ready else b""
             while data:
                 _, mask, _, length = _EVENT.unpack_from(data)
-                gone = gone or bool(mask & (_IN_DELETE_SELF | _IN_IGNORED))
+                gone = gone or bool(mask & _GONE)
                 data = data[_EVENT.size + length :]
-            self._changed()
-            if gone:
-                return False
+            again_s = self._changed()
+        return False
+
+    def _wait(self, others: list[int], timeout_s: float | None) -> list[int]:
+        return select.select([*others, self._stop_read], [], [], timeout_s)[0]
