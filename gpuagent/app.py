@@ -255,7 +255,8 @@ class Agent:
         log.log(level, "%s", announcement.reason, extra={"text": announcement.message})
         if self._kube:
             kind = "Warning" if announcement.warning else "Normal"
-            self._kube.event(None, kind, announcement.reason, announcement.message)
+            for about in announcement.pods or (None,):
+                self._kube.event(about, kind, announcement.reason, announcement.message)
 
     def _say(self, pod: PodName | None, reason: str, message: str) -> None:
         if self._kube:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuagent.domain.bestset import Goal
 from gpuagent.domain.grant import DeviceStrategy
+from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, Mode, Resources
 from gpuagent.domain.state import Policy
 from gpuagent.domain.units import MemoryUnit
@@ -48,6 +49,22 @@ def _step(text: str) -> int:
         msg = f"{text!r} does not divide the {CORE_PERCENT_PER_GPU} percent of a GPU"
         raise ValueError(msg)
     return step
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text, re.ASCII):
+        msg = f"{text!r} is not a number of seconds"
+        raise ValueError(msg)
+    return float(text)
+
+
+def _xids(text: str) -> frozenset[int]:
+    numbers = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = next((number for number in numbers if not re.fullmatch(r"\d{1,5}", number, re.ASCII)), None)
+    if wrong is not None:
+        msg = f"{wrong!r} is not the number of an XID; give a list such as 63,94"
+        raise ValueError(msg)
+    return frozenset(map(int, numbers))
 
 
 def _address(text: str) -> tuple[str, int] | None:
@@ -156,6 +173,18 @@ class Settings:
         "what the choice of whole GPUs looks at first: weakest-link, or partition of all free GPUs into such sets",
         metavar="GOAL",
     )
+    settle: float = _setting(
+        60, _seconds, "how long a GPU that was sick has to be well before it is offered again", metavar="SECONDS"
+    )
+    ignore_xids: frozenset[int] = _setting(
+        frozenset(),
+        _xids,
+        "more XIDs that cost no GPU where the driver tells no recovery action: 63,94",
+        metavar="LIST",
+    )
+    fatal_xids: frozenset[int] = _setting(
+        frozenset(), _xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
+    )
     visible_devices: str = _setting(
         "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
     )
@@ -199,6 +228,8 @@ class Settings:
             core_mem_both=self.core_mem_both,
             goal=self.topology_goal,
             fence_file=str(self.fence_file or ""),
+            settle_s=self.settle,
+            harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
         )
 
     @property
@@ -242,7 +273,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _default(value: object) -> str:
-    if value in (None, "", False):
+    if not value:
         return ""
     shown = ":".join(map(str, value)) if isinstance(value, tuple) else value
     return f" (default: {shown})"
@@ -292,6 +323,9 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     if not settings.node_name and settings.mode is None and not flags.get("dry_run"):
         msg = "--node-name (or NODE_NAME) is needed to read the node's label; or force a mode with --mode"
         raise ConfigError(msg)
+    if twice := settings.ignore_xids & settings.fatal_xids:
+        msg = f"--ignore-xids and --fatal-xids both name XID {min(twice)}: leave it in one of them"
+        raise ConfigError(msg)
     return settings
 
 
@@ -316,7 +350,7 @@ def _read(path: Path) -> dict[str, str]:
         msg = f"{path} is not TOML: {err}"
         raise ConfigError(msg) from err
     for key, value in data.items():
-        if not isinstance(value, (str, int, bool)):
+        if not isinstance(value, (str, int, float, bool)):
             msg = f"{path}: {key} is neither a text nor a number nor true or false"
             raise ConfigError(msg)
     return {key: str(value) for key, value in data.items()}

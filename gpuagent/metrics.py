@@ -1,5 +1,6 @@
 """Prometheus metrics: counters of what kubelet was told, and gauges read from the published state at each scrape."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gpuagent.domain.state import State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+_GPU = ["UUID", "gpu", "modelName"]
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 
 
@@ -137,7 +139,25 @@ class _StateCollector(Collector):
         gpus: dict[tuple[str, ...], float] = {
             (gpu.uuid, str(gpu.index), gpu.model): float(gpu.uuid not in unhealthy) for gpu in state.gpus.values()
         }
-        yield _gauge("gpuagent_gpu_healthy", "1 for a healthy GPU.", ["UUID", "gpu", "modelName"], gpus)
+        yield _gauge("gpuagent_gpu_healthy", "1 for a healthy GPU.", _GPU, gpus)
+        yield from self._xids(state)
+
+    def _xids(self, state: State) -> Iterable[Metric]:
+        heard = {
+            (gpu.uuid, str(gpu.index), gpu.model): case.last_xid
+            for gpu in state.gpus.values()
+            if (case := state.health.get(gpu.uuid)) and case.last_xid
+        }
+        began_s = time.time() - time.monotonic()
+        xids: dict[tuple[str, ...], float] = {labels: xid for labels, (xid, _) in heard.items()}
+        times: dict[tuple[str, ...], float] = {labels: began_s + at for labels, (_, at) in heard.items()}
+        yield _gauge("gpuagent_gpu_last_xid", "The last XID of a GPU in this run, whatever it cost.", _GPU, xids)
+        yield _gauge("gpuagent_gpu_last_xid_timestamp_seconds", "When that was, in Unix time.", _GPU, times)
+        total = CounterMetricFamily("gpuagent_gpu_xids", "XIDs of a GPU.", labels=["UUID", "xid"])
+        for uuid, case in state.health.items():
+            for xid, count in case.counts.items():
+                total.add_metric([uuid, str(xid)], count)
+        yield total
 
     def _registrations(self) -> Iterable[Metric]:
         views = self._endpoints()

@@ -40,7 +40,8 @@ def _gpus(gpus: Sequence[dict[str, Any]]) -> str:
         names = {**dict.fromkeys(gpu["units"], 0), **gpu["held"]}
         amounts = [_amount(name, gpu["held"].get(name, 0), gpu["units"].get(name)) for name in names]
         holders = [f"{c['container']}={c['units']}" for c in gpu["containers"]]
-        health = "MIG" if gpu["mig"] else textwrap.shorten(gpu["cause"] or gpu["health"], 32, placeholder=" …")
+        cause = "recovering" if gpu["recovering"] else gpu["cause"]
+        health = "MIG" if gpu["mig"] else textwrap.shorten(cause or gpu["health"], 32, placeholder=" …")
         rows.append(
             [
                 str(gpu["index"]),

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Inventory
+from gpuagent.domain.health import Vitals
 from gpuagent.domain.isolation import Layer
 from gpuagent.domain.pods import CheckpointEntry, Holding
 
@@ -28,11 +29,15 @@ class DriverUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class XidRaised:
-    """The driver reported an XID. ``uuid`` is None when the event could not be tied to a GPU."""
+    """The driver reported an XID. ``uuid`` is None when the event could not be tied to a GPU.
+
+    ``vitals`` are the GPU's right after it, None if they could not be read at once.
+    """
 
     uuid: str | None
     xid: int
     at: float
+    vitals: Vitals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,16 @@ class GpuLost:
     uuid: str
     reason: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class VitalsRead:
+    """A GPU was asked for its health, and answered something new. ``anew``: it or the driver was away before."""
+
+    uuid: str
+    vitals: Vitals
+    at: float
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +167,7 @@ Event = (
     | DriverUnavailable
     | XidRaised
     | GpuLost
+    | VitalsRead
     | NodeSeen
     | PodsSeen
     | ApiUnavailable

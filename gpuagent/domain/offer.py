@@ -105,5 +105,9 @@ def _quiet_at(state: State, fade: Fade) -> float:
 
 
 def deadline(state: State) -> float | None:
-    """When a unit on its way out may be dropped if no Allocate comes in between; None while there is none."""
-    return min((_quiet_at(state, fade) for fade in state.fades), default=None)
+    """When something is due if nothing happens before; None while nothing is.
+
+    A unit on its way out may be dropped then, or a GPU that was sick has been well for long enough.
+    """
+    well = (due for case in state.health.values() if (due := case.due) is not None)
+    return min((*(_quiet_at(state, fade) for fade in state.fades), *well), default=None)

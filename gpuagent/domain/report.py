@@ -76,6 +76,8 @@ def _driver_problems(state: State) -> Iterator[Problem]:
             yield Problem("MigEnabled", text)
         if gpu_.uuid in state.sick:
             yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {state.sick[gpu_.uuid]}")
+        if case := state.health.get(gpu_.uuid):
+            yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.vitals.notes)
     if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
         yield from (Problem("LinksAmiss", note) for note in state.topology.notes)
 
@@ -292,6 +294,7 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
         "mig": gpu.mig,
         "health": "Unhealthy" if gpu.uuid in state.unhealthy else "Healthy",
         "cause": state.unhealthy.get(gpu.uuid),
+        "recovering": (case := state.health.get(gpu.uuid)) is not None and case.due is not None,
         "units": {resource: total for resource, total in totals.items() if total},
         "held": dict(held),
         "containers": containers,

@@ -7,6 +7,7 @@ from typing import Any
 from gpuagent.domain.bestset import Goal
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.health import APPLICATION_XIDS, Case
 from gpuagent.domain.holdings import held_otherwise
 from gpuagent.domain.isolation import AUTO, Layer, chosen
 from gpuagent.domain.links import Topology
@@ -37,6 +38,10 @@ class Policy:
     """What the choice of whole GPUs looks at first."""
     fence_file: str = ""
     """Path of the file in which the operator fences GPUs, for messages."""
+    settle_s: float = 60.0
+    """How long a GPU that was sick has to be well before it is offered again."""
+    harmless_xids: frozenset[int] = APPLICATION_XIDS
+    """XIDs that cost no GPU where the driver knows no recovery actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class State:
         gpus: by UUID, every GPU ever read in this run: a lost GPU keeps its identity.
         wiring: by UUID, what each GPU reported of its connections when it was last read.
         topology: what joins every two of `gpus`.
-        sick: by UUID, why a GPU is ill; `unhealthy` has the fenced ones too.
+        health: by UUID, the health of each GPU of which something was heard.
         fence: what the operator's file said when it was last good.
         mode: the mode in force; the target while a switch is under way.
         mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
@@ -100,7 +105,7 @@ class State:
     wiring: Mapping[str, Wiring] = field(default_factory=dict)
     topology: Topology = field(default_factory=Topology)
     unreadable: tuple[UnreadableGpu, ...] = ()
-    sick: Mapping[str, str] = field(default_factory=dict)
+    health: Mapping[str, Case] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
     fence_problem: str | None = None
     driver_version: str = ""
@@ -129,6 +134,11 @@ class State:
     unheard: frozenset[str] = frozenset()
     unaudited: frozenset[str] = frozenset()
     cleared_at: float = float("-inf")
+
+    @property
+    def sick(self) -> dict[str, str]:
+        """GPU UUID to why it is unhealthy."""
+        return {uuid: case.cause for uuid, case in self.health.items() if case.cause is not None}
 
     @property
     def layer(self) -> Layer:
@@ -196,8 +206,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Something people should hear: becomes a log line and a Kubernetes Event on the node."""
+    """Something people should hear: becomes a log line and a Kubernetes Event on the node, or on `pods` if any."""
 
     reason: str
     message: str
     warning: bool = False
+    pods: tuple[PodName, ...] = ()

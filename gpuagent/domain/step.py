@@ -1,27 +1,26 @@
 """The core's one transition: `step(state, event)` is the new state and what people should hear of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.health import APPLICATION_XIDS, Case
+from gpuagent.domain.holdings import located
 from gpuagent.domain.isolation import NONE
 from gpuagent.domain.links import topology
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.offer import advertise, rival_offers
-from gpuagent.domain.pods import parse_pod
+from gpuagent.domain.pods import PodName, parse_pod
 from gpuagent.domain.report import problems
 from gpuagent.domain.state import Announcement, State
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a faulty program causes on a sound GPU (NVIDIA's Xid catalogue): they never cost a GPU."""
 
 
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
     """Take in one event and bring the lists as far as is safe at that moment."""
-    after = advertise(_take(state, event), event.at)
-    return after, (*_heard(event), *_news(state, after))
+    after = advertise(_judged(_take(state, event), event.at), event.at)
+    return after, (*_heard(event, after), *_news(state, after))
 
 
 def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR0912 (one case an event)
@@ -30,10 +29,13 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return _inventory(state, event)
         case ev.DriverUnavailable():
             return replace(state, driver_problem=event.reason)
-        case ev.XidRaised(uuid=str(uuid)) if event.xid not in APPLICATION_XIDS:
-            return _sick(state, uuid, f"XID {event.xid}")
+        case ev.XidRaised(uuid=str(uuid)):
+            harmless = state.policy.harmless_xids
+            return _case(state, uuid, lambda case: case.xid(event.xid, event.vitals, harmless, event.at))
         case ev.GpuLost():
-            return _sick(state, event.uuid, event.reason)
+            return _case(state, event.uuid, lambda case: case.goes(event.reason))
+        case ev.VitalsRead():
+            return _case(state, event.uuid, lambda case: case.answers(event.vitals, anew=event.anew))
         case ev.NodeSeen():
             return _node(state, event.node, event.at)
         case ev.PodsSeen():
@@ -89,7 +91,7 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
             text = f"its UUID {gpu.uuid} begins like {taken[gpu.key]}; their device ids would be the same"
             unreadable.append(UnreadableGpu(gpu.index, text))
     seen = {gpu.uuid for gpu in event.inventory.gpus}
-    gone = {uuid: "the driver does not list it any more" for uuid in gpus if uuid not in seen}
+    health = {uuid: state.health.get(uuid, Case()).listed(uuid in seen) for uuid in gpus}
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
     wiring = {**state.wiring, **event.inventory.wiring}
@@ -105,16 +107,30 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
         unaudited=state.unaudited | new,
         unreadable=tuple(unreadable),
         device_nodes=event.inventory.device_nodes,
-        sick={**gone, **state.sick},
+        health=health,
         driver_version=event.inventory.driver_version,
         driver_problem=None,
     )
 
 
-def _sick(state: State, uuid: str, cause: str) -> State:
-    if uuid not in state.gpus or uuid in state.sick:
+def _case(state: State, uuid: str, change: Callable[[Case], Case]) -> State:
+    if uuid not in state.gpus:
         return state
-    return replace(state, sick={**state.sick, uuid: cause})
+    return replace(state, health={**state.health, uuid: change(state.health.get(uuid, Case()))})
+
+
+def _judged(state: State, at: float) -> State:
+    """A GPU gets well by time alone, too."""
+    silent = {bad.index for bad in state.unreadable}
+    health = {
+        uuid: case.judged(
+            at,
+            state.policy.settle_s,
+            known=state.driver_problem is None and state.gpus[uuid].index not in silent,
+        )
+        for uuid, case in state.health.items()
+    }
+    return state if all(health[uuid] is case for uuid, case in state.health.items()) else replace(state, health=health)
 
 
 def _node(state: State, node: Mapping[str, Any], at: float) -> State:
@@ -156,15 +172,19 @@ _MODES = {str(mode): mode for mode in Mode}
 _PLACEMENTS = {str(placement): placement for placement in Placement}
 
 
-def _heard(event: ev.Event) -> tuple[Announcement, ...]:
+def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
     """Events that people hear of although they change nothing."""
     match event:
         case ev.XidRaised(uuid=None):
             text = f"XID {event.xid} could not be tied to a GPU; no GPU is taken out for it"
             return (Announcement("XidUntied", text, warning=True),)
-        case ev.XidRaised(uuid=uuid) if event.xid in APPLICATION_XIDS:
-            text = f"GPU {uuid}: XID {event.xid} is an application's own fault; the GPU stays in use"
-            return (Announcement("ApplicationXid", text),)
+        case ev.XidRaised(uuid=str(uuid)) if uuid in after.gpus and uuid not in after.sick:
+            if event.xid in APPLICATION_XIDS:
+                text = f"GPU {uuid}: XID {event.xid} is an application's own fault; the GPU stays in use"
+                return (Announcement("ApplicationXid", text),)
+            why = "is on the list of those to be ignored" if event.vitals is None or event.vitals.action is None else ""
+            text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
+            return (Announcement("HarmlessXid", text),)
     return ()
 
 
@@ -188,4 +208,23 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
         for problem in problems(after)
         if (problem.reason, problem.message) not in was
     ]
-    return tuple(news)
+    return (*news, *_health_news(before, after))
+
+
+def _health_news(before: State, after: State) -> Iterator[Announcement]:
+    """That a GPU recovered, for the node; that it fell ill or recovered, for the pods that hold it."""
+    changed = before.sick.keys() ^ after.sick.keys()
+    holders: dict[str, set[PodName]] = {uuid: set() for uuid in changed}
+    for holding in after.living_holdings if changed else ():
+        for uuid in changed & {uuid for uuid, _ in located(holding, after.gpus)}:
+            if holding.owner.pod.namespace:  # else only kubelet's checkpoint knows it, by its UID
+                holders[uuid].add(holding.owner.pod)
+    for uuid, pods in holders.items():
+        gpu, reason = f"GPU {after.gpus[uuid].index} ({uuid})", "GpuUnhealthy"
+        text = f"{gpu}, which this pod holds, is unhealthy: {after.sick.get(uuid)}"
+        if uuid not in after.sick:
+            recovered = Announcement("GpuRecovered", f"{gpu} is healthy again; it was sick for: {before.sick[uuid]}")
+            yield recovered
+            reason, text = recovered.reason, recovered.message
+        if pods:
+            yield Announcement(reason, text, warning=uuid in after.sick, pods=tuple(sorted(pods)))

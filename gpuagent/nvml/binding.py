@@ -12,6 +12,7 @@ from typing import Any
 
 import pynvml
 
+from gpuagent.domain.health import Vitals
 from gpuagent.domain.wiring import End, Fabric, Relation
 from gpuagent.nvml import linkvalues
 from gpuagent.nvml.errors import CallError, driver_error
@@ -32,6 +33,16 @@ INVALID_ARGUMENT = int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
 GPU_IS_LOST = int(pynvml.NVML_ERROR_GPU_IS_LOST)
 MOST_LINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 """NVLinks are numbered from 0 to below this; a GPU has fewer, or none."""
+RECOVERY_ACTION = int(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
+REMAP_FAILED, REMAP_PENDING = int(pynvml.NVML_FI_DEV_REMAPPED_FAILURE), int(pynvml.NVML_FI_DEV_REMAPPED_PENDING)
+RETIREMENT_PENDING = int(pynvml.NVML_FI_DEV_RETIRED_PENDING)
+MEMORY_ERRORS = int(pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL)
+HOT, POWER_BRAKE = (
+    int(pynvml.nvmlClocksEventReasonHwThermalSlowdown),
+    int(pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown),
+)
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Where a field's value lies, by its value type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +183,24 @@ class Nvml:
                 return linkvalues.fabric(info)
         return None
 
+    def vitals(self, gpu: Handle) -> Vitals:
+        """How the GPU is. What it cannot say but for the recovery action counts as well."""
+        memory = (REMAP_FAILED, REMAP_PENDING, RETIREMENT_PENDING, MEMORY_ERRORS)
+        values = self._fields(gpu, RECOVERY_ACTION, *memory)
+        code, action = values[RECOVERY_ACTION]
+        if code and code not in ABSENT | {INVALID_ARGUMENT}:  # drivers before r570 do not know the field
+            raise CallError("nvmlDeviceGetFieldValues", code, str(pynvml.NVMLError(code)))
+        failed, pending, retired, errors = (values[field][1] or 0 for field in memory)
+        reasons = self._clocks_event_reasons(gpu)
+        return Vitals(
+            action=action,
+            remap_failed=bool(failed),
+            remap_pending=bool(pending or retired),
+            memory_errors=errors,
+            hot=bool(reasons & HOT),
+            power_brake=bool(reasons & POWER_BRAKE),
+        )
+
     def probe(self, gpu: Handle) -> None:
         """Ask for something cheap that the library does not answer from memory of its own."""
         self._ask("nvmlDeviceGetMemoryInfo", gpu)
@@ -209,6 +238,29 @@ class Nvml:
         finally:
             self.waiting_since = None
         return NvmlEvent(_address(got.device), int(got.eventType), int(got.eventData))
+
+    def _fields(self, gpu: Handle, *fields: int) -> dict[int, tuple[int, int | None]]:
+        """Field to its code and, where that is 0, its value; all absent where the driver has no fields."""
+        try:
+            got = self._ask("nvmlDeviceGetFieldValues", gpu, fields)
+        except CallError as err:
+            if err.code in ABSENT:
+                return dict.fromkeys(fields, (err.code, None))
+            raise
+        return {
+            one.fieldId: (one.nvmlReturn, None if one.nvmlReturn else int(getattr(one.value, _MEMBERS[one.valueType])))
+            for one in got
+        }
+
+    def _clocks_event_reasons(self, gpu: Handle) -> int:
+        """Bits of why the clocks are as they are; 0 where the GPU does not say. The second name is from before 535."""
+        for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+            try:
+                return int(self._ask(function, gpu))
+            except CallError as err:
+                if err.code not in ABSENT:
+                    raise
+        return 0
 
     def _ask(self, function: str, gpu: Handle, *args: object) -> Any:  # noqa: ANN401 (untyped binding)
         return self._call(function, gpu.pointer, *args, gpu=gpu.index)

@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpuagent.backoff import Backoff
-from gpuagent.domain.events import Event, GpuLost, XidRaised
+from gpuagent.domain.events import Event, XidRaised
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Handle, Nvml, NvmlEvent, Pending
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
+from gpuagent.nvml.vitals import GpuVitals, Pulse
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ WAIT_OVERRUN_S = 10.0
 """A wait that outlasts its own timeout by this much hangs in the driver."""
 UNTIED_S = 1.0
 """An event tied to no GPU reaches every set; it is told once."""
+VITALS_PATIENCE_S = 0.05
+"""How long an XID waits for what the driver says of the GPU, before it is told without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +52,12 @@ class Ears:
 
 
 class HealthWatch:
-    """Posts XidRaised and GpuLost for the GPUs it was told of, until stopping."""
+    """Posts XidRaised, VitalsRead and GpuLost for the GPUs it was told of, until stopping."""
 
-    def __init__(self, ears: Ears) -> None:
+    def __init__(self, ears: Ears, pulse: Pulse) -> None:
         self._ears = ears
+        self._pulse = pulse
+        self._vitals: dict[int, GpuVitals] = {}
         self._watches: dict[int, GpuWatch] = {}
         self._told_of = False
         self._lock = threading.Lock()
@@ -66,22 +71,28 @@ class HealthWatch:
     @property
     def pending(self) -> list[Pending]:
         """Calls under way, the waits for events not among them."""
-        return [call for watch in tuple(self._watches.values()) if (call := watch.nvml.pending)]
+        return [call for part in self._parts if (call := part.nvml.pending)]
 
-    def tend(self, count: int) -> None:
-        """Watch the first `count` GPUs; try those again at once that could not be watched."""
+    @property
+    def _parts(self) -> "tuple[GpuWatch | GpuVitals, ...]":
+        return (*tuple(self._watches.values()), *tuple(self._vitals.values()))
+
+    def tend(self, count: int, uuids: Mapping[int, str]) -> None:
+        """Watch the first `count` GPUs, of which these could be read; try those again that could not be watched."""
         with self._lock:
             for index in range(count):
                 if index not in self._watches and not self._ears.stopping.is_set():
-                    self._watches[index] = GpuWatch(index, self._ears, self._once)
+                    self._vitals[index] = GpuVitals(index, uuids.get(index, ""), self._pulse)
+                    self._vitals[index].start()
+                    self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._once)
                     self._watches[index].start()
             self._told_of = True
         self.wake()
 
     def wake(self) -> None:
         """Try again at once what could not be watched; take note of `stopping`."""
-        for watch in tuple(self._watches.values()):
-            watch.wake()
+        for part in self._parts:
+            part.wake()
 
     def join(self, until: float) -> list[str]:
         """Wait for the threads until then (monotonic seconds), not for those that wait for events.
@@ -91,7 +102,9 @@ class HealthWatch:
         for watch in tuple(self._watches.values()):
             while watch.alive and watch.nvml.waiting_since is None and time.monotonic() < until:
                 watch.join(0.01)
-        return [w.name for w in tuple(self._watches.values()) if w.alive and w.nvml.waiting_since is None]
+        for vitals in tuple(self._vitals.values()):
+            vitals.join(max(0.0, until - time.monotonic()))
+        return [part.name for part in self._parts if part.alive and part.nvml.waiting_since is None]
 
     def _once(self, xid: int) -> bool:
         """Whether an XID that is tied to no GPU is news."""
@@ -107,14 +120,16 @@ class GpuWatch:
     Args:
         index: NVML's.
         ears: what all watches share.
+        vitals: asks the GPU how it is.
         once: whether an XID that is tied to no GPU is news.
     """
 
-    def __init__(self, index: int, ears: Ears, once: Callable[[int], bool]) -> None:
+    def __init__(self, index: int, ears: Ears, vitals: GpuVitals, once: Callable[[int], bool]) -> None:
         self.nvml = Nvml(ears.clock)
         self.name = f"nvml-health-{index}"
         self._index = index
         self._ears = ears
+        self._vitals = vitals
         self._once = once
         self._delays = ears.delays()
         self._wake = threading.Event()
@@ -199,27 +214,30 @@ class GpuWatch:
         return 0.0
 
     def _is_lost(self, handle: Handle, uuid: str) -> bool:
-        """Post the GPU as lost if it does not answer a probe."""
+        """Have the GPU posted as lost if it does not answer a probe."""
         try:
             self.nvml.probe(handle)
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
             self._lost = True
-            self._post(GpuLost(uuid, gpu_reason(err), self._ears.clock()))
+            self._vitals.goes(uuid, gpu_reason(err))
             return True
         return False
 
     def _heard(self, event: NvmlEvent, uuid: str) -> None:
         xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
         if event.address is not None:
-            self._post(XidRaised(uuid, xid, self._ears.clock()))
-        elif self._once(xid):
-            self._post(XidRaised(None, xid, self._ears.clock()))
+            vitals = self._vitals.after_xid(VITALS_PATIENCE_S)
+            self._post(XidRaised(uuid, xid, self._ears.clock(), vitals))
+        else:
+            self._vitals.wake()
+            if self._once(xid):
+                self._post(XidRaised(None, xid, self._ears.clock()))
         if xid == NVLINK_XID:
             self._ears.links_changed()
 
-    def _post(self, event: XidRaised | GpuLost) -> None:
+    def _post(self, event: XidRaised) -> None:
         if not self._ears.stopping.is_set():
             log.warning("the driver reports a fault", extra={"fault": str(event)})
             self._ears.post(event)

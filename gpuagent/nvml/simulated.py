@@ -21,6 +21,22 @@ __all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]
 _OF_A_GPU = {**DEVICE, **LINKS}
 _FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})
 
+_FAULTS: dict[str, dict[str, type]] = {
+    "lose": {},
+    "restore": {},
+    "hang": {"function": str},
+    "unhang": {"function": str},
+    "fail": {"function": str},
+    "action": {"value": int},
+    "remap": {"pending": bool, "failed": bool},
+    "throttle": {"thermal": bool, "power": bool},
+    "mig": {"enabled": bool},
+    "nvlink": {"link": int, "up": bool},
+    "fabric": {"ready": bool},
+    "driver": {"present": bool},
+}
+"""Faults that answer nothing: methods of the driver, and the types of their arguments."""
+
 
 class _Function:
     """One C function. An object, as the binding sets `restype` on some."""
@@ -108,19 +124,10 @@ class Simulator(SimulatedDriver):
                     return {"heard_by": self.xid(**_checked(given, code=int))}
                 case "ecc":
                     return {"heard_by": self.double_bit_ecc(**_checked(given))}
-                case "lose" | "restore" | "hang" | "unhang" | "fail":
-                    getattr(self, kind)(**_checked(given, function=str))
-                case "mig":
-                    self.mig(**_checked(given, enabled=bool))
-                case "nvlink":
-                    self.nvlink(**_checked(given, link=int, up=bool))
-                case "fabric":
-                    self.fabric(**_checked(given, ready=bool))
-                case "driver":
-                    self.driver(**_checked(given, present=bool))
+                case str() if kind in _FAULTS:
+                    getattr(self, kind)(**_checked(given, **_FAULTS[kind]))
                 case _:
-                    known = "xid, ecc, lose, restore, hang, unhang, fail, mig, nvlink, fabric, driver"
-                    raise FaultError(f"unknown fault {kind!r}; known: {known}")
+                    raise FaultError(f"unknown fault {kind!r}; known: xid, ecc, {', '.join(_FAULTS)}")
         except TypeError as err:  # an argument missing, or one too many
             raise FaultError(f"fault {kind}: {str(err).partition('.')[2] or err}") from None
         return {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pynvml
 
+from gpuagent.nvml import binding
 from gpuagent.nvml.binding import MIB
 from gpuagent.nvml.simulated_driver import SimulatedDriver, SimulatedGpu
 
@@ -239,6 +240,38 @@ def _temperature(_driver: SimulatedDriver, gpu: SimulatedGpu, _sensor: Any, out:
 def _temperature_v(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     out._obj.temperature = 30 + gpu.index % 8  # noqa: SLF001
     return OK
+
+
+@of(DEVICE, "nvmlDeviceGetCurrentClocksEventReasons")
+@of(DEVICE, "nvmlDeviceGetCurrentClocksThrottleReasons")
+def _clocks_event_reasons(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    return put(out, gpu.slowdown)
+
+
+@of(DEVICE, "nvmlDeviceGetFieldValues")
+def _field_values(driver: SimulatedDriver, gpu: SimulatedGpu, count: Any, out: Any) -> int:
+    for field in out._obj[: count.value]:  # noqa: SLF001
+        field.nvmlReturn, value = _field(driver, gpu, field.fieldId)
+        field.valueType, field.value.ullVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, value
+    return OK
+
+
+def _field(driver: SimulatedDriver, gpu: SimulatedGpu, field: int) -> tuple[int, int]:
+    """Code and value. Rows are remapped from compute capability 8.0 on, pages retired before."""
+    rows = gpu.spec.compute_capability >= (8, 0)
+    match field:
+        case binding.RECOVERY_ACTION:
+            return (OK, gpu.action) if driver.asks_for_recovery else (INVALID, 0)
+        case binding.REMAP_FAILED:
+            return (OK, gpu.remap_failed) if rows else (NOT_SUPPORTED, 0)
+        case binding.REMAP_PENDING:
+            return (OK, gpu.remap_pending) if rows else (NOT_SUPPORTED, 0)
+        case binding.RETIREMENT_PENDING:
+            return (NOT_SUPPORTED, 0) if rows else (OK, gpu.remap_pending)
+        case binding.MEMORY_ERRORS:
+            return OK, gpu.memory_errors
+        case _:
+            return INVALID, 0
 
 
 def _number(name: str, value: Callable[[SimulatedGpu], int]) -> None:

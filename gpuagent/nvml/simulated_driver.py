@@ -16,6 +16,8 @@ GpuRef = int | str
 
 _HANDLES, _STEP = 0x51_0000_0000, 0x100
 _SETS = 0x52_0000_0000
+_ACTIONS = {48: 1, 61: 1, 62: 1, 64: 1, 74: 1, 79: 2, 95: 1, 119: 1, 120: 1, 140: 1}
+"""What the driver asks for after an XID: 1 to reset the GPU, 2 to reboot the node; nothing after any other."""
 
 
 class FaultError(ValueError):
@@ -32,6 +34,11 @@ class SimulatedGpu:
     lost: bool = False
     links_down: set[int] = field(default_factory=set)
     fabric_ready: bool = True
+    action: int = 0
+    remap_failed: bool = False
+    remap_pending: bool = False
+    memory_errors: int = 0
+    slowdown: int = 0
 
     @property
     def address(self) -> int:
@@ -79,6 +86,7 @@ class SimulatedDriver:
         self.sessions = 0
         self.absent: int | None = None
         self.waiters = 0
+        self.asks_for_recovery = int(box.driver_version.partition(".")[0]) >= 570
         self._functions = functions
         self._new_sets = iter(range(_SETS, _SETS + (1 << 24)))
         self._hangs: set[tuple[str, int | None]] = set()
@@ -89,13 +97,20 @@ class SimulatedDriver:
     def xid(self, gpu: GpuRef | None, code: int) -> int:
         """Report XID `code` on `gpu` (None: on no GPU in particular). Returns how many event sets heard it.
 
-        As with the real driver, an event that nobody is registered for is lost.
+        As with the real driver, an event that nobody is registered for is lost, and the driver asks for what the
+        GPU needs after it.
         """
-        return self._emit(gpu, int(pynvml.nvmlEventTypeXidCriticalError), code)
+        with self.changed:
+            if gpu is not None and code in _ACTIONS:
+                self.find(gpu).action = _ACTIONS[code]
+            return self._emit(gpu, int(pynvml.nvmlEventTypeXidCriticalError), code)
 
     def double_bit_ecc(self, gpu: GpuRef) -> int:
         """Report a double-bit ECC error on `gpu`. Returns how many event sets heard it."""
-        return self._emit(gpu, int(pynvml.nvmlEventTypeDoubleBitEccError), 0)
+        with self.changed:
+            found = self.find(gpu)
+            found.action, found.memory_errors = _ACTIONS[48], found.memory_errors + 1
+            return self._emit(gpu, int(pynvml.nvmlEventTypeDoubleBitEccError), 0)
 
     def lose(self, gpu: GpuRef) -> None:
         """Every call on `gpu`, and every wait of a set that it is registered in, says GPU_IS_LOST."""
@@ -106,6 +121,23 @@ class SimulatedDriver:
         """Undo `lose`."""
         with self._changing():
             self.find(gpu).lost = False
+
+    def action(self, gpu: GpuRef, value: int) -> None:
+        """Ask for a recovery action; 0 for none."""
+        with self._changing():
+            self.find(gpu).action = value
+
+    def remap(self, gpu: GpuRef, pending: bool = False, failed: bool = False) -> None:
+        """Let memory wait to be replaced at the next reset, or have the replacement fail."""
+        with self._changing():
+            found = self.find(gpu)
+            found.remap_pending, found.remap_failed = pending, failed
+
+    def throttle(self, gpu: GpuRef, thermal: bool = False, power: bool = False) -> None:
+        """Let the hardware slow the GPU down."""
+        with self._changing():
+            hot, brake = pynvml.nvmlClocksEventReasonHwThermalSlowdown, pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+            self.find(gpu).slowdown = int(hot * thermal | brake * power)
 
     def hang(self, function: str, gpu: GpuRef | None = None) -> None:
         """Calls of `function` (on `gpu`; None: on any) do not return until `unhang`."""

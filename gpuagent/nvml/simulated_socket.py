@@ -29,6 +29,9 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "hang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3}    gpu left out: on every GPU
         {"fault": "unhang"}                                 everything, or "function" and "gpu" as above
         {"fault": "fail", "function": "nvmlDeviceGetUUID", "gpu": 1, "error": "UNKNOWN"}    error null: works again
+        {"fault": "action", "gpu": 0, "value": 1}           the driver asks for a recovery action; 0: none any more
+        {"fault": "remap", "gpu": 0, "pending": true, "failed": false}
+        {"fault": "throttle", "gpu": 0, "thermal": true, "power": false}
         {"fault": "mig", "gpu": 0, "enabled": true}
         {"fault": "nvlink", "gpu": 0, "link": 3, "up": false}       this end only; its other end stays as it is
         {"fault": "fabric", "gpu": 0, "ready": false}

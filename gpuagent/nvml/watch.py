@@ -16,6 +16,7 @@ from gpuagent.nvml.news import DriverNews
 from gpuagent.nvml.reading import Readings, inventory_of
 from gpuagent.nvml.source import DEV, SYSFS, count_gpus, device_nodes
 from gpuagent.nvml.stall import StallGuard
+from gpuagent.nvml.vitals import Pulse
 from gpuagent.nvml.wishes import Wishes
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ STOP_S = 1.0
 
 
 class NvmlWatch:
-    """Posts InventoryRead, DriverUnavailable, XidRaised and GpuLost from threads of its own.
+    """Posts InventoryRead, DriverUnavailable, XidRaised, VitalsRead and GpuLost from threads of its own.
 
     Args:
         post: takes an event at once, from any thread.
@@ -40,6 +41,8 @@ class NvmlWatch:
         first_retry_s: first delay while the driver is missing; doubles up to `most_retry_s`.
         most_retry_s: the longest such delay.
         wait_s: longest single wait for events; as long may its thread live on after `stop`.
+        vitals_s: period of asking a GPU how it is, while it is well.
+        sick_vitals_s: the same while it is not.
         sysfs: where sysfs is mounted.
         dev: where device nodes are.
     """
@@ -58,6 +61,8 @@ class NvmlWatch:
         first_retry_s: float = 1.0,
         most_retry_s: float = 30.0,
         wait_s: float = 5.0,
+        vitals_s: float = 30.0,
+        sick_vitals_s: float = 5.0,
         sysfs: Path = SYSFS,
         dev: Path = DEV,
     ) -> None:
@@ -85,7 +90,15 @@ class NvmlWatch:
                 wait_s=wait_s,
                 retry_s=reread_s,
                 delays=lambda: Backoff(first_retry_s, most_retry_s),
-            )
+            ),
+            Pulse(
+                post=post,
+                back=self._wishes.now,
+                clock=clock,
+                stopping=self._stopping,
+                well_s=vitals_s,
+                sick_s=sick_vitals_s,
+            ),
         )
         self._guard = StallGuard(
             self._pending,
@@ -147,7 +160,7 @@ class NvmlWatch:
             else:
                 self._delays.reset()
                 self._read(inventory)
-                self._health.tend(count)
+                self._health.tend(count, {gpu.index: gpu.uuid for gpu in inventory.gpus})
                 delay_s = self._until_next(inventory)
             if not self._stopping.is_set():  # its wish may have been taken for this look's
                 self._wishes.wait(delay_s)

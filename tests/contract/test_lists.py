@@ -193,7 +193,7 @@ def test_15_an_applications_own_fault_costs_no_gpu(node: MakeNode) -> None:
 def test_16_flapping_health_is_told_in_few_messages(node: MakeNode, lost_at_last: bool) -> None:
     """A GPU is lost and comes back 20 times in 1 s: at most 3 messages, and the last one is the final state.
 
-    A GPU that was lost stays Unhealthy until the agent starts again, whether or not the driver has it back.
+    A GPU that is back stays Unhealthy for the settle time, here longer than the test.
     """
     one = node("1.36", box(2, 24))
     agent = one.run()

@@ -100,6 +100,9 @@ def test_every_setting_can_come_from_all_three_places(file):
         "exclusive-resource": ("nvidia.com/gpu", "nvidia.com/gpu"),
         "device-strategy": ("cdi", DeviceStrategy.CDI),
         "http-address": ("127.0.0.1:80", ("127.0.0.1", 80)),
+        "settle": ("1.5", 1.5),
+        "ignore-xids": ("63, 94", frozenset({63, 94})),
+        "fatal-xids": ("31", frozenset({31})),
         "log-format": ("json", "json"),
         "log-level": ("debug", "debug"),
     }
@@ -113,8 +116,16 @@ def test_every_setting_can_come_from_all_three_places(file):
 
 
 def test_a_file_may_use_toml_numbers_and_truth_values(file):
-    settings = load({"config": file("max-pods-per-gpu = 4\nallow-unisolated = true")}, NODE)
-    assert (settings.max_pods_per_gpu, settings.allow_unisolated) == (4, True)
+    settings = load({"config": file("max-pods-per-gpu = 4\nallow-unisolated = true\nsettle = 2.5")}, NODE)
+    assert (settings.max_pods_per_gpu, settings.allow_unisolated, settings.settle) == (4, True, 2.5)
+
+
+def test_an_administrators_xids_are_added_to_and_taken_from_the_harmless_ones():
+    policy = load(parsed("--ignore-xids", "94", "--fatal-xids", "13,62"), NODE).policy
+    assert policy.harmless_xids == frozenset({31, 43, 45, 68, 94, 109})
+    assert complaint(parsed("--ignore-xids", "94,95", "--fatal-xids", "95")) == (
+        "--ignore-xids and --fatal-xids both name XID 95: leave it in one of them"
+    )
 
 
 def test_a_switch_needs_no_value_as_a_flag():
@@ -194,6 +205,8 @@ def test_variables_of_others_are_nothing_to_us():
         ("device-strategy", "hooks", "'hooks' is not one of device-nodes, cdi"),
         ("http-address", "localhost", "'localhost' is not HOST:PORT, :PORT or off"),
         ("http-address", ":65536", "':65536' is not HOST:PORT, :PORT or off"),
+        ("settle", "1m", "'1m' is not a number of seconds"),
+        ("ignore-xids", "63;94", "'63;94' is not the number of an XID"),
         ("log-format", "xml", "'xml' is not one of text, json"),
         ("log-level", "loud", "'loud' is not one of debug, info, warning, error"),
     ],
@@ -218,8 +231,8 @@ def test_a_bad_value_that_is_overruled_is_nothing_to_complain_of():
     ("text", "said"),
     [
         ("mode = share", "is not TOML"),
-        ("max-pods-per-gpu = 1.5", "max-pods-per-gpu is neither a text nor a number nor true or false"),
-        ("mode = ['share']", "mode is neither"),
+        ("max-pods-per-gpu = 1.5", "max-pods-per-gpu: '1.5' is not a whole number"),
+        ("mode = ['share']", "mode is neither a text nor a number nor true or false"),
         ("[mode]\nx = 1", "mode is neither"),
     ],
 )

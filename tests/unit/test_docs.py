@@ -13,10 +13,10 @@ from gpuagent.config import Settings
 from gpuagent.domain.errors import Reason
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.grant import DeviceStrategy, Located, grant
+from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.domain.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Policy, State
-from gpuagent.domain.step import APPLICATION_XIDS
 from gpuagent.metrics import Metrics
 from gpuagent.nvml import boxes
 
@@ -95,7 +95,7 @@ def strings_given_to(path: str, function: str, argument: int = 0) -> set[str]:
 
 
 def shown_default(value: object) -> str:
-    if value is None or value == "":
+    if value is None or value in ("", frozenset()):
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -200,8 +200,15 @@ def test_the_status_page_is_plain_json_and_says_who_holds_what():
         {"container": "ml/a[main]", "resource": MEM, "units": 2},
         {"container": "ml/a[main]", "resource": CORE, "units": 1},
     ]
-    assert (page["gpus"][2]["health"], page["gpus"][2]["cause"]) == ("Unhealthy", "XID 79")
+    sick = page["gpus"][2]
+    assert (sick["health"], sick["cause"], sick["recovering"]) == ("Unhealthy", "XID 79", False)
     assert [problem["reason"] for problem in page["problems"]] == ["GpuUnhealthy"]
+
+
+def test_the_status_page_tells_a_gpu_that_has_to_hold_out():
+    node = in_force(Mode.SHARE).tell(ev.XidRaised(uuid(0), 94, 1.0))
+    shown = [(gpu_["health"], gpu_["cause"], gpu_["recovering"]) for gpu_ in status(node.state)["gpus"]]
+    assert shown == [("Unhealthy", "XID 94", True), ("Healthy", None, False)]
 
 
 def test_the_status_page_counts_a_holding_on_each_of_its_gpus():

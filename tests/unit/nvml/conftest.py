@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpuagent.domain.events import Event
+from gpuagent.domain.events import Event, VitalsRead
 from gpuagent.nvml import boxes
 from gpuagent.nvml.boxes import Box
 from gpuagent.nvml.simulated import Simulator, install
@@ -30,12 +30,27 @@ class Watched:
         self.watch = NvmlWatch(self._events.put, sysfs=root / "sys", dev=root / "dev", **options)
 
     def next(self, kind: type[E]) -> E:
-        """The next event, which must be of that kind."""
+        """The next event, which must be of that kind. Of a GPU's health a test hears when it asks for it."""
         event = self._events.get(timeout=PATIENCE_S)
+        while isinstance(event, VitalsRead) and kind is not VitalsRead:
+            event = self._events.get(timeout=PATIENCE_S)
         assert isinstance(event, kind), event
         return event
 
     def quiet(self) -> bool:
+        while not self._events.empty():
+            if not isinstance(self._events.get(), VitalsRead):
+                return False
+        return True
+
+    def heard(self, kind: str) -> Any:
+        """The next event of that kind; others are passed over."""
+        while type(event := self._events.get(timeout=PATIENCE_S)).__name__ != kind:
+            pass
+        return event
+
+    def silent(self) -> bool:
+        """Nothing at all was told since the last event that was taken."""
         return self._events.empty()
 
     def up(self) -> bool:

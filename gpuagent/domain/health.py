@@ -1,0 +1,189 @@
+"""The health of one GPU: what stands against it, and when it is sound again.
+
+A GPU falls ill at once and gets well slowly. When nothing stands against it any more, that has to hold for a settle
+time; a GPU that falls ill again soon after it recovered has to hold out twice as long.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a faulty program causes on a sound GPU (NVIDIA's Xid catalogue)."""
+PASSING_XIDS = frozenset({32, 63, 69, 92, 94, 121})
+"""XIDs after which the GPU goes on without a reset by that catalogue: contained or corrected memory errors, engine
+errors that end with the program. All others are taken to need one."""
+RELAPSE_S = 3600.0
+"""A GPU that falls ill sooner than this after it recovered has relapsed."""
+MOST_SETTLE_S = 1800.0
+MOST_TOLD = 4
+"""So many different XIDs are told of one illness."""
+
+_HARMLESS_ACTIONS = {None, 0, 5}
+"""No recovery action known, none needed, and one about the IMEX domain, which is no matter of this GPU's."""
+_ADVICE = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "end the work of this GPU and of those that it exchanges data with",
+    4: "end the GPU's work and reset it",
+    6: "reset the GPU's bus",
+    7: "reboot the whole system",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What the driver says of a GPU that answers.
+
+    Attributes:
+        action: the recovery action that it asks for; None where it knows none (before r570).
+        remap_failed: a broken row of memory could not be replaced.
+        remap_pending: rows or pages of memory are replaced at the next reset.
+        memory_errors: uncorrectable ones since the last reset.
+        hot: the hardware slows the GPU down for its temperature.
+        power_brake: something outside, such as the power supply, slows it down.
+    """
+
+    action: int | None = None
+    remap_failed: bool = False
+    remap_pending: bool = False
+    memory_errors: int = 0
+    hot: bool = False
+    power_brake: bool = False
+
+    @property
+    def well(self) -> bool:
+        """Nothing here costs the GPU."""
+        return not any(self.against)
+
+    @property
+    def unremarkable(self) -> bool:
+        """Nothing here is worth a word."""
+        return self.well and not any(self.notes)
+
+    @property
+    def against(self) -> Iterator[str]:
+        """What makes the GPU sick."""
+        if self.action not in _HARMLESS_ACTIONS:
+            advice = _ADVICE.get(self.action or 0)
+            yield f"the driver asks to {advice}" if advice else f"the driver asks for recovery action {self.action}"
+        if self.remap_failed:
+            yield "a broken row of its memory could not be replaced; have the GPU replaced"
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What is wrong and costs nothing."""
+        if self.remap_pending:
+            yield "broken memory is replaced at the next reset; reset the GPU when its pods have ended"
+        if self.memory_errors:
+            yield f"{self.memory_errors} uncorrectable memory errors since the last reset"
+        if self.hot:
+            yield "slowed down by its temperature; check fans and air flow"
+        if self.power_brake:
+            yield "slowed down by the power brake; check the power supply"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is known of one GPU's health. Times are monotonic seconds.
+
+    Attributes:
+        vitals: as they were last told.
+        lost: why it does not answer; None while it does.
+        unlisted: the driver lists other GPUs, and not this one any more.
+        xids: those that cost the GPU in this illness.
+        stuck: one of them needs a reset, of which nothing was seen yet.
+        shaken: one of them came after the last verdict.
+        cause: why the GPU is sick; None while it is not. It stays until the settle time has ended.
+        well_since: since when nothing stands against a sick GPU.
+        settle_s: how long that has to hold in this illness; of a healthy GPU, in its last.
+        recovered_at: when it last got well.
+        last_xid: the last that was heard of it, whatever it cost, and when.
+        counts: how often each XID was heard of it in this run.
+    """
+
+    vitals: Vitals = Vitals()
+    lost: str | None = None
+    unlisted: bool = False
+    xids: tuple[int, ...] = ()
+    stuck: bool = False
+    shaken: bool = False
+    cause: str | None = None
+    well_since: float | None = None
+    settle_s: float = 0.0
+    recovered_at: float = float("-inf")
+    last_xid: tuple[int, float] | None = None
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def due(self) -> float | None:
+        """When a sick GPU is healthy again if nothing happens; None where something has to."""
+        return None if self.well_since is None else self.well_since + self.settle_s
+
+    @property
+    def against(self) -> tuple[str, ...]:
+        """What stands against the GPU now, in words."""
+        stuck = [_words(self.xids)] if self.stuck else []
+        lost = [self.lost] if self.lost else []
+        unlisted = ["the driver does not list it any more"] if self.unlisted else []
+        return (*stuck, *lost, *unlisted, *self.vitals.against)
+
+    def xid(self, xid: int, vitals: Vitals | None, harmless: frozenset[int], at: float) -> "Case":
+        """The driver reported an XID; `vitals` are those right after it, None if they could not be read at once.
+
+        Where the driver knows recovery actions, it decides; where it does not, or does not answer, the XID's class.
+        """
+        counts = {**self.counts, xid: self.counts.get(xid, 0) + 1}
+        case = replace(self, vitals=vitals or self.vitals, last_xid=(xid, at), counts=counts)
+        if vitals is not None and vitals.action is not None:
+            blamed = not vitals.well
+            stuck = False
+        else:
+            blamed = xid not in harmless
+            stuck = self.stuck or (blamed and xid not in APPLICATION_XIDS | PASSING_XIDS)
+        if not blamed:
+            return replace(case, stuck=stuck)
+        known = xid in self.xids or len(self.xids) == MOST_TOLD
+        return replace(case, stuck=stuck, shaken=True, xids=self.xids if known else (*self.xids, xid))
+
+    def answers(self, vitals: Vitals, *, anew: bool) -> "Case":
+        """The GPU was asked. `anew`: it, or the whole driver, was away before, which is as good as a reset."""
+        decided = anew or vitals.action is not None
+        return replace(self, vitals=vitals, lost=None, stuck=self.stuck and not decided)
+
+    def goes(self, reason: str) -> "Case":
+        """The GPU does not answer any more."""
+        return replace(self, lost=self.lost or reason)
+
+    def listed(self, there: bool) -> "Case":
+        """The driver told which GPUs it has."""
+        back = there and self.unlisted
+        return replace(self, unlisted=not there, stuck=self.stuck and not back)
+
+    def judged(self, at: float, settle_s: float, *, known: bool) -> "Case":
+        """The case with the verdict of this moment; `known`: the GPU can be asked now, else it does not get well."""
+        against = self.against
+        if against or self.shaken:
+            settle_s = self.settle_s if self.cause is not None else self._settles(at, settle_s)
+            since = at if known and not against else None
+            words = [_words(self.xids)] if self.xids and not self.stuck else []
+            text = "; ".join((*words, *against))
+            return replace(self, cause=text, shaken=False, settle_s=settle_s, well_since=since)
+        if self.cause is None:
+            return self
+        if not known:
+            return replace(self, well_since=None)
+        if self.well_since is None:
+            return replace(self, well_since=at)
+        if at < self.well_since + self.settle_s:
+            return self
+        return replace(self, cause=None, well_since=None, recovered_at=at, xids=())
+
+    def _settles(self, at: float, settle_s: float) -> float:
+        """How long a GPU that falls ill now has to hold out."""
+        if at - self.recovered_at >= RELAPSE_S:
+            return settle_s
+        return max(settle_s, min(2 * self.settle_s, MOST_SETTLE_S))
+
+
+def _words(xids: tuple[int, ...]) -> str:
+    return ", ".join(f"XID {xid}" for xid in xids)

@@ -1,0 +1,188 @@
+"""Asks a GPU how it is: seldom while it is well, often while it is not, and at once after an XID.
+
+In a thread of its own for each GPU, so that a question that hangs in the driver holds up nothing else.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuagent.domain.events import Event, GpuLost, VitalsRead
+from gpuagent.domain.health import Vitals
+from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
+
+log = logging.getLogger(__name__)
+
+WARY_S = 60.0
+"""For so long after an XID a GPU is asked as often as one that is not well: the driver may make up its mind late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What the threads of one watch share.
+
+    Attributes:
+        post: takes an event at once.
+        back: called when a GPU that was away answers again.
+        clock: monotonic seconds.
+        stopping: ends every thread that is woken.
+        well_s: period of asking while all is well.
+        sick_s: the same while it is not.
+    """
+
+    post: Callable[[Event], None]
+    back: Callable[[], None]
+    clock: Callable[[], float]
+    stopping: threading.Event
+    well_s: float
+    sick_s: float
+
+
+class GpuVitals:
+    """One GPU's health, asked for again and again. Posts VitalsRead when something is new, and GpuLost.
+
+    Args:
+        index: NVML's.
+        uuid: the GPU's as it was read, empty if it was not: under this name it is lost if it never answers here.
+        pulse: what all threads share.
+    """
+
+    def __init__(self, index: int, uuid: str, pulse: Pulse) -> None:
+        self.nvml = Nvml(pulse.clock)
+        self.name = f"nvml-vitals-{index}"
+        self._index = index
+        self._pulse = pulse
+        self._changed = threading.Condition(threading.RLock())
+        # Every wish to ask has a number; a look fulfils those that were there when it began.
+        self._wish = self._looking = self._looked = 0
+        self._awaited: int | None = None
+        self._gone_at = 0
+        self._uuid = uuid
+        self._vitals: Vitals | None = None
+        self._failed = False
+        self._owed = False
+        self._away = False
+        self._lost = False
+        self._driver_away = False
+        self._wary_until = float("-inf")
+        self._said = ""
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def wake(self) -> None:
+        """Ask now; take note of `stopping`."""
+        with self._changed:
+            self._wish += 1
+            self._changed.notify_all()
+
+    def after_xid(self, patience_s: float) -> Vitals | None:
+        """How the GPU is right after an XID; None if it does not say: then it is posted when it does."""
+        with self._changed:
+            self._wary_until = self._pulse.clock() + WARY_S
+            self.wake()
+            mine = self._awaited = self._wish
+            in_time = self._changed.wait_for(lambda: self._looked >= mine, patience_s)
+            self._awaited = None
+            vitals = self._vitals if in_time and not self._failed else None
+            self._owed |= vitals is None
+            return vitals
+
+    def goes(self, uuid: str, reason: str) -> None:
+        """The GPU was seen to be lost: post it, and ask whether it is back."""
+        with self._changed:
+            self.wake()
+            self._gone_at = self._wish
+            self._post_lost(uuid, reason)
+
+    def _run(self) -> None:
+        while not self._pulse.stopping.is_set():
+            try:
+                with self.nvml.session():
+                    self._driver_away = False
+                    while not self._pulse.stopping.is_set():
+                        self._look()
+                        self._rest()
+            except (DriverError, CallError) as err:
+                self._fails(str(err))
+                self._driver_away = self._away = True
+            except Exception:
+                log.exception("asking a GPU for its health failed", extra={"gpu": self._index})
+                self._fails("")
+            self._rest()
+
+    def _rest(self) -> None:
+        with self._changed:
+            wary = self._pulse.clock() < self._wary_until
+            # While the driver is away, discovery looks for it and wakes everybody.
+            often = (self._failed or wary or not (self._vitals and self._vitals.well)) and not self._driver_away
+            period_s = self._pulse.sick_s if often else self._pulse.well_s
+            self._changed.wait_for(lambda: self._wish > self._looked or self._pulse.stopping.is_set(), period_s)
+
+    def _look(self) -> None:
+        """Ask once. Raises CallError if the driver as a whole does not answer."""
+        with self._changed:
+            self._looking = self._wish
+        try:
+            handle = self.nvml.handle(self._index)
+            uuid = self.nvml.uuid(handle)
+            self.nvml.probe(handle)
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                raise
+            with self._changed:
+                if self._uuid:
+                    self._post_lost(self._uuid, gpu_reason(err))
+            self._fails(gpu_reason(err))
+            return
+        try:
+            vitals = self.nvml.vitals(handle)
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                raise
+            self._fails(gpu_reason(err))
+            return
+        self._told(uuid, vitals)
+
+    def _told(self, uuid: str, vitals: Vitals) -> None:
+        with self._changed:
+            self._looked, self._failed = self._looking, self._looking < self._gone_at
+            self._changed.notify_all()
+            if self._failed:
+                return  # it was lost meanwhile
+            first = self._vitals is None or uuid != self._uuid
+            news = not vitals.unremarkable if first else vitals != self._vitals
+            taken = self._awaited is not None and self._looking >= self._awaited
+            if self._owed or self._away or (news and not taken):
+                self._post(VitalsRead(uuid, vitals, self._pulse.clock(), anew=self._away))
+            if self._away:
+                self._pulse.back()
+            self._uuid, self._vitals, self._said = uuid, vitals, ""
+            self._owed = self._away = self._lost = False
+
+    def _fails(self, reason: str) -> None:
+        if reason and reason != self._said:
+            log.warning("a GPU does not tell its health", extra={"gpu": self._index, "error": reason})
+        with self._changed:
+            self._said, self._failed, self._looked = reason, True, self._looking
+            self._changed.notify_all()
+
+    def _post_lost(self, uuid: str, reason: str) -> None:
+        if not self._lost:
+            log.warning("a GPU is lost", extra={"gpu": self._index, "error": reason})
+            self._post(GpuLost(uuid, reason, self._pulse.clock()))
+        self._lost = self._away = True
+
+    def _post(self, event: Event) -> None:
+        if not self._pulse.stopping.is_set():
+            self._pulse.post(event)

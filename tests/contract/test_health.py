@@ -1,0 +1,148 @@
+"""A GPU that falls ill leaves kubelet's lists at once, and comes back by itself when it is well."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.kubelet.feed import MIN_GAP_S
+from tests.contract.harness import LOADED_S, MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for
+
+MakeNode = Callable[..., Node]
+
+
+def watched(one: Node, **settings: Any) -> None:
+    """An agent in mode share that hears faults of both GPUs."""
+    agent = one.run(**settings)
+    one.offers(mem=48)
+    wait_for(lambda: agent._nvml.health_watch_up)
+
+
+def test_an_xid_after_which_the_driver_asks_for_nothing_costs_no_gpu(node: MakeNode) -> None:
+    """XID 94 (a contained memory error) on a driver that asks for no recovery: no list changes, and an Event says so."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    watched(one)
+    count = len(one.kubelet.lists(MEM))
+    assert one.simulator.xid(0, 94) == 1
+    assert one.event("HarmlessXid", one.uuids[0])
+    assert len(one.kubelet.lists(MEM)) == count
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_does_not(node: MakeNode, version: str) -> None:
+    """XID 95 and action 1: Unhealthy in time; action 0: Healthy again with the same ids, and Events of both."""
+    one = node(version, box(2, 24), labels={MODE_LABEL: "share"})
+    watched(one, settle=0.2)
+    ids = one.ids(MEM).keys()
+    observe(MIN_GAP_S)
+    began = time.monotonic()
+    one.simulator.xid(0, 95)
+    one.offers(mem=24)
+    assert one.kubelet.lists(MEM)[-1].time - began < 0.1 + LOADED_S
+    assert one.event("GpuUnhealthy", "XID 95; the driver asks to reset the GPU")
+    one.simulator.action(0, 0)
+    one.offers(mem=48)
+    assert one.ids(MEM).keys() == ids
+    assert one.event("GpuRecovered", one.uuids[0])
+
+
+def test_an_xid_reaches_kubelet_although_the_driver_hangs(node: MakeNode) -> None:
+    """The query about the recovery action does not return: the XID's class decides, as soon."""
+    one = node("1.36", box(2, 24))
+    watched(one)
+    observe(MIN_GAP_S)
+    one.simulator.hang("nvmlDeviceGetFieldValues", 0)
+    began = time.monotonic()
+    one.simulator.xid(0, 79)
+    one.offers(mem=24)
+    assert one.kubelet.lists(MEM)[-1].time - began < 0.1 + LOADED_S
+
+
+def test_a_lost_gpu_returns(node: MakeNode) -> None:
+    """Lost and restored: back after the settle time without a restart of the agent."""
+    one = node("1.36", box(2, 24))
+    watched(one, settle=0.2)
+    one.simulator.lose(0)
+    one.offers(mem=24)
+    one.simulator.restore(0)
+    one.offers(mem=48)
+
+
+def test_a_driver_without_recovery_actions_has_xids_judged_by_class(node: MakeNode) -> None:
+    """Driver 535: XID 94 costs the settle time, XID 79 stands until the GPU was away, an ignored one costs nothing."""
+    one = node("1.36", replace(box(2, 24), driver_version="535.288.01"), labels={MODE_LABEL: "share"})
+    watched(one, settle=0.2, ignore_xids=frozenset({63}))
+    one.simulator.xid(0, 63)
+    assert one.event("HarmlessXid", "XID 63")
+    one.simulator.xid(0, 94)
+    one.offers(mem=24)
+    one.offers(mem=48)
+    one.simulator.xid(0, 79)
+    one.offers(mem=24)
+    observe(0.5)
+    one.offers(mem=24)
+    one.simulator.lose(0)
+    assert one.event("GpuUnhealthy", "GPU is lost")
+    one.simulator.restore(0)
+    one.offers(mem=48)
+
+
+def test_a_gpu_that_relapses_stays_out_longer(node: MakeNode) -> None:
+    """Three illnesses in a row: the settle time doubles each time, and the lists change twice for each."""
+    one = node("1.36", box(2, 24))
+    watched(one, settle=0.3)
+    count, took = len(one.kubelet.lists(MEM)), []
+    for _ in range(3):
+        one.simulator.action(0, 1)
+        one.offers(mem=24)
+        began = time.monotonic()
+        one.simulator.action(0, 0)
+        one.offers(mem=48)
+        took.append(time.monotonic() - began)
+    assert len(one.kubelet.lists(MEM)) == count + 6
+    assert [seconds >= least for seconds, least in zip(took, (0.3, 0.6, 1.2), strict=True)] == [True] * 3
+
+
+def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode) -> None:
+    """Two pods on two GPUs: the one whose GPU falls ill and recovers gets both Events, the other none."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    agent = one.run(settle=0.2)
+    one.offers(mem=48)
+    wait_for(lambda: agent._nvml.health_watch_up)
+    held = [one.kubelet.admit(one.bind(pod(name, {MEM: 20}))).containers["c0"].ids[MEM] for name in ("first", "second")]
+    agent._holdings.refresh()
+    wait_for(lambda: len(agent._state.living_holdings) == 2)
+    sick = next(n for n, uuid in enumerate(one.uuids) if ids_on(uuid, held[0]))
+    one.simulator.action(sick, 1)
+    one.event("GpuUnhealthy", "which this pod holds")
+    one.simulator.action(sick, 0)
+    one.offers(mem=48)
+
+    def told() -> list[tuple[str, str]]:
+        about = [(event["involvedObject"], event["reason"]) for event in one.server.events()]
+        return sorted((thing["name"], reason) for thing, reason in about if thing["kind"] == "Pod")
+
+    wait_for(lambda: told() == [("first", "GpuRecovered"), ("first", "GpuUnhealthy")], what=str(told()))
+
+
+def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode) -> None:
+    """XID 94 twice and 31 once on GPU 0: the last, its time, and counts by number; nothing of GPU 1."""
+    one = node("1.36", box(2, 24))
+    agent = one.run()
+    one.offers(mem=48)
+    wait_for(lambda: agent._nvml.health_watch_up)
+    began = time.time()
+    for xid in (94, 94, 31):
+        one.simulator.xid(0, xid)
+    gpu = f'UUID="{one.uuids[0]}"'
+    named = f'{{{gpu},gpu="0",modelName="{one.box.gpus[0].model}"}}'
+    wait_for(lambda: f"gpuagent_gpu_last_xid{named} 31.0" in agent.metrics.page().decode())
+    page = agent.metrics.page().decode()
+    assert f'gpuagent_gpu_xids_total{{{gpu},xid="94"}} 2.0' in page
+    assert f'gpuagent_gpu_xids_total{{{gpu},xid="31"}} 1.0' in page
+    at = next(line for line in page.splitlines() if line.startswith(f"gpuagent_gpu_last_xid_timestamp_seconds{named}"))
+    assert began - 0.1 <= float(at.rpartition(" ")[2]) <= time.time() + 0.1
+    assert one.uuids[1] not in "".join(line for line in page.splitlines() if "xid" in line)

@@ -1,0 +1,238 @@
+"""Each GPU's health, asked for in a thread of its own: told when it changes, at once after an XID, and hung on by none."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from gpuagent.domain.events import GpuLost, InventoryRead, VitalsRead, XidRaised
+from gpuagent.domain.health import Vitals
+from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.vitals import GpuVitals
+
+OFTEN = {"vitals_s": 0.02, "sick_vitals_s": 0.02}
+SELDOM = {"vitals_s": 1000.0, "sick_vitals_s": 1000.0}
+WELL = Vitals(action=0)
+
+
+def uuid(simulator, index):
+    return simulator.gpus[index].spec.uuid
+
+
+def read(index=0):
+    nvml = Nvml()
+    with nvml.session():
+        return nvml.vitals(nvml.handle(index))
+
+
+def vitals_of(watched, simulator, index=0):
+    event = watched.next(VitalsRead)
+    assert event.uuid == uuid(simulator, index)
+    return event
+
+
+def looks(simulator, monkeypatch):
+    """Counts what is asked of the GPUs' health from now on."""
+    counted = threading.Semaphore(0)
+    ask = Nvml.vitals
+    monkeypatch.setattr(Nvml, "vitals", lambda *args: (counted.release(), ask(*args))[1])
+    return counted
+
+
+# -- the facade ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_driver_says_of_a_gpu(simulate):
+    simulator = simulate("pcie-4x-a10")
+    assert read() == WELL
+    simulator.action(0, 4)
+    simulator.remap(0, pending=True, failed=True)
+    simulator.throttle(0, thermal=True)
+    simulator.double_bit_ecc(0)
+    assert read() == Vitals(action=1, remap_failed=True, remap_pending=True, memory_errors=1, hot=True)
+    simulator.throttle(0, power=True)
+    assert (read().hot, read().power_brake) == (False, True)
+    assert read(1) == WELL
+
+
+def test_a_driver_before_r570_knows_no_recovery_action(simulate, make_box):
+    simulator = simulate(replace(make_box(1, compute_capability=(7, 0)), driver_version="535.288.01"))
+    simulator.action(0, 1)
+    simulator.remap(0, pending=True)
+    assert read() == Vitals(action=None, remap_pending=True)
+
+
+def test_an_old_driver_without_any_of_it(simulate, make_box):
+    missing = {"nvmlDeviceGetFieldValues", "nvmlDeviceGetCurrentClocksEventReasons"}
+    simulator = simulate(replace(make_box(1), missing=frozenset(missing)))
+    simulator.throttle(0, power=True)
+    assert read() == Vitals(power_brake=True)
+    missing.add("nvmlDeviceGetCurrentClocksThrottleReasons")
+    simulate(replace(make_box(1), missing=frozenset(missing)))
+    assert read() == Vitals()
+
+
+# -- the watch ------------------------------------------------------------------------------------------------------
+
+
+def test_of_a_gpu_that_is_well_nothing_is_told(simulate, watch, make_box, monkeypatch):
+    simulator = simulate(make_box(2))
+    counted = looks(simulator, monkeypatch)
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    for _ in range(20):
+        assert counted.acquire(timeout=10)
+    assert watched.silent()
+
+
+def test_a_gpu_that_is_sick_when_the_agent_starts_is_told(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.action(1, 2)
+    watched = watch(simulator, **SELDOM)
+    watched.next(InventoryRead)
+    event = vitals_of(watched, simulator, 1)
+    assert (event.vitals, event.anew) == (Vitals(action=2), False)
+    assert watched.silent()
+
+
+def test_a_change_is_told_once_and_its_end_too(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    simulator.throttle(0, thermal=True)
+    assert vitals_of(watched, simulator).vitals.hot
+    simulator.throttle(0)
+    assert vitals_of(watched, simulator).vitals == WELL
+    assert watched.silent()
+
+
+def test_an_xid_comes_with_what_the_driver_says_right_after_it(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, **SELDOM)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    simulator.xid(1, 95)
+    assert watched.next(XidRaised).vitals == Vitals(action=1)
+    simulator.xid(0, 94)
+    assert watched.next(XidRaised).vitals == WELL
+    assert watched.silent(), "what came with an XID is not told again"
+
+
+def test_an_xid_does_not_wait_for_a_query_that_hangs(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, **SELDOM)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    simulator.hang("nvmlDeviceGetFieldValues", 0)
+    began = time.monotonic()
+    simulator.xid(0, 48)
+    event = watched.next(XidRaised)
+    assert (event.xid, event.vitals) == (48, None)
+    assert event.at - began < 0.1
+    simulator.xid(1, 95)
+    assert watched.next(XidRaised).vitals == Vitals(action=1), "the other GPU's are told"
+    simulator.unhang()
+    assert vitals_of(watched, simulator).vitals == Vitals(action=1)
+
+
+def test_what_is_late_after_an_xid_is_told_although_it_is_what_it_was(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, **SELDOM)
+    watched.next(InventoryRead)
+    watched.watching(0)
+    simulator.hang("nvmlDeviceGetFieldValues", 0)
+    simulator.xid(0, 94)
+    assert watched.next(XidRaised).vitals is None
+    simulator.unhang()
+    assert vitals_of(watched, simulator).vitals == WELL
+
+
+def test_what_fails_after_an_xid_is_told_when_it_does_not_fail_any_more(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02)
+    watched.next(InventoryRead)
+    watched.watching(0)
+    simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
+    simulator.xid(0, 94)
+    assert watched.next(XidRaised).vitals is None
+    simulator.fail("nvmlDeviceGetFieldValues", None, 0)
+    assert vitals_of(watched, simulator).vitals == WELL
+    assert watched.silent()
+
+
+def test_a_query_that_hangs_is_told_as_one_about_its_gpu(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.hang("nvmlDeviceGetFieldValues", 1)
+    watched = watch(simulator, stall_s=0.1, **SELDOM)
+    before = watched.next(InventoryRead).inventory
+    after = watched.next(InventoryRead).inventory
+    assert after.gpus == before.gpus
+    assert [(bad.index, bad.reason) for bad in after.unreadable] == [
+        (1, "nvmlDeviceGetFieldValues on GPU 1 has not returned for 0.1 s")
+    ]
+    assert watched.up()
+    simulator.unhang()
+    assert watched.next(InventoryRead).inventory == before
+
+
+def test_a_gpu_without_events_that_is_lost_is_noticed_and_so_is_its_return(simulate, watch, make_box):
+    simulator = simulate(make_box(1, xid_events=False))
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    simulator.lose(0)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+    assert watched.silent()
+    simulator.restore(0)
+    event = vitals_of(watched, simulator)
+    assert (event.vitals, event.anew) == (WELL, True)
+
+
+def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02, reread_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    for _ in range(2):
+        simulator.lose(0)
+        assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+        watched.watching(1)
+        simulator.restore(0)
+        assert vitals_of(watched, simulator).anew
+        watched.watching(0, 1)
+
+
+def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, monkeypatch):
+    simulator, failed = simulate(make_box(1)), threading.Event()
+    fails = GpuVitals._fails
+    monkeypatch.setattr(GpuVitals, "_fails", lambda *args: (fails(*args), failed.set()))
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    watched.watching(0)
+    simulator.driver(False)
+    assert failed.wait(10)
+    simulator.driver(True)
+    assert watched.heard("VitalsRead").anew
+
+
+def test_a_query_that_fails_is_asked_again_and_tells_nothing(simulate, watch, make_box, monkeypatch):
+    simulator = simulate(make_box(1))
+    counted = looks(simulator, monkeypatch)
+    simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
+    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02)
+    watched.next(InventoryRead)
+    for _ in range(5):
+        assert counted.acquire(timeout=10)
+    assert watched.silent()
+    simulator.action(0, 1)
+    simulator.fail("nvmlDeviceGetFieldValues", None, 0)
+    assert vitals_of(watched, simulator).vitals == Vitals(action=1)
+
+
+@pytest.mark.parametrize("value", [1, 9])
+def test_faults_from_elsewhere(simulate, value):
+    simulator = simulate("t4")
+    simulator.apply({"fault": "action", "gpu": 0, "value": value})
+    simulator.apply({"fault": "remap", "gpu": 0, "pending": True, "failed": False})
+    simulator.apply({"fault": "throttle", "gpu": 0, "thermal": True, "power": True})
+    assert read() == Vitals(action=value, remap_pending=True, hot=True, power_brake=True)
