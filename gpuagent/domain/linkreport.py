@@ -27,7 +27,8 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
     """
     holders = _holders(state)
     gpus = [state.gpus[uuid] for uuid in state.topology.gpus]
-    free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in {*holders, *state.unhealthy} and not gpu.mig]
+    taken = {*holders, *state.unhealthy}
+    free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
     return {
         "goal": str(state.policy.goal),
         "gpus": [
