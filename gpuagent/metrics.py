@@ -150,7 +150,7 @@ class _StateCollector(Collector):
         }
         began_s = time.time() - time.monotonic()
         xids: dict[tuple[str, ...], float] = {labels: xid for labels, (xid, _) in heard.items()}
-        times: dict[tuple[str, ...], float] = {labels: began_s + at for labels, (_, at) in heard.items()}
+        times: dict[tuple[str, ...], float] = {labels: round(began_s + at, 1) for labels, (_, at) in heard.items()}
         yield _gauge("gpuagent_gpu_last_xid", "The last XID of a GPU in this run, whatever it cost.", _GPU, xids)
         yield _gauge("gpuagent_gpu_last_xid_timestamp_seconds", "When that was, in Unix time.", _GPU, times)
         total = CounterMetricFamily("gpuagent_gpu_xids", "XIDs of a GPU.", labels=["UUID", "xid"])

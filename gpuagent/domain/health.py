@@ -14,7 +14,7 @@ PASSING_XIDS = frozenset({32, 63, 69, 92, 94, 121})
 errors that end with the program. All others are taken to need one."""
 RELAPSE_S = 3600.0
 """A GPU that falls ill sooner than this after it recovered has relapsed."""
-MOST_SETTLE_S = 1800.0
+LEAST_RELAPSE_S, MOST_SETTLE_S = 0.5, 1800.0
 MOST_TOLD = 4
 """So many different XIDs are told of one illness."""
 
@@ -75,7 +75,7 @@ class Vitals:
         if self.remap_pending:
             yield "broken memory is replaced at the next reset; reset the GPU when its pods have ended"
         if self.memory_errors:
-            yield f"{self.memory_errors} uncorrectable memory errors since the last reset"
+            yield "uncorrectable memory errors since the last reset"  # no number: each would be another Event
         if self.hot:
             yield "slowed down by its temperature; check fans and air flow"
         if self.power_brake:
@@ -182,7 +182,7 @@ class Case:
         """How long a GPU that falls ill now has to hold out."""
         if at - self.recovered_at >= RELAPSE_S:
             return settle_s
-        return max(settle_s, min(2 * self.settle_s, MOST_SETTLE_S))
+        return max(settle_s, min(max(2 * self.settle_s, LEAST_RELAPSE_S), MOST_SETTLE_S))
 
 
 def _words(xids: tuple[int, ...]) -> str:

@@ -223,7 +223,9 @@ def _health_news(before: State, after: State) -> Iterator[Announcement]:
         gpu, reason = f"GPU {after.gpus[uuid].index} ({uuid})", "GpuUnhealthy"
         text = f"{gpu}, which this pod holds, is unhealthy: {after.sick.get(uuid)}"
         if uuid not in after.sick:
-            recovered = Announcement("GpuRecovered", f"{gpu} is healthy again; it was sick for: {before.sick[uuid]}")
+            still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
+            words = f"{gpu} is sound again{still}; it was sick for: {before.sick[uuid]}"
+            recovered = Announcement("GpuRecovered", words)
             yield recovered
             reason, text = recovered.reason, recovered.message
         if pods:

@@ -15,7 +15,7 @@ import pynvml
 from gpuagent.domain.health import Vitals
 from gpuagent.domain.wiring import End, Fabric, Relation
 from gpuagent.nvml import linkvalues
-from gpuagent.nvml.errors import CallError, driver_error
+from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error
 
 MIB = 1 << 20
 XID = int(pynvml.nvmlEventTypeXidCriticalError)
@@ -31,6 +31,8 @@ ABSENT = frozenset(
 TIMEOUT = int(pynvml.NVML_ERROR_TIMEOUT)
 INVALID_ARGUMENT = int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
 GPU_IS_LOST = int(pynvml.NVML_ERROR_GPU_IS_LOST)
+GONE = DRIVER_WIDE | {GPU_IS_LOST}
+"""Codes by which nothing else about this GPU can be asked either."""
 MOST_LINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 """NVLinks are numbered from 0 to below this; a GPU has fewer, or none."""
 RECOVERY_ACTION = int(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
@@ -184,13 +186,16 @@ class Nvml:
         return None
 
     def vitals(self, gpu: Handle) -> Vitals:
-        """How the GPU is. What it cannot say but for the recovery action counts as well."""
+        """How the GPU is. What it cannot say but for the recovery action counts as well.
+
+        A GPU of which something bad is known is told without the action if need be.
+        """
         memory = (REMAP_FAILED, REMAP_PENDING, RETIREMENT_PENDING, MEMORY_ERRORS)
         values = self._fields(gpu, RECOVERY_ACTION, *memory)
         code, action = values[RECOVERY_ACTION]
-        if code and code not in ABSENT | {INVALID_ARGUMENT}:  # drivers before r570 do not know the field
-            raise CallError("nvmlDeviceGetFieldValues", code, str(pynvml.NVMLError(code)))
         failed, pending, retired, errors = (values[field][1] or 0 for field in memory)
+        if code and code not in ABSENT | {INVALID_ARGUMENT} and not failed:  # before r570 the field is not known
+            raise CallError("nvmlDeviceGetFieldValues", code, str(pynvml.NVMLError(code)))
         reasons = self._clocks_event_reasons(gpu)
         return Vitals(
             action=action,
@@ -258,7 +263,7 @@ class Nvml:
             try:
                 return int(self._ask(function, gpu))
             except CallError as err:
-                if err.code not in ABSENT:
+                if err.code in GONE:
                     raise
         return 0
 

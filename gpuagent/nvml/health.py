@@ -60,6 +60,7 @@ class HealthWatch:
         self._vitals: dict[int, GpuVitals] = {}
         self._watches: dict[int, GpuWatch] = {}
         self._told_of = False
+        self._uuids: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._untied: dict[int, float] = {}
 
@@ -80,13 +81,18 @@ class HealthWatch:
     def tend(self, count: int, uuids: Mapping[int, str]) -> None:
         """Watch the first `count` GPUs, of which these could be read; try those again that could not be watched."""
         with self._lock:
+            followed = frozenset(self._watches)
             for index in range(count):
-                if index not in self._watches and not self._ears.stopping.is_set():
+                if index not in followed and not self._ears.stopping.is_set():
                     self._vitals[index] = GpuVitals(index, uuids.get(index, ""), self._pulse)
                     self._vitals[index].start()
                     self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._once)
                     self._watches[index].start()
             self._told_of = True
+            new, self._uuids = set(uuids.values()) - self._uuids, frozenset(uuids.values())
+            for index, uuid in uuids.items():
+                if uuid in new and index in followed:
+                    self._vitals[index].tell_again()
         self.wake()
 
     def wake(self) -> None:
@@ -171,6 +177,7 @@ class GpuWatch:
                 pause_s = self._delays.next_s()
             except CallError as err:
                 self._say(gpu_reason(err))
+                self._lost = err.code not in DRIVER_WIDE
                 if err.code in DRIVER_WIDE:
                     self._ears.driver_gone()
                     pause_s = self._delays.next_s()
@@ -196,6 +203,7 @@ class GpuWatch:
         with self.nvml.event_set() as events:
             self.nvml.register(handle, kinds, events)
             self._listening, self._said = True, None
+            self._vitals.wake()  # what happened while nobody listened
             log.info("watching for faults", extra={"gpu": self._index, "uuid": uuid})
             while not self._ears.stopping.is_set():
                 try:
@@ -221,7 +229,7 @@ class GpuWatch:
             if err.code in DRIVER_WIDE:
                 raise
             self._lost = True
-            self._vitals.goes(uuid, gpu_reason(err))
+            self._vitals.goes(uuid, err)
             return True
         return False
 

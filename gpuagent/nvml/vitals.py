@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.events import Event, GpuLost, VitalsRead
 from gpuagent.domain.health import Vitals
-from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Nvml
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class GpuVitals:
         self._owed = False
         self._away = False
         self._lost = False
+        self._uncounted = False
         self._driver_away = False
         self._wary_until = float("-inf")
         self._said = ""
@@ -91,6 +92,9 @@ class GpuVitals:
         with self._changed:
             self._wary_until = self._pulse.clock() + WARY_S
             self.wake()
+            call = self.nvml.pending
+            if call and self._pulse.clock() - call.since > patience_s:
+                patience_s = 0.0  # it hangs: XIDs in a row would wait for it one after the other
             mine = self._awaited = self._wish
             in_time = self._changed.wait_for(lambda: self._looked >= mine, patience_s)
             self._awaited = None
@@ -98,15 +102,26 @@ class GpuVitals:
             self._owed |= vitals is None
             return vitals
 
-    def goes(self, uuid: str, reason: str) -> None:
+    def tell_again(self) -> None:
+        """Post what is wrong with the GPU even if that is not new: the core has only now heard of the GPU itself."""
+        with self._changed:
+            self._owed |= self._vitals is not None and not self._vitals.unremarkable
+            self.wake()
+
+    def goes(self, uuid: str, err: CallError) -> None:
         """The GPU was seen to be lost: post it, and ask whether it is back."""
+        if err.code == INVALID_ARGUMENT:  # its handle is nobody's now; it may answer under another index
+            self._pulse.back()
+            return
         with self._changed:
             self.wake()
             self._gone_at = self._wish
-            self._post_lost(uuid, reason)
+            self._post_lost(uuid, err)
 
     def _run(self) -> None:
         while not self._pulse.stopping.is_set():
+            with self._changed:
+                self._looking = self._wish  # a driver that is away fulfils the wish as well: nothing spins
             try:
                 with self.nvml.session():
                     self._driver_away = False
@@ -140,9 +155,14 @@ class GpuVitals:
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
-            with self._changed:
-                if self._uuid:
-                    self._post_lost(self._uuid, gpu_reason(err))
+            if err.code == INVALID_ARGUMENT:
+                # The driver counts fewer GPUs now, and the one that was here may have another index.
+                if not self._uncounted:
+                    self._pulse.back()
+                self._uncounted = True
+            elif self._uuid:
+                with self._changed:
+                    self._post_lost(self._uuid, err)
             self._fails(gpu_reason(err))
             return
         try:
@@ -160,15 +180,15 @@ class GpuVitals:
             self._changed.notify_all()
             if self._failed:
                 return  # it was lost meanwhile
-            first = self._vitals is None or uuid != self._uuid
-            news = not vitals.unremarkable if first else vitals != self._vitals
+            moved = bool(self._uuid) and uuid != self._uuid
+            news = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
             taken = self._awaited is not None and self._looking >= self._awaited
             if self._owed or self._away or (news and not taken):
                 self._post(VitalsRead(uuid, vitals, self._pulse.clock(), anew=self._away))
-            if self._away:
+            if self._away or moved:
                 self._pulse.back()
             self._uuid, self._vitals, self._said = uuid, vitals, ""
-            self._owed = self._away = self._lost = False
+            self._owed = self._away = self._lost = self._uncounted = False
 
     def _fails(self, reason: str) -> None:
         if reason and reason != self._said:
@@ -177,11 +197,12 @@ class GpuVitals:
             self._said, self._failed, self._looked = reason, True, self._looking
             self._changed.notify_all()
 
-    def _post_lost(self, uuid: str, reason: str) -> None:
+    def _post_lost(self, uuid: str, err: CallError) -> None:
         if not self._lost:
-            log.warning("a GPU is lost", extra={"gpu": self._index, "error": reason})
-            self._post(GpuLost(uuid, reason, self._pulse.clock()))
-        self._lost = self._away = True
+            log.warning("a GPU is lost", extra={"gpu": self._index, "error": gpu_reason(err)})
+            self._post(GpuLost(uuid, gpu_reason(err), self._pulse.clock()))
+        self._lost = True
+        self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset
 
     def _post(self, event: Event) -> None:
         if not self._pulse.stopping.is_set():

@@ -49,6 +49,10 @@ class Watched:
             pass
         return event
 
+    def heard_any(self) -> Event:
+        """The next event, whatever it is."""
+        return self._events.get(timeout=PATIENCE_S)
+
     def silent(self) -> bool:
         """Nothing at all was told since the last event that was taken."""
         return self._events.empty()

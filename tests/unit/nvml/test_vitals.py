@@ -9,7 +9,8 @@ import pytest
 from gpuagent.domain.events import GpuLost, InventoryRead, VitalsRead, XidRaised
 from gpuagent.domain.health import Vitals
 from gpuagent.nvml.binding import Nvml
-from gpuagent.nvml.vitals import GpuVitals
+from gpuagent.nvml.simulated_driver import SimulatedGpu
+from gpuagent.nvml.vitals import GpuVitals, Pulse
 
 OFTEN = {"vitals_s": 0.02, "sick_vitals_s": 0.02}
 SELDOM = {"vitals_s": 1000.0, "sick_vitals_s": 1000.0}
@@ -73,6 +74,13 @@ def test_an_old_driver_without_any_of_it(simulate, make_box):
     assert read() == Vitals()
 
 
+def test_why_clocks_are_slow_is_no_matter_where_the_driver_does_not_say(simulate):
+    simulator = simulate("pcie-4x-a10")
+    simulator.action(0, 2)
+    simulator.fail("nvmlDeviceGetCurrentClocksEventReasons", "UNKNOWN", 0)
+    assert read() == Vitals(action=2)
+
+
 # -- the watch ------------------------------------------------------------------------------------------------------
 
 
@@ -84,6 +92,81 @@ def test_of_a_gpu_that_is_well_nothing_is_told(simulate, watch, make_box, monkey
     for _ in range(20):
         assert counted.acquire(timeout=10)
     assert watched.silent()
+
+
+def test_what_is_wrong_with_a_gpu_is_told_again_once_the_gpu_itself_is_known(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.action(0, 1)
+    simulator.hang("nvmlDeviceGetPciInfo", 0)
+    watched = watch(simulator, **{**SELDOM, "patience_s": 0.05})
+    assert [gpu.index for gpu in watched.next(InventoryRead).inventory.gpus] == [1]
+    assert vitals_of(watched, simulator, 0).vitals == Vitals(action=1)
+    simulator.unhang()
+    while {gpu.index for gpu in watched.heard("InventoryRead").inventory.gpus} != {0, 1}:
+        pass
+    assert vitals_of(watched, simulator, 0).vitals == Vitals(action=1)
+
+
+def test_gpus_that_get_other_indexes_while_the_driver_is_away_are_not_lost(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    names = [uuid(simulator, index) for index in range(3)]
+    watched = watch(simulator, vitals_s=0.05, sick_vitals_s=0.05)
+    watched.next(InventoryRead)
+    assert watched.up()
+    simulator.driver(False)
+    watched.heard("DriverUnavailable")
+    with simulator.changed:
+        simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
+    simulator.driver(True)
+    lost, back = [], set()
+    while back != set(names[1:]):
+        event = watched.heard_any()
+        lost += [event.uuid] if isinstance(event, GpuLost) else []
+        back |= {event.uuid} if isinstance(event, VitalsRead) else set()
+    assert not {*names[1:]}.intersection(lost)
+
+
+def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box):
+    simulator = simulate(make_box(1))
+    simulator.hang("nvmlDeviceGetFieldValues", 0)
+    now, stopping = [0.0], threading.Event()
+    pulse = Pulse(
+        post=lambda _: None, back=lambda: None, clock=lambda: now[0], stopping=stopping, well_s=1000.0, sick_s=1000.0
+    )
+    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals.start()
+    until = time.monotonic() + 10
+    while not (call := vitals.nvml.pending) or call.function != "nvmlDeviceGetFieldValues":
+        assert time.monotonic() < until
+        threading.Event().wait(0.002)
+    now[0] = 100.0
+    assert vitals.after_xid(50.0) is None, "for 50 s it would have waited"
+    simulator.unhang()
+    stopping.set()
+    vitals.wake()
+    vitals.join(10.0)
+    assert not vitals.alive
+
+
+def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, make_box, monkeypatch):
+    simulator = simulate(make_box(1))
+    sessions = threading.Semaphore(0)
+    session = Nvml.session
+    monkeypatch.setattr(Nvml, "session", lambda nvml: (sessions.release(), session(nvml))[1])
+    simulator.driver(False)
+    stopping = threading.Event()
+    pulse = Pulse(
+        post=lambda _: None, back=lambda: None, clock=time.monotonic, stopping=stopping, well_s=1000.0, sick_s=1000.0
+    )
+    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals.start()
+    assert sessions.acquire(timeout=10)
+    vitals.wake()
+    assert sessions.acquire(timeout=10), "it asks again when it is woken"
+    assert not sessions.acquire(timeout=0.3), "and then rests"
+    stopping.set()
+    vitals.wake()
+    vitals.join(10.0)
 
 
 def test_a_gpu_that_is_sick_when_the_agent_starts_is_told(simulate, watch, make_box):
@@ -195,10 +278,11 @@ def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make
     watched.watching(0, 1)
     for _ in range(2):
         simulator.lose(0)
-        assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+        assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
         watched.watching(1)
         simulator.restore(0)
-        assert vitals_of(watched, simulator).anew
+        event = watched.heard("VitalsRead")  # a look that its return asked for may come between
+        assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
         watched.watching(0, 1)
 
 
