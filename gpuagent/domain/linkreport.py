@@ -93,7 +93,7 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
 def _squares(state: State) -> dict[str, str]:
     """GPU N is row and column N, by minor number as in a scheduler's annotations; bandwidths are GB/s each way."""
     place = {state.gpus[uuid].minor: n for n, uuid in enumerate(state.topology.gpus)}
-    every = range(max(place) + 1)
+    every = range(max(place, default=-1) + 1)
 
     def link(i: int, j: int) -> Link | None:
         return state.topology.links[place[i]][place[j]] if i in place and j in place else None

@@ -96,6 +96,14 @@ def test_a_gpu_that_the_driver_does_not_list_any_more_is_in_no_link_and_ill():
     assert set(json.loads(report(node).data["linkType"])[3]) == {"N/A"}
 
 
+def test_when_the_driver_lists_no_gpu_any_more_all_are_ill_and_none_is_linked():
+    node = mesh().inventory()
+    assert node.state.topology.gpus == ()
+    data = report(node).data
+    assert set(json.loads(data["devices"]).values()) == {"Unhealthy"}
+    assert data["bandwidth"] == data["linkType"] == "[]"
+
+
 def test_what_is_worked_out_is_kept_while_bandwidths_are_the_same():
     node = mesh()
     before = node.snap
