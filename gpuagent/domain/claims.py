@@ -62,6 +62,10 @@ class Claims:
                 return handout
         return next((h for h in self._holdings if h.resource == resource and ids <= h.ids), None)
 
+    def gpus_of(self, claim: Holding | Handout) -> set[str]:
+        """UUIDs of the GPUs a claim has units of that are on offer now."""
+        return {uuid for uuid in set(map(self.snapshot.units.get, claim.ids)) if uuid}
+
     def full_gpus(self, asker: Owner | None) -> set[str]:
         """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
 
@@ -71,12 +75,12 @@ class Claims:
         containers: dict[str, set[Owner]] = defaultdict(set)
         nameless: dict[str, Counter[str]] = defaultdict(Counter)
         for claim in self.standing:
-            for uuid in set(map(self.snapshot.units.get, claim.ids)) - {None}:
+            for uuid in self.gpus_of(claim):
                 if claim.owner:
-                    pods[str(uuid)].add(claim.owner.pod)
-                    containers[str(uuid)].add(claim.owner)
+                    pods[uuid].add(claim.owner.pod)
+                    containers[uuid].add(claim.owner)
                 else:
-                    nameless[str(uuid)][claim.resource] += 1
+                    nameless[uuid][claim.resource] += 1
         most_pods = self.snapshot.policy.max_pods_per_gpu
         most_containers = self.snapshot.max_sharers
         full = set()

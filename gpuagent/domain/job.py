@@ -30,8 +30,7 @@ def gpus_of_job(pod: Pod, resource: str, claims: Claims) -> dict[PodName, set[st
     for claim in claims.standing:
         other = living.get(claim.owner.pod) if claim.owner and claim.resource == resource else None
         if other and same_job(pod, other):
-            uuids = {uuid for device_id in claim.ids if (uuid := claims.snapshot.units.get(device_id))}
-            found.setdefault(other.name, set()).update(uuids)
+            found.setdefault(other.name, set()).update(claims.gpus_of(claim))
     return found
 
 
@@ -88,12 +87,10 @@ def named_for_others(pod: Pod | None, resource: str, claims: Claims) -> frozense
 
 def _strangers(pod: Pod, uuids: Collection[str], claims: Claims) -> Iterator[tuple[str, Owner | None]]:
     """GPU and holder of each claim on one of these GPUs by a container that is not of the pod's job."""
-    snap = claims.snapshot
     for claim in claims.standing:
-        holder = snap.living_pods.get(claim.owner.pod) if claim.owner else None
+        holder = claims.snapshot.living_pods.get(claim.owner.pod) if claim.owner else None
         if not (holder and same_job(pod, holder)):
-            held = {uuid for device_id in claim.ids if (uuid := snap.units.get(device_id))}
-            yield from ((uuid, claim.owner) for uuid in sorted(held.intersection(uuids)))
+            yield from ((uuid, claim.owner) for uuid in sorted(claims.gpus_of(claim).intersection(uuids)))
 
 
 def decision_kept(owner: Owner | None, at: Located, beside: Collection[str], claims: Claims) -> list[str]:

@@ -1,7 +1,7 @@
 """What is told of a node's topology: the page for people, and the ConfigMap that arena reads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpuagent.domain.bestset import BestSets
@@ -27,7 +27,8 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
     """
     holders = _holders(state)
     gpus = [state.gpus[uuid] for uuid in state.topology.gpus]
-    taken = {*holders, *state.unhealthy}
+    unhealthy = state.unhealthy
+    taken = {*holders, *unhealthy}
     free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
     return {
         "goal": str(state.policy.goal),
@@ -39,7 +40,7 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
                 "model": gpu.model,
                 "pci_bus_id": gpu.pci_bus_id,
                 "numa_node": gpu.numa_node,
-                "health": _health(gpu, state),
+                "health": _health(gpu, unhealthy),
                 "holders": holders.get(gpu.uuid, []),
             }
             for gpu in gpus
@@ -59,9 +60,9 @@ def _holders(state: State) -> dict[str, list[str]]:
     return holders
 
 
-def _health(gpu: Gpu, state: State) -> str:
+def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:
     """``Healthy``; anything else is not offered."""
-    return "Unhealthy" if gpu.uuid in state.unhealthy else "MIG" if gpu.mig else "Healthy"
+    return "Unhealthy" if gpu.uuid in unhealthy else "MIG" if gpu.mig else "Healthy"
 
 
 def _link(link: Link | None) -> Mapping[str, Any] | None:
@@ -100,8 +101,9 @@ def _squares(state: State) -> dict[str, str]:
 
     square = [[link(i, j) for j in every] for i in every]
     # A GPU that the driver does not list any more is ill; its number may be another one's by now.
-    health = {gpu.minor: _health(gpu, state) for gpu in state.gpus.values()}
-    health |= {minor: _health(state.gpus[state.topology.gpus[n]], state) for minor, n in place.items()}
+    unhealthy = state.unhealthy
+    health = {gpu.minor: _health(gpu, unhealthy) for gpu in state.gpus.values()}
+    health |= {minor: _health(state.gpus[state.topology.gpus[n]], unhealthy) for minor, n in place.items()}
     return {
         "devices": json.dumps({str(minor): health[minor] for minor in sorted(health)}),
         "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),

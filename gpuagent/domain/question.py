@@ -56,12 +56,10 @@ def _whole(question: Question, who: Candidate | None, claims: Claims, sets: Best
         places=snap.places,
         names={uuid: snap.name_of(uuid) for uuid in snap.places},
         must_include=must_include,
-        leaving=_leaving(resource, snap),
+        leaving=_listed(resource, snap, healthy=False),
         doubtful={snap.units[device_id] for device_id in doubted(question, claims) & claims.offered},
         promised=named_for_others(who.pod if who else None, resource, claims),
-        spare=_healthy(resource, snap).difference(
-            snap.units[i] for c in claims.standing for i in c.ids if i in snap.units
-        ),
+        spare=_listed(resource, snap, healthy=True).difference(*map(claims.gpus_of, claims.standing)),
     )
     if who is None:
         return request
@@ -76,12 +74,9 @@ def _whole(question: Question, who: Candidate | None, claims: Claims, sets: Best
     )
 
 
-def _leaving(resource: str, snap: Snapshot) -> set[str]:
-    return {block.gpu.uuid for block in snap.lists.get(resource, ()) if not block.healthy}
-
-
-def _healthy(resource: str, snap: Snapshot) -> set[str]:
-    return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy}
+def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
+    """UUIDs of the GPUs whose units are listed so; those that leave the list are shown unhealthy."""
+    return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
 
 
 def doubted(question: Question, claims: Claims) -> frozenset[str]:
@@ -109,7 +104,7 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
         pinned=who.pinned if who else (),
         short=() if first else claims.short_gpus(resource, need),
         only=first.uuids if first else None,
-        leaving=_leaving(resource, snap),
+        leaving=_listed(resource, snap, healthy=False),
         full=claims.full_gpus(who.owner if who else None),
         most=most_sharers(snap),
         asker=str(who.owner if who else "this container"),

@@ -66,7 +66,8 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}", blocking=not state.gpus)
     elif not state.gpus and not state.unreadable:
         yield Problem("NoGpus", "the NVIDIA driver reports no GPU on this node", blocking=True)
-    known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in state.sick}
+    sick = state.sick
+    known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in sick}
     for bad in state.unreadable:
         lead = "stays as it was read before" if bad.index in known else "is left out"
         yield Problem("GpuUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not state.gpus)
@@ -74,8 +75,8 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         if gpu_.mig:
             text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
             yield Problem("MigEnabled", text)
-        if gpu_.uuid in state.sick:
-            yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {state.sick[gpu_.uuid]}")
+        if gpu_.uuid in sick:
+            yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {sick[gpu_.uuid]}")
         if case := state.health.get(gpu_.uuid):
             yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.vitals.notes)
     if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
@@ -275,6 +276,7 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
     totals = {
         resource: sum(b.count for b in blocks if b.gpu.uuid == gpu.uuid) for resource, blocks in state.lists.items()
     }
+    cause = state.unhealthy.get(gpu.uuid)
     held: Counter[str] = Counter()
     containers = []
     for holding in state.living_holdings:
@@ -292,8 +294,8 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
         "compute_capability": list(gpu.compute_capability or ()),
         "numa_node": gpu.numa_node,
         "mig": gpu.mig,
-        "health": "Unhealthy" if gpu.uuid in state.unhealthy else "Healthy",
-        "cause": state.unhealthy.get(gpu.uuid),
+        "health": "Unhealthy" if cause else "Healthy",
+        "cause": cause,
         "recovering": (case := state.health.get(gpu.uuid)) is not None and case.due is not None,
         "units": {resource: total for resource, total in totals.items() if total},
         "held": dict(held),
