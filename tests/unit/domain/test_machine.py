@@ -570,7 +570,6 @@ class NodeLife(RuleBasedStateMachine):
 NodeLife.TestCase.settings = settings(
     max_examples=50,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 TestNodeLife = NodeLife.TestCase
