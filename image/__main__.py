@@ -1,4 +1,4 @@
-"""``python -m image``: build the image from the Dockerfile, with Docker's buildx where its engine answers, else with buildah.
+"""``python -m image``: build the image from the Dockerfile, with Docker's buildx where that answers, else with buildah.
 
 Needs only the standard library. What pip needs on this machine to reach its index (its settings, the file of
 certificates) is handed to the build as secrets, which no layer and no history keeps.
@@ -104,8 +104,10 @@ def build_with_buildah(request: Request, folder: Path) -> None:
         _make_base(buildah, folder)
     # Chroot isolation needs no runtime and no network set-up of its own.
     options = ("--isolation=chroot", "--layers", "--pull-never" if request.from_mirror else "--pull")
-    identity = (f"--timestamp={epoch()}", "--format=docker", f"--tag={request.tag}")
-    _run(*buildah, "bud", *options, *identity, *request.arguments(), *secrets(folder), str(ROOT))
+    identity = (f"--timestamp={epoch()}", "--format=oci", f"--tag={request.tag}")
+    # Docker sets it by itself.
+    here = f"--build-arg=BUILDPLATFORM=linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+    _run(*buildah, "bud", *options, *identity, here, *request.arguments(), *secrets(folder), str(ROOT))
     if request.archive:
         partial = request.archive.with_suffix(".partial")
         partial.unlink(missing_ok=True)
@@ -144,7 +146,9 @@ def main() -> int:
     parser.add_argument("--tag", default=f"gpuagent:{version()}", help="name of the image (%(default)s)")
     parser.add_argument("--platform", help="linux/amd64 or linux/arm64; without it: this machine's")
     parser.add_argument("--archive", type=Path, help="write it to this file, as docker save would")
-    parser.add_argument("--from-mirror", action="store_true", help="use no registry: mmdebstrap, buildah, a live mirror")
+    parser.add_argument(
+        "--from-mirror", action="store_true", help="use no registry: mmdebstrap, buildah, a live mirror"
+    )
     parser.add_argument("--revision", default="unknown", help="of the source, for a label")
     parser.add_argument("--store", type=Path, help="buildah's folder")
     request = Request(**vars(parser.parse_args()))

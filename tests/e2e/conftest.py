@@ -32,10 +32,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def agent_image(cluster: Cluster) -> str:
-    """The name of the agent's image, built from this tree's Dockerfile, on the node."""
+def agent_archive() -> Path:
+    """The agent's image, built from this tree's Dockerfile, as a docker-archive."""
     archive = build.agent_archive()
     if not archive.exists():
         pytest.fail("the agent's image of this tree is not built: run `python tests/e2e/build.py`", pytrace=False)
-    cluster.import_images(archive)
+    return archive
+
+
+@pytest.fixture(scope="session")
+def agent_image(cluster: Cluster, agent_archive: Path) -> str:
+    """The name of that image, which is now on the node."""
+    cluster.import_images(agent_archive)
     return build.AGENT_IMAGE
