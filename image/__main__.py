@@ -75,8 +75,10 @@ def _find(pattern: str, file: Path) -> str:
 def secrets(folder: Path) -> list[str]:
     """Arguments that hand over pip's settings and certificates, as far as this machine has any."""
     listed = _output(sys.executable, "-m", "pip", "config", "list")
-    # Lines such as global.index-url='…' and :env:.cert='…'; a later one, from the environment, would win.
-    settings = dict(re.findall(r"^(?:global|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
+    # Lines such as global.index-url='…' and, which wins, :env:.index-url='…'.
+    settings: dict[str, str] = {}
+    for origin in ("global", ":env:"):
+        settings |= dict(re.findall(rf"^{origin}\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
     lines = [f"{name} = {settings[name]}" for name in _INDEX_SETTINGS if name in settings]
     arguments = []
     if certificates := settings.get("cert") or os.environ.get("SSL_CERT_FILE"):

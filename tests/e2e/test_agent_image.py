@@ -4,7 +4,7 @@ import json
 import re
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,17 @@ def _read(archive: tarfile.TarFile, member: str | tarfile.TarInfo) -> bytes:
     return file.read()
 
 
-@pytest.fixture(scope="module")
-def image(agent_archive: Path) -> Image:
-    return Image(agent_archive)
+@pytest.fixture(scope="module", params=build.AGENT_ARCHITECTURES)
+def image(agent_archives: Mapping[str, Path], request: pytest.FixtureRequest) -> Image:
+    return Image(agent_archives[request.param])
+
+
+def test_every_binary_is_of_the_images_architecture(image: Image) -> None:
+    binaries = {name: content for name, content in image.contents.items() if content.startswith(b"\x7fELF")}
+    assert len(binaries) > 80
+    # The field e_machine of the header: 62 is x86-64, 183 is AArch64.
+    wanted = {"amd64": 62, "arm64": 183}[image.config["architecture"]]
+    assert {int.from_bytes(content[18:20], "little") for content in binaries.values()} == {wanted}
 
 
 def test_it_is_small(image: Image) -> None:
