@@ -49,7 +49,10 @@ ln -s python3.11 usr/bin/python3
 printf 'root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/nonexistent:/sbin/nologin\n' >etc/passwd
 printf 'root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n' >etc/group
 printf 'passwd: files\ngroup: files\nhosts: files dns\n' >etc/nsswitch.conf
-mkdir -p tmp root run var/tmp
+rm -rf var/run var/lock
+ln -s /run var/run
+ln -s /run/lock var/lock
+mkdir -p tmp root run/lock var/tmp
 chmod 1777 tmp var/tmp
 chown -R 0:0 .
 # Bytecode that is never checked against times: the image is read-only, and the same from every build.
