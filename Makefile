@@ -35,7 +35,7 @@ e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 2
 	$(BIN)/python -m pytest -q tests/e2e -m e2e --timeout 600 -p no:xdist
 
 image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: see python -m image --help)
-	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) $(ARGS)
+	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) --revision "$$(git rev-parse HEAD 2>/dev/null)" $(ARGS)
 
 sbom: $(STAMP)  ## image/sbom.cdx.json, the bill of materials, from requirements.lock
 	$(BIN)/python -m image.sbom

@@ -74,7 +74,9 @@ def _find(pattern: str, file: Path) -> str:
 
 def secrets(folder: Path) -> list[str]:
     """Arguments that hand over pip's settings and certificates, as far as this machine has any."""
-    listed = _output(sys.executable, "-m", "pip", "config", "list")
+    # A Python without pip has no settings of pip either.
+    asked = subprocess.run((sys.executable, "-m", "pip", "config", "list"), capture_output=True, text=True, check=False)
+    listed = asked.stdout
     # Lines such as global.index-url='…' and, which wins, :env:.index-url='…'.
     settings: dict[str, str] = {}
     for origin in ("global", ":env:"):

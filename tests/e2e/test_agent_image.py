@@ -106,7 +106,9 @@ def test_nothing_of_the_building_machine_is_in_it(image: Image) -> None:
     text = json.dumps(image.config)
     assert "pip.conf" not in text
     assert not [
-        name for name in image.members if name.startswith(("run/secrets", "src", "build", "wheels", "packages", "etc/ssl"))
+        name
+        for name in image.members
+        if name.startswith(("run/secrets", "src", "build", "wheels", "packages", "etc/ssl"))
     ]
     assert not [
         name for name in image.contents if name.endswith(("pip.conf", "direct_url.json", "ca-certificates.crt"))
