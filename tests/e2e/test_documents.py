@@ -93,3 +93,10 @@ def test_tenants_cannot_set_the_environment_of_gpus(cluster: Cluster) -> None:
     assert cluster.api("POST", PODS, shown)[0] == 422
     assert cluster.api("POST", PODS, pod_with())[0] == 201
     assert cluster.api("POST", PODS, pod_with(env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]))[0] == 201
+
+
+def test_an_amount_in_requests_alone_is_refused(cluster: Cluster) -> None:
+    """As docs/troubleshooting.md says."""
+    pod = pod_with(resources={"requests": {"aliyun.com/gpu-mem": "4"}})
+    status, answer = cluster.api("POST", PODS, pod)
+    assert (status, "Limit must be set" in answer["message"]) == (422, True), answer
