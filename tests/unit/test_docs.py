@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuagent import config
 from gpuagent.config import Settings
-from gpuagent.domain.errors import Reason
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.grant import DeviceStrategy, Located, grant
 from gpuagent.domain.health import APPLICATION_XIDS
@@ -23,6 +23,7 @@ from gpuagent.nvml import boxes
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+SECURITY = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXCLUSIVE = "example.com/gpu"
 
@@ -137,17 +138,13 @@ def test_the_environment_of_a_container_is_told():
     assert {quoted(row[0])[0] for row in rows} == {*share.env, *shown.env}
 
 
-# -- problems, refusals, events, metrics, boxes -----------------------------------------------------------------------
+# -- problems, events, metrics, boxes (refusals: test_troubleshooting.py) -----------------------------------------------------------------------
 
 
 def test_every_condition_reason_has_its_heading():
     reasons = strings_given_to("gpuagent/domain/report.py", "Problem")
     assert len(reasons) > 10
     assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
-
-
-def test_every_refusal_has_its_heading():
-    assert set(headings(section(OPERATIONS, "Refusals"))) == {reason.value for reason in Reason}
 
 
 def test_every_event_is_told():
@@ -175,6 +172,20 @@ def test_every_metric_is_told():
     assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "metric")} == names
 
 
+def test_every_right_has_its_reason():
+    """What the service account of operations.md may do is in security.md's table, verb by verb."""
+    reasons = {}
+    for row in table(section(SECURITY, "Rights at the API server"), "resource"):
+        reasons.setdefault(quoted(row[0])[0], set()).update(row[1].split(", "))
+        assert len(row[2]) > 10
+    (manifest,) = re.findall(r"```yaml\n(apiVersion: v1\nkind: ServiceAccount.*?)```", OPERATIONS, re.DOTALL)
+    rules = [rule for document in yaml.safe_load_all(manifest) for rule in document.get("rules", ())]
+    assert rules
+    for rule in rules:
+        for resource in rule["resources"]:
+            assert set(rule["verbs"]) <= reasons[resource], resource
+
+
 def test_every_page_is_told():
     source = (ROOT / "gpuagent/app.py").read_text(encoding="utf-8")
     pages = set(re.findall(r'"(/[a-z]+)":', source))
@@ -199,6 +210,16 @@ def test_every_link_leads_somewhere(page):
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        page = new.pop()
+        reached.add(page)
+        targets = ((page.parent / link.partition("#")[0]).resolve() for link in links(page) if link[0] != "#")
+        new |= {target for target in targets if target.suffix == ".md" and target.exists()} - reached
+    assert set(PAGES) - reached == set()
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs/img").glob("*.svg")), ids=lambda path: path.name)
