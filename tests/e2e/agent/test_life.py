@@ -16,17 +16,6 @@ MEM, GPU = "aliyun.com/gpu-mem", "aliyun.com/gpu"
 KILLS = 100
 
 
-@pytest.fixture(params=["1.36", "1.30"], scope="module")
-def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """The kubelet version under the test; the cluster's own afterwards."""
-    version, own = str(request.param), cluster.kubelet_version
-    if version != own:
-        cluster.restart_kubelet(version)
-    yield version
-    if version != own:
-        cluster.restart_kubelet(own)
-
-
 def connected(page: dict[str, Any]) -> bool:
     return all(view["registered"] for view in page["resources"].values())
 
