@@ -2,11 +2,9 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.process import AgentProcess

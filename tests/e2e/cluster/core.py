@@ -193,7 +193,7 @@ class Cluster:
 
     def remove_containers(self) -> None:
         """End every container, as a reboot does; kubelet has to be stopped."""
-        self._components.ctr.remove_all()
+        self._components.restart_runtime_without_containers()
 
     def kubelet_get(self, path: str) -> str:
         """A page of kubelet's own server, such as /metrics."""
