@@ -106,7 +106,13 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
             text = f"its UUID {gpu.uuid} begins like {taken[gpu.key]}; their device ids would be the same"
             unreadable.append(UnreadableGpu(gpu.index, text))
     seen = {gpu.uuid for gpu in event.inventory.gpus}
-    health = {uuid: state.health.get(uuid, Case()).listed(uuid in seen) for uuid in gpus}
+    unread = {bad.index: bad.reason for bad in event.inventory.unreadable}
+    health = {
+        uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(
+            uuid in seen, None if uuid in seen else unread.get(gpu.index)
+        )
+        for uuid, gpu in gpus.items()
+    }
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
     wiring = {**state.wiring, **event.inventory.wiring}
@@ -123,6 +129,7 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
         unreadable=tuple(unreadable),
         device_nodes=event.inventory.device_nodes,
         health=health,
+        early={uuid: case for uuid, case in state.early.items() if uuid not in gpus},
         driver_version=event.inventory.driver_version,
         driver_problem=None,
     )
@@ -130,7 +137,7 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
 
 def _case(state: State, uuid: str, change: Callable[[Case], Case]) -> State:
     if uuid not in state.gpus:
-        return state
+        return replace(state, early={**state.early, uuid: change(state.early.get(uuid, Case()))})
     return replace(state, health={**state.health, uuid: change(state.health.get(uuid, Case()))})
 
 
@@ -234,21 +241,46 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
 
 
 def _health_news(before: State, after: State) -> Iterator[Announcement]:
-    """That a GPU recovered, for the node; that it fell ill or recovered, for the pods that hold it."""
-    changed = before.sick.keys() ^ after.sick.keys()
-    holders: dict[str, set[PodName]] = {uuid: set() for uuid in changed}
-    for holding in after.living_holdings if changed else ():
-        for uuid in changed & {uuid for uuid, _ in located(holding, after.gpus)}:
-            if holding.owner.pod.namespace:  # else only kubelet's checkpoint knows it, by its UID
-                holders[uuid].add(holding.owner.pod)
-    for uuid, pods in holders.items():
-        gpu, reason = f"GPU {after.gpus[uuid].index} ({uuid})", "GpuUnhealthy"
-        text = f"{gpu}, which this pod holds, is unhealthy: {after.sick.get(uuid)}"
-        if uuid not in after.sick:
+    """That a GPU recovered, for the node; for the pods that hold it, each change: ill, worse, sound, fenced or not."""
+    news = [*_illness_news(before, after), *_fence_news(before, after)]
+    holders = _holders(after, {uuid for uuid, _ in news}) if news else {}
+    for uuid, said in news:
+        if said.reason == "GpuRecovered":
+            yield said
+        if pods := holders.get(uuid):
+            yield replace(said, pods=tuple(sorted(pods)))
+
+
+def _illness_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
+    """A cause that comes and goes is news once in an illness."""
+    was, now = before.sick, after.sick
+    for uuid in now.keys() | was.keys():
+        gpu = f"GPU {after.gpus[uuid].index} ({uuid})"
+        if uuid not in now:
             still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
-            words = f"{gpu} is sound again{still}; it was sick for: {before.sick[uuid]}"
-            recovered = Announcement("GpuRecovered", words)
-            yield recovered
-            reason, text = recovered.reason, recovered.message
-        if pods:
-            yield Announcement(reason, text, warning=uuid in after.sick, pods=tuple(sorted(pods)))
+            text = f"{gpu} is sound again{still}; it was sick for: {was[uuid]}"
+            yield uuid, Announcement("GpuRecovered", text)
+        elif uuid not in was or after.health[uuid].causes - before.health[uuid].causes:
+            text = f"{gpu}, which this pod holds, is unhealthy: {now[uuid]}"
+            yield uuid, Announcement("GpuUnhealthy", text, warning=True)
+
+
+def _fence_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
+    was, now = before.fenced, after.fenced
+    for uuid in now.keys() ^ was.keys():
+        gpu = f"GPU {after.gpus[uuid].index} ({uuid}), which this pod holds,"
+        if uuid in now:
+            text = f"{gpu} is {now[uuid]}: no other pod gets it, this one is left alone"
+            yield uuid, Announcement("GpuFenced", text)
+        else:
+            yield uuid, Announcement("GpuUnfenced", f"{gpu} is not fenced any more")
+
+
+def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:
+    """The pods that hold each of these GPUs."""
+    holders: dict[str, set[PodName]] = {uuid: set() for uuid in uuids}
+    for holding in state.living_holdings:
+        if holding.owner.pod.namespace:  # else only kubelet's checkpoint knows it, by its UID
+            for uuid in uuids & {uuid for uuid, _ in located(holding, state.gpus)}:
+                holders[uuid].add(holding.owner.pod)
+    return holders
