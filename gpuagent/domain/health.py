@@ -171,7 +171,7 @@ class Case:
         """What stands against the GPU now, in words."""
         stuck = [_words(self.xids)] if self.stuck else []
         lost = [self.lost] if self.lost else []
-        unlisted = ["the driver does not list it any more"] if self.unlisted else []
+        unlisted = ["the driver does not list it any more"] if self.unlisted and not self.unread else []
         unread = [f"it cannot be read: {self.unread}"] if self.unread else []
         return (*stuck, *lost, *unlisted, *unread, *self.vitals.against)
 

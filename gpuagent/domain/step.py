@@ -6,7 +6,8 @@ from typing import Any
 
 from gpuagent.domain import cleanup, offer
 from gpuagent.domain import events as ev
-from gpuagent.domain.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.failedpod import Failure
+from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
 from gpuagent.domain.holdings import located
 from gpuagent.domain.isolation import NONE
@@ -106,12 +107,10 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
             text = f"its UUID {gpu.uuid} begins like {taken[gpu.key]}; their device ids would be the same"
             unreadable.append(UnreadableGpu(gpu.index, text))
     seen = {gpu.uuid for gpu in event.inventory.gpus}
-    unread = {bad.index: bad.reason for bad in event.inventory.unreadable}
+    unread = _unread({uuid: gpu for uuid, gpu in gpus.items() if uuid not in seen}, event.inventory)
     health = {
-        uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(
-            uuid in seen, None if uuid in seen else unread.get(gpu.index)
-        )
-        for uuid, gpu in gpus.items()
+        uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(uuid in seen, unread.get(uuid))
+        for uuid in gpus
     }
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
@@ -133,6 +132,16 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
         driver_version=event.inventory.driver_version,
         driver_problem=None,
     )
+
+
+def _unread(missing: Mapping[str, Gpu], inventory: Inventory) -> dict[str, str]:
+    """Which of the known GPUs that are missing the driver lists all the same, by UUID, and why it could not read them."""
+    read = {gpu.index for gpu in inventory.gpus}
+    reasons = {bad.index: bad.reason for bad in inventory.unreadable if bad.index not in read}
+    # By their indexes, which move when another GPU goes; where as many are unreadable as are missing, it is those.
+    some = next(iter(reasons.values()), None) if len(missing) <= len(reasons) else None
+    found = {uuid: reasons.get(gpu.index, some) for uuid, gpu in missing.items()}
+    return {uuid: reason for uuid, reason in found.items() if reason is not None}
 
 
 def _case(state: State, uuid: str, change: Callable[[Case], Case]) -> State:
@@ -208,9 +217,11 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
             text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
             return (Announcement("HarmlessXid", text),)
         case ev.FailedPodDeleted():
-            pod = event.pod
-            text = f"failed pod {pod.name} was deleted, so that another one is made in its place; it had: {pod.words}"
-            return (Announcement("FailedPodDeleted", text, pods=(pod.name,), owner=pod.controller),)
+            # Without the pod's name: those of one controller are one Event, with a count.
+            refused = "refused by the node's GPU agent; its Event GpuRefused says why"
+            why = event.pod.words if event.pod.failure is Failure.NO_DEVICES else refused
+            text = f"a failed pod was deleted, so that another one is made in its place: {why}"
+            return (Announcement("FailedPodDeleted", text, pods=(event.pod.name,), owner=event.pod.controller),)
     return ()
 
 

@@ -273,6 +273,16 @@ def test_a_gpu_that_could_not_be_read_is_not_called_unlisted_and_its_return_is_n
     assert is_offered(node.wait(SETTLE_S)), "one that the driver did not list was away"
 
 
+def test_a_gpu_that_could_not_be_read_is_known_though_its_index_moved():
+    node = in_force(Mode.SHARE, box(3))
+    node.inventory(gpu(1, index=0), unreadable=(UnreadableGpu(1, "UNKNOWN"),))
+    assert cause(node, 0) == "the driver does not list it any more"
+    node.inventory(gpu(0, index=1), gpu(1, index=0), unreadable=(UnreadableGpu(2, "UNKNOWN"),))
+    assert cause(node, 2) == "it cannot be read: UNKNOWN"
+    node.inventory(gpu(0, index=2), gpu(1, index=0), unreadable=(UnreadableGpu(1, "ODD"),))
+    assert cause(node, 2) == "it cannot be read: ODD"
+
+
 def test_what_was_heard_of_a_gpu_before_it_was_read_is_in_the_first_list():
     node = Life(Mode.SHARE)
     says(node, RESET)
