@@ -135,7 +135,7 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
 
 
 def _unread(missing: Mapping[str, Gpu], inventory: Inventory) -> dict[str, str]:
-    """Which of the known GPUs that are missing the driver lists all the same, by UUID, and why it could not read them."""
+    """Which of the known GPUs that are missing the driver lists all the same (by UUID), and why they were not read."""
     read = {gpu.index for gpu in inventory.gpus}
     reasons = {bad.index: bad.reason for bad in inventory.unreadable if bad.index not in read}
     # By their indexes, which move when another GPU goes; where as many are unreadable as are missing, it is those.

@@ -35,8 +35,11 @@ class Condition:
         self._asked_at: float | None = None
         self._silent: dict[str, str] = {}
 
-    def ask(self, nvml: Nvml, gpu: Handle) -> Vitals:
-        """How the GPU is, as far as it says. Raises CallError if it is not there any more."""
+    def ask(self, nvml: Nvml, gpu: Handle, *, in_a_hurry: bool = False) -> Vitals:
+        """How the GPU is, as far as it says; all but the action as it was before where somebody waits.
+
+        Raises CallError if it is not there any more.
+        """
         silent: dict[str, str] = {}
         action = None
         try:
@@ -45,7 +48,7 @@ class Condition:
             if err.code in _NOT_THERE:
                 raise
             silent[ACTION] = gpu_reason(err)
-        if words := self._ask_rest():
+        if words := self._silent.get(REST, "") if in_a_hurry else self._ask_rest():
             silent[REST] = words
         for what, words in silent.items():
             if self._silent.get(what) != words:

@@ -172,13 +172,16 @@ class GpuVitals:
             self._fails(gpu_reason(err))
             return
         try:
-            vitals = self._condition.ask(self.nvml, handle)
+            in_a_hurry = self._awaited is not None
+            vitals = self._condition.ask(self.nvml, handle, in_a_hurry=in_a_hurry)
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
             self._fails(gpu_reason(err))
             return
         self._told(uuid, vitals)
+        if in_a_hurry:
+            self.wake()  # for all else
 
     def _told(self, uuid: str, vitals: Vitals) -> None:
         with self._changed:
