@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from gpuagent import __version__
 from gpuagent.domain.errors import Reason
+from gpuagent.domain.failedpod import Failure
 from gpuagent.domain.mode import PROMISES, Mode
 from gpuagent.domain.report import problems, switch
 from gpuagent.domain.state import State
@@ -20,6 +21,8 @@ from gpuagent.domain.state import State
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _GPU = ["UUID", "gpu", "modelName"]
+_REMEMBERED = 256
+"""So many moments keep their Unix time."""
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 
 
@@ -87,6 +90,7 @@ class _StateCollector(Collector):
         self._state = state
         self._endpoints = endpoints
         self._health_watch_up = health_watch_up
+        self._times: dict[float, float] = {}
 
     def collect(self) -> Iterable[Metric]:
         state = self._state()
@@ -121,6 +125,10 @@ class _StateCollector(Collector):
         )
         yield from self._devices(state)
         yield from self._registrations()
+        deleted = CounterMetricFamily("gpuagent_pods_cleaned", "Failed pods that were deleted.", labels=["reason"])
+        for failure in Failure:
+            deleted.add_metric([failure], state.deleted.get(failure, 0))
+        yield deleted
         yield _gauge(
             "gpuagent_health_watch_up",
             "1 while the driver's fault events are being watched.",
@@ -148,9 +156,8 @@ class _StateCollector(Collector):
             for gpu in state.gpus.values()
             if (case := state.health.get(gpu.uuid)) and case.last_xid
         }
-        began_s = time.time() - time.monotonic()
         xids: dict[tuple[str, ...], float] = {labels: xid for labels, (xid, _) in heard.items()}
-        times: dict[tuple[str, ...], float] = {labels: round(began_s + at, 1) for labels, (_, at) in heard.items()}
+        times: dict[tuple[str, ...], float] = {labels: self._unix_time(at) for labels, (_, at) in heard.items()}
         yield _gauge("gpuagent_gpu_last_xid", "The last XID of a GPU in this run, whatever it cost.", _GPU, xids)
         yield _gauge("gpuagent_gpu_last_xid_timestamp_seconds", "When that was, in Unix time.", _GPU, times)
         total = CounterMetricFamily("gpuagent_gpu_xids", "XIDs of a GPU.", labels=["UUID", "xid"])
@@ -158,6 +165,14 @@ class _StateCollector(Collector):
             for xid, count in case.counts.items():
                 total.add_metric([uuid, str(xid)], count)
         yield total
+
+    def _unix_time(self, at: float) -> float:
+        """When a moment of the monotonic clock was; the same at every scrape, also after the wall clock was set."""
+        if at not in self._times:
+            if len(self._times) == _REMEMBERED:
+                self._times.pop(next(iter(self._times)))
+            self._times[at] = round(time.time() - time.monotonic() + at, 1)
+        return self._times[at]
 
     def _registrations(self) -> Iterable[Metric]:
         views = self._endpoints()

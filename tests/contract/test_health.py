@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,38 @@ def test_a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_does_not(node: 
     one.offers(mem=48)
     assert one.ids(MEM).keys() == ids
     assert one.event("GpuRecovered", one.uuids[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_gpu_that_needs_a_reset_is_never_offered_by_an_agent_that_starts(node: MakeNode, version: str) -> None:
+    """Action 1 since before the start: the first list that has the GPU's units has them Unhealthy."""
+    one = node(version, box(2, 24))
+    one.simulator.action(0, 1)
+    for _ in range(3):
+        agent = one.run()
+        one.offers(mem=24)
+        one.stop(agent)
+    shown = {
+        health for found in one.kubelet.lists(MEM) for i, health in found.health.items() if ids_on(one.uuids[0], [i])
+    }
+    assert shown == {"Unhealthy"}
+
+
+def test_the_pod_that_holds_a_gpu_hears_that_it_is_fenced(node: MakeNode) -> None:
+    """The fence file names the GPU: Events on the node and on the pod, GpuFenced and GpuUnfenced; the pod lives on."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    watched(one)
+    asked = one.bind(pod("p", {MEM: 6}))
+    assert one.kubelet.admit(asked)
+    one.kubelet.start_container(asked, "c0")
+    wait_for(lambda: one.agents[0]._state.living_holdings)
+    one.fence_file.parent.mkdir(exist_ok=True)
+    one.fence_file.write_text('{"index": ["0"]}')
+    assert one.event("GpuFenced", "which this pod holds")["involvedObject"]["name"] == "p"
+    one.offers(mem=24)
+    one.fence_file.unlink()
+    assert one.event("GpuUnfenced", "which this pod holds")["involvedObject"]["name"] == "p"
+    one.offers(mem=48)
 
 
 def test_an_xid_reaches_kubelet_although_the_driver_hangs(node: MakeNode) -> None:
@@ -128,7 +161,7 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode) -> None:
     wait_for(lambda: told() == [("first", "GpuRecovered"), ("first", "GpuUnhealthy")], what=str(told()))
 
 
-def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode) -> None:
+def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """XID 94 twice and 31 once on GPU 0: the last, its time, and counts by number; nothing of GPU 1."""
     one = node("1.36", box(2, 24))
     agent = one.run()
@@ -146,3 +179,6 @@ def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode) -> None:
     at = next(line for line in page.splitlines() if line.startswith(f"gpuagent_gpu_last_xid_timestamp_seconds{named}"))
     assert began - 0.1 <= float(at.rpartition(" ")[2]) <= time.time() + 0.1
     assert one.uuids[1] not in "".join(line for line in page.splitlines() if "xid" in line)
+    later = SimpleNamespace(time=lambda: time.time() + 3600.0, monotonic=time.monotonic)
+    monkeypatch.setattr("gpuagent.metrics.time", later)
+    assert at in agent.metrics.page().decode(), "a clock that is set moves no XID"

@@ -19,7 +19,11 @@ from standin.apiserver import ApiServer
 from standin.objects import Json, Key
 
 REPORT = ConfigMapFacts(
-    "kube-system", "n1-report", {"ack.node.gpu.schedule": "topology", "nodename": "n1"}, {"devices": "[]"}
+    "kube-system",
+    "n1-report",
+    {"ack.node.gpu.schedule": "topology", "nodename": "n1"},
+    {"devices": "[]"},
+    frozenset({"devices"}),
 )
 ABSENT = replace(REPORT, data=None)
 OTHER = ConfigMapFacts("kube-system", "other-n1", {"nodename": "n1"}, {"0": "down"})
