@@ -54,6 +54,8 @@ class Pod:
     ended: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those that a scheduler's decision is in."""
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
 
     @property
     def gpu_count_label(self) -> str | None:
@@ -106,7 +108,16 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         annotations={key: text for key, text in annotations.items() if key in _DECISIONS and isinstance(text, str)},
+        container_ids=_container_ids(status),
     )
+
+
+def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
+    """``containerd://<id>`` without what names the runtime."""
+    lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    told = (found for name in lists for found in _objects(status.get(name)))
+    ids = ((_text(found.get("containerID")).rpartition("//")[2], _text(found.get("name"))) for found in told)
+    return {container_id: name for container_id, name in ids if container_id}
 
 
 def _container(container: Mapping[str, Any], *, init: bool) -> ContainerSpec:

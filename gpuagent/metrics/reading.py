@@ -1,0 +1,99 @@
+"""What a page is made from: one consistent look at everything, and the values that follow from it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.pods import Owner
+from gpuagent.domain.shares import Share, shares
+from gpuagent.domain.state import State
+from gpuagent.domain.usage import Samples, Use, use
+from gpuagent.metrics.families import Family
+
+Values = Mapping[tuple[str, ...], float]
+Told = Iterator[tuple[Family, Values]]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """What metrics and status show of one resource's registration."""
+
+    stage: str
+    registered: bool
+    registrations: int
+    list_bytes: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where a page gets what it shows. Each is asked once for a page, from the thread of whoever wants it.
+
+    Attributes:
+        state: what is known.
+        endpoints: registrations by resource.
+        health_watch_up: whether an XID would be heard.
+        samples: what these GPUs are used for; may wait a moment for the driver.
+        api: whether there is an API server.
+        node_name: for the names that arena reads; None: they are not told.
+    """
+
+    state: Callable[[], State]
+    endpoints: Callable[[], Mapping[str, EndpointView]] = dict
+    health_watch_up: Callable[[], bool] = lambda: False
+    samples: Callable[[Iterable[Gpu]], Samples] = lambda _: Samples()
+    api: bool = False
+    node_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look. `resolved`: in an earlier one a process was found in a container."""
+
+    state: State
+    endpoints: Mapping[str, EndpointView]
+    health_watch_up: bool
+    samples: Samples
+    api: bool
+    node_name: str
+    resolved: bool
+
+    @cached_property
+    def shares(self) -> Mapping[tuple[str, Owner], Share]:
+        return shares(self.state)
+
+    @cached_property
+    def use(self) -> Use:
+        return use(self.samples, self.state, self.shares, resolved=self.resolved)
+
+    @cached_property
+    def holders(self) -> Mapping[str, Mapping[Owner, Share]]:
+        """The same by GPU, every GPU among them."""
+        found: dict[str, dict[Owner, Share]] = {uuid: {} for uuid in self.state.gpus}
+        for (uuid, owner), share in self.shares.items():
+            found[uuid][owner] = share
+        return found
+
+
+def take(sources: Sources, *, resolved: bool) -> Reading:
+    state = sources.state()
+    return Reading(
+        state=state,
+        endpoints=sources.endpoints(),
+        health_watch_up=sources.health_watch_up(),
+        samples=sources.samples(state.gpus.values()),
+        api=sources.api,
+        node_name=sources.node_name or "",
+        resolved=resolved,
+    )
+
+
+def labels(gpu: Gpu) -> tuple[str, str]:
+    """Values of `families.GPU`: the UUID as NVML and dcgm-exporter spell it, and N of /dev/nvidiaN."""
+    return gpu.uuid, str(gpu.minor)
+
+
+def known(values: Mapping[tuple[str, ...], float | None]) -> Values:
+    """What is not known is absent, not 0."""
+    return {label_values: value for label_values, value in values.items() if value is not None}
