@@ -27,9 +27,9 @@ def containers(reading: Reading) -> Told:
         )
 
     use = reading.use.by_container
-    yield f.MEMORY_LIMIT, named({who: share.memory_bytes for who, share in reading.shares.items()})
+    yield f.MEMORY_LIMIT, named({who: share.memory_bytes for who, share in reading.derived.shares.items()})
     yield f.MEMORY_USED, named({who: used.memory_bytes for who, used in use.items()})
-    yield f.COMPUTE_LIMIT, named({who: share.compute for who, share in reading.shares.items()})
+    yield f.COMPUTE_LIMIT, named({who: share.compute for who, share in reading.derived.shares.items()})
     # What is measured of single processes may add up to a little more.
     busy = {who: None if used.busy is None else min(1.0, used.busy) for who, used in use.items()}
     yield f.COMPUTE_USED, named(busy)
@@ -60,7 +60,7 @@ def arena(reading: Reading) -> Told:
 def _pods(reading: Reading) -> Mapping[str, Mapping[tuple[PodName, str], int | None]]:
     """GPU UUID to pods with how they hold it, and what memory they use of it."""
     found: dict[str, dict[tuple[PodName, str], int | None]] = defaultdict(dict)
-    for uuid, holders in reading.holders.items():
+    for uuid, holders in reading.derived.holders.items():
         for owner, share in holders.items():
             key = (owner.pod, _WHOLE.get(share.mode, "share"))
             used = reading.use.by_container.get((uuid, owner))

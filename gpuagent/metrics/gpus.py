@@ -38,7 +38,7 @@ def _given(reading: Reading) -> Told:
     compute: dict[tuple[str, ...], float | None] = {}
     sold = reading.state.policy.resources.sold(reading.state.mode).values()
     by_part = any(kind.is_whole or not kind.is_memory for kind in sold)
-    for uuid, holders in reading.holders.items():
+    for uuid, holders in reading.derived.holders.items():
         named = labels(reading.state.gpus[uuid])
         foreign = any(share.mode is None for share in holders.values())
         memory[named] = None if foreign else sum(share.memory_bytes or 0 for share in holders.values())
@@ -46,7 +46,10 @@ def _given(reading: Reading) -> Told:
         compute[named] = min(1.0, sum(parts)) if parts or (by_part and not foreign) else None
     yield f.ALLOCATED, known(memory)
     yield f.COMPUTE_ALLOCATED, known(compute)
-    yield f.SHARERS, {labels(reading.state.gpus[uuid]): len(holders) for uuid, holders in reading.holders.items()}
+    yield (
+        f.SHARERS,
+        {labels(reading.state.gpus[uuid]): len(holders) for uuid, holders in reading.derived.holders.items()},
+    )
 
 
 def _sampled(reading: Reading) -> Told:

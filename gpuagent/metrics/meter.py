@@ -2,20 +2,18 @@
 
 import threading
 import time
-from collections.abc import Iterable
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client import Counter as PromCounter
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gpuagent.domain.errors import Reason
 from gpuagent.metrics import families as f
 from gpuagent.metrics.containers import arena, containers
+from gpuagent.metrics.exposition import exposition
 from gpuagent.metrics.gpus import gpus
 from gpuagent.metrics.node import node, resources
-from gpuagent.metrics.reading import Sources, Values, take
+from gpuagent.metrics.reading import Reading, Sources, take
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,6 +34,8 @@ class Metrics:
         )
         self._turn = threading.Lock()
         self._page, self._page_began = b"", float("-inf")
+        self._sources: Sources | None = None
+        self._former: Reading | None = None
         ProcessCollector(registry=self._registry)
 
     @cache  # noqa: B019 (one meter a process)
@@ -54,7 +54,7 @@ class Metrics:
 
     def show(self, sources: Sources) -> None:
         """Read all else from these for each page."""
-        self._registry.register(_Collector(sources))
+        self._sources = sources
 
     def page(self) -> bytes:
         """The text exposition. Those who come while it is made for another wait, and share the next one."""
@@ -62,29 +62,12 @@ class Metrics:
         with self._turn:
             if self._page_began < came:
                 self._page_began = time.monotonic()
-                self._page = generate_latest(self._registry)
+                self._page = generate_latest(self._registry) + self._read().encode()
             return self._page
 
-
-class _Collector(Collector):
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._resolved = False
-
-    def collect(self) -> Iterable[Metric]:
-        reading = take(self._sources, resolved=self._resolved)
-        self._resolved = reading.use.pids_seen
+    def _read(self) -> str:
+        if self._sources is None:
+            return ""
+        self._former = reading = take(self._sources, self._former)
         parts = [node, resources, gpus, containers, *([arena] if self._sources.node_name is not None else [])]
-        for part in parts:
-            for family, values in part(reading):
-                yield _metric(family, values)
-
-
-def _metric(family: f.Family, values: Values) -> Metric:
-    if family.kind == "counter":
-        found: Metric = CounterMetricFamily(family.name.removesuffix("_total"), family.help, labels=family.labels)
-    else:
-        found = GaugeMetricFamily(family.name, family.help, labels=family.labels)
-    for label_values, value in values.items():
-        found.add_metric(label_values, value)  # type: ignore[attr-defined]
-    return found
+        return "".join(exposition(family, values) for part in parts for family, values in part(reading))

@@ -4,14 +4,13 @@ from collections import Counter
 
 from gpuagent import __version__
 from gpuagent.domain.mode import PROMISES, Mode
-from gpuagent.domain.report import problems, switch
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Reading, Told
 
 
 def node(reading: Reading) -> Told:
     """What is said of the agent and its node."""
-    state, progress, found = reading.state, switch(reading.state), problems(reading.state)
+    state, progress, found = reading.state, reading.derived.switch, reading.derived.problems
     yield f.BUILD, {(__version__,): 1}
     yield f.DRIVER, {(state.driver_version,): 1} if state.driver_version and state.driver_problem is None else {}
     yield f.READY, {(): float(not any(problem.blocking for problem in found))}

@@ -1,11 +1,12 @@
 """What a page is made from: one consistent look at everything, and the values that follow from it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.pods import Owner
+from gpuagent.domain.report import Problem, Switch, problems, switch
 from gpuagent.domain.shares import Share, shares
 from gpuagent.domain.state import State
 from gpuagent.domain.usage import Samples, Use, use
@@ -48,24 +49,22 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One look. `resolved`: in an earlier one a process was found in a container."""
+class Derived:
+    """What follows from the state alone, which on a quiet node is the same for many pages."""
 
     state: State
-    endpoints: Mapping[str, EndpointView]
-    health_watch_up: bool
-    samples: Samples
-    api: bool
-    node_name: str
-    resolved: bool
+
+    @cached_property
+    def switch(self) -> Switch:
+        return switch(self.state)
+
+    @cached_property
+    def problems(self) -> Sequence[Problem]:
+        return problems(self.state)
 
     @cached_property
     def shares(self) -> Mapping[tuple[str, Owner], Share]:
         return shares(self.state)
-
-    @cached_property
-    def use(self) -> Use:
-        return use(self.samples, self.state, self.shares, resolved=self.resolved)
 
     @cached_property
     def holders(self) -> Mapping[str, Mapping[Owner, Share]]:
@@ -76,17 +75,47 @@ class Reading:
         return found
 
 
-def take(sources: Sources, *, resolved: bool) -> Reading:
+@dataclass(frozen=True)
+class Reading:
+    """One look. `resolved`: in an earlier one a process was found in a container."""
+
+    derived: Derived
+    endpoints: Mapping[str, EndpointView]
+    health_watch_up: bool
+    samples: Samples
+    api: bool
+    node_name: str
+    resolved: bool
+
+    @property
+    def state(self) -> State:
+        return self.derived.state
+
+    @cached_property
+    def use(self) -> Use:
+        return use(self.samples, self.state, self.derived.shares, resolved=self.resolved)
+
+
+def take(sources: Sources, former: Reading | None) -> Reading:
+    """Look now. What the former look has worked out of the same state is taken from it."""
     state = sources.state()
     return Reading(
-        state=state,
+        derived=former.derived if former and _same(former.state, state) else Derived(state),
         endpoints=sources.endpoints(),
         health_watch_up=sources.health_watch_up(),
         samples=sources.samples(state.gpus.values()),
         api=sources.api,
         node_name=sources.node_name or "",
-        resolved=resolved,
+        resolved=former is not None and former.use.pids_seen,
     )
+
+
+def _same(former: State, state: State) -> bool:
+    """Whether nothing has changed that metrics show. The beat of the loop makes a new state with the old parts."""
+    return all(getattr(former, name) is getattr(state, name) for name in _SHOWN)
+
+
+_SHOWN = [part.name for part in fields(State) if part.name not in {"in_flight", "last_allocate_end"}]
 
 
 def labels(gpu: Gpu) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from gpuagent.domain.cgroup import Place, parse_cgroup
 PROC = Path("/proc")
 HOST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's first PID namespace: PROC_PID_INIT_INO in Linux's include/linux/proc_ns.h."""
+_CHUNK = 65536
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -47,7 +48,7 @@ class Places:
         if int(began) * _TICK_S > asked_s + _TICK_S:  # the PID is somebody else's by now
             return None
         try:
-            place = parse_cgroup((self._proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace"))
+            place = parse_cgroup(self._read(pid, "cgroup"))
         except OSError:
             return None
         if self._began(pid) != began:
@@ -62,8 +63,16 @@ class Places:
     def _began(self, pid: int) -> str | None:
         """When the process began, in ticks; None if there is none, or only what is left of one."""
         try:
-            text = (self._proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+            text = self._read(pid, "stat")
         except OSError:
             return None
         fields = text.rpartition(")")[2].split()  # a program's name may hold blanks and brackets
         return fields[19] if len(fields) > 19 and fields[0] not in {"Z", "X"} else None
+
+    def _read(self, pid: int, name: str) -> str:
+        """A small file, in half the time that a file object takes: there may be hundreds of processes."""
+        file = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(file, _CHUNK), b"")).decode("utf-8", "replace")
+        finally:
+            os.close(file)
