@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         if "rest" in parts:
             resting.measure(results, 5 if options.quick else 60, _say)
         if "scrape" in parts:
-            scraping.measure(results, 5 if options.quick else 60, _say)
+            scraping.measure(results, 5 if options.quick else 40, _say)
         if "topology" in parts:
             topology.measure(results, _say, quick=options.quick)
     except BenchError as err:

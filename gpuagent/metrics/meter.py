@@ -61,8 +61,9 @@ class Metrics:
         came = time.monotonic()
         with self._turn:
             if self._page_began < came:
-                self._page_began = time.monotonic()
+                began = time.monotonic()
                 self._page = generate_latest(self._registry) + self._read().encode()
+                self._page_began = began  # a page that failed is nobody's
             return self._page
 
     def _read(self) -> str:

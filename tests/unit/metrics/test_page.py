@@ -295,6 +295,23 @@ def test_scrapers_who_come_at_once_share_a_page(monkeypatch: pytest.MonkeyPatch)
     assert len(made) == 2
 
 
+def test_a_page_that_fails_is_not_shared() -> None:
+    """A scrape that fails is seen by Prometheus; half a page, or an old one, would not be."""
+    metrics, failing = Metrics(), [True]
+
+    def known() -> State:
+        if failing[0]:
+            raise ValueError("no state")
+        return SHARED
+
+    metrics.show(Sources(state=known))
+    with pytest.raises(ValueError, match="no state"):
+        metrics.page()
+    assert metrics._page_began == float("-inf")
+    failing[0] = False
+    assert b"gpuagent_gpu_info" in metrics.page()
+
+
 def test_a_page_is_never_older_than_the_wish_for_it() -> None:
     metrics, now = Metrics(), [state()]
     metrics.show(Sources(state=lambda: now[0]))
