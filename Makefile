@@ -49,8 +49,9 @@ gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the st
 mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 	$(BIN)/python -m bench.mps_check
 
-generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/
+generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, and the tables of docs/metrics.md
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
+	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md
 
 lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -27,9 +27,15 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
             if unit.gpu_key in by_key:
                 yield by_key[unit.gpu_key], unit.kind.mode
             continue
-        for gpu in gpus.values():
-            if gpu.uuid in device_id or (holding.resource == NVIDIA_GPU and device_id == str(gpu.index)):
-                yield gpu.uuid, FOREIGN
+        for uuid in foreign(holding.resource, device_id, gpus):
+            yield uuid, FOREIGN
+
+
+def foreign(resource: str, device_id: str, gpus: Mapping[str, Gpu]) -> Iterator[str]:
+    """UUIDs of the GPUs that a device id of another plugin names."""
+    for gpu in gpus.values():
+        if gpu.uuid in device_id or (resource == NVIDIA_GPU and device_id == str(gpu.index)):
+            yield gpu.uuid
 
 
 def held_otherwise(

@@ -76,6 +76,8 @@ class Pod:
     controller: Controller | None = None
     rejected: str | None = None
     """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
 
     @property
     def gpu_count_label(self) -> str | None:
@@ -132,6 +134,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         going="deletionTimestamp" in meta,
         controller=_controller(meta),
         rejected=_text(status.get("message")) if _is_rejected(status) else None,
+        container_ids=_container_ids(status),
     )
 
 
@@ -144,6 +147,14 @@ def _controller(meta: Mapping[str, Any]) -> Controller | None:
     if found is None:
         return None
     return Controller(*(_text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+
+
+def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
+    """``containerd://<id>`` without what names the runtime."""
+    lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    told = (found for name in lists for found in _objects(status.get(name)))
+    ids = ((_text(found.get("containerID")).rpartition("//")[2], _text(found.get("name"))) for found in told)
+    return {container_id: name for container_id, name in ids if container_id}
 
 
 def _container(container: Mapping[str, Any], *, init: bool) -> ContainerSpec:

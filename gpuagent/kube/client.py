@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,8 @@ from gpuagent.kube.errors import ApiError, refused
 from gpuagent.kube.stream import Watch
 
 if TYPE_CHECKING:
+    from urllib3 import HTTPResponse
+
     from gpuagent.kube.transport import Transport
 
 Json = dict[str, Any]
@@ -42,11 +44,18 @@ class Client:
 
     Building one does nothing; the first call loads the library and the credentials, and so may raise ConfigError.
     Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
-    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON.
+    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON. ``answered`` is told of
+    every request: its verb, and its HTTP status, or ``none`` where nothing answered.
     """
 
-    def __init__(self, kubeconfig: str | None = None, timeouts: Timeouts | None = None) -> None:
+    def __init__(
+        self,
+        kubeconfig: str | None = None,
+        timeouts: Timeouts | None = None,
+        answered: Callable[[str, str], None] = lambda _verb, _code: None,
+    ) -> None:
         self._kubeconfig = kubeconfig
+        self._answered = answered
         self._timeouts = timeouts or Timeouts()
         self._lock = threading.Lock()
         self._transport: Transport | None = None
@@ -91,7 +100,8 @@ class Client:
         silence_s = self._timeouts.watch_silence_s
         timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
         transport = self._connected()
-        response = transport.stream(Request(method="GET", path=path, query=query, timeout_s=timeout_s), silence_s)
+        request = Request(method="GET", path=path, query=query, timeout_s=timeout_s)
+        response = self._sent("watch", lambda: transport.stream(request, silence_s))
         if not 200 <= response.status < 300:
             data = transport.body(response, timeout_s)
             raise self._error("watch", path, response.status, response.reason or "", data)
@@ -117,15 +127,23 @@ class Client:
 
         timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
         transport = self._connected()
-        response = transport.send(
-            Request(
-                method=method, path=path, query=params or {}, timeout_s=timeout_s, body=body, content_type=content_type
-            )
+        request = Request(
+            method=method, path=path, query=params or {}, timeout_s=timeout_s, body=body, content_type=content_type
         )
+        response = self._sent(verb, lambda: transport.send(request))
         data = transport.body(response, timeout_s)
         if not 200 <= response.status < 300:
             raise self._error(verb, path, response.status, response.reason or "", data)
         return _decoded(response.status, data)
+
+    def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
+        code = "none"
+        try:
+            response = send()
+            code = str(response.status)
+        finally:
+            self._answered(verb, code)
+        return response
 
     def _connected(self) -> "Transport":
         with self._lock:

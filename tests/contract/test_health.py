@@ -170,8 +170,8 @@ def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode, monkeypatc
     began = time.time()
     for xid in (94, 94, 31):
         one.simulator.xid(0, xid)
-    gpu = f'UUID="{one.uuids[0]}"'
-    named = f'{{{gpu},gpu="0",modelName="{one.box.gpus[0].model}"}}'
+    gpu = f'UUID="{one.uuids[0]}",gpu="0"'
+    named = f"{{{gpu}}}"
     wait_for(lambda: f"gpuagent_gpu_last_xid{named} 31.0" in agent.metrics.page().decode())
     page = agent.metrics.page().decode()
     assert f'gpuagent_gpu_xids_total{{{gpu},xid="94"}} 2.0' in page
@@ -180,5 +180,5 @@ def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode, monkeypatc
     assert began - 0.1 <= float(at.rpartition(" ")[2]) <= time.time() + 0.1
     assert one.uuids[1] not in "".join(line for line in page.splitlines() if "xid" in line)
     later = SimpleNamespace(time=lambda: time.time() + 3600.0, monotonic=time.monotonic)
-    monkeypatch.setattr("gpuagent.metrics.time", later)
+    monkeypatch.setattr("gpuagent.metrics.reading.time", later)
     assert at in agent.metrics.page().decode(), "a clock that is set moves no XID"

@@ -17,7 +17,8 @@ from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.domain.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Policy, State
-from gpuagent.metrics import Metrics
+from gpuagent.metrics import Metrics, Sources, reference
+from gpuagent.metrics.families import CHAPTERS
 from gpuagent.nvml import boxes
 
 ROOT = Path(__file__).parents[2]
@@ -165,11 +166,16 @@ def test_the_xids_that_cost_no_gpu_are_told():
 
 
 def test_every_metric_is_told():
+    """The reference is that of the code, and the code's table is what the page shows."""
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert reference.written(page) == page, "run make generate"
     metrics = Metrics()
-    metrics.show(lambda: State(policy=Policy()), dict, lambda: True)
-    page = metrics.page().decode()
-    names = {name for name in re.findall(r"^# TYPE (\S+)", page, re.MULTILINE) if not name.endswith("_created")}
-    assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "metric")} == names
+    gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
+    state = State(policy=Policy(), gpus={gpu.uuid: gpu}, holdings=())
+    metrics.show(Sources(state=lambda: state, node_name="n"))
+    shown = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.page().decode(), re.MULTILINE)
+    told = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}
+    assert {(name, kind) for name, kind in shown if not name.startswith("process_")} == told
 
 
 def test_every_right_has_its_reason():

@@ -59,14 +59,14 @@ class AgentProcess:
 
     def __init__(self, cluster: Cluster, workdir: Path, box: str, flags: Iterable[str] = ()) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+            self.port: int = free.getsockname()[1]
         self.state_dir = workdir / "state"
         self.log = workdir / "agent.log"
         workdir.mkdir(parents=True, exist_ok=True)
         self._command = [
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", box, "--node-name", NODE_NAME),
             *("--kubeconfig", str(cluster.kubeconfig("gpuagent")), "--state-dir", str(self.state_dir)),
-            *("--http-address", f"127.0.0.1:{self._port}", "--exclusive-resource", "nvidia.com/gpu"),
+            *("--http-address", f"127.0.0.1:{self.port}", "--exclusive-resource", "nvidia.com/gpu"),
             *("--log-level", "debug", *flags),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -97,7 +97,7 @@ class AgentProcess:
     def page(self, path: str) -> bytes | None:
         """A page of the agent's port; None while it says no or is not there."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as answer:
                 return bytes(answer.read())
         except OSError:
             return None
