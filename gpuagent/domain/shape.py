@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_NOTHING: Mapping[str, Any] = {}
+
 
 def mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else _NOTHING
 
 
 def mappings(value: object) -> Iterator[Mapping[str, Any]]:
     """The objects of a list."""
-    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else iter(())
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
 def text(value: object) -> str:

@@ -51,11 +51,12 @@ def _once(client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None],
     query: dict[str, str | int | bool] = {**params, "limit": PAGE}
     while True:
         page = client.list(path, query)
-        for found in page.get("items") or ():
-            kept = keep(found)
+        metadata, items = page.get("metadata") or {}, page.pop("items", None) or []
+        items.reverse()
+        while items:  # an object goes before the next is looked at, and the page before the next is asked for
+            kept = keep(items.pop())
             if kept is not None:
                 listed.items.append(kept)
-        metadata = page.get("metadata") or {}
         listed.version = str(metadata.get("resourceVersion") or "")
         token = metadata.get("continue")
         if not token:

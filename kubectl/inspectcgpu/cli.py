@@ -19,7 +19,7 @@ from inspectcgpu.agents import Asking
 from inspectcgpu.cluster import facts, look_beside, read_nodes, read_pods
 from inspectcgpu.connection import connect
 from inspectcgpu.details import details
-from inspectcgpu.documents import document
+from inspectcgpu.documents import document, json_lines, yaml_lines
 from inspectcgpu.errors import UsageError
 from inspectcgpu.following import Following
 from inspectcgpu.report import Facts, Report, build
@@ -114,14 +114,12 @@ def _shown(found: Facts, lines: Lines, options: argparse.Namespace) -> list[str]
 
 def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) -> Lines:
     def as_json(report: Report) -> list[str]:
-        indent = None if compact else 2
-        return [json.dumps(document(report), indent=indent, ensure_ascii=False)]
+        return [json.dumps(document(report), ensure_ascii=False)] if compact else list(json_lines(report))
 
     def as_yaml(report: Report) -> list[str]:
         from inspectcgpu import yamltext  # noqa: PLC0415 (only this output needs it)
 
-        text = yamltext.dump(document(report)).rstrip("\n")
-        return ["---", text] if compact else [text]
+        return [*(["---"] if compact else []), *yaml_lines(report, yamltext.dump)]
 
     def as_table(report: Report) -> list[str]:
         wide = options.output == "wide"

@@ -1,5 +1,7 @@
 """The report as plain values, for JSON and YAML. Nothing is cut; names of fields do not change within a version."""
 
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
@@ -12,23 +14,50 @@ VERSION = "inspectcgpu/v1"
 
 def document(report: Report) -> dict[str, Any]:
     """Resources have their full names; GPUs are named by minor number; memory is in the node's own unit."""
+    return {**head(report), **{name: list(values) for name, values in parts(report)}}
+
+
+def head(report: Report) -> dict[str, Any]:
+    """What stands first."""
     memory = report.having(GPU_MEM)
-    return {
-        "version": VERSION,
-        "totals": {
-            "memory": [
-                {"unit": unit, **_sum(report.total([node for node in memory if node.unit == unit], GPU_MEM))}
-                for unit in sorted({node.unit for node in memory})
-            ],
-            **{
-                name: _sum(report.total(report.having(resource), resource))
-                for name, resource in (("core", GPU_CORE), ("gpus", GPU_WHOLE))
-            },
+    totals = {
+        "memory": [
+            {"unit": unit, **_sum(report.total([node for node in memory if node.unit == unit], GPU_MEM))}
+            for unit in sorted({node.unit for node in memory})
+        ],
+        **{
+            name: _sum(report.total(report.having(resource), resource))
+            for name, resource in (("core", GPU_CORE), ("gpus", GPU_WHOLE))
         },
-        "nodes": [_node(node) for node in report.nodes],
-        "waiting": [_pod(pod) for pod in report.waiting],
-        "notes": notes(report) + ([f"use is not known: {report.usage_problem}"] if report.usage_problem else []),
     }
+    return {"version": VERSION, "totals": totals}
+
+
+def parts(report: Report) -> Iterator[tuple[str, Iterator[Any]]]:
+    """The lists that come after it, made as they are read: of a large cluster they are the most of it."""
+    yield "nodes", map(_node, report.nodes)
+    yield "waiting", map(_pod, report.waiting)
+    yield "notes", iter(notes(report) + ([f"use is not known: {report.usage_problem}"] if report.usage_problem else []))
+
+
+def json_lines(report: Report) -> Iterator[str]:
+    """The document as JSON, a node a line, and a pod that waits."""
+    yield json.dumps(head(report), ensure_ascii=False)[:-1] + ","
+    ends = {"nodes": "],", "waiting": "],", "notes": "]}"}
+    for name, values in parts(report):
+        texts = [json.dumps(value, ensure_ascii=False) for value in values]
+        yield f'"{name}": ['
+        yield from (f"{text}{',' if n < len(texts) else ''}" for n, text in enumerate(texts, 1))
+        yield ends[name]
+
+
+def yaml_lines(report: Report, dump: Callable[[Any], str]) -> Iterator[str]:
+    """The document as YAML; `dump` writes one value."""
+    yield dump(head(report)).rstrip("\n")
+    for name, values in parts(report):
+        texts = [dump([value]).rstrip("\n") for value in values]
+        yield f"{name}:" if texts else f"{name}: []"
+        yield from texts
 
 
 def _sum(amount: Amount) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from gpuagent.domain import annotations as an
 from gpuagent.domain.annotations import Malformed
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from gpuagent.domain.pods import PodName, asked, parse_pod
-from gpuagent.domain.shape import mapping, text
+from gpuagent.domain.shape import mapping, mappings, text
 from inspectcgpu.node import RESOURCES
 from inspectcgpu.waits import refused, waits_for
 
@@ -50,8 +50,10 @@ class GpuPod:
 
 def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
     """The pod; None where it asks for none of these resources, or has ended. Never raises."""
+    spec, status = mapping(found.get("spec")), mapping(found.get("status"))
+    if not _may_ask(spec):  # most pods of most clusters end here
+        return None
     parsed = parse_pod(found)
-    status = mapping(found.get("status"))
     was_refused = refused(status)
     if parsed.ended and not was_refused:
         return None
@@ -66,7 +68,7 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
             reading.faults.append(f"its annotation gives it {has} of {resource}, and it asks for {asks[resource]}")
     return GpuPod(
         name=PodName(sys.intern(parsed.name.namespace), parsed.name.name),
-        node=sys.intern(text(mapping(found.get("spec")).get("nodeName"))),
+        node=sys.intern(text(spec.get("nodeName"))),
         phase=sys.intern(text(status.get("phase"))),
         asks=asks,
         places=reading.places,
@@ -75,6 +77,15 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
         faults=tuple(reading.faults),
         waits=waits_for(found),
         refused=was_refused,
+    )
+
+
+def _may_ask(spec: Mapping[str, Any]) -> bool:
+    return any(
+        name in RESOURCES
+        for kind in ("containers", "initContainers")
+        for container in mappings(spec.get(kind))
+        for name in mapping(mapping(container.get("resources")).get("limits"))
     )
 
 
@@ -112,8 +123,8 @@ class _Reading:
         found = an.shares(self._annotations, key)
         if isinstance(found, Malformed):
             self.faults.append(str(found))
-        elif found and found.by_gpu:
-            self.places[resource] = found.by_gpu
+        elif found and (gpus := found.by_gpu):
+            self.places[resource] = gpus
             self.sources[resource] = V2
         return resource in self.places
 
