@@ -3,12 +3,10 @@
 import argparse
 import gc
 import json
-import logging
 import math
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,11 +39,6 @@ Lines = Callable[[Report], list[str]]
 def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Run the command; the exit code: 0 well, 1 the cluster cannot be read or has no such node, 2 a mistake."""
     options = _parser().parse_args(arguments)
-    # Errors are told as results; what the libraries log besides is noise between the rows.
-    logging.disable()
-    warnings.simplefilter("ignore")
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
     try:
         client = connect(options.kubeconfig, options.context, environ)
         code = _watch(client, options, environ) if options.watch else _once(client, options, environ)
@@ -65,7 +58,6 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
 
 
 def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    gc.disable()  # nothing that is made here has cycles, and looking for them costs a third of the time
     nodes = read_nodes(client, options.nodes)
     # With a node in sight at least: pods of a cluster without GPU nodes wait for one.
     pods = read_pods(client, options.nodes) if nodes.gpu or not options.nodes else ()
@@ -88,6 +80,7 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
     heading = "" if options.output in ("json", "yaml") else "{} (Ctrl-C ends)" if over else "\n{}"
     screen = Screen(sys.stdout, over=over, now=lambda: time.strftime("%Y-%m-%d %H:%M:%S %z"), heading=heading)
     following = Following(client, options.nodes, _asking(options), usage=options.details)
+    gc.enable()
     following.start()
     try:
         while True:

@@ -32,7 +32,8 @@ def _node(node: NodeReport, *, wide: bool, colour: bool) -> list[str]:
     head = [row("NAME:", node.node.name), row("IPADDRESS:", address(node))]
     if wide:
         spec = node.node
-        named = [("MODE:", spec.mode), ("PLACEMENT:", spec.placement), ("UNIT:", node.unit), ("MODEL:", spec.model)]
+        unit = node.unit if GPU_MEM in node.amounts else ""
+        named = [("MODE:", spec.mode), ("PLACEMENT:", spec.placement), ("UNIT:", unit), ("MODEL:", spec.model)]
         head += [row(name, value) for name, value in named if value]
     rows = [_head(node), *(_pod(node, pod) for pod in node.pods), *_sums(node)]
     lines = ["", *align(head, colour=colour), "", *align(rows, colour=colour)]

@@ -39,7 +39,12 @@ def measure(node: GpuNode) -> Measure:
         return Measure(
             None, each, "the node has no label aliyun.accelerator/nvidia_mem, so what a unit is is not known"
         )
-    return (each and _alike(each, memory)) or _some_offered(units, count, memory) or _odd(each, units, count, memory)
+    if each and (alike := _alike(each, memory)):
+        return alike
+    some, odd = _some_offered(units, count, memory), _odd(each, units, count, memory)
+    if some and odd.per_gpu:
+        return Measure(None, None, f"{odd.doubt}; or else {some.doubt}")
+    return some or odd
 
 
 def _alike(each: int, memory: int) -> Measure | None:
