@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
-.PHONY: help demo test lint types e2e bench gpu-check mps-check generate lock clean
+.PHONY: help demo test lint types e2e bench gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +41,9 @@ gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the st
 
 mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 	$(BIN)/python -m bench.mps_check
+
+inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
+	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
 
 generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
