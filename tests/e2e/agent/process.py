@@ -66,7 +66,7 @@ class AgentProcess:
         self._command = [
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", box, "--node-name", NODE_NAME),
             *("--kubeconfig", str(cluster.kubeconfig("gpuagent")), "--state-dir", str(self.state_dir)),
-            *("--http-address", f"127.0.0.1:{self._port}", "--exclusive-resource", "nvidia.com/gpu"),
+            *("--http-address", f":{self._port}", "--exclusive-resource", "nvidia.com/gpu"),
             *("--log-level", "debug", *flags),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,6 +89,11 @@ class AgentProcess:
         if self._process and self._process.poll() is None:
             os.kill(self._process.pid, number)
             self._process.wait(10)
+
+    @property
+    def port(self) -> int:
+        """Of its pages, on every address of the machine."""
+        return self._port
 
     @property
     def running(self) -> bool:
