@@ -59,7 +59,7 @@ class AgentProcess:
 
     def __init__(self, cluster: Cluster, workdir: Path, box: str, flags: Iterable[str] = ()) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+            self._port: int = free.getsockname()[1]
         self.state_dir = workdir / "state"
         self.log = workdir / "agent.log"
         workdir.mkdir(parents=True, exist_ok=True)
