@@ -40,7 +40,7 @@ class Timeouts:
 
 
 class Client:
-    """The API server as seen by one kubeconfig, or by the pod's service account where ``kubeconfig`` is None.
+    """The API server as seen by one context of a kubeconfig, or by the pod's service account where that is None.
 
     Building one does nothing; the first call loads the library and the credentials, and so may raise ConfigError.
     Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
@@ -52,10 +52,15 @@ class Client:
         self,
         kubeconfig: str | None = None,
         timeouts: Timeouts | None = None,
+        *,
+        context: str | None = None,
+        compressed: bool = False,
         answered: Callable[[str, str], None] = lambda _verb, _code: None,
     ) -> None:
         self._kubeconfig = kubeconfig
         self._answered = answered
+        self._context = context
+        self._compressed = compressed
         self._timeouts = timeouts or Timeouts()
         self._lock = threading.Lock()
         self._transport: Transport | None = None
@@ -71,6 +76,11 @@ class Client:
     def list(self, path: str, params: Params | None = None) -> Json:
         """Return a List object; ``items`` may be missing where it is empty."""
         return self._call("list", "GET", path, params)
+
+    def text(self, path: str) -> str:
+        """Return what is no object, such as a page of a pod that the API server fetches (``…/proxy/metrics``)."""
+        _, data = self._answer("get", "GET", path, accept="*/*")
+        return data.decode(errors="replace")
 
     def create(self, path: str, body: Mapping[str, Any]) -> Json:
         """POST ``body`` to a collection and return what was made."""
@@ -123,18 +133,34 @@ class Client:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> Json:
+        return _decoded(*self._answer(verb, method, path, params, body=body, content_type=content_type))
+
+    def _answer(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        **more: Any,  # noqa: ANN401 - as Request has them
+    ) -> tuple[int, bytes]:
+        """Return status, a good one, and body."""
         from gpuagent.kube.transport import Request  # noqa: PLC0415 - loads the library
 
         timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
         transport = self._connected()
         request = Request(
-            method=method, path=path, query=params or {}, timeout_s=timeout_s, body=body, content_type=content_type
+            method=method,
+            path=path,
+            query=params or {},
+            timeout_s=timeout_s,
+            compressed=self._compressed,
+            **more,
         )
         response = self._sent(verb, lambda: transport.send(request))
         data = transport.body(response, timeout_s)
         if not 200 <= response.status < 300:
             raise self._error(verb, path, response.status, response.reason or "", data)
-        return _decoded(response.status, data)
+        return response.status, data
 
     def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
         code = "none"
@@ -150,7 +176,7 @@ class Client:
             if self._transport is None:
                 from gpuagent.kube import transport  # noqa: PLC0415 - loads the library
 
-                self._transport = transport.connect(self._kubeconfig)
+                self._transport = transport.connect(self._kubeconfig, self._context)
             return self._transport
 
     def _error(self, verb: str, path: str, status: int, reason: str, data: bytes) -> ApiError:

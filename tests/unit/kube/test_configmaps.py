@@ -376,7 +376,7 @@ def test_the_kube_side_stops_in_time_while_the_server_hangs(
 ) -> None:
     monkeypatch.setattr("gpuagent.domain.linkreport.config_maps", lambda *_: (REPORT,))
     monkeypatch.setattr(
-        "gpuagent.kubeside.Client", lambda config, answered: Client(config, Timeouts(call_s=1.5), answered)
+        "gpuagent.kubeside.Client", lambda config, answered: Client(config, Timeouts(call_s=1.5), answered=answered)
     )
     server.pause()
     side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
