@@ -41,8 +41,8 @@ def measure(results: Results, runs: int, say: Say) -> None:
                 busy = results.keep(f"inspect: {name} processor s", [one.processor_s for one in took])
                 rss = results.keep(f"inspect: {name} MiB", [one.peak_mib for one in took])
                 value = (
-                    f"{times['p50']:.1f} s, worst {times['max']:.1f} s of {runs}, {busy['p50']:.1f} s of processor time"
-                    f"; peak {rss['max']:.0f} MiB"
+                    f"{times['p50']:.1f} s, worst {times['max']:.1f} s of {runs}, of processor time "
+                    f"{busy['p50']:.1f} s; peak {rss['max']:.0f} MiB"
                 )
                 holds = times["max"] < TIME_S and rss["max"] < RSS_MIB
                 results.row(f"{what}: {name}", value, f"< {TIME_S:.0f} s, < {RSS_MIB:.0f} MiB", holds)

@@ -1,9 +1,10 @@
 """Asking the agents of nodes, through the API server: many at a time, for a short time in all."""
 
+import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -40,16 +41,20 @@ class Answers:
     usage_problem: str = ""
 
 
-def ask(client: Client, asking: Asking, nodes: Collection[str], usage_of: Collection[str] = ()) -> Answers:
+def ask(
+    client: Client, asking: Asking, nodes: Collection[str], *, marked: Collection[str], usage_of: Collection[str] = ()
+) -> Answers:
     """Ask these nodes' agents who has what, and those in `usage_of`, which are some of them, what is used.
 
-    Never raises.
+    A node that is not `marked` as having an agent, and on which no pod of one runs, is not asked. Never raises.
     """
     answers = Answers()
     if not nodes:
         return answers
     ends = time.monotonic() + asking.timeout_s
     pods, problem = _pods(client, asking.namespace)
+    absent = {node for node in nodes if node not in pods and node not in marked}
+    nodes = [node for node in nodes if node not in absent]
     status = _fetch_all(client, asking, {node: _path(asking, pods, node, "status") for node in nodes}, ends)
     for node in nodes:
         page = status.texts.get(node)
@@ -62,7 +67,8 @@ def ask(client: Client, asking: Asking, nodes: Collection[str], usage_of: Collec
             answers.unseen[node] = _reason(status.problems[node], problem, has_pod=node in pods, asking=asking)
     users = [node for node in usage_of if node in answers.views]
     metrics = _fetch_all(client, asking, {node: _path(asking, pods, node, "metrics") for node in users}, ends)
-    reasons = {node: answers.unseen[node] for node in usage_of if node in answers.unseen}
+    reasons = dict.fromkeys((node for node in usage_of if node in absent), f"no gpuagent runs on it{_but(problem)}")
+    reasons |= {node: answers.unseen[node] for node in usage_of if node in answers.unseen}
     for node in users:
         page = metrics.texts.get(node)
         found = None if page is None else read_usage(page)
@@ -108,6 +114,10 @@ def _reason(problem: str, pods_problem: str, *, has_pod: bool, asking: Asking) -
     return problem if has_pod else f"no pod with label {LABEL} runs on it in {asking.namespace}; by the node: {problem}"
 
 
+def _but(pods_problem: str) -> str:
+    return f", or its pods cannot be listed: {pods_problem}" if pods_problem else ""
+
+
 @dataclass(slots=True)
 class _Pages:
     texts: dict[str, str] = field(default_factory=dict)
@@ -116,38 +126,42 @@ class _Pages:
 
 def _fetch_all(client: Client, asking: Asking, paths: Mapping[str, str], ends: float) -> _Pages:
     """GET all of them; what is not there when it `ends` (monotonic seconds) is not waited for."""
-    pages = _Pages()
-    if not paths:
-        return pages
-    refused: list[str] = []
-    stop = threading.Event()
-
-    def fetch(path: str) -> str:
-        # What RBAC refuses for one pod it refuses for all.
-        if refused:
-            raise ApiError(_FORBIDDEN, "Forbidden", "", refused[0])
-        try:
-            return client.text(path)
-        except ApiError as err:
-            if err.status == _FORBIDDEN:
-                refused.append(str(err))
-            raise
-
-    def unless_stopped(work: Callable[[str], str], path: str) -> str:
-        return "" if stop.is_set() else work(path)
-
-    executor = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="ask")
-    futures: dict[str, Future[str]] = {
-        node: executor.submit(unless_stopped, fetch, path) for node, path in paths.items()
-    }
-    wait(futures.values(), max(0.1, ends - time.monotonic()))
-    stop.set()
-    executor.shutdown(wait=False, cancel_futures=True)
-    for node, future in futures.items():
-        if not future.done() or future.cancelled():
-            pages.problems[node] = f"no answer within {asking.timeout_s:g} s"
-        elif err := future.exception():
-            pages.problems[node] = str(err)
-        else:
-            pages.texts[node] = future.result()
+    pages = _Pages(problems=dict.fromkeys(paths, f"no answer within {asking.timeout_s:g} s"))
+    todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, str | KubeError]] = queue.SimpleQueue()
+    for item in paths.items():
+        todo.put(item)
+    # Daemons: one that waits for a silent agent must not hold up the end of the program.
+    for _ in range(min(AT_A_TIME, len(paths))):
+        threading.Thread(target=_fetch, args=(client, todo, done, ends), daemon=True).start()
+    with suppress(queue.Empty):
+        for _ in paths:
+            node, found = done.get(timeout=max(0.01, ends - time.monotonic()))
+            if isinstance(found, str):
+                pages.texts[node] = found
+                del pages.problems[node]
+            else:
+                pages.problems[node] = str(found)
     return pages
+
+
+def _fetch(
+    client: Client,
+    todo: "queue.SimpleQueue[tuple[str, str]]",
+    done: "queue.SimpleQueue[tuple[str, str | KubeError]]",
+    ends: float,
+) -> None:
+    """Take paths until there is none, or it `ends`."""
+    refused: KubeError | None = None
+    with suppress(queue.Empty):
+        while time.monotonic() < ends:
+            node, path = todo.get_nowait()
+            if refused:  # what RBAC refuses for one pod it refuses for all
+                done.put((node, refused))
+                continue
+            try:
+                done.put((node, client.text(path)))
+            except KubeError as err:
+                done.put((node, err))
+                if isinstance(err, ApiError) and err.status == _FORBIDDEN:
+                    refused = err

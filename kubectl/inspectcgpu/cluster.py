@@ -119,7 +119,9 @@ def look_beside(
     wanted = _agents_wanted(nodes, pods)
     users = [name for name in names if name in busy] if usage else []
     # Who is asked what pods use is asked who has what, too: kubelet's book is nearer to the truth than an annotation.
-    answers = ask(client, asking, [name for name in names if name in wanted or name in users], users)
+    marked = {node.name for node in nodes if node.agent}
+    asked = [name for name in names if name in wanted or name in users]
+    answers = ask(client, asking, asked, marked=marked, usage_of=users)
     for name in set(users) - wanted:
         answers.unseen.pop(name, None)  # nothing is lost by it but what the metrics tell
     return Beside(told, answers, tuple(problems))

@@ -31,7 +31,8 @@ class GpuNode:
         gpu_count: how many GPUs the node has; None where nothing says.
         capacity: resource to units, ill GPUs included; only those that are not 0.
         allocatable: resource to units, ill GPUs left out; only those that are not 0.
-        problem: what the agent's condition says where it is not well; "" where it is, or where there is none.
+        agent: it has the condition that this project's agent writes.
+        problem: what that condition says where it is not well; "" where it is.
     """
 
     name: str
@@ -43,6 +44,7 @@ class GpuNode:
     gpu_count: int | None = None
     capacity: Mapping[str, int] = field(default_factory=dict)
     allocatable: Mapping[str, int] = field(default_factory=dict)
+    agent: bool = False
     problem: str = ""
 
     def offered(self, resource: str) -> int:
@@ -56,6 +58,8 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
     labels = mapping(meta.get("labels"))
     capacity, allocatable = (_amounts(mapping(status.get(side))) for side in ("capacity", "allocatable"))
     mode = text(labels.get(MODE_LABEL))
+    conditions = mappings(status.get("conditions"))
+    condition = next((one for one in conditions if one.get("type") == CONDITION_TYPE), None)
     if not any(amounts.get(name) for amounts in (capacity, allocatable) for name in RESOURCES) and (
         mode in ("", Mode.DEFAULT)
     ):
@@ -70,7 +74,8 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
         gpu_count=_gpu_count(capacity, allocatable, text(labels.get(f"{_LABEL}count"))),
         capacity=capacity,
         allocatable=allocatable,
-        problem=_problem(status),
+        agent=condition is not None,
+        problem="" if condition is None or condition.get("status") == "True" else _spoken(condition),
     )
 
 
@@ -99,8 +104,5 @@ def _mib(label: str) -> int | None:
     return (whole_number(label.removesuffix("MiB")) or None) if label.endswith("MiB") else None
 
 
-def _problem(status: Mapping[str, Any]) -> str:
-    for condition in mappings(status.get("conditions")):
-        if condition.get("type") == CONDITION_TYPE and condition.get("status") != "True":
-            return f"{text(condition.get('reason'))}: {text(condition.get('message'))}"
-    return ""
+def _spoken(condition: Mapping[str, Any]) -> str:
+    return f"{text(condition.get('reason'))}: {text(condition.get('message'))}"

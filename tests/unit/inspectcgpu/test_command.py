@@ -232,6 +232,43 @@ def test_an_agent_that_is_not_there_costs_a_note(server, call, agent):
     assert "the agent of node n1 could not be asked: the API server answers 503" in out
 
 
+def test_an_agent_that_runs_without_a_pod_is_asked_by_its_node_and_a_node_without_one_is_not(server, call, agent):
+    server.delete_pod("gpuagent-x", namespace="kube-system")
+    _, out, _ = call("--agent-port", agent, "-d")
+    assert server.requests["get nodes/proxy"] == 0
+    assert "USED/LIMIT is not known: node n1: no gpuagent runs on it" in out
+    condition = {"type": "GpuAgentReady", "status": "True", "reason": "Ready", "message": ""}
+    status = {"conditions": [condition], "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
+    server.objects.patch(("nodes", "", "n1"), "status", {"status": status}, strategic=True)
+    _, out, _ = call("--agent-port", agent)
+    assert out.splitlines()[1].split()[2:] == ["0/0", "3/15", "3/15"]
+    assert server.requests["get nodes/proxy"] == 1
+
+
+def test_an_agent_that_is_silent_does_not_hold_up_the_command(server, config):
+    ended = threading.Event()
+
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            ended.wait(50)
+
+    add_node(server, "n1", gpus=1, mem=15)
+    add_pod(server, "p", "n1", 3)
+    server.create_pod("agent", node="n1", namespace="kube-system", labels={"app.kubernetes.io/name": "gpuagent"})
+    status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
+    server.patch_pod("agent", status, namespace="kube-system", subresource="status")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        flags = ("--agent-port", str(found.server_address[1]), "--agent-timeout", "0.3")
+        with start(config, *flags, stdout=subprocess.PIPE) as process:
+            assert b"the agent of node n1 could not be asked: no answer within 0.3 s" in process.stdout.read()
+            assert process.wait() == 0
+        ended.set()
+        found.shutdown()
+        thread.join()
+
+
 def test_ill_gpus_are_known_from_their_config_map(server, call):
     add_node(server, "n1", gpus=2, mem=30, allocatable={"aliyun.com/gpu-mem": 15})
     labels = {"app.kubernetes.io/managed-by": "gpuagent"}
