@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Container
 from pathlib import Path
 
 from gpuagent.domain.cgroup import Place, parse_cgroup
@@ -27,7 +28,7 @@ def sees_every_pid(proc: Path = PROC) -> bool:
 
 
 class Places:
-    """What was read, by PID, so that a process is read whole once. One for each thread.
+    """What was read, by PID, so that a process is read whole once. For one thread at a time.
 
     Args:
         proc: where procfs of the agent's own PID namespace is mounted; NVML tells PIDs of that namespace.
@@ -56,7 +57,7 @@ class Places:
         self._known[pid] = (began, place)
         return place
 
-    def forget_all_but(self, pids: set[int]) -> None:
+    def forget_all_but(self, pids: Container[int]) -> None:
         """Keep no more than these."""
         self._known = {pid: known for pid, known in self._known.items() if pid in pids}
 

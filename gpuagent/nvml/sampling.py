@@ -11,7 +11,7 @@ from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.usage import GpuSample, Samples
 from gpuagent.nvml.asking import Question
 from gpuagent.nvml.places import PROC, Places, sees_every_pid
-from gpuagent.nvml.usage import UsageNvml, read_sample
+from gpuagent.nvml.usage import UsageNvml, placed, read_sample
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +23,16 @@ OLD_S = 30.0
 """A sample that is older is not shown any more."""
 
 
+_Answer = tuple[GpuSample, float]
+
+
 @dataclass(slots=True)
 class _Asked:
-    """What is kept of one GPU. One question at a time uses `places`."""
+    """What is kept of one GPU. `answer` is the one that `sample` was made from."""
 
-    places: Places
-    question: Question[GpuSample] | None = None
+    uuid: str
+    question: Question[_Answer] | None = None
+    answer: _Answer | None = None
     began: float = float("-inf")
     sample: GpuSample | None = None
     failure: str = ""
@@ -51,7 +55,11 @@ class Sampler:
     old_s: float = OLD_S
     _asked: dict[str, _Asked] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
-    _pids_seen: bool | None = None
+    _places: Places = field(init=False)
+    _pids_seen: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places, self._pids_seen = Places(self.proc), sees_every_pid(self.proc)
 
     def samples(self, gpus: Iterable[Gpu]) -> Samples:
         """What is known of these GPUs; asks those of which nothing fresh is known. Those who ask at once wait together.
@@ -59,41 +67,40 @@ class Sampler:
         A GPU that does not answer in time is shown as it was, until that is too old.
         """
         with self._turn:
-            if self._pids_seen is None:
-                self._pids_seen = sees_every_pid(self.proc)
             known = {gpu.uuid: gpu for gpu in gpus}
             self._asked = {
                 uuid: asked for uuid, asked in self._asked.items() if uuid in known or not _ended(asked.question)
             }
             for gpu in known.values():
                 self._ask(gpu)
-            for uuid in known:
-                self._take(uuid)
+            for asked in self._asked.values():
+                if asked.question:
+                    asked.question.wait()
+                self._keep(asked)
+            processes = (asked.sample.processes for asked in self._asked.values() if asked.sample)
+            self._places.forget_all_but({process.pid for some in processes for process in some or ()})
             return self._shown(known)
 
     def _ask(self, gpu: Gpu) -> None:
-        asked = self._asked.setdefault(gpu.uuid, _Asked(Places(self.proc)))
+        asked = self._asked.setdefault(gpu.uuid, _Asked(gpu.uuid))
         if not _ended(asked.question) or self.clock() - asked.began < self.fresh_s:
             return
-        self._keep(gpu.uuid, asked)
+        self._keep(asked)
         nvml = UsageNvml(self.clock)
         asked.began = self.clock()
         asked.question = Question(
             f"nvml-sample-{gpu.index}",
             nvml,
-            lambda: [read_sample(nvml, gpu.index, gpu.uuid, asked.places, self.clock)],
+            lambda: [read_sample(nvml, gpu.index, gpu.uuid, self.clock)],
             patience_s=self.patience_s,
             late=lambda: None,
         )
 
-    def _take(self, uuid: str) -> None:
-        asked = self._asked[uuid]
-        if asked.question:
-            asked.question.wait()
-            self._keep(uuid, asked)
+    def _keep(self, asked: _Asked) -> None:
+        """Take note of how the question stands; an answer that came after its time counts too.
 
-    def _keep(self, uuid: str, asked: _Asked) -> None:
-        """Take note of how the question stands; an answer that came after its time counts too."""
+        Where processes run is read here, one after the other: many threads that read would wait for each other.
+        """
         question = asked.question
         if question is None:
             return
@@ -102,9 +109,11 @@ class Sampler:
         elif question.error:
             failure = str(question.error)
         else:
-            failure, asked.sample = "", question.known
+            failure, answer = "", question.known
+            if answer and answer is not asked.answer:
+                asked.answer, asked.sample = answer, placed(*answer, self._places)
         if failure and failure != asked.failure:
-            log.warning("what a GPU is used for is not known", extra={"uuid": uuid, "error": failure})
+            log.warning("what a GPU is used for is not known", extra={"uuid": asked.uuid, "error": failure})
         asked.failure = failure
 
     def _shown(self, known: Mapping[str, Gpu]) -> Samples:
@@ -113,9 +122,9 @@ class Sampler:
         return Samples(
             {u: asked.sample for u, asked in mine.items() if asked.sample and now - asked.sample.at < self.old_s},
             {uuid: asked.failure for uuid, asked in mine.items() if asked.failure},
-            bool(self._pids_seen),
+            self._pids_seen,
         )
 
 
-def _ended(question: Question[GpuSample] | None) -> bool:
+def _ended(question: Question[_Answer] | None) -> bool:
     return question is None or question.ended

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pynvml
@@ -91,24 +92,37 @@ class UsageNvml(Nvml):
             raise CallError(f"nvmlDeviceGet{kind}RunningProcesses", _FUNCTION_NOT_FOUND, "Function Not Found")
 
 
-def read_sample(nvml: UsageNvml, index: int, uuid: str, places: Places, clock: Callable[[], float]) -> GpuSample:
-    """One look at the GPU, which must be the one at that index. Raises CallError."""
+def read_sample(nvml: UsageNvml, index: int, uuid: str, clock: Callable[[], float]) -> tuple[GpuSample, float]:
+    """One look at the GPU, which must be the one at that index, and when it began (`boot_s`), for `placed`.
+
+    Raises:
+        CallError: the GPU does not answer, or is another one.
+    """
+    asked_s = boot_s()
     handle = nvml.handle(index)
     if nvml.uuid(handle) != uuid:  # GPUs are counted anew; whoever keeps the inventory will know soon
         raise CallError("nvmlDeviceGetHandleByIndex", _NOT_FOUND, f"{uuid} has another index now")
-    return GpuSample(
+    sample = GpuSample(
         uuid=uuid,
         memory_used_bytes=nvml.memory_used_bytes(handle),
         busy=_told(lambda: nvml.busy(handle)),
         temperature_celsius=_told(lambda: nvml.temperature_celsius(handle)),
         power_watts=_told(lambda: nvml.power_watts(handle)),
-        processes=_told(lambda: _processes(nvml, handle, places)),
+        processes=_told(lambda: _processes(nvml, handle)),
         at=clock(),
     )
+    return sample, asked_s
 
 
-def _processes(nvml: UsageNvml, handle: Handle, places: Places) -> tuple[GpuProcess, ...]:
-    asked_s = boot_s()
+def placed(sample: GpuSample, asked_s: float, places: Places) -> GpuSample:
+    """The sample with the places of its processes."""
+    if sample.processes is None:
+        return sample
+    processes = tuple(replace(process, place=places.of(process.pid, asked_s)) for process in sample.processes)
+    return replace(sample, processes=processes)
+
+
+def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:
     found = nvml.processes(handle)
     busy = _told(lambda: nvml.process_busy(handle)) if found else {}
 
@@ -117,12 +131,7 @@ def _processes(nvml: UsageNvml, handle: Handle, places: Places) -> tuple[GpuProc
         idle = None if client or busy is None else 0.0
         return idle if busy is None else busy.get(pid, idle)
 
-    processes = tuple(
-        GpuProcess(pid, memory, busy_of(pid, client=client), places.of(pid, asked_s))
-        for pid, (memory, client) in found.items()
-    )
-    places.forget_all_but(set(found))
-    return processes
+    return tuple(GpuProcess(pid, memory, busy_of(pid, client=client), None) for pid, (memory, client) in found.items())
 
 
 def _told(ask: Callable[[], T]) -> T | None:

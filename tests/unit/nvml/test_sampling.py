@@ -17,7 +17,7 @@ from gpuagent.nvml.places import Places, boot_s
 from gpuagent.nvml.sampling import Sampler
 from gpuagent.nvml.simulated import FaultError, Simulator
 from gpuagent.nvml.source import discover
-from gpuagent.nvml.usage import UsageNvml, read_sample
+from gpuagent.nvml.usage import UsageNvml, placed, read_sample
 
 ID = "ab" * 32
 GIB = 1 << 30
@@ -48,7 +48,7 @@ def box(simulate) -> Simulator:
 def take(box: Simulator, root: Path, index: int = 0):
     nvml = UsageNvml()
     with nvml.session():
-        return read_sample(nvml, index, box.gpus[index].spec.uuid, Places(root), lambda: 7.0)
+        return placed(*read_sample(nvml, index, box.gpus[index].spec.uuid, lambda: 7.0), Places(root))
 
 
 # -- what NVML says --------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_drivers_before_510_have_the_second_version(simulate, tmp_path: Path) ->
 def test_a_gpu_under_another_index_is_not_taken_for_this_one(box: Simulator) -> None:
     nvml = UsageNvml()
     with nvml.session(), pytest.raises(CallError, match="another index"):
-        read_sample(nvml, 1, box.gpus[0].spec.uuid, Places(), lambda: 0.0)
+        read_sample(nvml, 1, box.gpus[0].spec.uuid, lambda: 0.0)
 
 
 def test_a_process_comes_and_goes_from_elsewhere_too(box: Simulator, tmp_path: Path) -> None:
