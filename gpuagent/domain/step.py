@@ -1,6 +1,6 @@
 """The core's one transition: `step(state, event)` is the new state and what people should hear of it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +9,12 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.failedpod import Failure
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
-from gpuagent.domain.holdings import located
+from gpuagent.domain.healthnews import health_news
 from gpuagent.domain.isolation import NONE
 from gpuagent.domain.links import topology
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.offer import rival_offers
-from gpuagent.domain.pods import PodName, parse_pod
+from gpuagent.domain.pods import parse_pod
 from gpuagent.domain.report import problems
 from gpuagent.domain.startup import shows_amounts, taint_stands
 from gpuagent.domain.state import Announcement, State
@@ -248,50 +248,4 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
         for problem in problems(after)
         if (problem.reason, problem.message) not in was
     ]
-    return (*news, *_health_news(before, after))
-
-
-def _health_news(before: State, after: State) -> Iterator[Announcement]:
-    """That a GPU recovered, for the node; for the pods that hold it, each change: ill, worse, sound, fenced or not."""
-    news = [*_illness_news(before, after), *_fence_news(before, after)]
-    holders = _holders(after, {uuid for uuid, _ in news}) if news else {}
-    for uuid, said in news:
-        if said.reason == "GpuRecovered":
-            yield said
-        if pods := holders.get(uuid):
-            yield replace(said, pods=tuple(sorted(pods)))
-
-
-def _illness_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
-    """A cause that comes and goes is news once in an illness."""
-    was, now = before.sick, after.sick
-    for uuid in now.keys() | was.keys():
-        gpu = f"GPU {after.gpus[uuid].index} ({uuid})"
-        if uuid not in now:
-            still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
-            text = f"{gpu} is sound again{still}; it was sick for: {was[uuid]}"
-            yield uuid, Announcement("GpuRecovered", text)
-        elif uuid not in was or after.health[uuid].causes - before.health[uuid].causes:
-            text = f"{gpu}, which this pod holds, is unhealthy: {now[uuid]}"
-            yield uuid, Announcement("GpuUnhealthy", text, warning=True)
-
-
-def _fence_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
-    was, now = before.fenced, after.fenced
-    for uuid in now.keys() ^ was.keys():
-        gpu = f"GPU {after.gpus[uuid].index} ({uuid}), which this pod holds,"
-        if uuid in now:
-            text = f"{gpu} is {now[uuid]}: no other pod gets it, this one is left alone"
-            yield uuid, Announcement("GpuFenced", text)
-        else:
-            yield uuid, Announcement("GpuUnfenced", f"{gpu} is not fenced any more")
-
-
-def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:
-    """The pods that hold each of these GPUs."""
-    holders: dict[str, set[PodName]] = {uuid: set() for uuid in uuids}
-    for holding in state.living_holdings:
-        if holding.owner.pod.namespace:  # else only kubelet's checkpoint knows it, by its UID
-            for uuid in uuids & {uuid for uuid, _ in located(holding, state.gpus)}:
-                holders[uuid].add(holding.owner.pod)
-    return holders
+    return (*news, *health_news(before, after))

@@ -48,7 +48,7 @@ class Condition:
             if err.code in _NOT_THERE:
                 raise
             silent[ACTION] = gpu_reason(err)
-        if words := self._silent.get(REST, "") if in_a_hurry else self._ask_rest():
+        if words := self._silent.get(REST, "") if in_a_hurry else self._ask_rest(gpu):
             silent[REST] = words
         for what, words in silent.items():
             if self._silent.get(what) != words:
@@ -56,11 +56,10 @@ class Condition:
         self._silent = silent
         return replace(self._known, action=action, silent_on=frozenset(silent))
 
-    def _ask_rest(self) -> str:
+    def _ask_rest(self, gpu: Handle) -> str:
         """Learn all else, or what was learnt before if that takes long; why it is not said, empty if it is."""
-        asked = self._questions.ask(
-            "condition", f"nvml-condition-{self._index}", lambda nvml: [nvml.condition(nvml.handle(self._index))]
-        )
+        name = f"nvml-condition-{self._index}"
+        asked = self._questions.ask("condition", name, lambda nvml: [nvml.condition(gpu)])
         if self._asked_at is None:
             self._asked_at = self._clock()
         self._questions.wait()

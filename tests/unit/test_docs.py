@@ -150,6 +150,7 @@ def test_every_condition_reason_has_its_heading():
 
 def test_every_event_is_told():
     reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
+    reasons |= strings_given_to("gpuagent/domain/healthnews.py", "Announcement")
     refused = strings_given_to("gpuagent/allocator.py", "_say", 1)
     assert reasons
     assert refused
