@@ -2,11 +2,12 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.kube.errors import ApiError, refused
+from gpuagent.kube.listtext import read_list
 from gpuagent.kube.stream import Watch
 
 if TYPE_CHECKING:
@@ -76,6 +77,15 @@ class Client:
     def list(self, path: str, params: Params | None = None) -> Json:
         """Return a List object; ``items`` may be missing where it is empty."""
         return self._call("list", "GET", path, params)
+
+    def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
+        """Return a List's metadata and its items, decoded as they are taken; that may raise ApiError, too."""
+        status, data = self._answer("list", "GET", path, params)
+        try:
+            metadata, items = read_list(data)
+        except ValueError as err:
+            raise _no_json(status) from err
+        return metadata, _checked(status, items)
 
     def text(self, path: str) -> str:
         """Return what is no object, such as a page of a pod that the API server fetches (``…/proxy/metrics``)."""
@@ -208,7 +218,18 @@ def _decoded(status: int, data: bytes) -> Json:
     try:
         found = json.loads(data)
     except ValueError as err:
-        raise ApiError(status, "BadAnswer", "the answer is not JSON; is this an API server?") from err
+        raise _no_json(status) from err
     if not isinstance(found, dict):
         raise ApiError(status, "BadAnswer", "the answer is not a JSON object; is this an API server?")
     return found
+
+
+def _no_json(status: int) -> ApiError:
+    return ApiError(status, "BadAnswer", "the answer is not JSON; is this an API server?")
+
+
+def _checked(status: int, items: Iterator[Json]) -> Iterator[Json]:
+    try:
+        yield from items
+    except ValueError as err:
+        raise _no_json(status) from err

@@ -1,6 +1,6 @@
 """Large lists, a page at a time: of each page only what is asked for stays in memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from gpuagent.kube.errors import ApiError
@@ -17,8 +17,8 @@ _GONE = 410
 class Lister(Protocol):
     """What paging needs of the Client."""
 
-    def list(self, path: str, params: Params | None = None) -> dict[str, Any]:
-        """Return a List object."""
+    def page(self, path: str, params: Params | None = None) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+        """Return a List's metadata and items."""
 
 
 class Listed(Generic[T]):
@@ -35,7 +35,7 @@ def list_pages(
     """List a collection; of each object what ``keep`` makes of it, unless that is None. All of it is of one version.
 
     Where the server forgets that version meanwhile (410), the list begins anew, a few times. May raise what
-    ``Client.list`` does.
+    ``Client.page`` does.
     """
     for start in range(1, MOST_STARTS + 1):
         try:
@@ -50,13 +50,8 @@ def _once(client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None],
     listed = Listed[T]()
     query: dict[str, str | int | bool] = {**params, "limit": PAGE}
     while True:
-        page = client.list(path, query)
-        metadata, items = page.get("metadata") or {}, page.pop("items", None) or []
-        items.reverse()
-        while items:  # an object goes before the next is looked at, and the page before the next is asked for
-            kept = keep(items.pop())
-            if kept is not None:
-                listed.items.append(kept)
+        metadata, items = client.page(path, query)
+        listed.items.extend(kept for kept in map(keep, items) if kept is not None)
         listed.version = str(metadata.get("resourceVersion") or "")
         token = metadata.get("continue")
         if not token:
