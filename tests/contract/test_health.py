@@ -1,5 +1,6 @@
 """A GPU that falls ill leaves kubelet's lists at once, and comes back by itself when it is well."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.kubelet.feed import MIN_GAP_S
+from gpuagent.nvml.binding import Nvml
 from tests.contract.harness import LOADED_S, MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for
 
 MakeNode = Callable[..., Node]
@@ -51,14 +53,19 @@ def test_a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_does_not(node: 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_gpu_that_needs_a_reset_is_never_offered_by_an_agent_that_starts(node: MakeNode, version: str) -> None:
-    """Action 1 since before the start: the first list that has the GPU's units has them Unhealthy."""
+def test_a_gpu_that_needs_a_reset_is_never_offered_by_an_agent_that_starts(
+    node: MakeNode, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Action 1 since before the start, and a driver that takes its time to say so: the first list that has the GPU's
+    units has them Unhealthy."""
+    ask = Nvml.recovery_action
+    monkeypatch.setattr(Nvml, "recovery_action", lambda *args: (threading.Event().wait(0.3), ask(*args))[1])
+    monkeypatch.setattr("gpuagent.nvml.watch.FIRST_LOOKS_S", 30.0)
     one = node(version, box(2, 24))
     one.simulator.action(0, 1)
-    for _ in range(3):
-        agent = one.run()
-        one.offers(mem=24)
-        one.stop(agent)
+    agent = one.run()
+    one.offers(mem=24)
+    one.stop(agent)
     shown = {
         health for found in one.kubelet.lists(MEM) for i, health in found.health.items() if ids_on(one.uuids[0], [i])
     }
