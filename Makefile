@@ -27,7 +27,7 @@ lint: $(STAMP)  ## formatting, lint, import contracts
 	$(BIN)/lint-imports
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer standin demo bench tests/e2e
+	$(BIN)/mypy gpuagent installer standin demo bench manifests tests/e2e
 
 e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
