@@ -1,8 +1,8 @@
 """Build everything the end-to-end cluster runs, once, into a cache outside the tree.
 
 ``python tests/e2e/build.py`` turns a bare machine (Debian, root, Go) into one that can run ``pytest -m e2e``:
-Debian packages, Kubernetes and containerd from the Go modules in ``tools/``, and two container images.
-It needs only the standard library, so it also runs before there is a virtual environment.
+Debian packages, Kubernetes and containerd from the Go modules in ``tools/``, and the container images: the agent's own from
+the Dockerfile. It needs only the standard library, so it also runs before there is a virtual environment.
 """
 
 import fcntl
@@ -27,7 +27,19 @@ BUSYBOX_IMAGE = "gpuagent.test/busybox:e2e"
 EXAMPLE_IMAGE = "busybox:1.36"
 PAUSE_IMAGE = "gpuagent.test/pause:e2e"
 IMAGES = "images-1.tar"
-DEBIAN_PACKAGES = ("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount")
+# Built from the Dockerfile, out of this very tree.
+AGENT_IMAGE = "gpuagent.test/gpuagent:e2e"
+AGENT_INPUTS = (
+    *("Dockerfile", ".dockerignore", "image", "gpuagent", "installer"),
+    *("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "requirements-build.lock"),
+)
+_AGENT_ARCHIVES_KEPT = 4
+ROOT = Path(__file__).parents[2]
+DEBIAN_PACKAGES = (
+    *("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount"),
+    # They build the agent's image.
+    *("buildah", "mmdebstrap"),
+)
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,22 @@ def bin_dir() -> Path:
     digest = hashlib.sha256(repr(BINARIES).encode())
     for file in sorted(TOOLS.glob("*/go.*")):
         digest.update(file.read_bytes())
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "gpuagent-e2e" / digest.hexdigest()[:16] / "bin"
+    return _cache() / digest.hexdigest()[:16] / "bin"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuagent-e2e"
+
+
+def agent_archive() -> Path:
+    """Where the agent's image of exactly this tree belongs."""
+    digest = hashlib.sha256()
+    for name in AGENT_INPUTS:
+        below = sorted((ROOT / name).rglob("*")) if (ROOT / name).is_dir() else [ROOT / name]
+        for file in below:
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(ROOT)} {file.stat().st_mode:o} ".encode() + file.read_bytes())
+    return _cache() / "agent" / f"{digest.hexdigest()[:16]}.tar"
 
 
 def missing() -> list[str]:
@@ -138,6 +164,21 @@ def write_images(into: Path) -> None:
             manifest.append({"Config": name, "RepoTags": references, "Layers": ["layer.tar"]})
         add_file(archive, "manifest.json", json.dumps(manifest).encode())
     partial.rename(into / IMAGES)
+
+
+def build_agent_image() -> None:
+    """The agent's image, where it is not there yet; older ones go, but for a few that other trees may use."""
+    archive = agent_archive()
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    if not archive.exists():
+        command = (sys.executable, "-m", "image", "--from-mirror", "--tag", AGENT_IMAGE)
+        store = str(archive.parent / "buildah")
+        with step(AGENT_IMAGE):
+            run((*command, "--store", store, "--archive", str(archive)), dict(os.environ), ROOT)
+    archive.touch()
+    by_use = sorted(archive.parent.glob("*.tar"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for old in by_use[_AGENT_ARCHIVES_KEPT:]:
+        old.unlink()
 
 
 def image_config(layer: bytes, entrypoint: Sequence[str]) -> dict[str, object]:
@@ -202,6 +243,7 @@ def main() -> int:
         for binary in BINARIES:
             build(binary, into)
         write_images(into)
+        build_agent_image()
     print(into)
     return 0
 

@@ -29,3 +29,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.fail(f"run `python tests/e2e/build.py` first; missing: {', '.join(missing)}", pytrace=False)
     with Cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def agent_image(cluster: Cluster) -> str:
+    """The name of the agent's image, built from this tree's Dockerfile, on the node."""
+    archive = build.agent_archive()
+    if not archive.exists():
+        pytest.fail("the agent's image of this tree is not built: run `python tests/e2e/build.py`", pytrace=False)
+    cluster.import_images(archive)
+    return build.AGENT_IMAGE

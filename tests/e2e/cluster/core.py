@@ -205,6 +205,10 @@ class Cluster:
         """kubelet's record of who holds which device ids."""
         return read_checkpoint()
 
+    def import_images(self, archive: Path) -> None:
+        """Put the images of a docker-archive on the node."""
+        self._components.ctr.import_images(archive)
+
     # Node
 
     def node(self) -> Json:
