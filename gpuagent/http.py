@@ -6,10 +6,14 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 3600.0
+"""A request wakes the server, and so does `stop`: nothing is left to look for in between."""
 
 Page = Callable[[], tuple[bool, str, bytes]]
 """Whether all is well (200, else 503), content type, body."""
@@ -59,12 +63,14 @@ class HttpServer:
 
         self._server = _server_class(address[0])(address, Handler)
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        serve = partial(self._server.serve_forever, poll_interval=LOOK_S)
+        self._thread = threading.Thread(target=serve, name="http", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
+        self._server.socket.shutdown(socket.SHUT_RDWR)  # ends the wait for the next request
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

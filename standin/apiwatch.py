@@ -11,7 +11,8 @@ from standin.refusal import Refusal
 if TYPE_CHECKING:
     from standin.apiserver import ApiServer
 
-_BOOKMARK_S = 1.0
+_BOOKMARK_S = 60.0
+"""As kube-apiserver's watch cache, about."""
 _LOOK_S = 0.05
 _LONGEST_S = 1800.0
 

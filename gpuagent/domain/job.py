@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from gpuagent.domain.annotations import Malformed, gpu_names
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
-from gpuagent.domain.pods import Owner, Pod, PodName, count_of
+from gpuagent.domain.pods import Owner, Pod, PodName, asked, count_of
 from gpuagent.domain.snapshot import Snapshot
 
 MOST_PODS = 64
@@ -34,23 +35,13 @@ def gpus_of_job(pod: Pod, resource: str, claims: Claims) -> dict[PodName, set[st
     return found
 
 
-def gpus_asked(pod: Pod, resource: str) -> int:
-    """Whole GPUs the pod has at most at one time: those of init containers are handed on, those of sidecars are not."""
-    lasting = most = 0
-    for container in pod.containers:  # init containers and sidecars come first, in the order they start
-        amount = container.limits.get(resource, 0)
-        lasting += 0 if container.init else amount
-        most = max(most, lasting + (amount if container.init else 0))
-    return most
-
-
 def together(pod: Pod, resource: str, held: Mapping[PodName, Iterable[str]]) -> tuple[int, ...]:
     """How many GPUs this call's pod and the pods of its job still to come will have, largest first.
 
     The first is for all of them, each next one for a pod less, the last for this pod alone. Pods of a job are alike,
     and no node has GPUs for more than `MOST_PODS` of them.
     """
-    each = gpus_asked(pod, resource)
+    each = asked(pod, resource)
     own = max(each - len(set(held.get(pod.name, ()))), 0)
     to_come = (count_of(pod.labels.get(REPLICAS_LABEL)) or 1) - len(held.keys() | {pod.name})
     return tuple(own + others * each for others in range(min(max(to_come, 0), MOST_PODS), -1, -1))
@@ -65,8 +56,8 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
     if snapshot.sold.get(resource) is not Kind.WHOLE_TOPOLOGY:
         return None
     named = _annotated(pod, GROUP_ANNOTATION, snapshot)
-    if named is not None and len(named) != (asked := gpus_asked(pod, resource)):
-        text = f"names {len(named)} GPUs, and the pod asks for {asked} of {resource}"
+    if named is not None and len(named) != (wanted := asked(pod, resource)):
+        text = f"names {len(named)} GPUs, and the pod asks for {wanted} of {resource}"
         raise Refusal(Reason.GPU_GROUP, _text(pod, GROUP_ANNOTATION, text))
     return named
 
@@ -79,7 +70,7 @@ def named_for_others(pod: Pod | None, resource: str, claims: Claims) -> frozense
             held[claim.owner.pod] += len(claim.ids)
     named = frozenset[str]()
     for other in claims.snapshot.decided_pods:
-        if (pod is None or other.name != pod.name) and held[other.name] < gpus_asked(other, resource):
+        if (pod is None or other.name != pod.name) and held[other.name] < asked(other, resource):
             with suppress(Refusal):
                 named |= named_gpus(other, resource, claims.snapshot) or frozenset()
     return named
@@ -179,17 +170,18 @@ def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
 
 def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
     """UUIDs of the GPUs in an annotation: minor numbers, or UUIDs. Raises Refusal."""
-    text = pod.annotations.get(key)
-    if not text:
+    names = gpu_names(pod.annotations, key)
+    if isinstance(names, Malformed):
+        raise Refusal(Reason.GPU_GROUP, _text(pod, key, names.problem))
+    if names is None:
         return None
     present = [snapshot.gpus[uuid] for uuid in snapshot.topology.gpus]
     by_name = {str(gpu.minor): gpu.uuid for gpu in present} | {gpu.uuid: gpu.uuid for gpu in present}
-    names = [name.strip() for name in text.split(",")]
     if strangers := [name for name in names if name not in by_name]:
         raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names {strangers[0]!r}, and this node has no such GPU"))
     uuids = frozenset(by_name[name] for name in names)
-    if len(uuids) < len(names):
-        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names a GPU twice: {text}"))
+    if len(uuids) < len(names):  # by its number and by its UUID
+        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names a GPU twice: {pod.annotations[key]}"))
     return uuids
 
 

@@ -134,6 +134,16 @@ def whole_number(quantity: str) -> int | None:
     return int(match[1]) * _SUFFIXES[match[2]] if match else None
 
 
+def asked(pod: Pod, resource: str) -> int:
+    """Units the pod has at most at one time: those of init containers are handed on, those of sidecars are not."""
+    lasting = most = 0
+    for container in pod.containers:  # init containers and sidecars come first, in the order they start
+        amount = container.limits.get(resource, 0)
+        lasting += 0 if container.init else amount
+        most = max(most, lasting + (amount if container.init else 0))
+    return most
+
+
 def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
     """Containers of living pods that ask for exactly `size` units of `resource`, oldest pod first.
 

@@ -144,7 +144,7 @@ def _register(driver: SimulatedDriver, gpu: SimulatedGpu, kinds: Any, events: An
 @of(SYSTEM, "nvmlEventSetWait_v2")
 def _wait(driver: SimulatedDriver, events: Any, out: Any, timeout_ms: Any) -> int:
     until = time.monotonic() + timeout_ms.value / 1000
-    with driver.idle():  # once a call: it wakes the other waiters
+    with driver.idle():
         while True:
             code = _heard(driver, events, out)
             left = until - time.monotonic()

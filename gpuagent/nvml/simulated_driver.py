@@ -80,7 +80,8 @@ class SimulatedDriver:
 
     def __init__(self, box: Box, functions: frozenset[str]) -> None:
         self.box = box
-        self.changed = threading.Condition(threading.RLock())
+        lock = threading.RLock()
+        self.changed, self.joined = threading.Condition(lock), threading.Condition(lock)
         self.gpus = [SimulatedGpu(index, spec, spec.mig) for index, spec in enumerate(box.gpus)]
         self.sets: dict[int, EventSet] = {}
         self.sessions = 0
@@ -218,9 +219,9 @@ class SimulatedDriver:
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Around a client's idle wait for events: `waiters` counts those, `changed` tells of a new one."""
+        """Around a client's idle wait for events: `waiters` counts those, `joined` tells of a new one."""
         self.waiters += 1
-        self.changed.notify_all()
+        self.joined.notify_all()
         try:
             yield
         finally:

@@ -245,11 +245,11 @@ def test_17_the_end_of_kubelets_own_stream_is_noticed_beside_others(node: MakeNo
 @pytest.mark.parametrize(("gib_or_unit", "pause_s"), [("64MiB", 0.1), ("GiB", 0.02)])
 def test_18_a_reader_that_does_not_read_delays_nobody(node: MakeNode, gib_or_unit: str, pause_s: float) -> None:
     """A reader that does not read: 50 changes of the list meanwhile (in 5 s with a list that fills the transport's
-    window, in 1 s with a small one; the check says 30 s), then `Allocate` under 100 ms; reading then, it gets at most
-    3 stale lists and the newest one."""
-    one = node("1.36", box(8, 80), labels={MODE_LABEL: "share"})
+    window of 64 KiB by itself, in 1 s with one of 40 KB; the check says 30 s), then `Allocate` under 100 ms; reading
+    then, it gets at most 3 stale lists and the newest one."""
+    one = node("1.36", box(8, 192), labels={MODE_LABEL: "share"})
     agent = one.run(memory_unit=_unit(gib_or_unit))
-    units = 8 * 80 * (16 if gib_or_unit == "64MiB" else 1)
+    units = 8 * 192 * (16 if gib_or_unit == "64MiB" else 1)
     one.offers(mem=units)
     registered = one.kubelet.registrations
     slow = SlowReader(one.plugins / next(r.endpoint for r in registered if r.resource == MEM))

@@ -71,8 +71,8 @@ class Watched:
             sets = sorted(index for events in self._simulator.sets.values() for index in events.registered)
             return sets == list(gpus) and self._simulator.waiters >= len(gpus)
 
-        with self._simulator.changed:
-            assert self._simulator.changed.wait_for(so, PATIENCE_S)
+        with self._simulator.joined:
+            assert self._simulator.joined.wait_for(so, PATIENCE_S)
 
 
 @pytest.fixture

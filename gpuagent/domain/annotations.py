@@ -1,0 +1,180 @@
+"""Pod annotations in which schedulers say which GPUs a pod has: read and written here, and nowhere else.
+
+Three families. V2 (ACK's scheduler) has JSON, container index to GPU to units, one annotation for each resource. V1
+(the open gpushare scheduler extender) has one GPU for the whole pod. The topology family lists whole GPUs. Annotations
+are text that anybody may write: whatever is not of the right form is told as `Malformed`, and nothing here raises.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
+
+MEMORY_ANNOTATION = "scheduler.framework.gpushare.allocation"
+"""V2, for `aliyun.com/gpu-mem`: ``{"0":{"1":4}}`` gives container 0 four units of GPU 1."""
+CORE_ANNOTATION = "gpushare.alibabacloud.com/core-percentage"
+"""V2, for `aliyun.com/gpu-core.percentage`, of the same form."""
+V1_GPU = "ALIYUN_COM_GPU_MEM_IDX"
+V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
+V1_GPU_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
+V1_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+V1_KEYS = (V1_GPU, V1_UNITS, V1_GPU_UNITS, V1_ASSUMED, V1_ASSIGNED)
+KEYS = (MEMORY_ANNOTATION, CORE_ANNOTATION, *V1_KEYS, GROUP_ANNOTATION, VISIBLE_ANNOTATION)
+
+MOST_UNITS = 2**31 - 1
+"""More units than that no GPU has, whatever the unit."""
+_SHOWN = 60
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
+_UNITS = re.compile(r"[0-9]{1,10}", re.ASCII)
+_NANOSECONDS = re.compile(r"[0-9]{1,20}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """An annotation that does not say what it should. `problem` reads on after "annotation KEY "."""
+
+    key: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"annotation {self.key} {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """V2: index of the container in `spec.containers` to minor number of a GPU to units."""
+
+    containers: Mapping[int, Mapping[int, int]]
+
+    @property
+    def by_gpu(self) -> dict[int, int]:
+        """Minor number to units, over all containers; GPUs with none are left out."""
+        total: Counter[int] = Counter()
+        for gpus in self.containers.values():
+            total.update(gpus)
+        return {gpu: units for gpu, units in sorted(total.items()) if units}
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """V1: what the scheduler extender decided for a pod.
+
+    Attributes:
+        gpu: minor number.
+        units: of the pod on that GPU; None where it does not say.
+        gpu_units: units that GPU has in all; None where it does not say.
+        assumed_ns: Unix nanoseconds of the decision, later of the assignment; None where it does not say.
+        assigned: the device plugin has given the GPU to the pod; None where nobody says, which is no hand-shake.
+    """
+
+    gpu: int
+    units: int | None = None
+    gpu_units: int | None = None
+    assumed_ns: int | None = None
+    assigned: bool | None = None
+
+
+def shares(annotations: Mapping[str, Any], key: str) -> Shares | Malformed | None:
+    """Read one V2 annotation (`MEMORY_ANNOTATION` or `CORE_ANNOTATION`); None where it is absent."""
+    text = annotations.get(key)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, _Pairs):
+        return Malformed(key, f"is no JSON object: {_shown(text)}")
+    containers: dict[int, dict[int, int]] = {}
+    for name, gpus in found:
+        container = _number(name)
+        if container is None or container in containers:
+            return Malformed(key, f"has {_shown(name)} for the index of a container: {_shown(text)}")
+        problem = _read_gpus(gpus, containers.setdefault(container, {}))
+        if problem:
+            return Malformed(key, f"{problem} of container {container}: {_shown(text)}")
+    return Shares(containers)
+
+
+def _read_gpus(gpus: object, into: dict[int, int]) -> str | None:
+    """Put the units of one container into `into`; returns what is wrong."""
+    if not isinstance(gpus, _Pairs):
+        return "has no GPUs"
+    for name, units in gpus:
+        gpu = _number(name)
+        if gpu is None or gpu in into:
+            return f"has {_shown(name)} for the number of a GPU"
+        if type(units) is not int or not 0 <= units <= MOST_UNITS:  # a bool is an int, and no number of units
+            return f"has no whole number of units for GPU {gpu}"
+        into[gpu] = units
+    return None
+
+
+def shares_text(found: Shares) -> str:
+    """The annotation's text, as schedulers write it; `shares` reads the same back."""
+    names = {str(n): {str(gpu): units for gpu, units in gpus.items()} for n, gpus in found.containers.items()}
+    return json.dumps(names, separators=(",", ":"))
+
+
+def assumed(annotations: Mapping[str, Any]) -> Assumed | Malformed | None:
+    """Read the V1 annotations; None where the pod has no GPU by them."""
+    text = annotations.get(V1_GPU)
+    if text is None or text == "-1":  # the old plugin's word for none
+        return None
+    gpu = _number(text)
+    if gpu is None:
+        return Malformed(V1_GPU, f"is no number of a GPU: {_shown(text)}")
+    numbers: dict[str, int | None] = {}
+    for key, pattern in ((V1_UNITS, _UNITS), (V1_GPU_UNITS, _UNITS), (V1_ASSUMED, _NANOSECONDS)):
+        value = annotations.get(key)
+        if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
+            return Malformed(key, f"is no whole number: {_shown(value)}")
+        numbers[key] = None if value is None else int(value)
+        if pattern is _UNITS and (numbers[key] or 0) > MOST_UNITS:
+            return Malformed(key, f"is more than any GPU has: {_shown(value)}")
+    word = annotations.get(V1_ASSIGNED)
+    if word not in (None, "true", "false"):
+        return Malformed(V1_ASSIGNED, f"is neither true nor false: {_shown(word)}")
+    assigned = None if word is None else word == "true"
+    return Assumed(gpu, numbers[V1_UNITS], numbers[V1_GPU_UNITS], numbers[V1_ASSUMED], assigned)
+
+
+def assumed_texts(found: Assumed) -> dict[str, str]:
+    """The V1 annotations; `assumed` reads the same back."""
+    values = (found.gpu, found.units, found.gpu_units, found.assumed_ns)
+    texts = {key: str(value) for key, value in zip(V1_KEYS, values, strict=False) if value is not None}
+    return texts if found.assigned is None else texts | {V1_ASSIGNED: str(found.assigned).lower()}
+
+
+def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Malformed | None:
+    """Names in an annotation of the topology family, minor numbers or UUIDs, none twice; None where it is absent.
+
+    Which GPUs they are, and whether there are such, the reader knows who knows the node.
+    """
+    text = annotations.get(key)
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str):
+        return Malformed(key, f"is no list of GPUs: {_shown(text)}")
+    names = tuple(name.strip() for name in text.split(","))
+    if len(set(names)) < len(names):
+        return Malformed(key, f"names a GPU twice: {text}")
+    return names
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as it was written, so that a key that comes twice is seen."""
+
+
+def _number(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else None
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else f"<{type(value).__name__}>"
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
