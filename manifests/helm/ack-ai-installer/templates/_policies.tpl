@@ -21,8 +21,8 @@ validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   - expression: request.operation == 'UPDATE' && object.metadata.name == variables.node
     messageExpression: >-
-      'the agent of node "' + variables.node + '" may change its own node only, not "' + request.name + '"'
-  - expression: request.subResource in ['', 'status']
+      'the agent of node "' + variables.node + '" may change its own node only, not "' + variables.target + '"'
+  - expression: variables.part in ['', 'status']
     message: the agent may change a node and its status only
   - expression: >-
       variables.newLabels.all(key, key in variables.ownLabels
@@ -79,13 +79,13 @@ validations:
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   {{- if .Values.cleanFailedPods }}
-  - expression: request.operation == 'DELETE' && request.subResource == ''
+  - expression: request.operation == 'DELETE' && variables.part == ''
     message: the agent may delete failed pods, and do nothing else to pods
   - expression: >-
       request.operation != 'DELETE'
       || has(oldObject.spec.nodeName) && oldObject.spec.nodeName == variables.node
     messageExpression: >-
-      'the agent of node "' + variables.node + '" may not touch pod "' + request.name + '" of another node'
+      'the agent of node "' + variables.node + '" may not touch pod "' + variables.target + '" of another node'
   - expression: >-
       request.operation != 'DELETE'
       || has(oldObject.status.phase) && oldObject.status.phase == 'Failed'
@@ -100,7 +100,7 @@ validations:
 {{- define "gpuagent.policy.events" -}}
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
-  - expression: request.operation in ['CREATE', 'UPDATE'] && request.subResource == ''
+  - expression: request.operation in ['CREATE', 'UPDATE'] && variables.part == ''
     message: the agent may make Events and count them, and do nothing else to them
   - expression: >-
       !(request.operation in ['CREATE', 'UPDATE'])
@@ -131,9 +131,9 @@ validations:
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   - expression: >-
-      request.namespace == 'kube-system'
+      variables.namespace == 'kube-system'
       && variables.name in ['unhealthy-gpu-' + variables.node, variables.node + '-gputopo-report']
     messageExpression: >-
       'the agent of node "' + variables.node + '" may write its own reports only, not ConfigMap "'
-      + request.namespace + '/' + variables.name + '"'
+      + variables.namespace + '/' + variables.name + '"'
 {{- end }}
