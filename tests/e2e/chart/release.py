@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuagent.config import Settings
 from gpuagent.nvml.simulated_socket import inject
-from manifests.render import CHART, CHARTS_OWN
+from manifests.render import CHART
 from tests.e2e.agent.pages import AgentPages
 from tests.e2e.build import AGENT_IMAGE, bin_dir
 from tests.e2e.cluster import Cluster, free_port
@@ -78,7 +78,9 @@ class Release(AgentPages):
         command = [str(HELM), "--kubeconfig", str(self.cluster.kubeconfig()), "--namespace", self.namespace, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         if done.returncode:
-            raise subprocess.CalledProcessError(done.returncode, [command[0], *arguments], done.stdout, done.stderr)
+            error = subprocess.CalledProcessError(done.returncode, ["helm", *arguments], done.stdout, done.stderr)
+            error.add_note(done.stderr)
+            raise error
         return done.stdout
 
     def wait_rolled_out(self, timeout: float = 60) -> "Release":
@@ -122,20 +124,11 @@ class Release(AgentPages):
         return bool(self.pods())
 
     def log_text(self) -> str:
-        return "".join(
-            self.cluster.pod_log(pod["metadata"]["name"], "gpuagent", self.namespace) for pod in self.pods()
-        )
+        return "".join(self.cluster.pod_log(pod["metadata"]["name"], "gpuagent", self.namespace) for pod in self.pods())
 
     def inject(self, **fault: object) -> None:
         inject(self.state_dir / "simulator.sock", fault)
 
 
-def known(**settings: Any) -> Values:
-    """Values for settings that this agent has already; others would keep it from starting."""
-    names = {"cleanFailedPods": "clean_failed_pods", "startupTaint": "startup_taint"}
-    assert set(names.values()) <= CHARTS_OWN.keys()
-    fields = Settings.__dataclass_fields__
-    return {value: wanted for value, wanted in settings.items() if names[value] in fields}
-
-
+# An agent that does not know a setting does not start.
 BASE: Values = {"cleanFailedPods": "clean_failed_pods" in Settings.__dataclass_fields__}

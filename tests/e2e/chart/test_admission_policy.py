@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.e2e.chart.release import BASE, Release, known, merged
+from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
 OTHER = "gpu-node.example.com"  # a name with dots, which begins as the other's
@@ -69,24 +69,33 @@ def pod_of(name: str, node: str) -> Json:
 def agents(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     cluster.label_node({"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None})
     release = Release(cluster, tmp_path_factory.mktemp("policies"))
-    release.values = merged(release.values, BASE)
     # No agent runs: no node has the labels.
-    release.values |= {"nodeLabels": ["nobody/has-this"]} | known(cleanFailedPods=True, startupTaint=TAINT)
-    release.install()
-    other = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": OTHER, "labels": {"kubernetes.io/hostname": OTHER}}}
+    release.install(nodeLabels=["nobody/has-this"], cleanFailedPods=True, startupTaint=TAINT)
+    other = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": OTHER, "labels": {"kubernetes.io/hostname": OTHER}},
+    }
     cluster.apply(other)
     cluster.apply_rbac(WIDE)
     pods = [cluster.create_pod(pod_of(f"agent-{n}", node)) for n, node in enumerate((NODE_NAME, OTHER))]
     tokens = Agents(token(cluster, pods[0]), token(cluster, pods[1]), token(cluster))
     # Policies and rights take a moment to be in force.
     deadline = time.monotonic() + 30
-    for path in (NODE, f"{MAPS}/probe", "/api/v1/namespaces/default/events/probe", "/api/v1/namespaces/default/pods/probe"):
+    for path in (
+        NODE,
+        f"{MAPS}/probe",
+        "/api/v1/namespaces/default/events/probe",
+        "/api/v1/namespaces/default/pods/probe",
+    ):
         while "ValidatingAdmissionPolicy" not in refusal(cluster, tokens.ours, path):
             assert time.monotonic() < deadline, refusal(cluster, tokens.ours, path)
             time.sleep(0.1)
     yield tokens
     for pod in pods:
-        cluster.api("DELETE", f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+        cluster.api(
+            "DELETE", f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
+        )
     for manifest in (*reversed(WIDE), other):
         cluster.api("DELETE", cluster.client.path_of(manifest))
     release.uninstall()
@@ -116,7 +125,9 @@ def condition(kind: str) -> Json:
     return {"status": {"conditions": [{"type": kind, **told}]}}
 
 
-LABELS: Json = {"metadata": {"labels": {"aliyun.accelerator/nvidia_count": "8", "aliyun.accelerator/nvidia_name": None}}}
+LABELS: Json = {
+    "metadata": {"labels": {"aliyun.accelerator/nvidia_count": "8", "aliyun.accelerator/nvidia_name": None}}
+}
 COUNT: Json = {"status": {"capacity": {"aliyun.com/gpu-count": "8"}, "allocatable": {"aliyun.com/gpu-count": "8"}}}
 ITS_OWN = [
     pytest.param(NODE, LABELS, MERGE, id="labels"),
@@ -151,7 +162,11 @@ def test_a_token_that_names_no_node_is_refused(
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        (NODE, {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}, "the labels aliyun.accelerator"),
+        (
+            NODE,
+            {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+            "the labels aliyun.accelerator",
+        ),
         (NODE, {"metadata": {"labels": {"ack.node.gpu.schedule": "share"}}}, "the labels aliyun.accelerator"),
         (NODE, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "the labels aliyun.accelerator"),
         (STATUS, {"metadata": {"labels": {"kubernetes.io/hostname": "x"}}}, "the labels aliyun.accelerator"),
@@ -194,8 +209,6 @@ def test_a_node_is_neither_deleted_nor_made(cluster: Cluster, agents: Agents) ->
 
 
 def test_the_startup_taint_alone_comes_off(cluster: Cluster, agents: Agents) -> None:
-    if not known(startupTaint=TAINT):
-        pytest.skip("this agent takes off no taint yet")
     keep = {"key": "keep", "effect": "PreferNoSchedule"}
     ours = {"key": TAINT, "effect": "PreferNoSchedule"}
     cluster.client.expect("PATCH", NODE, {"spec": {"taints": [keep, ours]}}, MERGE)
@@ -224,9 +237,12 @@ def test_reports_are_each_agents_own(cluster: Cluster, agents: Agents, name: str
     assert cluster.api("POST", MAPS, body, token=agents.ours)[0] == 201
     status, message = patch(cluster, agents.others, mine, {"data": {"gpus": "2"}})
     assert status == 422
-    assert f'the agent of node "{OTHER}" may write its own reports only, not ConfigMap "kube-system/{name}"'.format(
-        NODE_NAME
-    ) in message
+    assert (
+        f'the agent of node "{OTHER}" may write its own reports only, not ConfigMap "kube-system/{name}"'.format(
+            NODE_NAME
+        )
+        in message
+    )
     assert cluster.api("DELETE", mine, token=agents.others)[0] == 422
     assert patch(cluster, agents.ours, mine, {"data": {"gpus": "2"}})[0] == 200
     assert cluster.api("DELETE", mine, token=agents.ours)[0] == 200
@@ -266,7 +282,10 @@ def event(node: str, about: Json, **other: Any) -> Json:
     }
 
 
-THE_NODE, A_POD = {"kind": "Node", "name": NODE_NAME, "uid": NODE_NAME}, {"kind": "Pod", "name": "p", "namespace": "default"}
+THE_NODE, A_POD = (
+    {"kind": "Node", "name": NODE_NAME, "uid": NODE_NAME},
+    {"kind": "Pod", "name": "p", "namespace": "default"},
+)
 EVENTS = "/api/v1/namespaces/default/events"
 
 
@@ -302,11 +321,9 @@ def test_events_in_anothers_name_or_about_others_are_refused(
 # -- pods ------------------------------------------------------------------------------------------------------------
 
 
-def failed(cluster: Cluster, name: str, node: str, reason: str = "UnexpectedAdmissionError") -> str:
-    """A pod as kubelet leaves it when it does not admit it; the path. It stays, as nothing runs of it."""
-    manifest = pod_manifest(name, {}, node=node)
-    manifest["metadata"]["finalizers"] = ["test/stays"]
-    cluster.create_pod(manifest)
+def failed(cluster: Cluster, name: str, reason: str) -> str:
+    """A pod of the node without a kubelet, as a kubelet leaves it that did not admit it; the path."""
+    cluster.create_pod(pod_manifest(name, {}, node=OTHER))
     path = f"/api/v1/namespaces/default/pods/{name}"
     cluster.client.expect("PATCH", f"{path}/status", {"status": {"phase": "Failed", "reason": reason}}, MERGE)
     return path
@@ -329,25 +346,16 @@ def test_pods_are_not_written(cluster: Cluster, agents: Agents) -> None:
 
 
 def test_failed_pods_of_its_own_node_alone_are_deleted(cluster: Cluster, agents: Agents) -> None:
-    if not known(cleanFailedPods=True):
-        pytest.skip("this agent deletes no pods yet")
-    paths = [
-        failed(cluster, "failed-here", NODE_NAME),
-        failed(cluster, "failed-there", OTHER),
-        failed(cluster, "evicted-here", NODE_NAME, "Evicted"),
-    ]
-    here, there, evicted = paths
+    refused, evicted = failed(cluster, "refused", "UnexpectedAdmissionError"), failed(cluster, "evicted", "Evicted")
     try:
         for agent, path, said in (
-            (agents.others, here, "of another node"),
-            (agents.ours, there, "of another node"),
-            (agents.ours, evicted, "failed with UnexpectedAdmissionError"),
-            (agents.unbound, here, "names no node"),
+            (agents.ours, refused, f'the agent of node "{NODE_NAME}" may not touch pod "refused" of another node'),
+            (agents.others, evicted, "failed with UnexpectedAdmissionError"),
+            (agents.unbound, refused, "names no node"),
         ):
             status, answer = cluster.api("DELETE", path, token=agent)
             assert (status, said in answer["message"]) == (422, True), answer
-        assert cluster.api("DELETE", here, token=agents.ours)[0] == 200
+        assert cluster.api("DELETE", refused, token=agents.others)[0] == 200
     finally:
-        for path in paths:
-            cluster.api("PATCH", path, {"metadata": {"finalizers": None}}, MERGE)
+        for path in (refused, evicted):
             cluster.api("DELETE", path, {"gracePeriodSeconds": 0})

@@ -131,9 +131,9 @@ validations:
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   - expression: >-
-      variables.namespace == 'kube-system'
+      variables.place == 'kube-system'
       && variables.name in ['unhealthy-gpu-' + variables.node, variables.node + '-gputopo-report']
     messageExpression: >-
       'the agent of node "' + variables.node + '" may write its own reports only, not ConfigMap "'
-      + variables.namespace + '/' + variables.name + '"'
+      + variables.place + '/' + variables.name + '"'
 {{- end }}
