@@ -144,7 +144,9 @@ def main() -> int:
     parser.add_argument("--tag", default=f"gpuagent:{version()}", help="name of the image (%(default)s)")
     parser.add_argument("--platform", help="linux/amd64 or linux/arm64; without it: this machine's")
     parser.add_argument("--archive", type=Path, help="write it to this file, as docker save would")
-    parser.add_argument("--from-mirror", action="store_true", help="use no registry: mmdebstrap, buildah, a live mirror")
+    parser.add_argument(
+        "--from-mirror", action="store_true", help="use no registry: mmdebstrap, buildah, a live mirror"
+    )
     parser.add_argument("--revision", default="unknown", help="of the source, for a label")
     parser.add_argument("--store", type=Path, help="buildah's folder")
     request = Request(**vars(parser.parse_args()))

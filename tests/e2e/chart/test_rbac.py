@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.cluster import NODE_NAME
+from tests.e2e.cluster import NODE_NAME, Cluster
 
 AGENT = "system:serviceaccount:kube-system:gpuagent"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
@@ -40,10 +40,9 @@ def used(node: Node, since: int) -> tuple[set[tuple[str, str]], list[Any]]:
     return calls, refused
 
 
-def test_the_agent_uses_exactly_the_rights_it_has(installed: Callable[..., Node]) -> None:
-    since = 0
+def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: Callable[..., Node]) -> None:
+    since = cluster.audit.position()
     node = installed("topology", settings={"simulate": "dgx1-v100", "settle": 0.2})
-    since = node.cluster.audit.position() and since
     wait = node.cluster.client.wait
     node.wait_amounts(gpu=8)
     release: Any = node.agent
