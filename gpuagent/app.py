@@ -16,11 +16,10 @@ from gpuagent.domain import linkreport, report
 from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import Mode
-from gpuagent.domain.offer import deadline
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.domain.state import Announcement, State
-from gpuagent.domain.step import step
+from gpuagent.domain.step import deadline, step
 from gpuagent.fence import FenceWatch
 from gpuagent.http import HttpServer, json_page, text_page
 from gpuagent.inotify import DirectoryWatch
@@ -219,9 +218,9 @@ class Agent:
         for announcement in (*seen, *news):
             self._announce(announcement)
         if self._kube:
+            self._kube.desire(after)  # first: what was wanted of the node before need not be wanted of this one
             if isinstance(event, ev.NodeSeen):
                 self._kube.observe(event.node)
-            self._kube.desire(after)
         self._follow_holdings(before, after)
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():
@@ -256,7 +255,7 @@ class Agent:
         if self._kube:
             kind = "Warning" if announcement.warning else "Normal"
             for about in announcement.pods or (None,):
-                self._kube.event(about, kind, announcement.reason, announcement.message)
+                self._kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
 
     def _say(self, pod: PodName | None, reason: str, message: str) -> None:
         if self._kube:
@@ -276,8 +275,9 @@ class Agent:
         self.post(ev.LayerSeen(layer, self._clock()))
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
-        self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock()))
-        if endpoint.stage is Stage.CONNECTED:
+        connected = endpoint.stage is Stage.CONNECTED
+        self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock(), connected))
+        if connected:
             self._holdings.refresh()
 
     def _nudge_endpoints(self) -> None:

@@ -105,6 +105,23 @@ def _resource(text: str) -> str | None:
     return text
 
 
+def _taint_key(text: str) -> str:
+    """The API server's rule for a taint's key. Kubernetes' own taints say what is wrong with a node: they stay."""
+    prefix, slash, name = text.rpartition("/")
+    well_formed = _TAINT_NAME.fullmatch(name) and (_TAINT_PREFIX.fullmatch(prefix) if slash else True)
+    if text and not well_formed:
+        msg = f"{text!r} is not the key of a taint, such as example.com/gpu-starting (no value, no effect)"
+        raise ValueError(msg)
+    if prefix in {"node.kubernetes.io", "node.cloudprovider.kubernetes.io"}:
+        msg = f"{text!r} is a taint of Kubernetes' own, which says what is wrong with the node; name one of yours"
+        raise ValueError(msg)
+    return text
+
+
+_TAINT_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+_TAINT_PREFIX = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+
+
 def _one_of(*known: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in known:
@@ -188,6 +205,15 @@ class Settings:
     fatal_xids: frozenset[int] = _setting(
         frozenset(), _xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
     )
+    clean_failed_pods: bool = _setting(
+        False,
+        is_on,
+        "delete pods of controllers that kubelet failed for want of devices, as after a reboot, so that they come back",
+        metavar="BOOL",
+    )
+    startup_taint: str = _setting(
+        "", _taint_key, "remove the node's taint of this key when the node shows its amounts", metavar="KEY"
+    )
     visible_devices: str = _setting(
         "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
     )
@@ -231,6 +257,8 @@ class Settings:
             core_mem_both=self.core_mem_both,
             goal=self.topology_goal,
             fence_file=str(self.fence_file or ""),
+            clean_failed_pods=self.clean_failed_pods,
+            startup_taint=self.startup_taint,
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
         )

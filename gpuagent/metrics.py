@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from gpuagent import __version__
 from gpuagent.domain.errors import Reason
+from gpuagent.domain.failedpod import Failure
 from gpuagent.domain.mode import PROMISES, Mode
 from gpuagent.domain.report import problems, switch
 from gpuagent.domain.state import State
@@ -121,6 +122,10 @@ class _StateCollector(Collector):
         )
         yield from self._devices(state)
         yield from self._registrations()
+        deleted = CounterMetricFamily("gpuagent_pods_cleaned", "Failed pods that were deleted.", labels=["reason"])
+        for failure in Failure:
+            deleted.add_metric([failure], state.deleted.get(failure, 0))
+        yield deleted
         yield _gauge(
             "gpuagent_health_watch_up",
             "1 while the driver's fault events are being watched.",

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from gpuagent.domain.mode import GPU_COUNT_LABEL, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 
+REJECTED = "UnexpectedAdmissionError"
+"""The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
+
 _DECISIONS = (GROUP_ANNOTATION, VISIBLE_ANNOTATION)
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
 _COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
@@ -21,6 +24,18 @@ class PodName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class Controller(NamedTuple):
+    """What makes a pod anew when it has gone: the owner reference of its controller."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 class Owner(NamedTuple):
@@ -54,6 +69,13 @@ class Pod:
     ended: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those that a scheduler's decision is in."""
+    version: str = ""
+    """Its resourceVersion."""
+    going: bool = False
+    """Somebody has deleted it; finalizers or its containers keep it for now."""
+    controller: Controller | None = None
+    rejected: str | None = None
+    """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
 
     @property
     def gpu_count_label(self) -> str | None:
@@ -106,7 +128,22 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         annotations={key: text for key, text in annotations.items() if key in _DECISIONS and isinstance(text, str)},
+        version=_text(meta.get("resourceVersion")),
+        going="deletionTimestamp" in meta,
+        controller=_controller(meta),
+        rejected=_text(status.get("message")) if _is_rejected(status) else None,
     )
+
+
+def _is_rejected(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") == "Failed" and status.get("reason") == REJECTED
+
+
+def _controller(meta: Mapping[str, Any]) -> Controller | None:
+    found = next((ref for ref in _objects(meta.get("ownerReferences")) if ref.get("controller") is True), None)
+    if found is None:
+        return None
+    return Controller(*(_text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
 
 
 def _container(container: Mapping[str, Any], *, init: bool) -> ContainerSpec:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpuagent.domain import cleanup, offer
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
@@ -11,16 +12,24 @@ from gpuagent.domain.holdings import located
 from gpuagent.domain.isolation import NONE
 from gpuagent.domain.links import topology
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
-from gpuagent.domain.offer import advertise, rival_offers
+from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import PodName, parse_pod
 from gpuagent.domain.report import problems
+from gpuagent.domain.startup import shows_amounts, taint_stands
 from gpuagent.domain.state import Announcement, State
 
 
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
     """Take in one event and bring the lists as far as is safe at that moment."""
-    after = advertise(_judged(_take(state, event), event.at), event.at)
+    judged = _judged(_take(state, event), event.at)
+    after = cleanup.rounds(offer.advertise(judged, event.at), event.at)
     return after, (*_heard(event, after), *_news(state, after))
+
+
+def deadline(state: State) -> float | None:
+    """When something is due if nothing happens before; None while nothing is."""
+    due = (offer.deadline(state), cleanup.deadline(state))
+    return min((at for at in due if at is not None), default=None)
 
 
 def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR0912 (one case an event)
@@ -68,7 +77,13 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
         case ev.RegistrationChanged():
             others = {name: text for name, text in state.registration_problems.items() if name != event.resource}
             now = {event.resource: event.problem} if event.problem else {}
-            return replace(state, registration_problems=others | now)
+            connected = state.connected - {event.resource} | ({event.resource} if event.connected else set())
+            return replace(state, registration_problems=others | now, connected=connected)
+        case ev.FailedPodDeleted():
+            count = state.deleted.get(event.pod.failure, 0) + 1
+            return replace(state, deleted={**state.deleted, event.pod.failure: count})
+        case ev.DeletionsSeen():
+            return replace(state, deletions_problem=event.problem)
         case ev.LayerSeen():
             layers = {**state.layers, event.layer.driver: event.layer}
             return replace(state, layers=layers, unheard=state.unheard - {event.layer.driver})
@@ -185,6 +200,10 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
             why = "is on the list of those to be ignored" if event.vitals is None or event.vitals.action is None else ""
             text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
             return (Announcement("HarmlessXid", text),)
+        case ev.FailedPodDeleted():
+            pod = event.pod
+            text = f"failed pod {pod.name} was deleted, so that another one is made in its place; it had: {pod.words}"
+            return (Announcement("FailedPodDeleted", text, pods=(pod.name,), owner=pod.controller),)
     return ()
 
 
@@ -198,6 +217,9 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
         news.append(Announcement("ModeLabelRemoved", text))
     if after.placement is not before.placement:
         news.append(Announcement("PlacementSwitch", f"placement {before.placement} -> {after.placement}"))
+    if taint_stands(before) and not taint_stands(after) and shows_amounts(after):
+        text = f"the node shows its amounts; its taint {after.policy.startup_taint} is removed"
+        news.append(Announcement("StartupTaintRemoved", text))
     for uuid in before.fenced.keys() - after.fenced.keys():
         still = f"it stays unhealthy: {after.sick[uuid]}" if uuid in after.sick else "it is healthy"
         text = f"GPU {after.gpus[uuid].index} ({uuid}) is not fenced any more; {still}"

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpuagent.domain.pods import REJECTED
+
 Json = dict[str, Any]
 
 _METADATA = (
@@ -41,6 +43,8 @@ def trim_pod(pod: Mapping[str, Any]) -> Json:
         },
         "status": {
             **_picked(status, ("phase", "reason")),
+            # Why kubelet, and not a container, failed it; a long text of an eviction is nobody's business here.
+            **(_picked(status, ("message",)) if status.get("reason") == REJECTED else {}),
             "containerStatuses": [_state(found) for found in status.get("containerStatuses") or ()],
             "initContainerStatuses": [_state(found) for found in status.get("initContainerStatuses") or ()],
         },
