@@ -258,7 +258,7 @@ def test_no_second_agent_comes_before_the_first_has_gone(chart: Chart) -> None:
 
 
 def test_the_installer_is_on_nodes_of_its_modes_with_the_policy(chart: Chart) -> None:
-    objects = chart.render(policy=2, **{"cgpu": EVERYTHING["cgpu"]})
+    objects = chart.render(policy=2, cgpu=EVERYTHING["cgpu"])
     spec = find(objects, "DaemonSet", "cgpu-installer")["spec"]["template"]["spec"]
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["values"] == ["cgpu", "core_mem"]
