@@ -31,6 +31,11 @@ def _is_old(holding: Holding) -> bool:
     return holding.resource == GPU_MEM and any(_OLD_ID in device_id for device_id in holding.ids)
 
 
+def given_by_another(ids: Collection[str]) -> bool:
+    """Whether another plugin gave these ids to a container that outlived it; nothing of them is this agent's."""
+    return bool(ids) and not any(map(parse_id, ids))
+
+
 def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mode | str]]:
     """GPU UUID and mode (or `FOREIGN`) of each device id of `holding` that is on one of `gpus`.
 
