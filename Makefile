@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
-.PHONY: help demo test lint types chart manifests e2e bench gpu-check mps-check generate lock clean
+.PHONY: help demo test lint types chart manifests e2e image sbom bench gpu-check mps-check generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -21,13 +21,14 @@ demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end 
 test: $(STAMP)  ## every test that needs no cluster
 	$(BIN)/python -m pytest -q -n 8 --dist worksteal
 
-lint: $(STAMP)  ## formatting, lint, import contracts
+lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer standin demo bench manifests tests/e2e
+	$(BIN)/mypy gpuagent installer standin demo bench image manifests tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.24 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm
@@ -41,6 +42,12 @@ manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the 
 e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
 	$(BIN)/python -m pytest -q tests/e2e -m e2e --timeout 600 -p no:xdist
+
+image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: see python -m image --help)
+	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) --revision "$$(git rev-parse HEAD 2>/dev/null)" $(ARGS)
+
+sbom: $(STAMP)  ## image/sbom.cdx.json, the bill of materials, from requirements.lock
+	$(BIN)/python -m image.sbom
 
 bench: $(STAMP)  ## measure, as a table and build/bench.json
 	$(BIN)/python -m bench
@@ -59,6 +66,8 @@ lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
 	  --group dev -o requirements-dev.lock pyproject.toml
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -c requirements-dev.lock -o requirements.lock pyproject.toml
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  -c requirements-dev.lock --group build -o requirements-build.lock
 
 clean:  ## remove what the targets made in the tree
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""``python -m image``: build the image from the Dockerfile, with Docker's buildx where its engine answers, else with buildah.
+"""``python -m image``: build the image from the Dockerfile, with Docker's buildx where that answers, else with buildah.
 
 Needs only the standard library. What pip needs on this machine to reach its index (its settings, the file of
 certificates) is handed to the build as secrets, which no layer and no history keeps.
@@ -74,9 +74,13 @@ def _find(pattern: str, file: Path) -> str:
 
 def secrets(folder: Path) -> list[str]:
     """Arguments that hand over pip's settings and certificates, as far as this machine has any."""
-    listed = _output(sys.executable, "-m", "pip", "config", "list")
-    # Lines such as global.index-url='…' and :env:.cert='…'; a later one, from the environment, would win.
-    settings = dict(re.findall(r"^(?:global|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
+    # A Python without pip has no settings of pip either.
+    asked = subprocess.run((sys.executable, "-m", "pip", "config", "list"), capture_output=True, text=True, check=False)
+    listed = asked.stdout
+    # Lines such as global.index-url='…' and, which wins, :env:.index-url='…'.
+    settings: dict[str, str] = {}
+    for origin in ("global", ":env:"):
+        settings |= dict(re.findall(rf"^{origin}\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
     lines = [f"{name} = {settings[name]}" for name in _INDEX_SETTINGS if name in settings]
     arguments = []
     if certificates := settings.get("cert") or os.environ.get("SSL_CERT_FILE"):
@@ -104,8 +108,10 @@ def build_with_buildah(request: Request, folder: Path) -> None:
         _make_base(buildah, folder)
     # Chroot isolation needs no runtime and no network set-up of its own.
     options = ("--isolation=chroot", "--layers", "--pull-never" if request.from_mirror else "--pull")
-    identity = (f"--timestamp={epoch()}", "--format=docker", f"--tag={request.tag}")
-    _run(*buildah, "bud", *options, *identity, *request.arguments(), *secrets(folder), str(ROOT))
+    identity = (f"--timestamp={epoch()}", "--format=oci", f"--tag={request.tag}")
+    # Docker sets it by itself.
+    here = f"--build-arg=BUILDPLATFORM=linux/{'arm64' if os.uname().machine == 'aarch64' else 'amd64'}"
+    _run(*buildah, "bud", *options, *identity, here, *request.arguments(), *secrets(folder), str(ROOT))
     if request.archive:
         partial = request.archive.with_suffix(".partial")
         partial.unlink(missing_ok=True)

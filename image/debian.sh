@@ -35,7 +35,7 @@ done
 cd "$root"
 find usr/share/doc -type f ! -name copyright -delete
 rm -rf usr/share/man usr/share/info usr/share/lintian usr/share/bug usr/share/locale usr/share/i18n \
-    usr/share/applications usr/share/pixmaps usr/share/binfmts usr/share/python3 usr/lib/*/gconv
+    etc/update-motd.d usr/share/applications usr/share/pixmaps usr/share/binfmts usr/share/python3 usr/lib/*/gconv
 find usr/share -type d -empty -delete
 # Modules of the standard library whose libraries are not here: curses, dbm, nis, readline, sqlite3.
 for module in _curses _curses_panel _dbm nis readline _sqlite3; do
@@ -49,8 +49,12 @@ ln -s python3.11 usr/bin/python3
 printf 'root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/nonexistent:/sbin/nologin\n' >etc/passwd
 printf 'root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n' >etc/group
 printf 'passwd: files\ngroup: files\nhosts: files dns\n' >etc/nsswitch.conf
-mkdir -p tmp root run var/tmp
+rm -rf var/run var/lock
+ln -s /run var/run
+ln -s /run/lock var/lock
+mkdir -p tmp root run/lock var/tmp
 chmod 1777 tmp var/tmp
+chown -R 0:0 .
 # Bytecode that is never checked against times: the image is read-only, and the same from every build.
 python3.11 -m compileall -q -s "$root" --invalidation-mode unchecked-hash usr/lib/python3.11
 find . -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

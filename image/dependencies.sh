@@ -22,7 +22,7 @@ packages=$venv/lib/python3.11/site-packages
     --platform "manylinux_2_34_$machine" --platform "manylinux_2_31_$machine" --platform "manylinux_2_28_$machine" \
     --platform "manylinux_2_17_$machine" --platform "manylinux2014_$machine" \
     -r requirements.lock
-rm -rf "$packages/bin"
+rm -rf "${packages:?}/bin"
 # Two thirds of all: classes for each kind of object and each call, for two kinds of client. The agent asks with paths
 # and reads JSON (docs/adr/0002-kubernetes-through-apiclient.md); these modules are loaded on demand only.
 rm -rf "$packages/kubernetes/aio" "$packages/kubernetes/client/api"/[a-z]*_api.py "$packages/kubernetes/client/models"/[a-z]*.py

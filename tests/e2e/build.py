@@ -33,7 +33,8 @@ AGENT_INPUTS = (
     *("Dockerfile", ".dockerignore", "image", "gpuagent", "installer"),
     *("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "requirements-build.lock"),
 )
-_AGENT_ARCHIVES_KEPT = 4
+AGENT_ARCHITECTURES = ("amd64", "arm64")
+_AGENT_ARCHIVES_KEPT = 8
 ROOT = Path(__file__).parents[2]
 DEBIAN_PACKAGES = (
     *("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount"),
@@ -114,15 +115,19 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuagent-e2e"
 
 
-def agent_archive() -> Path:
-    """Where the agent's image of exactly this tree belongs."""
+def architecture() -> str:
+    return "arm64" if os.uname().machine == "aarch64" else "amd64"
+
+
+def agent_archive(built_for: str) -> Path:
+    """Where the agent's image of exactly this tree belongs, for an architecture."""
     digest = hashlib.sha256()
     for name in AGENT_INPUTS:
         below = sorted((ROOT / name).rglob("*")) if (ROOT / name).is_dir() else [ROOT / name]
         for file in below:
             if file.is_file() and "__pycache__" not in file.parts:
                 digest.update(f"{file.relative_to(ROOT)} {file.stat().st_mode:o} ".encode() + file.read_bytes())
-    return _cache() / "agent" / f"{digest.hexdigest()[:16]}.tar"
+    return _cache() / "agent" / f"{digest.hexdigest()[:16]}-{built_for}.tar"
 
 
 def missing() -> list[str]:
@@ -180,14 +185,23 @@ def write_images(into: Path) -> None:
     partial.rename(into / IMAGES)
 
 
-def build_agent_image() -> None:
+def build_agent_image(built_for: str) -> None:
     """The agent's image, where it is not there yet; older ones go, but for a few that other trees may use."""
-    archive = agent_archive()
+    archive = agent_archive(built_for)
     archive.parent.mkdir(parents=True, exist_ok=True)
     if not archive.exists():
-        command = (sys.executable, "-m", "image", "--from-mirror", "--tag", AGENT_IMAGE)
+        command = (
+            sys.executable,
+            "-m",
+            "image",
+            "--from-mirror",
+            "--tag",
+            AGENT_IMAGE,
+            "--platform",
+            f"linux/{built_for}",
+        )
         store = str(archive.parent / "buildah")
-        with step(AGENT_IMAGE):
+        with step(f"{AGENT_IMAGE} for {built_for}"):
             run((*command, "--store", store, "--archive", str(archive)), dict(os.environ), ROOT)
     archive.touch()
     by_use = sorted(archive.parent.glob("*.tar"), key=lambda file: file.stat().st_mtime, reverse=True)
@@ -197,7 +211,7 @@ def build_agent_image() -> None:
 
 def image_config(layer: bytes, entrypoint: Sequence[str]) -> dict[str, object]:
     return {
-        "architecture": "arm64" if os.uname().machine == "aarch64" else "amd64",
+        "architecture": architecture(),
         "os": "linux",
         "config": {"Entrypoint": list(entrypoint), "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
@@ -266,7 +280,8 @@ def main(names: Sequence[str] = ()) -> int:
         for binary in BINARIES:
             build(binary, into)
         write_images(into)
-        build_agent_image()
+        for built_for in AGENT_ARCHITECTURES:
+            build_agent_image(built_for)
     print(into)
     return 0
 

@@ -1,6 +1,6 @@
 """The one cluster of an end-to-end run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -32,10 +32,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def agent_image(cluster: Cluster) -> str:
-    """The name of the agent's image, built from this tree's Dockerfile, on the node."""
-    archive = build.agent_archive()
-    if not archive.exists():
+def agent_archives() -> Mapping[str, Path]:
+    """The agent's image by architecture, built from this tree's Dockerfile, as docker-archives."""
+    archives = {name: build.agent_archive(name) for name in build.AGENT_ARCHITECTURES}
+    if not all(archive.exists() for archive in archives.values()):
         pytest.fail("the agent's image of this tree is not built: run `python tests/e2e/build.py`", pytrace=False)
-    cluster.import_images(archive)
+    return archives
+
+
+@pytest.fixture(scope="session")
+def agent_image(cluster: Cluster, agent_archives: Mapping[str, Path]) -> str:
+    """The name of that image, which is now on the node."""
+    cluster.import_images(agent_archives[build.architecture()])
     return build.AGENT_IMAGE
