@@ -237,7 +237,8 @@ def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[st
 
 
 def test_a_chart_above_this_one_may_use_it(chart: Chart) -> None:
-    assert chart.render(**{"global": {"registry": "x"}})
+    values: dict[str, Any] = {"global": {"registry": "x"}}
+    assert chart.render(**values)
 
 
 # -- nodes and modes ------------------------------------------------------------------------------------------------

@@ -77,7 +77,9 @@ def leaves(values: dict[str, Any], path: str = "") -> set[str]:
 
 def test_every_value_is_in_the_table_of_the_document():
     told: set[str] = set()
-    for row in re.findall(r"^\| (`[^|]+`) \|", INSTALL.partition("## Values")[2].partition("## What is")[0], re.MULTILINE):
+    for row in re.findall(
+        r"^\| (`[^|]+`) \|", INSTALL.partition("## Values")[2].partition("## What is")[0], re.MULTILINE
+    ):
         first, *more = re.findall(r"`([^`]+)`", row)
         told |= {first, *(first.rpartition(".")[0] + name for name in more if name.startswith("."))}
         told |= {name for name in more if not name.startswith(".")}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,9 @@ def release(cluster: Cluster, agent_image: str, tmp_path: Path) -> Iterator[Call
             one.values = merged(one.values, BASE)
 
             def end() -> None:
-                one.uninstall()
-                one.wait_no_pod()
+                if one.removable:
+                    one.uninstall()
+                    one.wait_no_pod()
 
             made.callback(end)
             return one
@@ -48,7 +50,7 @@ def installed(cluster: Cluster, book: PodResources, release: Callable[..., Relea
 
         def make(mode: str | None = "share", **values: object) -> Node:
             cluster.label_node({MODE: mode, PLACEMENT: None})
-            one = release().install(**values)
+            one: Any = release().install(**values)
             node = Node(cluster, book, one)
             made.callback(lambda: node.end(*node.pods))
             made.callback(node.audit)

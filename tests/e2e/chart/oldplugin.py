@@ -79,6 +79,12 @@ class OldPlugin(rpc.DevicePluginServicer):
             container_responses=[self._container(one.devices_ids) for one in request.container_requests]
         )
 
+    def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+    def PreStartContainer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
     def _container(self, ids: Sequence[str]) -> Any:
         env = {
             "NVIDIA_VISIBLE_DEVICES": str(self._chosen),

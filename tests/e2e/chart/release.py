@@ -36,6 +36,7 @@ class Release(AgentPages):
         self.cluster, self.namespace, self.workdir = cluster, namespace, workdir
         self.state_dir = workdir / "state"
         self.revision = 0
+        self.removable = True
         self.values: Values = {
             "image": {"repository": REPOSITORY, "tag": TAG, "pullPolicy": "Never"},
             # The cluster has no pod network.

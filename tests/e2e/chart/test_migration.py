@@ -37,7 +37,8 @@ def old(cluster: Cluster) -> Iterator[OldPlugin]:
 @pytest.fixture
 def node(cluster: Cluster, book: PodResources, release: Callable[..., Release]) -> Iterator[Node]:
     """Nothing is installed yet."""
-    found = Node(cluster, book, release(box=BOX))
+    one: Any = release(box=BOX)
+    found = Node(cluster, book, one)
     yield found
     found.end(*found.pods)
 
