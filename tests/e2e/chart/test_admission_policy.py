@@ -136,6 +136,15 @@ ITS_OWN = [
 ]
 
 
+@pytest.mark.parametrize("what", ["nodes", "pods", "events", "configmaps"])
+def test_the_api_server_finds_the_policies_expressions_well_typed(cluster: Cluster, agents: Agents, what: str) -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    seen = cluster.client.wait(
+        path, f"gpuagent-{what}", lambda one: "typeChecking" in (one or {}).get("status", {}), 30
+    )
+    assert (seen or {})["status"]["typeChecking"] == {}
+
+
 @pytest.mark.parametrize(("path", "body", "kind"), ITS_OWN)
 def test_an_agent_writes_its_own_node(cluster: Cluster, agents: Agents, path: str, body: Json, kind: str) -> None:
     assert patch(cluster, agents.ours, path, body, kind)[0] == 200

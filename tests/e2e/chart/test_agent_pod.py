@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuagent.kubelet.podresources import PodResources
+from manifests.render import CHART, FOLDER, PLAIN
 from tests.e2e.agent.conftest import MODE, Node
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
@@ -129,3 +131,24 @@ def test_another_namespace_than_kube_system(
     quota = cluster.client.expect("GET", "/api/v1/namespaces/gpu/resourcequotas/gpuagent")
     assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
     cluster.api("DELETE", f"/api/v1/namespaces/kube-system/configmaps/{NODE_NAME}-gputopo-report")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_api_server_takes_the_plain_yaml_as_it_is(cluster: Cluster, name: str) -> None:
+    taken(cluster, [one for one in yaml.safe_load_all((FOLDER / name).read_text()) if one])
+
+
+def test_the_api_server_takes_everything_that_the_chart_can_be(
+    cluster: Cluster, release: Callable[..., Release]
+) -> None:
+    values = ("mps.enabled=true", "cgpu.enabled=true", "cgpu.image=none", "startupTaint=a/b", "driver.libraries=/lib")
+    text = release().helm("template", "ack-ai-installer", str(CHART), "--set", ",".join(values))
+    taken(cluster, [one for one in yaml.safe_load_all(text) if one])
+
+
+def taken(cluster: Cluster, objects: list[dict[str, Any]]) -> None:
+    """Each is valid for the real API server, unknown fields refused; nothing is kept."""
+    for one in objects:
+        path = f"{cluster.client.path_of(one)}?fieldManager=e2e&dryRun=All&fieldValidation=Strict"
+        status, answer = cluster.api("PATCH", path, one, "application/apply-patch+yaml")
+        assert status in (200, 201), answer

@@ -85,3 +85,30 @@ hostNetwork: true
 dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end }}
+
+{{/* How the driver gets into a container: by NVIDIA's runtime, or from folders of the host. */}}
+{{- define "gpuagent.driverEnv" -}}
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: {{ .Values.driver.capabilities | quote }}}
+{{- if .Values.driver.libraries }}
+- {name: LD_LIBRARY_PATH, value: /usr/local/nvidia/lib64}
+{{- end }}
+{{- end }}
+
+{{- define "gpuagent.driverMounts" -}}
+{{- if .Values.driver.libraries }}
+- {name: driver-libraries, mountPath: /usr/local/nvidia/lib64, readOnly: true}
+{{- end }}
+{{- if .Values.driver.programs }}
+- {name: driver-programs, mountPath: /usr/local/nvidia/bin, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "gpuagent.driverVolumes" -}}
+{{- with .Values.driver.libraries }}
+- {name: driver-libraries, hostPath: {path: {{ . }}, type: Directory}}
+{{- end }}
+{{- with .Values.driver.programs }}
+- {name: driver-programs, hostPath: {path: {{ . }}, type: Directory}}
+{{- end }}
+{{- end }}
