@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
-.PHONY: help demo test lint types e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo test lint types chart manifests e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -28,7 +28,16 @@ lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/hadolint Dockerfile
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer kubectl standin demo bench image tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl standin demo bench image manifests tests/chart tests/e2e
+
+chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.24 to 1.36 (needs Go, which builds Helm)
+	$(BIN)/python tests/e2e/build.py helm
+	test -d build/schemas-1.24 || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --require-hashes --target build/schemas-1.24 -r tests/chart/requirements-1.24.txt
+	$(BIN)/python -m pytest -q tests/chart -m chart -n 4
+
+manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the chart (needs Go)
+	$(BIN)/python -m manifests.render "$$($(BIN)/python tests/e2e/build.py helm | tail -1)"
 
 e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py

@@ -177,6 +177,9 @@ class Settings:
     )
     mps_control: str = _setting(CONTROL, str, "name or path of MPS's control program", metavar="PROGRAM")
     mps_pipe_dir: Path = _setting(OWN_DIRECTORY, _path, "where an MPS daemon that the agent starts has its pipes")
+    mps_start: bool = _setting(
+        True, is_on, "start an MPS daemon where none is found; false: it is somebody else's to run", metavar="BOOL"
+    )
     mps_exclusive: bool = _setting(
         True, is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
     )
@@ -272,6 +275,7 @@ class Settings:
             cdi=self.device_strategy is DeviceStrategy.CDI,
             mps_control=self.mps_control,
             mps_pipe_dir=self.mps_pipe_dir,
+            mps_start=self.mps_start,
             mps_exclusive=self.mps_exclusive,
         )
 

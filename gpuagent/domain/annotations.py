@@ -144,6 +144,15 @@ def assumed(annotations: Mapping[str, Any]) -> Assumed | Malformed | None:
     return Assumed(gpu, numbers[V1_UNITS], numbers[V1_GPU_UNITS], numbers[V1_ASSUMED], assigned)
 
 
+def named_for_shares(annotations: Mapping[str, Any]) -> frozenset[int] | None:
+    """Minor numbers of the GPUs that a scheduler named for a pod's shares, V2 before V1; None where none did."""
+    found = shares(annotations, MEMORY_ANNOTATION)
+    if isinstance(found, Shares) and found.by_gpu:
+        return frozenset(found.by_gpu)
+    one = assumed(annotations)
+    return frozenset({one.gpu}) if isinstance(one, Assumed) else None
+
+
 def assumed_texts(found: Assumed) -> dict[str, str]:
     """The V1 annotations; `assumed` reads the same back."""
     values = (found.gpu, found.units, found.gpu_units, found.assumed_ns)

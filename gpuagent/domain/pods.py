@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gpuagent.domain.annotations import named_for_shares
 from gpuagent.domain.mode import GPU_COUNT_LABEL, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from gpuagent.domain.shape import mapping, mappings, text
 
@@ -70,6 +71,8 @@ class Pod:
     ended: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those that a scheduler's decision is in."""
+    share_gpus: frozenset[int] | None = None
+    """Minor numbers of the GPUs that a scheduler named for its shares; None where none did."""
     version: str = ""
     """Its resourceVersion."""
     going: bool = False
@@ -93,11 +96,17 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Device ids of one resource that kubelet's book gives to a container. No holdings share an id."""
+    """Device ids of one resource that kubelet's book gives to a container. No holdings share an id.
+
+    Attributes:
+        told: minor numbers of the GPUs that a scheduler named for the pod, where the ids are of a plugin that went by
+            that and not by its ids; None where nobody knows.
+    """
 
     owner: Owner
     resource: str
     ids: frozenset[str]
+    told: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         annotations={key: said for key, said in annotations.items() if key in _DECISIONS and isinstance(said, str)},
+        share_gpus=named_for_shares(annotations),
         version=text(meta.get("resourceVersion")),
         going="deletionTimestamp" in meta,
         controller=_controller(meta),

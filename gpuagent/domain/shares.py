@@ -48,7 +48,7 @@ def _held(state: State) -> Mapping[tuple[str, Owner], "Counter[Kind | str]"]:
                 if uuid := by_key.get(unit.gpu_key):
                     held[uuid, holding.owner][unit.kind] += 1
                 continue
-            for uuid in foreign(holding.resource, device_id, state.gpus):
+            for uuid in foreign(holding, device_id, state.gpus):
                 held[uuid, holding.owner][holding.resource] += 1
     return held
 

@@ -9,7 +9,7 @@ from gpuagent.domain.failedpod import Round
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
-from gpuagent.domain.holdings import held_otherwise
+from gpuagent.domain.holdings import held_otherwise, told
 from gpuagent.domain.isolation import AUTO, Layer, chosen
 from gpuagent.domain.links import Topology
 from gpuagent.domain.mode import DISABLE_LABEL, Kind, Mode, Placement, Resources
@@ -205,7 +205,8 @@ class State:
         """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
         # A pod made anew under the same name is not seen while the watch is down.
         ended = set() if self.pods_problem else {pod.name for pod in self.pods if pod.ended}
-        listed = tuple(h for h in self.holdings or () if h.owner.pod not in ended)
+        pods = {pod.name: pod for pod in self.pods}
+        listed = tuple(told(h, pods.get(h.owner.pod)) for h in self.holdings or () if h.owner.pod not in ended)
         return (*listed, *self._unlisted(listed))
 
     def _unlisted(self, listed: tuple[Holding, ...]) -> Iterator[Holding]:

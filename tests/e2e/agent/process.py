@@ -1,19 +1,17 @@
 """The agent as a process of its own, as an operator would run it, on a simulated box."""
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from gpuagent.nvml.simulated_socket import inject
-from tests.e2e.cluster import NODE_NAME, Cluster
+from tests.e2e.agent.pages import AgentPages
+from tests.e2e.cluster import NODE_NAME, Cluster, free_port
 
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu")
 
@@ -54,12 +52,11 @@ RBAC: tuple[dict[str, Any], ...] = (
 )
 
 
-class AgentProcess:
+class AgentProcess(AgentPages):
     """Starts, kills and asks one agent. Its log is kept over restarts."""
 
     def __init__(self, cluster: Cluster, workdir: Path, box: str, flags: Iterable[str] = ()) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        super().__init__(free_port())
         self.state_dir = workdir / "state"
         self.log = workdir / "agent.log"
         workdir.mkdir(parents=True, exist_ok=True)
@@ -94,39 +91,8 @@ class AgentProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def page(self, path: str) -> bytes | None:
-        """A page of the agent's port; None while it says no or is not there."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as answer:
-                return bytes(answer.read())
-        except OSError:
-            return None
-
-    def status(self) -> dict[str, Any]:
-        return self._json("status")
-
-    def _json(self, path: str) -> dict[str, Any]:
-        return dict(json.loads(self.page(path) or b"{}"))
-
-    def wait(
-        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 20, *, path: str = "status"
-    ) -> dict[str, Any]:
-        """The page once it is as wanted.
-
-        Raises:
-            TimeoutError: with the page and the end of the log.
-        """
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            page = self._json(path)
-            if page and wanted(page):
-                return page
-            time.sleep(0.05)
-        tail = self.log.read_text()[-3000:]
-        raise TimeoutError(f"not in {timeout:g} s; {path} says {json.dumps(self._json(path))[:3000]}\n{tail}")
-
-    def wait_ready(self, timeout: float = 20) -> None:
-        self.wait(lambda _: self.page("readyz") is not None, timeout)
+    def log_text(self) -> str:
+        return self.log.read_text()
 
     def inject(self, **fault: object) -> None:
         inject(self.state_dir / "simulator.sock", fault)
