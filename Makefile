@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
-.PHONY: help demo test lint types chart manifests e2e image sbom bench gpu-check mps-check generate lock clean
+.PHONY: help demo test lint types chart manifests e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)
@@ -28,7 +28,7 @@ lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/hadolint Dockerfile
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer standin demo bench image manifests tests/chart tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl standin demo bench image manifests tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.24 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm
@@ -58,8 +58,12 @@ gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the st
 mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 	$(BIN)/python -m bench.mps_check
 
-generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/
+inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
+	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
+
+generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, and the tables of docs/metrics.md
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
+	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md
 
 lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -30,7 +30,8 @@ from gpuagent.kubelet.feed import Feed
 from gpuagent.kubelet.podresources import HoldingsWatch, PodResources
 from gpuagent.kubelet.servicer import Servicer
 from gpuagent.kubeside import KubeSide
-from gpuagent.metrics import CONTENT_TYPE, EndpointView, Metrics
+from gpuagent.metrics import CONTENT_TYPE, EndpointView, Metrics, Sources
+from gpuagent.nvml.sampling import Sampler
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.remembered import RememberedMode
 
@@ -94,7 +95,7 @@ class Agent:
         # Made now, started last: what is said before waits in its queue. Making it loads no library.
         self._kube: KubeSide | None = None
         if settings.uses_api_server:
-            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post)
+            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered)
         self._http: HttpServer | None = None
         self._threads = [
             threading.Thread(target=self._loop, name="loop", daemon=True),
@@ -122,7 +123,7 @@ class Agent:
                 },
             )
             self._http.start()
-        self.metrics.show(lambda: self._state, self._endpoint_views, lambda: self._nvml.health_watch_up)
+        self.metrics.show(self._metric_sources())
         for thread in self._threads:
             thread.start()
         if self._fence:
@@ -285,6 +286,16 @@ class Agent:
             endpoint.nudge()
 
     # -- what people and probes see ----------------------------------------------------------------------------------
+
+    def _metric_sources(self) -> Sources:
+        return Sources(
+            state=lambda: self._state,
+            endpoints=self._endpoint_views,
+            health_watch_up=lambda: self._nvml.health_watch_up,
+            samples=Sampler(self._clock).samples,
+            api=self._kube is not None,
+            node_name=self._settings.node_name if self._settings.compat_metrics else None,
+        )
 
     def _endpoint_views(self) -> Mapping[str, EndpointView]:
         return {

@@ -238,6 +238,9 @@ class Settings:
         "address of /metrics, /healthz, /readyz, /status and /topology; off for none",
         metavar="HOST:PORT",
     )
+    compat_metrics: bool = _setting(
+        False, is_on, "also tell the three metrics nvidia_gpu_* that arena reads", metavar="BOOL"
+    )
     log_format: str = _setting("text", _one_of("text", "json"), "log lines for people (text) or machines (json)")
     log_level: str = _setting(
         "info", _one_of("debug", "info", "warning", "error"), "least severity that is logged", metavar="LEVEL"

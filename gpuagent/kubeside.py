@@ -25,12 +25,18 @@ STOP_S = 1.0
 class KubeSide:
     """Watches this node and its pods, keeps the node's facts and ConfigMaps true, deletes failed pods, sends Events.
 
-    Never blocks the caller.
+    Never blocks the caller. `answered` is told of every request: its verb, and its HTTP status or ``none``.
     """
 
-    def __init__(self, kubeconfig: Path | None, node_name: str, post: Callable[[ev.Event], None]) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        node_name: str,
+        post: Callable[[ev.Event], None],
+        answered: Callable[[str, str], None] = lambda _verb, _code: None,
+    ) -> None:
         self._node_name = node_name
-        self._client = Client(None if kubeconfig is None else str(kubeconfig))
+        self._client = Client(None if kubeconfig is None else str(kubeconfig), answered=answered)
         self._watcher = Watcher(self._client, node_name, post, burst_s=0.01)
         self._writer = Writer(self._client, node_name)
         self._config_maps = ConfigMaps(

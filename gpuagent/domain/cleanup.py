@@ -14,7 +14,7 @@ from gpuagent.domain.state import State
 FIRST_DELAY_S, MOST_DELAY_S = 10.0, 300.0
 """Between two rounds of one controller; doubles with each."""
 REFUSED_S = 60.0
-"""A pod that the agent refused stands for at least so long: its status says why."""
+"""A pod that the agent refused stands for so long before it may go: its status says why."""
 FORGET_S = 1800.0
 """After so long without a failed pod a controller's next one is its first."""
 
@@ -26,10 +26,15 @@ def rounds(state: State, at: float) -> State:
     failed = _by_controller(state)
     now = {uid: found for uid, found in state.rounds.items() if uid in failed or at - found.at < FORGET_S}
     for uid, pods in failed.items():
-        found = now.setdefault(uid, Round(0, at))
-        there = frozenset(pod.uid for pod in pods)
-        if not there <= found.pods and at >= _due(found, pods):
-            now[uid] = Round(found.count + 1, at, there)
+        found = now.get(uid) or Round(0, at)
+        now[uid] = found = replace(
+            found,
+            pods=found.pods & {pod.uid for pod in pods},
+            seen={pod.uid: found.seen.get(pod.uid, at) for pod in pods},
+        )
+        ripe = {pod.uid for pod in pods if at >= _ripe_at(found, pod)}
+        if not ripe <= found.pods and at >= _not_before(found):
+            now[uid] = replace(found, count=found.count + 1, at=at, pods=found.pods | ripe)
     return state if now == state.rounds else replace(state, rounds=now)
 
 
@@ -41,18 +46,23 @@ def to_delete(state: State) -> tuple[FailedPod, ...]:
 
 def deadline(state: State) -> float | None:
     """When the next round is due; None while no failed pod waits for one."""
-    waiting = (
-        _due(found, pods)
-        for uid, pods in (_by_controller(state) if state.rounds else {}).items()
-        if (found := state.rounds.get(uid)) and not {pod.uid for pod in pods} <= found.pods
+    waiting = ((pod, state.rounds.get(pod.controller.uid)) for pod in _failed(state)) if state.rounds else ()
+    return min(
+        (
+            max(_not_before(found), _ripe_at(found, pod))
+            for pod, found in waiting
+            if found and pod.uid in found.seen and pod.uid not in found.pods
+        ),
+        default=None,
     )
-    return min(waiting, default=None)
 
 
-def _due(found: Round, pods: list[FailedPod]) -> float:
-    delay_s = min(FIRST_DELAY_S * 2 ** (found.count - 1), MOST_DELAY_S) if found.count else 0.0
-    refused = all(pod.failure is Failure.REFUSED for pod in pods if pod.uid not in found.pods)
-    return found.at + max(delay_s, REFUSED_S if refused else 0.0)
+def _not_before(found: Round) -> float:
+    return found.at + (min(FIRST_DELAY_S * 2 ** (found.count - 1), MOST_DELAY_S) if found.count else 0.0)
+
+
+def _ripe_at(found: Round, pod: FailedPod) -> float:
+    return found.seen[pod.uid] + (REFUSED_S if pod.failure is Failure.REFUSED else 0.0)
 
 
 def _by_controller(state: State) -> dict[str, list[FailedPod]]:

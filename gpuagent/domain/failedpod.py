@@ -1,8 +1,8 @@
 """A pod that kubelet failed for want of this agent's devices: which those are, and what kind of failure it was."""
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuagent.domain.pods import Controller, Pod, PodName
@@ -41,11 +41,13 @@ class Round:
         count: how many rounds there were.
         at: when the last one began; before the first, when a failed pod was first seen. Monotonic seconds.
         pods: UIDs of those that it deletes.
+        seen: by UID, when each failed pod was first seen.
     """
 
     count: int
     at: float
     pods: frozenset[str] = frozenset()
+    seen: Mapping[str, float] = field(default_factory=dict)
 
 
 def failed_pod(pod: Pod, ours: Collection[str]) -> FailedPod | None:

@@ -50,13 +50,18 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
             if unit.gpu_key in by_key:
                 yield by_key[unit.gpu_key], unit.kind.mode
             continue
-        if _is_old(holding) and any(gpu.uuid in device_id for gpu in gpus.values()):
-            named = [gpu.uuid for gpu in gpus.values() if gpu.minor in (holding.told or ())]
-            yield from ((uuid, FOREIGN) for uuid in named or gpus)
-            continue
-        for gpu in gpus.values():
-            if gpu.uuid in device_id or (holding.resource == NVIDIA_GPU and device_id == str(gpu.index)):
-                yield gpu.uuid, FOREIGN
+        for uuid in foreign(holding, device_id, gpus):
+            yield uuid, FOREIGN
+
+
+def foreign(holding: Holding, device_id: str, gpus: Mapping[str, Gpu]) -> Iterator[str]:
+    """UUIDs of the GPUs that a device id of another plugin stands for."""
+    if _is_old(holding) and any(gpu.uuid in device_id for gpu in gpus.values()):
+        yield from [gpu.uuid for gpu in gpus.values() if gpu.minor in (holding.told or ())] or gpus
+        return
+    for gpu in gpus.values():
+        if gpu.uuid in device_id or (holding.resource == NVIDIA_GPU and device_id == str(gpu.index)):
+            yield gpu.uuid
 
 
 def held_otherwise(

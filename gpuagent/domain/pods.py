@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gpuagent.domain.annotations import named_for_shares
 from gpuagent.domain.mode import GPU_COUNT_LABEL, GROUP_ANNOTATION, VISIBLE_ANNOTATION
+from gpuagent.domain.shape import mapping, mappings, text
 
 REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
@@ -79,6 +80,8 @@ class Pod:
     controller: Controller | None = None
     rejected: str | None = None
     """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
 
     @property
     def gpu_count_label(self) -> str | None:
@@ -123,25 +126,26 @@ def count_of(label: str | None) -> int | None:
 
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
     """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
-    meta, spec, status = (_object(pod.get(part)) for part in ("metadata", "spec", "status"))
-    annotations = _object(meta.get("annotations"))
+    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    annotations = mapping(meta.get("annotations"))
     containers = [
-        *(_container(c, init=c.get("restartPolicy") != "Always") for c in _objects(spec.get("initContainers"))),
-        *(_container(c, init=False) for c in _objects(spec.get("containers"))),
+        *(_container(c, init=c.get("restartPolicy") != "Always") for c in mappings(spec.get("initContainers"))),
+        *(_container(c, init=False) for c in mappings(spec.get("containers"))),
     ]
     return Pod(
-        name=PodName(_text(meta.get("namespace")), _text(meta.get("name"))),
-        uid=_text(meta.get("uid")),
-        created=_text(meta.get("creationTimestamp")),
-        labels={key: value for key, value in _object(meta.get("labels")).items() if isinstance(value, str)},
+        name=PodName(text(meta.get("namespace")), text(meta.get("name"))),
+        uid=text(meta.get("uid")),
+        created=text(meta.get("creationTimestamp")),
+        labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
-        annotations={key: text for key, text in annotations.items() if key in _DECISIONS and isinstance(text, str)},
+        annotations={key: said for key, said in annotations.items() if key in _DECISIONS and isinstance(said, str)},
         share_gpus=named_for_shares(annotations),
-        version=_text(meta.get("resourceVersion")),
+        version=text(meta.get("resourceVersion")),
         going="deletionTimestamp" in meta,
         controller=_controller(meta),
-        rejected=_text(status.get("message")) if _is_rejected(status) else None,
+        rejected=text(status.get("message")) if _is_rejected(status) else None,
+        container_ids=_container_ids(status),
     )
 
 
@@ -150,29 +154,25 @@ def _is_rejected(status: Mapping[str, Any]) -> bool:
 
 
 def _controller(meta: Mapping[str, Any]) -> Controller | None:
-    found = next((ref for ref in _objects(meta.get("ownerReferences")) if ref.get("controller") is True), None)
+    found = next((ref for ref in mappings(meta.get("ownerReferences")) if ref.get("controller") is True), None)
     if found is None:
         return None
-    return Controller(*(_text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    return Controller(*(text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+
+
+def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
+    """``containerd://<id>`` without what names the runtime."""
+    lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    told = (found for name in lists for found in mappings(status.get(name)))
+    ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in told)
+    return {container_id: name for container_id, name in ids if container_id}
 
 
 def _container(container: Mapping[str, Any], *, init: bool) -> ContainerSpec:
-    limits = _object(_object(container.get("resources")).get("limits"))
+    limits = mapping(mapping(container.get("resources")).get("limits"))
     # Extended resources are whole numbers with a "/" in their name; cpu and memory are nothing to us.
-    whole = {name: amount for name, text in limits.items() if "/" in name and (amount := whole_number(str(text)))}
-    return ContainerSpec(_text(container.get("name")), whole, init=init)
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _objects(value: object) -> Iterator[Mapping[str, Any]]:
-    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else iter(())
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    whole = {name: amount for name, said in limits.items() if "/" in name and (amount := whole_number(str(said)))}
+    return ContainerSpec(text(container.get("name")), whole, init=init)
 
 
 def whole_number(quantity: str) -> int | None:

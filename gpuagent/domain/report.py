@@ -79,7 +79,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         if gpu_.uuid in sick:
             yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {sick[gpu_.uuid]}")
         if case := state.health.get(gpu_.uuid):
-            yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.vitals.notes)
+            yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
     if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
         yield from (Problem("LinksAmiss", note) for note in state.topology.notes)
 

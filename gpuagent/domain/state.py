@@ -86,6 +86,7 @@ class State:
         wiring: by UUID, what each GPU reported of its connections when it was last read.
         topology: what joins every two of `gpus`.
         health: by UUID, the health of each GPU of which something was heard.
+        early: the same of GPUs that were not read yet, so that the first list knows it.
         fence: what the operator's file said when it was last good.
         mode: the mode in force; the target while a switch is under way.
         mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
@@ -114,6 +115,7 @@ class State:
     topology: Topology = field(default_factory=Topology)
     unreadable: tuple[UnreadableGpu, ...] = ()
     health: Mapping[str, Case] = field(default_factory=dict)
+    early: Mapping[str, Case] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
     fence_problem: str | None = None
     driver_version: str = ""

@@ -40,7 +40,11 @@ DEBIAN_PACKAGES = (
     *("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount"),
     # They build the agent's image.
     *("buildah", "mmdebstrap"),
+    # It scrapes the agent; promtool comes with it.
+    "prometheus",
 )
+# Asked by Debian's packages whether they may start what they bring; 101 is no.
+POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,24 @@ def install_packages() -> None:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     with step(f"Debian packages {' '.join(packages)}"):
         run(("apt-get", "update", "-qq"), environment)
-        run(("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages), environment)
+        with no_daemons_started():
+            run(("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages), environment)
+        if "prometheus" in packages:  # the tests start one of their own; the machine needs none, after a reboot neither
+            run(("update-rc.d", "prometheus", "disable"), environment)
+
+
+@contextmanager
+def no_daemons_started() -> Iterator[None]:
+    """Packages that are installed meanwhile leave their daemons down. What the machine says itself stays."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
 
 
 def build(binary: Binary, into: Path) -> None:

@@ -63,7 +63,7 @@ class AgentProcess(AgentPages):
         self._command = [
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", box, "--node-name", NODE_NAME),
             *("--kubeconfig", str(cluster.kubeconfig("gpuagent")), "--state-dir", str(self.state_dir)),
-            *("--http-address", f"127.0.0.1:{self.port}", "--exclusive-resource", "nvidia.com/gpu"),
+            *("--http-address", f":{self.port}", "--exclusive-resource", "nvidia.com/gpu"),
             *("--log-level", "debug", *flags),
         ]
         self._process: subprocess.Popen[bytes] | None = None

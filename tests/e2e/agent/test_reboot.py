@@ -72,12 +72,11 @@ def test_pods_of_a_controller_come_back_after_a_reboot_and_a_bare_one_stays(
         node.cluster.wait_pod_gone(name)
     assert not before.keys() & {pod["metadata"]["uid"] for pod in deployment()}
     assert rejected(node.cluster.pod("bare"))
-    told = [
-        event["involvedObject"]["kind"]
-        for event in node.cluster.client.expect("GET", "/api/v1/namespaces/default/events")["items"]
-        if event["reason"] == "FailedPodDeleted" and any(name in event["message"] for name in before.values())
-    ]
-    assert told == ["ReplicaSet", "ReplicaSet"]
+    (replica_set,) = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in deployment()}
+    told = (
+        f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid%3D{replica_set},reason%3DFailedPodDeleted"
+    )
+    node.agent.wait(lambda _: sum(e["count"] for e in node.cluster.client.expect("GET", told)["items"]) == 2)
     assert b'gpuagent_pods_cleaned_total{reason="no_devices"} 2.0' in (node.agent.page("metrics") or b"")
 
 

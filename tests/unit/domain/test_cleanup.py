@@ -177,6 +177,31 @@ def test_a_refused_pod_stands_for_a_while_so_that_it_can_be_read() -> None:
     assert [(pod.name.name, pod.failure) for pod in to_delete(node.state)] == [("p", Failure.REFUSED)]
 
 
+def test_each_refused_pod_stands_for_that_long_whatever_others_do() -> None:
+    first, second = failed("a", message=REFUSED), failed("b", message=REFUSED)
+    node = serving().pods(first)
+    node.wait(REFUSED_S - 1).pods(first, second, failed("c"))
+    assert doomed(node) == ["c"]
+    node.wait(1)
+    assert doomed(node) == ["c"], "its controller's next round is ten seconds after its last"
+    assert deadline(node.state) == node.now + FIRST_DELAY_S - 1
+    node.wait(FIRST_DELAY_S - 1)
+    assert doomed(node) == ["a", "c"]
+    assert deadline(node.state) == node.now + REFUSED_S - FIRST_DELAY_S
+    node.wait(REFUSED_S - FIRST_DELAY_S)
+    assert doomed(node) == ["a", "b", "c"]
+    assert deadline(node.state) is None
+
+
+def test_what_a_refused_pod_had_is_in_its_own_event() -> None:
+    node = serving().pods(failed(message=REFUSED)).wait(REFUSED_S)
+    (pod,) = to_delete(node.state)
+    node.news.clear()
+    node.tell(ev.FailedPodDeleted(pod, node.now))
+    assert "GpuRefused" in node.news[0].message
+    assert REFUSED not in node.news[0].message
+
+
 def test_a_deletion_is_told_and_counted() -> None:
     node = serving().pods(failed())
     node.news.clear()
