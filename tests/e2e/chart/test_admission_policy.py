@@ -354,6 +354,32 @@ def test_pods_are_not_written(cluster: Cluster, agents: Agents) -> None:
         cluster.delete_pod("victim")
 
 
+MINE = {"scheduler.framework.gpushare.allocation": '{"0":{"1":4}}', "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+
+
+def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(cluster: Cluster, agents: Agents) -> None:
+    manifest = pod_manifest("annotated", {}, node=OTHER, annotations={"kept": "yes"}, labels={"app": "a"})
+    cluster.create_pod(manifest)
+    path = "/api/v1/namespaces/default/pods/annotated"
+    try:
+        for agent in (agents.ours, agents.unbound):
+            assert patch(cluster, agent, path, {"metadata": {"annotations": MINE}})[0] == 422
+        assert patch(cluster, agents.others, path, {"metadata": {"annotations": MINE}})[0] == 200
+        for wrong, said in (
+            ({"metadata": {"annotations": {"kept": "no"}}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"annotations": {"kept": None}}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"annotations": {"new": "yes"}}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"annotations": dict.fromkeys(MINE)}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"labels": {"app": "b"}}}, "a pod's annotations only"),
+            ({"metadata": {"finalizers": ["a/b"]}}, "a pod's annotations only"),
+            ({"spec": {"activeDeadlineSeconds": 1}}, "a pod's annotations only"),
+        ):
+            status, message = patch(cluster, agents.others, path, wrong)
+            assert (status, said in message) == (422, True), message
+    finally:
+        cluster.api("DELETE", path, {"gracePeriodSeconds": 0})
+
+
 def test_failed_pods_of_its_own_node_alone_are_deleted(cluster: Cluster, agents: Agents) -> None:
     refused, evicted = failed(cluster, "refused", "UnexpectedAdmissionError"), failed(cluster, "evicted", "Evicted")
     try:
