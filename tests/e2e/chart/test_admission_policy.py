@@ -295,12 +295,13 @@ THE_NODE, A_POD = (
     {"kind": "Node", "name": NODE_NAME, "uid": NODE_NAME},
     {"kind": "Pod", "name": "p", "namespace": "default"},
 )
+A_CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "namespace": "default"}
 EVENTS = "/api/v1/namespaces/default/events"
 
 
 def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, agents: Agents) -> None:
-    for about in (THE_NODE, A_POD):
-        body = event(NODE_NAME, about)
+    deleted = event(NODE_NAME, A_CONTROLLER, reason="FailedPodDeleted")
+    for body in (event(NODE_NAME, THE_NODE), event(NODE_NAME, A_POD), deleted):
         assert cluster.api("POST", EVENTS, body, token=agents.ours)[0] == 201
         path = f"{EVENTS}/{body['metadata']['name']}"
         assert patch(cluster, agents.ours, path, {"count": 2, "lastTimestamp": "2026-01-01T00:00:00Z"})[0] == 200
@@ -317,6 +318,8 @@ def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, ag
         (event(NODE_NAME, A_POD, reportingComponent="kubelet"), "in its own name only"),
         (event(NODE_NAME, {"kind": "Node", "name": OTHER}), f'about node "{NODE_NAME}" and about pods only'),
         (event(NODE_NAME, {"kind": "Secret", "name": "s", "namespace": "default"}), "about pods only"),
+        (event(NODE_NAME, A_CONTROLLER), "about pods only"),
+        (event(NODE_NAME, {"kind": "Node", "name": OTHER}, reason="FailedPodDeleted"), "about pods only"),
     ],
 )
 def test_events_in_anothers_name_or_about_others_are_refused(

@@ -145,7 +145,10 @@ validations:
       !(request.operation in ['CREATE', 'UPDATE'])
       || has(object.involvedObject.kind) && has(object.involvedObject.name)
       && (object.involvedObject.kind == 'Node' && object.involvedObject.name == variables.node
-      || object.involvedObject.kind == 'Pod')
+      || object.involvedObject.kind == 'Pod'
+      {{- if .Values.cleanFailedPods }}
+      || object.involvedObject.kind != 'Node' && has(object.reason) && object.reason == 'FailedPodDeleted'
+      {{- end }})
     messageExpression: >-
       'the agent may send Events about node "' + variables.node + '" and about pods only'
 {{- end }}
