@@ -8,15 +8,17 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
-from gpuagent.book import Book, holds_first, settled
+from gpuagent.book import Book, holds_first, settled, told_apart
 from gpuagent.domain.admission import Admission, Candidate, beginning
 from gpuagent.domain.checks import apart, as_decided, check_core_mem, check_offered, check_sharers, free_by_gpu
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import holder
+from gpuagent.domain.honour import ignored
 from gpuagent.domain.job import decision_kept, seen_by_whoever_asks
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
@@ -102,14 +104,21 @@ class Allocator:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         with self._lock:
             claims, candidates = self._look(resource, size, offered)
-            if candidates or not claims.snapshot.pods_watched:
-                return self._choose(resource, size, must_include, candidates, claims)
+            asking = told_apart(self._book, candidates, resource, claims)
+            if asking or not claims.snapshot.pods_watched:
+                return self._choose(resource, size, must_include, asking, claims)
         # Kubelet may have heard of the asking pod a moment before our own watch did.
+        others = {candidate.pod.uid for candidate in candidates}
         with self._published:
-            self._published.wait_for(lambda: self._look(resource, size, offered)[1], PATIENCE_S)
+            self._published.wait_for(lambda: self._fresh(resource, size, offered, others), PATIENCE_S)
         with self._lock:
             claims, candidates = self._look(resource, size, offered)
-            return self._choose(resource, size, must_include, candidates, claims)
+            asking = told_apart(self._book, candidates, resource, claims) or candidates
+            return self._choose(resource, size, must_include, asking, claims)
+
+    def _fresh(self, resource: str, size: int, offered: frozenset[str], others: Collection[str]) -> bool:
+        """A pod that may be asking has appeared."""
+        return any(candidate.pod.uid not in others for candidate in self._look(resource, size, offered)[1])
 
     def _look(self, resource: str, size: int, offered: frozenset[str]) -> tuple[Claims, tuple[Candidate, ...]]:
         claims = Claims(self._current(), self._ledger, offered, self._clock())
@@ -127,7 +136,7 @@ class Allocator:
         candidates = settled(self._book, candidates)
         try:
             try:
-                chosen = self._choose_for(candidates, question, claims)
+                chosen, candidates = self._choose_for_any(candidates, question, claims)
             except Refusal:
                 fresh = tuple(beginning(question.resource, question.size, claims))
                 if not fresh or not candidates or candidates[0].first is None or holds_first(self._book, candidates[0]):
@@ -145,7 +154,25 @@ class Allocator:
                 self._say(candidates[0].pod.name, "GpuRefused", refusal.message)
             raise
         self._answered = (question.resource, frozenset(chosen), candidates)
+        if candidates and (text := ignored(candidates[0], claims.snapshot)):
+            self._say(candidates[0].pod.name, "GpuDecisionIgnored", text)
         return chosen
+
+    def _choose_for_any(
+        self, candidates: tuple[Candidate, ...], question: Question, claims: Claims
+    ) -> tuple[tuple[str, ...], tuple[Candidate, ...]]:
+        """Chosen for the first candidate; where what a scheduler decided for that one cannot be kept, for another."""
+        try:
+            return self._choose_for(candidates, question, claims), candidates
+        except Refusal as refusal:
+            if refusal.reason is not Reason.GPU_DECISION:
+                raise
+            for n, other in enumerate(candidates):
+                if other.pod.name != candidates[0].pod.name:
+                    order = (other, *candidates[:n], *candidates[n + 1 :])
+                    with suppress(Refusal):
+                        return self._choose_for(order, question, claims), order
+            raise
 
     def _choose_for(self, candidates: tuple[Candidate, ...], question: Question, claims: Claims) -> tuple[str, ...]:
         chosen = chosen_for(question, candidates, claims)
@@ -158,7 +185,8 @@ class Allocator:
         if not doubt:
             return
         for pod in {claim.owner.pod for claim in claims.doubted if claim.owner and claim.ids & doubt}:
-            if any(h.ids & doubt for h in self._book.of_pod(pod) or ()):
+            look = self._book.look(pod)
+            if look and any(h.ids & doubt for h in look.holdings):
                 text = (
                     f"{resource}: kubelet offers units that pod {pod} still holds, and no others are free; "
                     "try again when a pod has ended"
@@ -202,7 +230,8 @@ class Allocator:
                 self._say(likely[0].pod.name, "GpuRefused", refusal.message)
             raise
         with self._lock:
-            self._record(Handout(resource, ids, tuple(at.counts), now), candidates, claims)
+            meant = candidates[0].pod.uid if candidates else None
+            self._record(Handout(resource, ids, tuple(at.counts), now, meant=meant), candidates, claims)
             self._given[resource, ids] = share
             self._given.move_to_end((resource, ids))
             if len(self._given) > MOST_GIVEN:
@@ -227,7 +256,7 @@ class Allocator:
             self._admission = Admission()
             raise apart(resource, first, at.counts, claims.snapshot)
         if not given:
-            fitting = as_decided(resource, at, fitting, claims.snapshot)
+            fitting = as_decided(resource, at, fitting, claims)
             check_core_mem(resource, len(ids), fitting, claims.snapshot)
             check_sharers(resource, at, fitting[0].owner if fitting else None, claims)
         return fitting

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.promised import Role, roles_left
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.units import units_of
 
@@ -61,6 +62,32 @@ class Claims:
             if handout.resource == resource and ids <= handout.ids and self._may_live(handout):
                 return handout
         return next((h for h in self._holdings if h.resource == resource and ids <= h.ids), None)
+
+    @cached_property
+    def roles(self) -> dict[Owner, Role | None]:
+        """Containers that a scheduler decided on and that have nothing yet, to the GPUs they are to get.
+
+        None: those are held for good by one that was taken for it.
+        """
+        asks = self.snapshot.decided_asks
+        if not asks:
+            return {}
+        places: dict[Owner, Role] = {}
+        strays = []
+        for claim in (*self.standing, *(h for h in self._handouts if h.ids.isdisjoint(self.offered))):
+            if claim.owner in asks:
+                places.setdefault(claim.owner, Role(self.gpus_of(claim)))
+            elif isinstance(claim, Handout) and claim.owner and claim.meant:
+                strays.append((claim.meant, (claim.resource, len(claim.ids)), Role(claim.uuids)))
+        return roles_left(asks.values(), places, self.ledger.refused, set(strays))
+
+    def promised(self, resource: str) -> Counter[str]:
+        """GPU UUID to units of `resource` that schedulers chose it for and nobody has asked for yet."""
+        found: Counter[str] = Counter()
+        for owner, role in self.roles.items():
+            for uuid in role or ():
+                found[uuid] += self.snapshot.decided_asks[owner].units.get(resource, 0)
+        return found
 
     def gpus_of(self, claim: Holding | Handout) -> set[str]:
         """UUIDs of the GPUs a claim has units of that are on offer now."""

@@ -16,7 +16,8 @@ PAIR_S = 30.0
 class Handout:
     """One answered Allocate. `owner` is the container it is believed, or since PreStart known, to be for.
 
-    `uid` is that of its pod; None where only the name is known, which the pod may share with one before it.
+    `uid` is that of its pod; None where only the name is known, which the pod may share with one before it. `meant` is
+    the UID of the pod that it was taken for when it asked, right or wrong.
     """
 
     resource: str
@@ -25,6 +26,7 @@ class Handout:
     at: float
     owner: Owner | None = None
     uid: str | None = None
+    meant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

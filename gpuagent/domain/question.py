@@ -9,6 +9,7 @@ from gpuagent.domain.checks import check_core_mem, most_sharers
 from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.honour import near, turn
 from gpuagent.domain.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.mode import GPU_CORE
 from gpuagent.domain.snapshot import Snapshot
@@ -34,7 +35,12 @@ def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Cl
     snap, size = claims.snapshot, question.size
     check_core_mem(question.resource, size, candidates, snap)
     if snap.sets is None:
-        return choose_share(_share(question, candidates, claims))
+        try:
+            return choose_share(_share(question, candidates, claims))
+        except Refusal as refusal:
+            if refusal.reason is not Reason.GPU_DECISION or snap.policy.keep_decisions:
+                raise
+        return choose_share(_share(question, candidates, claims, decided=False))
     chosen = choose_whole(_whole(question, candidates[0] if candidates else None, claims, snap.sets))
     snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
     return chosen
@@ -84,13 +90,14 @@ def doubted(question: Question, claims: Claims) -> frozenset[str]:
     return frozenset[str]().union(*(claim.ids for claim in claims.doubted)) - question.must_include
 
 
-def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> Request:
-    """Room is kept for all candidates."""
+def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims, *, decided: bool = True) -> Request:
+    """Room is kept for all candidates. `decided`: what a scheduler chose for the asker counts."""
     snap, resource = claims.snapshot, question.resource
     who = candidates[0] if candidates else None
     first = who.first if who else claims.ledger.awaiting_partner(resource, claims.now)
     need = max((c.other(resource, snap.sold) for c in candidates), default=0)
-    return Request(
+    where = turn(who, resource, claims) if who and not first and decided else None
+    request = Request(
         resource=resource,
         size=question.size,
         unit="%" if resource == GPU_CORE else snap.policy.unit.phrase,
@@ -109,3 +116,9 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
         most=most_sharers(snap),
         asker=str(who.owner if who else "this container"),
     )
+    if where:
+        return replace(request, only=where.role, decided=where.said)
+    if first:
+        return request
+    pinned = request.pinned or (near(who, snap) if who else ())
+    return replace(request, pinned=pinned, promised=claims.promised(resource))

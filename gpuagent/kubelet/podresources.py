@@ -10,6 +10,7 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
+from gpuagent.book import Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods import Holding, Owner, PodName
 from gpuagent.kubelet import checkpoint
@@ -63,18 +64,18 @@ class PodResources:
             return None
         return _holdings(answer.pod_resources)
 
-    def of_pod(self, pod: PodName) -> tuple[Holding, ...] | None:
-        """What one pod holds, also in the middle of its admission; None where kubelet does not answer `Get`."""
+    def look(self, pod: PodName) -> Look | None:
+        """One pod, also in the middle of its admission; None where kubelet does not answer `Get`."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
         try:
             answer = self._stub.Get(request, timeout=GET_DEADLINE_S)
         except grpc.RpcError as err:
             # Kubelet says UNKNOWN with this text for a pod that has ended.
             gone = err.code() is grpc.StatusCode.NOT_FOUND or "not found" in (err.details() or "")
-            return () if gone else None
+            return Look(known=False) if gone else None
         except ValueError:  # the channel is closed: the agent ends
             return None
-        return _holdings([answer.pod_resources])
+        return Look(known=True, holdings=_holdings([answer.pod_resources]))
 
     def close(self) -> None:
         self._channel.close()
@@ -133,8 +134,8 @@ class HoldingsWatch:
             self._wanted = self._begun + 1
             self._cond.notify_all()
 
-    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
-        return self._client.of_pod(pod)
+    def look(self, pod: PodName) -> Look | None:
+        return self._client.look(pod)
 
     def read(self, timeout_s: float) -> Sequence[Holding] | None:
         """The book as of a read that begins after this call; None if it did not come in time."""
