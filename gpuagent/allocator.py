@@ -289,7 +289,7 @@ class Allocator:
         places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
         self._admission = Admission(places, handout.at)
         for owner, given in places[0].trail if places else ():
-            self._ledger = self._ledger.believed(given.ids, owner, places[0].pod.uid)
+            self._ledger = self._ledger.believed(given.ids, owner, places[0].pod.uid, claims.roles.get(owner))
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:
@@ -324,7 +324,8 @@ class Allocator:
         with self._lock:
             if owner:
                 pod = snap.living_pods.get(owner.pod)
-                self._ledger = self._ledger.believed(key, owner, pod.uid if pod else None)
+                claims = Claims(snap, self._ledger, frozenset(), self._clock())
+                self._ledger = self._ledger.believed(key, owner, pod.uid if pod else None, claims.roles.get(owner))
         log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
         share = self._given.get((resource, key)) or grant(resource, at, snap, self._strategy)

@@ -61,7 +61,8 @@ def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, cla
     Kubelet hears of pods one by one and admits each before it hears of the next. So the asker is the one that it knows
     and that has nothing yet. Empty where it is none of the candidates; all of them where kubelet cannot say.
     """
-    if len({own_role(candidate, resource, claims) for candidate in candidates}) < 2:
+    role = own_role(candidates[0], resource, claims) if candidates else None
+    if all(own_role(candidate, resource, claims) == role for candidate in candidates[1:]):
         return candidates
     sold = claims.snapshot.sold
     pods = list(dict.fromkeys(candidate.pod.name for candidate in candidates))

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Holding, Owner, PodName
-from gpuagent.domain.promised import Role, roles_left
+from gpuagent.domain.promised import Role, Stray, roles_left
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.units import units_of
 
@@ -27,8 +27,13 @@ class Claims:
     @cached_property
     def all(self) -> tuple[Holding | Handout, ...]:
         """Holdings that were not handed on since, and handouts that the book does not show, of pods that may live."""
+        return (*self._holdings, *self._unlisted)
+
+    @cached_property
+    def _unlisted(self) -> list[Handout]:
+        """Handouts that the book does not show; of the others it knows better whose they are."""
         known = {(h.resource, h.ids) for h in self._holdings}
-        return (*self._holdings, *(h for h in self._handouts if (h.resource, h.ids) not in known))
+        return [h for h in self._handouts if (h.resource, h.ids) not in known]
 
     @cached_property
     def _handouts(self) -> list[Handout]:
@@ -53,8 +58,7 @@ class Claims:
 
     def served(self, resource: str) -> set[Owner | None]:
         """Containers that have their units of `resource`."""
-        handouts = (h for h in self._handouts if h.ids.isdisjoint(self.offered))
-        return {claim.owner for claim in (*self.standing, *handouts) if claim.resource == resource}
+        return {claim.owner for claim in self.standing if claim.resource == resource}
 
     def given(self, resource: str, ids: frozenset[str]) -> Holding | Handout | None:
         """The claim that has all of `ids`; they are being asked for again, or reused."""
@@ -72,14 +76,41 @@ class Claims:
         asks = self.snapshot.decided_asks
         if not asks:
             return {}
-        places: dict[Owner, Role] = {}
-        strays = []
-        for claim in (*self.standing, *(h for h in self._handouts if h.ids.isdisjoint(self.offered))):
-            if claim.owner in asks:
-                places.setdefault(claim.owner, Role(self.gpus_of(claim)))
-            elif isinstance(claim, Handout) and claim.owner and claim.meant:
-                strays.append((claim.meant, (claim.resource, len(claim.ids)), Role(claim.uuids)))
-        return roles_left(asks.values(), places, self.ledger.refused, set(strays))
+        places = {claim.owner: gpus for claim, gpus in self._places if claim.owner in asks}
+        strays = [stray for handout in self._handouts if (stray := self._stray(handout))]
+        # Whoever asked and was not known has what was chosen for one of his size.
+        for claim, gpus in self._places:
+            if claim.owner is None:
+                size = (claim.resource, len(claim.ids))
+                same = (a.owner for a in asks.values() if a.size == size and a.role == gpus and a.owner not in places)
+                if owner := next(same, None):
+                    places[owner] = gpus
+        return roles_left(asks.values(), places, self.ledger.refused, strays)
+
+    def _stray(self, handout: Handout) -> Stray | None:
+        """What this one took from the pod it was taken for, where annotations do not show it."""
+        listed = (h.owner for h in self._holdings if h.resource == handout.resource and h.ids == handout.ids)
+        owner = next(listed, handout.owner) if handout.meant else None
+        pod = self.snapshot.living_pods.get(owner.pod) if owner else None
+        if not (owner and pod and handout.meant) or handout.meant == pod.uid:
+            return None
+        if not handout.ids.isdisjoint(self.offered):
+            return None
+        ask, took = self.snapshot.decided_asks.get(owner), Role(handout.uuids)
+        # Annotations that were made true since do not tell any more that it had been another's.
+        if ask and not (handout.instead and ask.role == took):
+            return None
+        return Stray(handout.meant, (handout.resource, len(handout.ids)), took, handout.instead)
+
+    def role_of_size(self, resource: str, size: int) -> Role | None:
+        """GPUs of one that a scheduler decided on, that has nothing yet and asks for as much; None without such."""
+        asks = self.snapshot.decided_asks
+        return next((role for owner, role in self.roles.items() if role and asks[owner].size == (resource, size)), None)
+
+    @cached_property
+    def _places(self) -> list[tuple[Holding | Handout, Role]]:
+        """Standing claims and the UUIDs of their GPUs."""
+        return [(claim, Role(self.gpus_of(claim))) for claim in self.standing]
 
     def promised(self, resource: str) -> Counter[str]:
         """GPU UUID to units of `resource` that schedulers chose it for and nobody has asked for yet."""
@@ -101,8 +132,8 @@ class Claims:
         pods: dict[str, set[PodName]] = defaultdict(set)
         containers: dict[str, set[Owner]] = defaultdict(set)
         nameless: dict[str, Counter[str]] = defaultdict(Counter)
-        for claim in self.standing:
-            for uuid in self.gpus_of(claim):
+        for claim, gpus in self._places:
+            for uuid in gpus:
                 if claim.owner:
                     pods[uuid].add(claim.owner.pod)
                     containers[uuid].add(claim.owner)

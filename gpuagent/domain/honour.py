@@ -35,26 +35,33 @@ def turn(who: Candidate, resource: str, claims: Claims) -> Turn | None:
         raise Refusal(
             Reason.GPU_DECISION, f"{resource}: pod {who.pod.name}: annotation {decision.key} {decision.unmet}"
         )
-    name = decision.follows.get((who.container.name, resource), who.container.name)
-    ask = claims.snapshot.decided_asks.get(Owner(who.pod.name, name))
-    if ask is None or resource not in ask.units:
-        return None
-    role = claims.roles.get(ask.owner, ask.role)
+    role = _role(who, resource, decision, claims)
     if role is None:
         return None
     gpus = " and ".join(sorted(claims.snapshot.name_of(uuid) for uuid in role))
     return Turn(role, f"a scheduler chose {gpus} for it (annotation {decision.key})")
 
 
+def turn_of_size(resource: str, size: int, claims: Claims) -> Turn | None:
+    """Where somebody unknown is to go: a pod that has all it may begin with was taken for this one's before."""
+    role = claims.role_of_size(resource, size)
+    return Turn(role, "a scheduler chose it for a pod of this size") if role else None
+
+
 def own_role(who: Candidate, resource: str, claims: Claims) -> Role | str | None:
     """What tells candidates apart: the GPUs that each is to get, or why it cannot get any."""
     if who.first:
         return Role(who.first.uuids)
-    try:
-        found = turn(who, resource, claims)
-    except Refusal as refusal:
-        return refusal.message
-    return found.role if found else None
+    decision = claims.snapshot.decisions.get(who.pod.name)
+    if not isinstance(decision, Decision):
+        return None
+    return decision.unmet or _role(who, resource, decision, claims)
+
+
+def _role(who: Candidate, resource: str, decision: Decision, claims: Claims) -> Role | None:
+    name = decision.follows.get((who.container.name, resource), who.container.name)
+    ask = claims.snapshot.decided_asks.get(Owner(who.pod.name, name))
+    return claims.roles.get(ask.owner, ask.role) if ask and resource in ask.units else None
 
 
 def near(who: Candidate, snapshot: Snapshot) -> frozenset[str]:

@@ -17,7 +17,8 @@ class Handout:
     """One answered Allocate. `owner` is the container it is believed, or since PreStart known, to be for.
 
     `uid` is that of its pod; None where only the name is known, which the pod may share with one before it. `meant` is
-    the UID of the pod that it was taken for when it asked, right or wrong.
+    the UID of the pod that it was taken for when it asked, right or wrong; `instead` the GPUs that a scheduler had
+    chosen for the one that it really was.
     """
 
     resource: str
@@ -27,6 +28,7 @@ class Handout:
     owner: Owner | None = None
     uid: str | None = None
     meant: str | None = None
+    instead: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,16 @@ class Ledger:
         """The container of the last handout will not ask again: kubelet gives it up after a refusal."""
         return replace(self, open=None) if self.open else self
 
-    def believed(self, ids: frozenset[str], owner: Owner, uid: str | None) -> "Ledger":
+    def believed(
+        self, ids: frozenset[str], owner: Owner, uid: str | None, instead: frozenset[str] | None = None
+    ) -> "Ledger":
         """With `owner`, in the pod of that UID, as the container that the handout of `ids` was for."""
-        handouts = tuple(replace(h, owner=owner, uid=uid) if h.ids == ids else h for h in self.handouts)
+
+        def proved(handout: Handout) -> Handout:
+            kept = handout.instead if handout.owner == owner else instead
+            return replace(handout, owner=owner, uid=uid, instead=kept)
+
+        handouts = tuple(proved(h) if h.ids == ids else h for h in self.handouts)
         return replace(self, handouts=handouts)
 
     def recent(self, now: float) -> Iterator[Handout]:

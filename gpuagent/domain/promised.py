@@ -34,6 +34,23 @@ class Ask:
     deleting: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """What was given to a container that was taken for another, by whose annotations that cannot be seen.
+
+    Attributes:
+        meant: UID of the pod it was taken for.
+        size: as in `Ask`.
+        took: UUIDs of the GPUs it got.
+        instead: those that a scheduler had chosen for it; None where it had chosen none.
+    """
+
+    meant: str
+    size: tuple[str, int]
+    took: Role
+    instead: Role | None
+
+
 def asks_of(pod: Pod, decision: Decision) -> Iterator[Ask]:
     """The containers of a pod that a scheduler decided on."""
     by_container: dict[str, dict[str, Mapping[str, int]]] = defaultdict(dict)
@@ -50,7 +67,7 @@ def roles_left(
     asks: Iterable[Ask],
     places: Mapping[Owner, Role],
     refused: Collection[str],
-    strays: Iterable[tuple[str, tuple[str, int], Role]],
+    strays: Iterable[Stray],
 ) -> dict[Owner, Role | None]:
     """Which GPUs each container that has nothing yet is to get; None where somebody else has them for good.
 
@@ -58,8 +75,7 @@ def roles_left(
         asks: all containers with a decision.
         places: GPUs of those that have their units.
         refused: UIDs of pods that kubelet gives up.
-        strays: pod UID, size and GPUs of what was given to a container without a decision that was taken for one of
-            that pod's.
+        strays: what went to others in place of these containers.
     """
     pools: dict[tuple[str, int], Counter[Role | None]] = defaultdict(Counter)
     waiting = []
@@ -73,10 +89,10 @@ def roles_left(
         else:
             pools[ask.size][held] -= 1
     known = {(ask.uid, ask.size) for ask in waiting}
-    for uid, size, role in strays:
-        if (uid, size) in known:
-            pools[size][role] -= 1
-            pools[size][None] += 1
+    for stray in strays:
+        if (stray.meant, stray.size) in known:
+            pools[stray.size][stray.took] -= 1
+            pools[stray.size][stray.instead] += 1
     left: dict[Owner, Role | None] = {}
     for ask in waiting:
         if pools[ask.size][ask.role] > 0:

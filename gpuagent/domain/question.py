@@ -9,7 +9,7 @@ from gpuagent.domain.checks import check_core_mem, most_sharers
 from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.honour import near, turn
+from gpuagent.domain.honour import near, turn, turn_of_size
 from gpuagent.domain.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.mode import GPU_CORE
 from gpuagent.domain.snapshot import Snapshot
@@ -38,7 +38,8 @@ def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Cl
         try:
             return choose_share(_share(question, candidates, claims))
         except Refusal as refusal:
-            if refusal.reason is not Reason.GPU_DECISION or snap.policy.keep_decisions:
+            # Nobody is refused for what was chosen for a pod that he may not be.
+            if refusal.reason is not Reason.GPU_DECISION or (snap.policy.keep_decisions and candidates):
                 raise
         return choose_share(_share(question, candidates, claims, decided=False))
     chosen = choose_whole(_whole(question, candidates[0] if candidates else None, claims, snap.sets))
@@ -96,7 +97,9 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
     who = candidates[0] if candidates else None
     first = who.first if who else claims.ledger.awaiting_partner(resource, claims.now)
     need = max((c.other(resource, snap.sold) for c in candidates), default=0)
-    where = turn(who, resource, claims) if who and not first and decided else None
+    where = None
+    if decided and not first:
+        where = turn(who, resource, claims) if who else turn_of_size(resource, question.size, claims)
     request = Request(
         resource=resource,
         size=question.size,

@@ -248,6 +248,20 @@ def test_a_pod_whose_gpu_went_to_an_equal_pod_gets_that_ones():
     assert at(desk, "a") == [1]
 
 
+@pytest.mark.parametrize("first", [("b",), ("a", "b"), ("b", "a")])
+def test_so_it_is_when_annotations_were_made_true_since(first):
+    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
+    serve(desk, "b", 16)
+    desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
+    true = {"a": decided("a", 0, 16), "b": decided("b", 1, 16, second=1)}
+    for name in first:
+        true[name] = decided(name, {"a": 1, "b": 0}[name], 16)
+        desk.pods(*true.values())
+        desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
+    serve(desk, "a", 16)
+    assert at(desk, "a") == [1]
+
+
 def test_so_it_is_after_a_restart_of_the_agent():
     desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
     serve(desk, "b", 16)
@@ -259,11 +273,13 @@ def test_so_it_is_after_a_restart_of_the_agent():
     assert at(again, "a") == [1]
 
 
-def test_a_pod_whose_gpu_went_to_one_without_a_decision_gets_any():
+@pytest.mark.parametrize("proved", [lambda d: d.allocator.prestart(MEM, d.book.holdings[-1].ids), Desk.read_book])
+def test_a_pod_whose_gpu_went_to_one_without_a_decision_gets_any(proved):
     desk = desk_of(decided("a", 0, 16), pod_json("u", {MEM: 16}, created="2026-01-01T00:00:01Z"), tells_pods=False)
     serve(desk, "u", 16)
     assert at(desk, "u") == [0]
-    desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
+    desk.node.now += 1
+    proved(desk)
     serve(desk, "a", 16)
     assert at(desk, "a") == [1]
 
