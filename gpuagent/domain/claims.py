@@ -100,7 +100,7 @@ class Claims:
         # Annotations that were made true since do not tell any more that it had been another's.
         if ask and not (handout.instead and ask.role == took):
             return None
-        return Stray(handout.meant, (handout.resource, len(handout.ids)), took, handout.instead)
+        return Stray(handout.meant, (handout.resource, len(handout.ids)), took, handout.instead if ask else None)
 
     def role_of_size(self, resource: str, size: int) -> Role | None:
         """GPUs of one that a scheduler decided on, that has nothing yet and asks for as much; None without such."""

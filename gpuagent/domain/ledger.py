@@ -64,8 +64,8 @@ class Ledger:
         """With `owner`, in the pod of that UID, as the container that the handout of `ids` was for."""
 
         def proved(handout: Handout) -> Handout:
-            kept = handout.instead if handout.owner == owner else instead
-            return replace(handout, owner=owner, uid=uid, instead=kept)
+            there = handout.instead if handout.owner == owner else instead
+            return replace(handout, owner=owner, uid=uid, instead=there if uid != handout.meant else None)
 
         handouts = tuple(proved(h) if h.ids == ids else h for h in self.handouts)
         return replace(self, handouts=handouts)
