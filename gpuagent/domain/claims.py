@@ -41,9 +41,13 @@ class Claims:
 
     @cached_property
     def _holdings(self) -> list[Holding]:
+        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(self._newer)]
+
+    @cached_property
+    def _newer(self) -> frozenset[str]:
+        """Ids that were handed out since the book was read."""
         since = self.snapshot.holdings_at
-        newer = frozenset[str]().union(*(h.ids for h in self.ledger.recent(self.now) if h.at >= since))
-        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)]
+        return frozenset[str]().union(*(h.ids for h in self.ledger.recent(self.now) if h.at >= since))
 
     def _may_live(self, claim: Holding | Handout) -> bool:
         if claim.owner is None or not self.snapshot.pods_known:
@@ -110,7 +114,10 @@ class Claims:
     @cached_property
     def _places(self) -> list[tuple[Holding | Handout, Role]]:
         """Standing claims and the UUIDs of their GPUs."""
-        return [(claim, Role(self.gpus_of(claim))) for claim in self.standing]
+        offered, newer = self.offered, self._newer
+        listed = [(h, u) for h, u in self.snapshot.placed if h.ids.isdisjoint(newer) and h.ids.isdisjoint(offered)]
+        unlisted = [(h, Role(self.gpus_of(h))) for h in self._unlisted if h.ids.isdisjoint(offered)]
+        return [*listed, *unlisted]
 
     def promised(self, resource: str) -> Counter[str]:
         """GPU UUID to units of `resource` that schedulers chose it for and nobody has asked for yet."""

@@ -81,7 +81,7 @@ def roles_left(
     waiting = []
     for ask in asks:
         held = places.get(ask.owner)
-        if held is None and (ask.deleting or ask.uid in refused):
+        if held == ask.role or (held is None and (ask.deleting or ask.uid in refused)):
             continue
         pools[ask.size][ask.role] += 1
         if held is None:

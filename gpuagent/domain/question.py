@@ -96,7 +96,7 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
     snap, resource = claims.snapshot, question.resource
     who = candidates[0] if candidates else None
     first = who.first if who else claims.ledger.awaiting_partner(resource, claims.now)
-    need = max((c.other(resource, snap.sold) for c in candidates), default=0)
+    need = max((c.other(resource, snap.sold) for c in candidates), default=0) if len(snap.sold) > 1 else 0
     where = None
     if decided and not first:
         where = turn(who, resource, claims) if who else turn_of_size(resource, question.size, claims)
@@ -110,7 +110,7 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
         placement=snap.placement,
         doubtful=doubted(question, claims),
         gpu_count=gpu_count(who.pod, resource, question.size, snap.sold) if who else 1,
-        room=max((c.room(resource) for c in candidates), default=0),
+        room=max((c.room(resource) for c in candidates if c.container.init), default=0),
         pinned=who.pinned if who else (),
         short=() if first else claims.short_gpus(resource, need),
         only=first.uuids if first else None,

@@ -96,6 +96,11 @@ class Snapshot:
         found = ((self.living_pods[name], decision) for name, decision in self.decisions.items())
         return {ask.owner: ask for pod, d in found if isinstance(d, Decision) for ask in asks_of(pod, d)}
 
+    @cached_property
+    def placed(self) -> list[tuple[Holding, frozenset[str]]]:
+        """Holdings and the UUIDs of the GPUs they have units of that are on offer."""
+        return [(h, frozenset(u for u in map(self.units.get, h.ids) if u)) for h in self.holdings]
+
     def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
         """GPUs in the order of the best ring through them; any that the topology does not have come last."""
         gone = sorted(uuid for uuid in uuids if uuid not in self.places)
