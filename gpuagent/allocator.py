@@ -18,7 +18,7 @@ from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import holder
-from gpuagent.domain.honour import ignored
+from gpuagent.domain.honour import ignored, not_kept
 from gpuagent.domain.job import decision_kept, seen_by_whoever_asks
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
@@ -156,6 +156,8 @@ class Allocator:
         self._answered = (question.resource, frozenset(chosen), candidates)
         if candidates and (text := ignored(candidates[0], claims.snapshot)):
             self._say(candidates[0].pod.name, "GpuDecisionIgnored", text)
+        if candidates and (text := not_kept(candidates[0], resource, chosen, claims)):
+            self._say(candidates[0].pod.name, "GpuDecisionNotKept", text)
         return chosen
 
     def _choose_for_any(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuagent.domain.admission import Candidate
+from gpuagent.domain.admission import Candidate, beginning
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.honour import own_role
 from gpuagent.domain.pods import Holding, PodName
@@ -62,17 +62,22 @@ def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, cla
     and that has nothing yet. Empty where it is none of the candidates; all of them where kubelet cannot say.
     """
     role = own_role(candidates[0], resource, claims) if candidates else None
-    if all(own_role(candidate, resource, claims) == role for candidate in candidates[1:]):
+    others = candidates[1:]
+    if candidates and all(candidate.first for candidate in candidates):
+        # Kubelet may have given that container up, and begun with another.
+        begun = beginning(resource, candidates[0].container.limits[resource], claims)
+        others += tuple(c for c in begun if own_role(c, resource, claims) is not None)
+    if all(own_role(candidate, resource, claims) == role for candidate in others):
         return candidates
+    every = (candidates[0], *others)
     sold = claims.snapshot.sold
-    pods = list(dict.fromkeys(candidate.pod.name for candidate in candidates))
+    pods = list(dict.fromkeys(candidate.pod.name for candidate in every))
     for pod in pods[:MOST_LOOKS]:
         look = book.look(pod)
         if look is None:
             return candidates
-        here = tuple(candidate for candidate in candidates if candidate.pod.name == pod)
+        here = tuple(candidate for candidate in every if candidate.pod.name == pod)
         held = {i for holding in look.holdings if holding.resource in sold for i in holding.ids}
-        expected = {i for candidate in here for _, handout in candidate.trail for i in handout.ids}
-        if look.known and held <= expected:
+        if look.known and any(candidate.lasting <= held <= candidate.given for candidate in here):
             return here
-    return tuple(candidate for candidate in candidates if candidate.pod.name in pods[MOST_LOOKS:])
+    return tuple(candidate for candidate in every if candidate.pod.name in pods[MOST_LOOKS:])

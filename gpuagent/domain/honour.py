@@ -1,5 +1,6 @@
 """Schedulers' decisions on shares, for one request of kubelet's: where it is to go, and why not."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpuagent.domain.admission import Candidate
@@ -56,6 +57,22 @@ def own_role(who: Candidate, resource: str, claims: Claims) -> Role | str | None
     if not isinstance(decision, Decision):
         return None
     return decision.unmet or _role(who, resource, decision, claims)
+
+
+def not_kept(who: Candidate, resource: str, chosen: Collection[str], claims: Claims) -> str | None:
+    """Says that the container got other GPUs than a scheduler chose, where that is so; `chosen` are device ids."""
+    decision = claims.snapshot.decisions.get(who.pod.name)
+    if claims.snapshot.policy.keep_decisions or who.first or not isinstance(decision, Decision):
+        return None
+    uuids = {claims.snapshot.units[device_id] for device_id in chosen}
+    if decision.unmet:
+        why = f"annotation {decision.key} {decision.unmet}"
+    elif (found := turn(who, resource, claims)) and found.role != uuids:
+        why = f"{found.said}, which is full or gone"
+    else:
+        return None
+    names = " and ".join(sorted(map(claims.snapshot.name_of, uuids)))
+    return f"{resource}: {who.owner} gets {names}: {why}, and --decided-gpu-full is choose"
 
 
 def _role(who: Candidate, resource: str, decision: Decision, claims: Claims) -> Role | None:

@@ -131,12 +131,21 @@ def test_a_setting_has_another_gpu_chosen_where_the_chosen_one_is_full():
     desk.pods(pod_json("big", {MEM: 14}), decided("a", 0))
     serve(desk, "a")
     assert at(desk, "a") == [1]
+    assert desk.said[-1] == (
+        PodName("ml", "a"),
+        "GpuDecisionNotKept",
+        (
+            "aliyun.com/gpu-mem: ml/a[main] gets GPU 1: a scheduler chose GPU 0 for it (annotation "
+            "ALIYUN_COM_GPU_MEM_IDX), which is full or gone, and --decided-gpu-full is choose"
+        ),
+    )
 
 
 def test_the_setting_changes_nothing_where_the_chosen_gpu_has_room():
     desk = desk_of(decided("a", 3), keep_decisions=False)
     serve(desk, "a")
     assert at(desk, "a") == [3]
+    assert not desk.said
 
 
 def test_a_chosen_gpu_that_is_sick_is_refused():
@@ -158,6 +167,7 @@ def test_a_chosen_gpu_that_is_gone_is_refused_or_replaced():
     assert "annotation ALIYUN_COM_GPU_MEM_IDX names GPU 7, and this node has no such GPU" in refusal.message
     desk = desk_of(decided("a", 7), keep_decisions=False)
     assert serve(desk, "a")
+    assert "names GPU 7, and this node has no such GPU, and --decided-gpu-full is choose" in desk.said[-1][2]
 
 
 def test_a_gpu_that_has_as_many_pods_as_allowed_is_refused():
@@ -207,6 +217,18 @@ def test_a_decision_for_one_pod_is_nothing_to_an_equal_pod_without():
 
 
 # -- several pods in flight ------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_kubelet_gave_up_after_its_memory_is_not_taken_for_the_next_one():
+    both = {MEM: 4, CORE: 30}
+    first = pod_json("a", both, annotations=v2({"0": {"1": 4}}))
+    desk = desk_of(first, pod_json("b", both, annotations=v2({"0": {"2": 4}})), mode=Mode.CORE_MEM)
+    serve(desk, "a")
+    desk.end("a")  # its admission failed for another reason; our watch does not show it yet
+    desk.book.asking = "b"
+    serve(desk, "b", 30, resource=CORE)
+    serve(desk, "b")
+    assert at(desk, "b") == at(desk, "b", resource=CORE) == [2]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.domain.annotations import V1_ASSUMED, V1_GPU, V1_UNITS
+from gpuagent.domain.annotations import (
+    MEMORY_ANNOTATION,
+    V1_ASSUMED,
+    V1_GPU,
+    V1_UNITS,
+    Assumed,
+    Shares,
+    assumed,
+    shares,
+)
 from gpuagent.domain.units import parse_id
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.scheduler import MEM, NAME, Scheduler, stale
@@ -113,6 +122,7 @@ def audit_decisions(node: Node, scheduler: Scheduler, names: list[str], *, exact
             assert answer.envs["ALIYUN_COM_GPU_MEM_IDX"] == str(minors[uuid])
             assert answer.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(len(entry.ids))
             used[minors[uuid]] += len(entry.ids)
+        said = annotated(pod)
         for number, minor in scheduler.decided[name].items():
             spec = pod["spec"]["containers"][number]
             entry = entries[spec["name"]]
@@ -120,6 +130,7 @@ def audit_decisions(node: Node, scheduler: Scheduler, names: list[str], *, exact
             assert len(entry.ids) == int(spec["resources"]["limits"][MEM])
             chosen[len(entry.ids), minor] += 1
             has[len(entry.ids), minors[by_key[key]]] += 1
+            assert said[number] == minor or not exact, (name, pod["metadata"]["annotations"])
             if minors[by_key[key]] != minor:
                 other.append((name, spec["name"], minor, minors[by_key[key]]))
     assert all(count <= WHOLE for count in used.values())
@@ -142,6 +153,17 @@ def burst(node: Node, scheduler: Scheduler, manifests: dict[str, dict[str, Any]]
     in_parallel(scheduler.bind, rng.sample(names, len(names)))
 
 
+def annotated(pod: dict[str, Any]) -> dict[int, int]:
+    """Place of each container that asks for memory to the GPU that the pod's annotations name."""
+    annotations = pod["metadata"]["annotations"]
+    found = shares(annotations, MEMORY_ANNOTATION)
+    if isinstance(found, Shares):
+        return {number: minor for number, gpus in found.containers.items() for minor in gpus}
+    older = assumed(annotations)
+    assert isinstance(older, Assumed), annotations
+    return dict.fromkeys(range(len(pod["spec"]["containers"])), older.gpu)
+
+
 def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
     kubelet: str, make_node: Callable[..., Node], never_starts: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -149,8 +171,8 @@ def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
     node.wait_amounts(mem=GPUS * WHOLE)
     rng = random.Random(kubelet)
     scheduler = Scheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=7)
-    pods, others = (PODS if kubelet == "1.36" else PODS // 5), 0
-    for first in range(0, pods, BURST):
+    others = 0
+    for first in range(0, PODS, BURST):
         names = [f"burst-{number}" for number in range(first, first + BURST)]
         burst(node, scheduler, {name: manifest(name, rng, never_starts) for name in names}, rng)
         others += audit_decisions(node, scheduler, names, exact=kubelet == "1.36")
@@ -161,7 +183,7 @@ def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
             node.pods.remove(name)
         scheduler.forget(*names)
     record_property("on another GPU than their own", others)
-    print(f"kubelet {kubelet}: {pods} pods, {others} containers on an equal one's GPU")
+    print(f"kubelet {kubelet}: {PODS} pods, {others} containers on an equal one's GPU")
 
 
 def test_running_pods_see_what_was_chosen_for_them(make_node: Callable[..., Node]) -> None:
