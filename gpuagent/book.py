@@ -76,8 +76,8 @@ def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, cla
         look = book.look(pod)
         if look is None:
             return candidates
-        here = tuple(candidate for candidate in every if candidate.pod.name == pod)
         held = {i for holding in look.holdings if holding.resource in sold for i in holding.ids}
-        if look.known and any(candidate.lasting <= held <= candidate.given for candidate in here):
+        here = tuple(c for c in every if c.pod.name == pod and c.lasting <= held <= c.given)
+        if look.known and here:
             return here
     return tuple(candidate for candidate in every if candidate.pod.name in pods[MOST_LOOKS:])
