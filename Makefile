@@ -22,7 +22,7 @@ test: $(STAMP)  ## every test that needs no cluster
 	$(BIN)/python -m pytest -q -n 8 --dist worksteal
 
 fuzz: $(STAMP)  ## readers of annotations and decisions, 100,000 inputs each (about 30 minutes)
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 8 tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 8 --timeout 0 tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py
 
 lint: $(STAMP)  ## formatting, lint, import contracts
 	$(BIN)/ruff format --check .

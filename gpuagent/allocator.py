@@ -58,6 +58,7 @@ class Allocator:
         self._strategy = strategy
         self._say = say
         self._snapshot: Snapshot | None = None
+        self._looked: Snapshot | None = None
         self._ledger = Ledger()
         self._given: OrderedDict[tuple[str, frozenset[str]], Grant] = OrderedDict()
         self._admission = Admission()
@@ -103,6 +104,7 @@ class Allocator:
         if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         with self._lock:
+            self._read_owners()
             claims, candidates = self._look(resource, size, offered)
             asking = told_apart(self._book, candidates, resource, claims)
             if asking or not claims.snapshot.pods_watched:
@@ -115,6 +117,14 @@ class Allocator:
             claims, candidates = self._look(resource, size, offered)
             asking = told_apart(self._book, candidates, resource, claims) or candidates
             return self._choose(resource, size, must_include, asking, claims)
+
+    def _read_owners(self) -> None:
+        """Take over from a book that was read since the last question whose the handouts are."""
+        snap, before = self._current(), self._looked
+        if before and before.holdings_at < snap.holdings_at:
+            asks = before.decided_asks
+            self._ledger = self._ledger.listed(snap.holdings, snap.holdings_at, snap.living_pods, asks)
+        self._looked = snap
 
     def _fresh(self, resource: str, size: int, offered: frozenset[str], others: Collection[str]) -> bool:
         """A pod that may be asking has appeared."""

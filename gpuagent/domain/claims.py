@@ -93,8 +93,7 @@ class Claims:
 
     def _stray(self, handout: Handout) -> Stray | None:
         """What this one took from the pod it was taken for, where annotations do not show it."""
-        listed = (h.owner for h in self._holdings if h.resource == handout.resource and h.ids == handout.ids)
-        owner = next(listed, handout.owner) if handout.meant else None
+        owner = handout.owner
         pod = self.snapshot.living_pods.get(owner.pod) if owner else None
         if not (owner and pod and handout.meant) or handout.meant == pod.uid:
             return None

@@ -152,7 +152,8 @@ def _not_for(pod: Pod, found: Assumed, wanted: int) -> str | None:
         missing = V1_ASSUMED if found.assumed_ns is None else V1_ASSIGNED
         return f"{V1_GPU} stands without {missing}: no scheduler wrote it"
     created = _nanoseconds(pod.created)
-    if created is not None and found.assumed_ns < created - SKEW_NS:
+    skew = 0 if found.assigned else SKEW_NS  # who writes `true` sees the pod
+    if created is not None and found.assumed_ns < created - skew:
         return f"{V1_ASSUMED} is older than the pod: it was copied from another pod"
     if found.units != wanted:
         said = "nothing" if found.units is None else str(found.units)

@@ -1,9 +1,10 @@
 """What was handed out in the last minutes: the part of the truth that kubelet's book does not show yet."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gpuagent.domain.pods import Owner
+from gpuagent.domain.pods import Holding, Owner, Pod, PodName
+from gpuagent.domain.promised import Ask
 
 REMEMBER_S = 120.0
 """Kubelet can offer an id again that it lost from its books while Allocate ran; for this long we know better."""
@@ -69,6 +70,26 @@ class Ledger:
 
         handouts = tuple(proved(h) if h.ids == ids else h for h in self.handouts)
         return replace(self, handouts=handouts)
+
+    def listed(
+        self, holdings: Iterable[Holding], read_at: float, pods: Mapping[PodName, Pod], asks: Mapping[Owner, Ask]
+    ) -> "Ledger":
+        """With the owners that kubelet's book shows.
+
+        Args:
+            holdings: the book.
+            read_at: when the call that read it began.
+            pods: the living ones.
+            asks: what schedulers had chosen before the book was read; annotations are made true by it.
+        """
+        owners = {(h.resource, h.ids): h.owner for h in holdings} if self.handouts else {}
+        found = self
+        for handout in self.handouts:
+            owner = owners.get((handout.resource, handout.ids))
+            if owner and owner != handout.owner and handout.at < read_at:
+                pod, ask = pods.get(owner.pod), asks.get(owner)
+                found = found.believed(handout.ids, owner, pod.uid if pod else None, ask.role if ask else None)
+        return found
 
     def recent(self, now: float) -> Iterator[Handout]:
         return (handout for handout in self.handouts if now - handout.at < REMEMBER_S)

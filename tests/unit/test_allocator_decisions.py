@@ -284,6 +284,16 @@ def test_so_it_is_when_annotations_were_made_true_since(first):
     assert at(desk, "a") == [1]
 
 
+def test_so_it_is_when_they_were_made_true_before_the_container_started():
+    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
+    serve(desk, "b", 16)
+    desk.node.now += 1
+    desk.read_book()
+    desk.pods(decided("a", 0, 16), decided("b", 0, 16, second=1))
+    serve(desk, "a", 16)
+    assert at(desk, "a") == [1]
+
+
 def test_so_it_is_after_a_restart_of_the_agent():
     desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
     serve(desk, "b", 16)

@@ -133,7 +133,9 @@ def test_a_decision_that_was_carried_out_still_holds_for_its_own_pod():
 
 
 def test_clocks_may_differ_a_little():
-    assert units(read(pod(v1(2, 4, ASSUME_TIME=str(BORN_NS - 10**10))), SHARE, MINORS))
+    soon = str(BORN_NS - 10**10)
+    assert units(read(pod(v1(2, 4, ASSUME_TIME=soon)), SHARE, MINORS))
+    assert isinstance(read(pod(v1(2, 4, ASSUME_TIME=soon, ASSIGNED="true")), SHARE, MINORS), Ignored), "a copy"
 
 
 def test_a_gpu_that_is_not_there_makes_a_decision_that_cannot_be_kept():
