@@ -8,10 +8,9 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
-from gpuagent.book import Book, holds_first, settled, told_apart
+from gpuagent.book import Book, check_doubt, holds_first, settled, told_apart
 from gpuagent.domain.admission import Admission, Candidate, beginning
 from gpuagent.domain.checks import apart, as_decided, check_core_mem, check_offered, check_sharers, free_by_gpu
 from gpuagent.domain.claims import Claims
@@ -22,7 +21,7 @@ from gpuagent.domain.honour import ignored, not_kept
 from gpuagent.domain.job import decision_kept, seen_by_whoever_asks
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
-from gpuagent.domain.question import Question, chosen_for, doubted
+from gpuagent.domain.question import Question, chosen_for, doubted, for_any
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
@@ -146,7 +145,7 @@ class Allocator:
         candidates = settled(self._book, candidates)
         try:
             try:
-                chosen, candidates = self._choose_for_any(candidates, question, claims)
+                chosen, candidates = for_any(candidates, lambda order: self._choose_for(order, question, claims))
             except Refusal:
                 fresh = tuple(beginning(question.resource, question.size, claims))
                 if not fresh or not candidates or candidates[0].first is None or holds_first(self._book, candidates[0]):
@@ -170,47 +169,13 @@ class Allocator:
             self._say(candidates[0].pod.name, "GpuDecisionNotKept", text)
         return chosen
 
-    def _choose_for_any(
-        self, candidates: tuple[Candidate, ...], question: Question, claims: Claims
-    ) -> tuple[tuple[str, ...], tuple[Candidate, ...]]:
-        """Chosen for the first candidate; where what a scheduler decided for that one cannot be kept, for another."""
-        try:
-            return self._choose_for(candidates, question, claims), candidates
-        except Refusal as refusal:
-            if refusal.reason is not Reason.GPU_DECISION:
-                raise
-            for n, other in enumerate(candidates):
-                if other.pod.name != candidates[0].pod.name:
-                    order = (other, *candidates[:n], *candidates[n + 1 :])
-                    with suppress(Refusal):
-                        return self._choose_for(order, question, claims), order
-            raise
-
     def _choose_for(self, candidates: tuple[Candidate, ...], question: Question, claims: Claims) -> tuple[str, ...]:
         chosen = chosen_for(question, candidates, claims)
-        self._check_doubt(question.resource, doubted(question, claims), chosen, claims)
+        if doubt := doubted(question, claims).intersection(chosen):
+            text = check_doubt(self._book, question.resource, doubt, claims)
+            log.warning("devices given out again soon", extra={"resource": question.resource, "devices": len(doubt)})
+            self._say(None, "DevicesGivenOutAgain", text)
         return chosen
-
-    def _check_doubt(self, resource: str, doubtful: Collection[str], chosen: tuple[str, ...], claims: Claims) -> None:
-        """Refuse ids that kubelet offers although its own book gives them to a pod; there are no others left."""
-        doubt = set(doubtful) & set(chosen)
-        if not doubt:
-            return
-        for pod in {claim.owner.pod for claim in claims.doubted if claim.owner and claim.ids & doubt}:
-            look = self._book.look(pod)
-            if look and any(h.ids & doubt for h in look.holdings):
-                text = (
-                    f"{resource}: kubelet offers units that pod {pod} still holds, and no others are free; "
-                    "try again when a pod has ended"
-                )
-                raise Refusal(Reason.STILL_HELD, text)
-        holders = ", ".join(sorted({str(claim.owner) for claim in claims.doubted if claim.ids & doubt}))
-        text = (
-            f"{resource}: kubelet offers {len(doubt)} units again that {holders or 'a container'} got a moment "
-            "ago, and no others are free; if that container still runs, they are held twice"
-        )
-        log.warning("devices given out again soon", extra={"resource": resource, "devices": sorted(doubt)[:8]})
-        self._say(None, "DevicesGivenOutAgain", text)
 
     # -- Allocate --------------------------------------------------------------------------------------------
 

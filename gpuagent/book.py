@@ -1,11 +1,12 @@
 """Kubelet's own account of who holds what, and the questions that it settles."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gpuagent.domain.admission import Candidate, beginning
 from gpuagent.domain.claims import Claims
+from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.honour import own_role
 from gpuagent.domain.pods import Holding, PodName
 
@@ -81,3 +82,19 @@ def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, cla
         if look.known and here:
             return here
     return tuple(candidate for candidate in every if candidate.pod.name in pods[MOST_LOOKS:])
+
+
+def check_doubt(book: Book, resource: str, doubt: Collection[str], claims: Claims) -> str:
+    """Says that kubelet offers `doubt`, given out a moment ago, and nothing else.
+
+    Raises:
+        Refusal: its own book gives them to a pod.
+    """
+    for pod in {claim.owner.pod for claim in claims.doubted if claim.owner and not claim.ids.isdisjoint(doubt)}:
+        look = book.look(pod)
+        if look and not all(h.ids.isdisjoint(doubt) for h in look.holdings):
+            text = f"{resource}: kubelet offers units that pod {pod} still holds, and no others are free"
+            raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")
+    holders = ", ".join(sorted({str(claim.owner) for claim in claims.doubted if not claim.ids.isdisjoint(doubt)}))
+    text = f"{resource}: kubelet offers {len(doubt)} units again that {holders or 'a container'} got a moment ago"
+    return f"{text}, and no others are free; if that container still runs, they are held twice"

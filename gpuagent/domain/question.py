@@ -1,6 +1,7 @@
 """Kubelet's question, which of these ids a container should get, answered with everything known besides."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.admission import Candidate, gpu_count
@@ -45,6 +46,27 @@ def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Cl
     chosen = choose_whole(_whole(question, candidates[0] if candidates else None, claims, snap.sets))
     snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
     return chosen
+
+
+def for_any(
+    candidates: tuple[Candidate, ...], choose: Callable[[tuple[Candidate, ...]], tuple[str, ...]]
+) -> tuple[tuple[str, ...], tuple[Candidate, ...]]:
+    """What `choose` has for the first candidate; where a scheduler's decision for that one cannot be kept, for another.
+
+    Raises:
+        Refusal: the first one's.
+    """
+    try:
+        return choose(candidates), candidates
+    except Refusal as refusal:
+        if refusal.reason is not Reason.GPU_DECISION:
+            raise
+        for n, other in enumerate(candidates):
+            if other.pod.name != candidates[0].pod.name:
+                order = (other, *candidates[:n], *candidates[n + 1 :])
+                with suppress(Refusal):
+                    return choose(order), order
+        raise
 
 
 def _whole(question: Question, who: Candidate | None, claims: Claims, sets: BestSets) -> WholeRequest:
