@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
-.PHONY: help demo test fuzz lint types e2e bench gpu-check mps-check generate lock clean
+.PHONY: help demo test fuzz lint types chart manifests e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)
@@ -24,17 +24,33 @@ test: $(STAMP)  ## every test that needs no cluster
 fuzz: $(STAMP)  ## readers of annotations and decisions, 100,000 inputs each (about 30 minutes)
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 8 --timeout 0 tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py
 
-lint: $(STAMP)  ## formatting, lint, import contracts
+lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer standin demo bench tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl standin demo bench image manifests tests/chart tests/e2e
+
+chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.24 to 1.36 (needs Go, which builds Helm)
+	$(BIN)/python tests/e2e/build.py helm
+	test -d build/schemas-1.24 || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --require-hashes --target build/schemas-1.24 -r tests/chart/requirements-1.24.txt
+	$(BIN)/python -m pytest -q tests/chart -m chart -n 4
+
+manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the chart (needs Go)
+	$(BIN)/python -m manifests.render "$$($(BIN)/python tests/e2e/build.py helm | tail -1)"
 
 e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
 	$(BIN)/python -m pytest -q tests/e2e -m e2e --timeout 600 -p no:xdist
+
+image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: see python -m image --help)
+	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) --revision "$$(git rev-parse HEAD 2>/dev/null)" $(ARGS)
+
+sbom: $(STAMP)  ## image/sbom.cdx.json, the bill of materials, from requirements.lock
+	$(BIN)/python -m image.sbom
 
 bench: $(STAMP)  ## measure, as a table and build/bench.json
 	$(BIN)/python -m bench
@@ -45,14 +61,20 @@ gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the st
 mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 	$(BIN)/python -m bench.mps_check
 
-generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/
+inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
+	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
+
+generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, and the tables of docs/metrics.md
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
+	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md
 
 lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group dev -o requirements-dev.lock pyproject.toml
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -c requirements-dev.lock -o requirements.lock pyproject.toml
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  -c requirements-dev.lock --group build -o requirements-build.lock
 
 clean:  ## remove what the targets made in the tree
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import reacting, resting, result, rpc, starting, topology
+from bench import inspecting, reacting, resting, result, rpc, scraping, starting, topology
 from bench.node import BenchError, compile_everything
 
-PARTS = ("start", "calls", "react", "rest", "topology")
+PARTS = ("start", "calls", "react", "rest", "scrape", "topology", "inspect")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,8 +41,12 @@ def main(arguments: Sequence[str]) -> int:
             reacting.faults(results, 1 if options.quick else 2, 3 if options.quick else 8, _say)
         if "rest" in parts:
             resting.measure(results, 5 if options.quick else 60, _say)
+        if "scrape" in parts:
+            scraping.measure(results, 5 if options.quick else 40, _say)
         if "topology" in parts:
             topology.measure(results, _say, quick=options.quick)
+        if "inspect" in parts:
+            inspecting.measure(results, 1 if options.quick else 5, _say)
     except BenchError as err:
         print(f"bench: {err}", file=sys.stderr)
         return 1

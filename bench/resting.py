@@ -24,9 +24,9 @@ def measure(results: Results, seconds: float, say: Say) -> None:
         node.page("status")
         time.sleep(SETTLE_S)
         proc = Path(f"/proc/{node.pid}")
-        ticks, began = _ticks(proc), time.monotonic()
+        before, began = ticks(proc), time.monotonic()
         time.sleep(seconds)
-        percent = (_ticks(proc) - ticks) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began) * 100
+        percent = (ticks(proc) - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began) * 100
         status = _fields(proc / "status")
         rss, peak = status["VmRSS"] / 1024, status["VmHWM"] / 1024
         smaps = _fields(proc / "smaps_rollup")
@@ -45,7 +45,7 @@ def measure(results: Results, seconds: float, say: Say) -> None:
         results.keep(f"rest: {name}", [value])
 
 
-def _ticks(proc: Path) -> int:
+def ticks(proc: Path) -> int:
     """User and system time of the process, threads that ended included."""
     fields = (proc / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])

@@ -79,6 +79,13 @@ def walk(node: DemoNode) -> None:
     until(node, offers("aliyun.com/gpu", 7))
     show(node)
 
+    step(
+        "GPU 7 was reset: the driver asks for nothing any more. When that has held (--settle, 1 s here) it is offered."
+    )
+    node.inject(fault="action", gpu=7, value=0)
+    until(node, offers("aliyun.com/gpu", 8))
+    show(node)
+
     isolation(node)
 
     step("The label is removed: the last mode stays in force. What the node's Events say of all this:")

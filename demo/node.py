@@ -48,7 +48,7 @@ class DemoNode:
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", self._box, "--node-name", NODE),
             *("--kubeconfig", str(kubeconfig), "--kubelet-dir", str(self._root / "kubelet")),
             *("--state-dir", str(self._root / "state"), "--http-address", self.url.removeprefix("http://")),
-            *("--exclusive-resource", "nvidia.com/gpu", "--mps-control", str(self.mps.control)),
+            *("--settle", "1", "--exclusive-resource", "nvidia.com/gpu", "--mps-control", str(self.mps.control)),
             *("--mps-pipe-dir", str(self.mps.own), "--fence-file", str(self._root / "unhealthyDevices.json")),
         ]
         path = f"{self.mps.control.parent}:{os.environ['PATH']}"  # nvidia-smi's stand-in

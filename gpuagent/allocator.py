@@ -16,7 +16,7 @@ from gpuagent.domain.checks import apart, as_decided, check_core_mem, check_offe
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
-from gpuagent.domain.holdings import holder
+from gpuagent.domain.holdings import given_by_another, holder
 from gpuagent.domain.honour import ignored, not_kept
 from gpuagent.domain.job import decision_kept, seen_by_whoever_asks
 from gpuagent.domain.ledger import Handout, Ledger
@@ -296,6 +296,12 @@ class Allocator:
         """
         snap = self._current()
         key = frozenset(ids)
+        if given_by_another(key):
+            owner = holder(resource, key, self._book.read(timeout_s=5.0) or ())
+            log.info(
+                "a container of another plugin starts again", extra={"resource": resource, "container": str(owner)}
+            )
+            return owner
         at = locate(resource, key, snap)
         owner = self._known_owner(resource, key, snap) or holder(resource, key, self._book.read(timeout_s=5.0) or ())
         with self._lock:

@@ -16,11 +16,10 @@ from gpuagent.domain import linkreport, report
 from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import Mode
-from gpuagent.domain.offer import deadline
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.domain.state import Announcement, State
-from gpuagent.domain.step import step
+from gpuagent.domain.step import deadline, step
 from gpuagent.fence import FenceWatch
 from gpuagent.http import HttpServer, json_page, text_page
 from gpuagent.inotify import DirectoryWatch
@@ -31,7 +30,8 @@ from gpuagent.kubelet.feed import Feed
 from gpuagent.kubelet.podresources import HoldingsWatch, PodResources
 from gpuagent.kubelet.servicer import Servicer
 from gpuagent.kubeside import KubeSide
-from gpuagent.metrics import CONTENT_TYPE, EndpointView, Metrics
+from gpuagent.metrics import CONTENT_TYPE, EndpointView, Metrics, Sources
+from gpuagent.nvml.sampling import Sampler
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.remembered import RememberedMode
 
@@ -95,7 +95,7 @@ class Agent:
         # Made now, started last: what is said before waits in its queue. Making it loads no library.
         self._kube: KubeSide | None = None
         if settings.uses_api_server:
-            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post)
+            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered)
         self._http: HttpServer | None = None
         self._threads = [
             threading.Thread(target=self._loop, name="loop", daemon=True),
@@ -123,7 +123,7 @@ class Agent:
                 },
             )
             self._http.start()
-        self.metrics.show(lambda: self._state, self._endpoint_views, lambda: self._nvml.health_watch_up)
+        self.metrics.show(self._metric_sources())
         for thread in self._threads:
             thread.start()
         if self._fence:
@@ -219,9 +219,9 @@ class Agent:
         for announcement in (*seen, *news):
             self._announce(announcement)
         if self._kube:
+            self._kube.desire(after)  # first: what was wanted of the node before need not be wanted of this one
             if isinstance(event, ev.NodeSeen):
                 self._kube.observe(event.node)
-            self._kube.desire(after)
         self._follow_holdings(before, after)
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():
@@ -256,7 +256,7 @@ class Agent:
         if self._kube:
             kind = "Warning" if announcement.warning else "Normal"
             for about in announcement.pods or (None,):
-                self._kube.event(about, kind, announcement.reason, announcement.message)
+                self._kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
 
     def _say(self, pod: PodName | None, reason: str, message: str) -> None:
         if self._kube:
@@ -276,8 +276,9 @@ class Agent:
         self.post(ev.LayerSeen(layer, self._clock()))
 
     def _endpoint_changed(self, endpoint: Endpoint) -> None:
-        self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock()))
-        if endpoint.stage is Stage.CONNECTED:
+        connected = endpoint.stage is Stage.CONNECTED
+        self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock(), connected))
+        if connected:
             self._holdings.refresh()
 
     def _nudge_endpoints(self) -> None:
@@ -285,6 +286,16 @@ class Agent:
             endpoint.nudge()
 
     # -- what people and probes see ----------------------------------------------------------------------------------
+
+    def _metric_sources(self) -> Sources:
+        return Sources(
+            state=lambda: self._state,
+            endpoints=self._endpoint_views,
+            health_watch_up=lambda: self._nvml.health_watch_up,
+            samples=Sampler(self._clock).samples,
+            api=self._kube is not None,
+            node_name=self._settings.node_name if self._settings.compat_metrics else None,
+        )
 
     def _endpoint_views(self) -> Mapping[str, EndpointView]:
         return {

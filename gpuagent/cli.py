@@ -1,4 +1,4 @@
-"""The command line: `gpuagent run`, `gpuagent status`, `gpuagent topology`, `gpuagent simulate`."""
+"""The command line: `gpuagent run`, `status`, `topology`, `mps-control`, `simulate`."""
 
 import argparse
 import gc
@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuagent import __version__, config, log
+from gpuagent import __version__, config, log, mpscontrol
 from gpuagent.config import ConfigError, Settings
+from gpuagent.host.mps import ACK, CONTROL
 
 if TYPE_CHECKING:
     from gpuagent.nvml.simulated import Simulator
@@ -85,6 +86,20 @@ def _parser() -> argparse.ArgumentParser:
     topology.add_argument("--url", **url)
     topology.set_defaults(command=_topology)
 
+    mps = commands.add_parser(
+        "mps-control",
+        help="run NVIDIA MPS's control daemon in a container of its own",
+        description="Runs the daemon in the foreground, so that it does not end with the agent, until SIGTERM.",
+        allow_abbrev=False,
+    )
+    mps.add_argument("--program", default=CONTROL, help=f"MPS's control program (default: {CONTROL})")
+    mps.add_argument("--pipe-dir", type=Path, default=ACK, help=f"where clients find it (default: {ACK})")
+    mps.add_argument("--log-dir", type=Path, default=Path("/var/log/mps"), help="(default: /var/log/mps)")
+    mps.add_argument(
+        "--exclusive", action="store_true", help="have every GPU in compute mode EXCLUSIVE_PROCESS as long as it runs"
+    )
+    mps.set_defaults(command=_mps_control)
+
     simulate = commands.add_parser(
         "simulate",
         help="inject a fault into an agent that runs with --simulate",
@@ -124,6 +139,14 @@ def _run(options: argparse.Namespace) -> int:
     write_out()
     sys.stdout.flush()
     os._exit(0)  # a thread that hangs in the driver must not keep the process
+
+
+def _mps_control(options: argparse.Namespace) -> int:
+    try:
+        return mpscontrol.serve(options.program, options.pipe_dir, options.log_dir, exclusive=options.exclusive)
+    except mpscontrol.RefusedError as err:
+        print(f"gpuagent: {err}", file=sys.stderr)
+        return 1
 
 
 def _simulated(settings: Settings, *, listen: bool) -> None:

@@ -105,6 +105,23 @@ def _resource(text: str) -> str | None:
     return text
 
 
+def _taint_key(text: str) -> str:
+    """The API server's rule for a taint's key. Kubernetes' own taints say what is wrong with a node: they stay."""
+    prefix, slash, name = text.rpartition("/")
+    well_formed = _TAINT_NAME.fullmatch(name) and (_TAINT_PREFIX.fullmatch(prefix) if slash else True)
+    if text and not well_formed:
+        msg = f"{text!r} is not the key of a taint, such as example.com/gpu-starting (no value, no effect)"
+        raise ValueError(msg)
+    if prefix in {"node.kubernetes.io", "node.cloudprovider.kubernetes.io"}:
+        msg = f"{text!r} is a taint of Kubernetes' own, which says what is wrong with the node; name one of yours"
+        raise ValueError(msg)
+    return text
+
+
+_TAINT_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
+_TAINT_PREFIX = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+
+
 def _one_of(*known: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in known:
@@ -160,6 +177,9 @@ class Settings:
     )
     mps_control: str = _setting(CONTROL, str, "name or path of MPS's control program", metavar="PROGRAM")
     mps_pipe_dir: Path = _setting(OWN_DIRECTORY, _path, "where an MPS daemon that the agent starts has its pipes")
+    mps_start: bool = _setting(
+        True, is_on, "start an MPS daemon where none is found; false: it is somebody else's to run", metavar="BOOL"
+    )
     mps_exclusive: bool = _setting(
         True, is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
     )
@@ -191,6 +211,15 @@ class Settings:
         "what a share gets whose GPU, as a scheduler chose it, is full or gone: refuse, or choose another one",
         metavar="WHAT",
     )
+    clean_failed_pods: bool = _setting(
+        False,
+        is_on,
+        "delete pods of controllers that kubelet failed for want of devices, as after a reboot, so that they come back",
+        metavar="BOOL",
+    )
+    startup_taint: str = _setting(
+        "", _taint_key, "remove the node's taint of this key when the node shows its amounts", metavar="KEY"
+    )
     visible_devices: str = _setting(
         "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
     )
@@ -215,6 +244,9 @@ class Settings:
         "address of /metrics, /healthz, /readyz, /status and /topology; off for none",
         metavar="HOST:PORT",
     )
+    compat_metrics: bool = _setting(
+        False, is_on, "also tell the three metrics nvidia_gpu_* that arena reads", metavar="BOOL"
+    )
     log_format: str = _setting("text", _one_of("text", "json"), "log lines for people (text) or machines (json)")
     log_level: str = _setting(
         "info", _one_of("debug", "info", "warning", "error"), "least severity that is logged", metavar="LEVEL"
@@ -235,6 +267,8 @@ class Settings:
             goal=self.topology_goal,
             keep_decisions=self.decided_gpu_full == "refuse",
             fence_file=str(self.fence_file or ""),
+            clean_failed_pods=self.clean_failed_pods,
+            startup_taint=self.startup_taint,
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
         )
@@ -248,6 +282,7 @@ class Settings:
             cdi=self.device_strategy is DeviceStrategy.CDI,
             mps_control=self.mps_control,
             mps_pipe_dir=self.mps_pipe_dir,
+            mps_start=self.mps_start,
             mps_exclusive=self.mps_exclusive,
         )
 

@@ -65,7 +65,8 @@ def _read(path: Path) -> Fence | str | None:
                 return "it is not a regular file"
             data = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        # A link is put there on purpose: what it leads to may be a mount that is late, or gone by mistake.
+        return "it is a link to a file that does not exist" if path.is_symlink() else None
     except OSError as err:
         return f"it cannot be read: {err.strerror}"
     return _parse(data)

@@ -80,5 +80,6 @@ def _server_class(host: str) -> type[http.server.ThreadingHTTPServer]:
     class Server(http.server.ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
+        request_queue_size = 128  # with 5, the default, the sixth who comes at once tries again after a second
 
     return Server

@@ -22,8 +22,9 @@ RETRY_S = 1.0
 class DirectoryWatch:
     """Calls `changed()` whenever a name appears in or vanishes from `directory`, and when the watch (re)starts.
 
-    A directory that does not exist, or is replaced, is tried again every second, with a call each time. Inotify can
-    lose events, so whoever is called looks for itself and polls slowly besides.
+    A directory that does not exist, or is replaced, is tried again every second, with a call each time. One that is a
+    link and leads elsewhere by now is noticed at the next call. Inotify can lose events, so whoever is called looks for
+    itself and polls slowly besides.
 
     Args:
         directory: need not exist yet.
@@ -61,6 +62,7 @@ class DirectoryWatch:
     def _run(self) -> None:
         stopped = False
         while not stopped:
+            identity = self._identity()
             try:
                 fd = self._open()
             except OSError as err:
@@ -69,7 +71,7 @@ class DirectoryWatch:
                 stopped = self._stop_read in self._wait([], RETRY_S if again_s is None else min(RETRY_S, again_s))
                 continue
             try:
-                stopped = self._follow(fd)
+                stopped = self._follow(fd, identity)
             finally:
                 os.close(fd)
 
@@ -82,11 +84,11 @@ class DirectoryWatch:
             raise OSError(ctypes.get_errno(), f"cannot watch {self._directory}")
         return fd
 
-    def _follow(self, fd: int) -> bool:
-        """Report events until stopped (True) or the directory itself has gone (False)."""
+    def _follow(self, fd: int, identity: tuple[int, int] | None) -> bool:
+        """Report events until stopped (True), or the directory has gone or is another one (False)."""
         gone = False
         again_s = self._changed()
-        while not gone:
+        while not gone and self._identity() == identity:
             ready = self._wait([fd], again_s)
             if self._stop_read in ready:
                 return True
@@ -97,6 +99,13 @@ class DirectoryWatch:
                 data = data[_EVENT.size + length :]
             again_s = self._changed()
         return False
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._directory.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _wait(self, others: list[int], timeout_s: float | None) -> list[int]:
         return select.select([*others, self._stop_read], [], [], timeout_s)[0]

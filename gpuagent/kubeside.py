@@ -7,10 +7,13 @@ from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain import nodereports, report
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.cleanup import to_delete
+from gpuagent.domain.pods import Controller, PodName
+from gpuagent.domain.startup import unwanted_taint
 from gpuagent.domain.state import State
 from gpuagent.kube.client import Client
 from gpuagent.kube.configmaps import ConfigMaps
+from gpuagent.kube.deletions import Deletions
 from gpuagent.kube.eventlog import Involved
 from gpuagent.kube.watch import Watcher
 from gpuagent.kube.writer import Writer
@@ -20,18 +23,29 @@ STOP_S = 1.0
 
 
 class KubeSide:
-    """Watches this node and its pods, keeps the node's facts and ConfigMaps true, sends Events.
+    """Watches this node and its pods, keeps the node's facts and ConfigMaps true, deletes failed pods, sends Events.
 
-    Never blocks the caller.
+    Never blocks the caller. `answered` is told of every request: its verb, and its HTTP status or ``none``.
     """
 
-    def __init__(self, kubeconfig: Path | None, node_name: str, post: Callable[[ev.Event], None]) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        node_name: str,
+        post: Callable[[ev.Event], None],
+        answered: Callable[[str, str], None] = lambda _verb, _code: None,
+    ) -> None:
         self._node_name = node_name
-        self._client = Client(None if kubeconfig is None else str(kubeconfig))
+        self._client = Client(None if kubeconfig is None else str(kubeconfig), answered=answered)
         self._watcher = Watcher(self._client, node_name, post, burst_s=0.01)
         self._writer = Writer(self._client, node_name)
         self._config_maps = ConfigMaps(
             self._client, told=lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
+        )
+        self._deletions = Deletions(
+            self._client,
+            deleted=lambda pod: post(ev.FailedPodDeleted(pod, time.monotonic())),
+            told=lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
         )
         self._uids: dict[PodName, str] = {}
 
@@ -39,10 +53,11 @@ class KubeSide:
         self._watcher.start()
         self._writer.start()
         self._config_maps.start()
+        self._deletions.start()
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_S
-        for part in (self._watcher, self._writer, self._config_maps):
+        for part in (self._watcher, self._writer, self._config_maps, self._deletions):
             part.stop(max(0.1, min(STOP_S / 2, deadline - time.monotonic())))
         self._client.close()
 
@@ -51,15 +66,24 @@ class KubeSide:
         self._writer.observe(node)
 
     def desire(self, state: State) -> None:
-        """What should be there, as follows from `state`: the Node's labels, amounts, condition; the ConfigMaps."""
+        """What should be there, as follows from `state`: the Node's facts, the ConfigMaps; which failed pods go."""
         self._uids = {pod.name: pod.uid for pod in state.pods}
-        self._writer.set_desired(report.node_labels(state), report.node_capacity(state), report.node_condition(state))
+        self._writer.set_desired(
+            report.node_labels(state), report.node_capacity(state), report.node_condition(state), unwanted_taint(state)
+        )
         self._config_maps.desire(nodereports.config_maps(state, self._node_name))
+        self._deletions.desire(to_delete(state))
 
-    def event(self, pod: PodName | None, kind: str, reason: str, message: str) -> None:
-        """Send an Event about a pod of this node, or the node itself (None)."""
+    def event(
+        self, pod: PodName | None, kind: str, reason: str, message: str, *, owner: Controller | None = None
+    ) -> None:
+        """Send an Event about a pod of this node, its controller, or the node itself (no pod)."""
         if pod is None:
             about = Involved.node(self._node_name)
+        elif owner is not None:
+            about = Involved(
+                kind=owner.kind, name=owner.name, uid=owner.uid, namespace=pod.namespace, api_version=owner.api_version
+            )
         else:
             about = Involved.pod(pod.namespace, pod.name, self._uids.get(pod, ""))
         self._writer.event(about, kind, reason, message)

@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from standin.apiwatch import WatchStream, selector
+from standin import paging, proxying
+from standin.apiwatch import WatchStream, label_selector, selector
 from standin.objects import CLUSTER_WIDE, KINDS, Json, Key, status
 from standin.refusal import Refusal
 
@@ -91,6 +92,9 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(200, _DISCOVERY[url.path])
                 return
             target = _target(url.path)
+            if target.subresource.startswith("proxy"):
+                self._proxy(target)
+                return
             watching = query.get("watch") in ("true", "1")
             verb = self._verb(target, watching=watching)
             self.api.requests[f"{verb} {target.spoken}"] += 1
@@ -102,6 +106,18 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(*self._done(verb, target, query, _json(body)))
         except Refusal as refusal:
             self._send(refusal.code, status(refusal))
+
+    def _proxy(self, target: Target) -> None:
+        spoken = f"{target.resource}/proxy"
+        self.api.requests[f"get {spoken}"] += 1
+        if ("get", spoken) in self.api.denied:
+            raise _forbidden("get", Target(target.resource, target.namespace, target.name, "proxy"))
+        answer = proxying.fetch(self.api.objects, target.key, target.subresource.removeprefix("proxy"))
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        self.wfile.write(answer.body)
 
     def _verb(self, target: Target, *, watching: bool) -> str:
         if self.command == "GET":
@@ -131,14 +147,26 @@ class Handler(BaseHTTPRequestHandler):
         return 200, found
 
     def _list(self, target: Target, query: dict[str, str]) -> Json:
-        found, version = self.api.objects.all(target.resource, target.namespace)
-        matches = selector(query.get("fieldSelector", ""))
+        objects = self.api.objects
+        fields, labels = selector(query.get("fieldSelector", "")), label_selector(query.get("labelSelector", ""))
+        page = paging.page(
+            self.api.lists,
+            objects,
+            query,
+            lambda: [item for item in self._all(target) if fields(item) and labels(item)],
+            counted=not (query.get("fieldSelector") or query.get("labelSelector")),
+        )
         return {
             "kind": f"{KINDS[target.resource]}List",
             "apiVersion": "v1",
-            "metadata": {"resourceVersion": str(version)},
-            "items": [item for item in found if matches(item)],
+            "metadata": page.metadata,
+            "items": page.items,
         }
+
+    def _all(self, target: Target) -> list[Json]:
+        # As etcd has them: by namespace and name.
+        found, _ = self.api.objects.all(target.resource, target.namespace)
+        return sorted(found, key=lambda item: (item["metadata"].get("namespace", ""), item["metadata"]["name"]))
 
     def _patch(self, target: Target, body: Json) -> Json:
         kind = (self.headers.get("Content-Type") or "").partition(";")[0]
@@ -211,7 +239,9 @@ def _target(path: str) -> Target:
     namespace = ""
     if parts[:1] == ["namespaces"] and len(parts) > 2:
         namespace, parts = parts[1], parts[2:]
-    resource, name, subresource, *_ = [*parts, "", "", ""]
+    resource, name, subresource, *more = [*parts, "", "", ""]
+    if subresource == "proxy":
+        subresource = "/".join(["proxy", *filter(None, more)])
     if resource not in KINDS:
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
     return Target(resource, namespace, name, subresource)

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from standin.apihandler import Handler
 from standin.objects import Json, Objects
+from standin.paging import OpenLists
 
 
 class _Server(ThreadingHTTPServer):
@@ -67,6 +68,7 @@ class ApiServer:
         self.answering.set()
         self.silent = False
         self.watches: set[socket.socket] = set()
+        self.lists = OpenLists()
         self._port = 0
         self.server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -138,7 +140,7 @@ class ApiServer:
         self.denied.discard((verb, resource))
 
     def expire(self) -> None:
-        """Answer 410 to the next watch from any version handed out so far; open watches go on."""
+        """Answer 410 to the next watch from, or page of, any version handed out so far; open watches go on."""
         self.objects.forget()
 
     def drop_watches(self) -> None:

@@ -110,3 +110,17 @@ def selector(text: str) -> Callable[[Json], bool]:
         return True
 
     return matches
+
+
+def label_selector(text: str) -> Callable[[Json], bool]:
+    """Return the test for a labelSelector of equalities, ``app=a,tier!=b,there,!absent``."""
+    terms = [term.strip() for term in text.split(",") if term.strip()]
+
+    def holds(labels: Json, term: str) -> bool:
+        if "=" not in term:
+            return (term.removeprefix("!") in labels) is not term.startswith("!")
+        equal = "!=" not in term
+        key, _, value = term.replace("!=", "=").replace("==", "=").partition("=")
+        return (labels.get(key) == value) is equal
+
+    return lambda found: all(holds(found["metadata"].get("labels") or {}, term) for term in terms)

@@ -54,6 +54,16 @@ def timestamp() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def _may_go(found: Json) -> bool:
+    """Whether the last finalizer has gone from an object that somebody deleted."""
+    metadata = found["metadata"]
+    return (
+        "deletionTimestamp" in metadata
+        and not metadata.get("finalizers")
+        and not metadata.get("deletionGracePeriodSeconds")
+    )
+
+
 class Objects:
     """Thread-safe; every object that goes in or out is a copy. ``news`` is notified with every change."""
 
@@ -110,6 +120,8 @@ class Objects:
             for fixed in ("name", "namespace", "uid", "creationTimestamp"):
                 if fixed in before["metadata"]:
                     after["metadata"][fixed] = before["metadata"][fixed]
+            if "finalizers" in before["metadata"] and _may_go(after):
+                return self._drop(key, after)
             return before if after == before else self._store(key, after)
 
     def patch(self, key: Key, subresource: str, patch: Json, *, strategic: bool) -> Json:
@@ -128,6 +140,8 @@ class Objects:
     def delete(self, key: Key, *, grace_s: int | None = 0, preconditions: Mapping[str, str] | None = None) -> Json:
         """Delete; a bound pod with a grace (None: 30 s) only gets its deletionTimestamp, as before its kubelet acts.
 
+        One that has ended has no grace. What has finalizers stays until they are gone.
+
         Raises Refusal 404, 409 (it is not the one, or not the version, that ``preconditions`` name).
         """
         with self.news:
@@ -138,13 +152,14 @@ class Objects:
                     said = f"the {named} in the precondition ({wanted}) does not match the {named} in record ({there})"
                     text = f'Operation cannot be fulfilled on {KINDS[key[0]]} "{key[2]}": {said}'
                     raise Refusal(409, "Conflict", f"{text}. The object might have been modified")
-            if key[0] == "pods" and found.get("spec", {}).get("nodeName") and grace_s != 0:
+            ended = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
+            if key[0] != "pods" or ended or not found.get("spec", {}).get("nodeName"):
+                grace_s = 0
+            if grace_s != 0 or found["metadata"].get("finalizers"):
                 found["metadata"].setdefault("deletionTimestamp", timestamp())
                 found["metadata"]["deletionGracePeriodSeconds"] = 30 if grace_s is None else grace_s
                 return self.update(key, lambda _: found)
-            del self._objects[key]
-            self._note(key, found, None)
-            return found
+            return self._drop(key, found)
 
     def check(self, since: int) -> None:
         """Raise Refusal 410 where what happened after version ``since`` is no longer known."""
@@ -162,6 +177,11 @@ class Objects:
         with self.news:
             self.version += 1
             self.oldest = self.version
+
+    def _drop(self, key: Key, found: Json) -> Json:
+        del self._objects[key]
+        self._note(key, found, None)
+        return found
 
     def _store(self, key: Key, found: Json) -> Json:
         before = self._objects.get(key)

@@ -8,7 +8,6 @@ Json = dict[str, Any]
 _MERGE_KEYS = {
     "conditions": "type",
     "addresses": "type",
-    "taints": "key",
     "containers": "name",
     "initContainers": "name",
     "env": "name",

@@ -1,8 +1,8 @@
 """A stand-in for the few calls of `nvidia-smi` about compute modes that the MPS driver makes.
 
-`nvidia-smi --query-gpu=uuid,compute_mode`, `--query-compute-apps=gpu_uuid,process_name` and `-i UUID -c MODE`, with the
-words that the real one prints. The GPUs are in the JSON file STANDIN_SMI names, which tests read and change:
-``{"modes": {"GPU-0a": "Default"}, "apps": [["GPU-0a", "python"]], "refuse": "text"}``.
+`nvidia-smi --query-gpu=uuid,compute_mode`, `--query-compute-apps=gpu_uuid,process_name`, `-i UUID -c MODE` and
+`-c MODE` (every GPU), with the words that the real one prints. The GPUs are in the JSON file STANDIN_SMI names, which
+tests read and change: ``{"modes": {"GPU-0a": "Default"}, "apps": [["GPU-0a", "python"]], "refuse": "text"}``.
 """
 
 import json
@@ -22,11 +22,12 @@ def main(arguments: list[str]) -> int:
             print("\n".join(f"{uuid}, {mode}" for uuid, mode in known["modes"].items()))
         case ["--query-compute-apps=gpu_uuid,process_name", "--format=csv,noheader"]:
             print("\n".join(f"{uuid}, {name}" for uuid, name in known.get("apps", [])))
-        case ["-i", uuid, "-c", mode]:
+        case ["-i", _, "-c", mode] | ["-c", mode]:
             if known.get("refuse"):
                 print(known["refuse"])
                 return 3
-            known["modes"][uuid] = SPELLED[mode]
+            chosen = arguments[1:2] if arguments[0] == "-i" else list(known["modes"])
+            known["modes"] |= dict.fromkeys(chosen, SPELLED[mode])
             scratch = file.with_suffix(".new")
             scratch.write_text(json.dumps(known))
             scratch.replace(file)

@@ -4,7 +4,9 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-settings.register_profile("default", deadline=None)  # a busy machine is no fault of the code
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine is no fault of the code
 settings.register_profile(
     "fuzz",
     deadline=None,

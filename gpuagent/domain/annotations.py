@@ -7,7 +7,6 @@ are text that anybody may write: whatever is not of the right form is told as `M
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +53,10 @@ class Shares:
     @property
     def by_gpu(self) -> dict[int, int]:
         """Minor number to units, over all containers; GPUs with none are left out."""
-        total: Counter[int] = Counter()
+        total: dict[int, int] = {}
         for gpus in self.containers.values():
-            total.update(gpus)
+            for gpu, units in gpus.items():
+                total[gpu] = total.get(gpu, 0) + units
         return {gpu: units for gpu, units in sorted(total.items()) if units}
 
 
@@ -90,7 +90,7 @@ def shares(
     if text is None:
         return None
     try:
-        found = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
+        found = _DECODER.decode(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, _Pairs):
@@ -149,6 +149,15 @@ def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = 
     return Assumed(gpu, values[V1_UNITS], values[V1_GPU_UNITS], values[V1_ASSUMED], assigned)
 
 
+def named_for_shares(annotations: Mapping[str, Any]) -> frozenset[int] | None:
+    """Minor numbers of the GPUs that a scheduler named for a pod's shares, V2 before V1; None where none did."""
+    found = shares(annotations, MEMORY_ANNOTATION)
+    if isinstance(found, Shares) and found.by_gpu:
+        return frozenset(found.by_gpu)
+    one = assumed(annotations)
+    return frozenset({one.gpu}) if isinstance(one, Assumed) else None
+
+
 def assumed_texts(found: Assumed) -> dict[str, str]:
     """The V1 annotations; `assumed` reads the same back."""
     values = (found.gpu, found.units, found.gpu_units, found.assumed_ns)
@@ -174,6 +183,9 @@ def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Mal
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as it was written, so that a key that comes twice is seen."""
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
 
 
 def _number(text: object) -> int | None:

@@ -129,7 +129,7 @@ def _why_not(request: Request, fixed: Mapping[str, list[str]], each: int) -> str
         if uuid in request.full:
             return f"{name} has {request.most} already, the most allowed"
     gpus = " and ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
-    return f"kubelet hands units of {gpus} on to it" if fixed else f"not as many as {request.gpu_count} GPUs"
+    return f"kubelet hands units of {gpus} on to it"
 
 
 def _not_kept(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:

@@ -7,6 +7,11 @@ from typing import Any, Literal
 Json = Mapping[str, Any]
 
 
+MANAGED_BY = "app.kubernetes.io/managed-by"
+TAKEN_OVER = "gpuagent-taken-over"
+"""Label of a ConfigMap that somebody else made and that the agent's keys were put into: it is never deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigMapFacts:
     """What shall be true of one ConfigMap; everything else in it belongs to others.
@@ -16,13 +21,16 @@ class ConfigMapFacts:
         name: a DNS subdomain, at most 253 characters.
         labels: value by label key, at most 63 characters each. They are also the mark by which it is known for ours:
             one that lacks any of them is never deleted.
-        data: text by key; None for a key that shall not be there. None for the whole: it shall not exist.
+        data: text by key; None for a key that shall not be there. None for the whole: nothing of ours shall be there,
+            nor the object if nothing else is in it.
+        keys: every key of the data that is ours to write and to remove.
     """
 
     namespace: str
     name: str
     labels: Mapping[str, str]
     data: Mapping[str, str | None] | None
+    keys: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -46,7 +54,9 @@ def change(found: Json | None, facts: ConfigMapFacts) -> Change | None:
     None where it does already, or where what should go is not ours or is on its way out.
     """
     if facts.data is None:
-        return None if found is None or not _is_ours(found, facts) or _is_going(found) else _deletion(found)
+        if found is None or not _is_ours(found, facts) or _is_going(found):
+            return None
+        return _withdrawal(found, facts) if _is_shared(found, facts) else _deletion(found)
     if found is None:
         return _creation(facts, facts.data)
     return _patch(found, facts, facts.data)
@@ -60,6 +70,10 @@ def _creation(facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change:
 
 def _patch(found: Json, facts: ConfigMapFacts, data: Mapping[str, str | None]) -> Change | None:
     labels = _difference(_labels(found), facts.labels)
+    if TAKEN_OVER not in _labels(found) and _is_foreign(found, facts):
+        labels = {**labels, TAKEN_OVER: "true"}
+    if TAKEN_OVER in labels or TAKEN_OVER in _labels(found):
+        labels = {key: value for key, value in labels.items() if key != MANAGED_BY}
     texts = _difference(found.get("data") or {}, data)
     if not labels and not texts:
         return None
@@ -67,6 +81,14 @@ def _patch(found: Json, facts: ConfigMapFacts, data: Mapping[str, str | None]) -
     if labels:
         metadata["labels"] = labels
     return Change("patch", {"metadata": metadata, "data": texts} if texts else {"metadata": metadata})
+
+
+def _withdrawal(found: Json, facts: ConfigMapFacts) -> Change:
+    """Take out what is ours and leave the rest to those whose it is."""
+    labels = [key for key, value in _labels(found).items() if key == TAKEN_OVER or facts.labels.get(key) == value]
+    metadata = {"resourceVersion": found["metadata"]["resourceVersion"], "labels": dict.fromkeys(labels)}
+    ours = [key for key in found.get("data") or {} if key in facts.keys]
+    return Change("patch", {"metadata": metadata, "data": dict.fromkeys(ours)} if ours else {"metadata": metadata})
 
 
 def _deletion(found: Json) -> Change:
@@ -79,7 +101,20 @@ def _difference(present: Json, wanted: Mapping[str, str | None]) -> dict[str, st
 
 
 def _is_ours(found: Json, facts: ConfigMapFacts) -> bool:
-    return bool(facts.labels) and facts.labels.items() <= _labels(found).items()
+    return TAKEN_OVER in _labels(found) or (bool(facts.labels) and facts.labels.items() <= _labels(found).items())
+
+
+def _is_foreign(found: Json, facts: ConfigMapFacts) -> bool:
+    """Whether somebody else made it. One that has lost some of its labels is still ours."""
+    there = _labels(found)
+    managed = there.get(MANAGED_BY, facts.labels.get(MANAGED_BY)) != facts.labels.get(MANAGED_BY)
+    return bool(facts.labels) and (managed or not facts.labels.items() & there.items())
+
+
+def _is_shared(found: Json, facts: ConfigMapFacts) -> bool:
+    """Whether there is anything of others in it."""
+    others = (found.get("data") or {}).keys() - facts.keys
+    return bool(TAKEN_OVER in _labels(found) or others or found.get("binaryData"))
 
 
 def _is_going(found: Json) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpuagent.domain.failedpod import FailedPod
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Inventory
 from gpuagent.domain.health import Vitals
@@ -128,9 +129,26 @@ class HoldingsUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationChanged:
-    """Kubelet follows a resource's list (`problem` is None), or does not, and why."""
+    """Kubelet follows a resource's list (`connected`), or does not, and why if that is a `problem` by now."""
 
     resource: str
+    problem: str | None
+    at: float
+    connected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPodDeleted:
+    """The API server has taken a deletion that the core asked for."""
+
+    pod: FailedPod
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionsSeen:
+    """Failed pods can be deleted (`problem` is None), or cannot, and why."""
+
     problem: str | None
     at: float
 
@@ -177,6 +195,8 @@ Event = (
     | HoldingsRead
     | HoldingsUnavailable
     | RegistrationChanged
+    | FailedPodDeleted
+    | DeletionsSeen
     | AllocatesSeen
     | LayerSeen
     | Tick

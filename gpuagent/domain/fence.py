@@ -45,19 +45,41 @@ class Fence:
 def parse_fence(text: str) -> Fence:
     """Read a fence file. Raises ValueError, with words for people, for what is not one."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as err:
         raise ValueError(f"it is not JSON: {err.msg} in line {err.lineno}, column {err.colno}") from None
+    except _Twice as err:
+        raise ValueError(f"it has the key {err.key!r:.60} twice, or in two spellings") from None
     except (RecursionError, ValueError):
         raise ValueError("it is no fence: it is nested too deep, or has a number of too many digits") from None
     if not isinstance(found, dict):
         raise ValueError(f"it is {_kind(found)} and not an object")  # noqa: TRY004 (one error for whatever is wrong)
-    indexes, uuids = (_entries(key, found.get(key)) for key in _LISTS)
+    # As Go reads it, in which others of the field are written, `Index` is `index`.
+    keys = {key.lower(): key for key in found if key.lower() in _LISTS}
+    indexes, uuids = (_entries(key, found.get(keys.get(key, key))) for key in _LISTS)
     return Fence(
         indexes=frozenset(_plain(entry) for entry in indexes),
         uuids=frozenset(uuids),
-        ignored=frozenset(found.keys() - set(_LISTS)),
+        ignored=frozenset(found.keys() - set(keys.values())),
     )
+
+
+class _Twice(Exception):  # noqa: N818 (never leaves this module)
+    """No reader would know which of the two counts."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        folded = key.lower() if key.lower() in _LISTS else key
+        if folded in seen:
+            raise _Twice(key)
+        seen.add(folded)
+    return dict(pairs)
 
 
 def _entries(key: str, found: Any) -> list[str]:  # noqa: ANN401 (whatever JSON can hold)

@@ -17,6 +17,10 @@ RELAPSE_S = 3600.0
 LEAST_RELAPSE_S, MOST_SETTLE_S = 0.5, 1800.0
 MOST_TOLD = 4
 """So many different XIDs are told of one illness."""
+NOTE_S = 600.0
+"""A note that comes and goes is over when it has not come back for so long."""
+ACTION, REST = "its recovery action", "its memory errors and why its clocks are slow"
+"""What a driver may be silent on, in words."""
 
 _HARMLESS_ACTIONS = {None, 0, 5}
 """No recovery action known, none needed, and one about the IMEX domain, which is no matter of this GPU's."""
@@ -41,6 +45,7 @@ class Vitals:
         memory_errors: uncorrectable ones since the last reset.
         hot: the hardware slows the GPU down for its temperature.
         power_brake: something outside, such as the power supply, slows it down.
+        silent_on: what the driver was asked for and did not say, though it knows it: of `ACTION` and `REST`.
     """
 
     action: int | None = None
@@ -49,6 +54,12 @@ class Vitals:
     memory_errors: int = 0
     hot: bool = False
     power_brake: bool = False
+    silent_on: frozenset[str] = frozenset()
+
+    @property
+    def decides(self) -> bool:
+        """The driver has said whether the GPU needs a recovery: no XID's class has to be asked."""
+        return self.action is not None and ACTION not in self.silent_on
 
     @property
     def well(self) -> bool:
@@ -58,7 +69,7 @@ class Vitals:
     @property
     def unremarkable(self) -> bool:
         """Nothing here is worth a word."""
-        return self.well and not any(self.notes)
+        return self.well and not any((*self.notes, *self.passing_notes))
 
     @property
     def against(self) -> Iterator[str]:
@@ -71,15 +82,34 @@ class Vitals:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What is wrong and costs nothing."""
+        """What is wrong, costs nothing, and lasts until the next reset."""
         if self.remap_pending:
             yield "broken memory is replaced at the next reset; reset the GPU when its pods have ended"
         if self.memory_errors:
             yield "uncorrectable memory errors since the last reset"  # no number: each would be another Event
+
+    @property
+    def passing_notes(self) -> Iterator[str]:
+        """What is wrong, costs nothing, and may come and go."""
         if self.hot:
             yield "slowed down by its temperature; check fans and air flow"
         if self.power_brake:
             yield "slowed down by the power brake; check the power supply"
+        if self.silent_on:
+            yield f"the driver does not tell {' and '.join(sorted(self.silent_on))}; the agent's log has its words"
+
+    def after(self, former: "Vitals") -> "Vitals":
+        """With what was known before in place of what the driver is silent on."""
+        known = self
+        if ACTION in self.silent_on:
+            known = replace(known, action=former.action)
+        if REST in self.silent_on:
+            was = {name: getattr(former, name) for name in _REST}
+            known = replace(known, **was)
+        return known
+
+
+_REST = ("remap_failed", "remap_pending", "memory_errors", "hot", "power_brake")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +120,13 @@ class Case:
         vitals: as they were last told.
         lost: why it does not answer; None while it does.
         unlisted: the driver lists other GPUs, and not this one any more.
+        unread: the driver lists it, and it could not be read, and why.
         xids: those that cost the GPU in this illness.
         stuck: one of them needs a reset, of which nothing was seen yet.
         shaken: one of them came after the last verdict.
         cause: why the GPU is sick; None while it is not. It stays until the settle time has ended.
+        causes: all that was against it in this illness, in words.
+        passing: each note that comes and goes, and since when it does not stand any more; None while it does.
         well_since: since when nothing stands against a sick GPU.
         settle_s: how long that has to hold in this illness; of a healthy GPU, in its last.
         recovered_at: when it last got well.
@@ -104,10 +137,13 @@ class Case:
     vitals: Vitals = Vitals()
     lost: str | None = None
     unlisted: bool = False
+    unread: str | None = None
     xids: tuple[int, ...] = ()
     stuck: bool = False
     shaken: bool = False
     cause: str | None = None
+    causes: frozenset[str] = frozenset()
+    passing: Mapping[str, float | None] = field(default_factory=dict)
     well_since: float | None = None
     settle_s: float = 0.0
     recovered_at: float = float("-inf")
@@ -120,22 +156,37 @@ class Case:
         return None if self.well_since is None else self.well_since + self.settle_s
 
     @property
+    def next(self) -> float | None:
+        """When the verdict changes if nothing happens: a sick GPU is healthy again, or a note is over."""
+        over = (since + NOTE_S for since in self.passing.values() if since is not None)
+        return min((*over, *(() if self.due is None else (self.due,))), default=None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is wrong and costs nothing."""
+        return (*self.vitals.notes, *self.passing)
+
+    @property
     def against(self) -> tuple[str, ...]:
         """What stands against the GPU now, in words."""
         stuck = [_words(self.xids)] if self.stuck else []
         lost = [self.lost] if self.lost else []
-        unlisted = ["the driver does not list it any more"] if self.unlisted else []
-        return (*stuck, *lost, *unlisted, *self.vitals.against)
+        unlisted = ["the driver does not list it any more"] if self.unlisted and not self.unread else []
+        unread = [f"it cannot be read: {self.unread}"] if self.unread else []
+        return (*stuck, *lost, *unlisted, *unread, *self.vitals.against)
 
     def xid(self, xid: int, vitals: Vitals | None, harmless: frozenset[int], at: float) -> "Case":
         """The driver reported an XID; `vitals` are those right after it, None if they could not be read at once.
 
         Where the driver knows recovery actions, it decides; where it does not, or does not answer, the XID's class.
+        An application's XID is not blamed for what stood before it.
         """
         counts = {**self.counts, xid: self.counts.get(xid, 0) + 1}
-        case = replace(self, vitals=vitals or self.vitals, last_xid=(xid, at), counts=counts)
-        if vitals is not None and vitals.action is not None:
-            blamed = not vitals.well
+        now = self.vitals if vitals is None else vitals.after(self.vitals)
+        case = replace(self, vitals=now, last_xid=(xid, at), counts=counts)
+        if vitals is not None and vitals.decides:
+            stood = set(self.vitals.against) if xid in harmless else set()
+            blamed = not stood.issuperset(now.against)
             stuck = False
         else:
             blamed = xid not in harmless
@@ -147,27 +198,42 @@ class Case:
 
     def answers(self, vitals: Vitals, *, anew: bool) -> "Case":
         """The GPU was asked. `anew`: it, or the whole driver, was away before, which is as good as a reset."""
-        decided = anew or vitals.action is not None
-        return replace(self, vitals=vitals, lost=None, stuck=self.stuck and not decided)
+        known = vitals.after(self.vitals)
+        if anew and ACTION in vitals.silent_on:  # what was asked for before a reset is not asked for after it
+            known = replace(known, action=None)
+        return replace(self, vitals=known, lost=None, stuck=self.stuck and not (anew or vitals.decides))
 
     def goes(self, reason: str) -> "Case":
         """The GPU does not answer any more."""
         return replace(self, lost=self.lost or reason)
 
-    def listed(self, there: bool) -> "Case":
-        """The driver told which GPUs it has."""
+    def listed(self, there: bool, unread: str | None = None) -> "Case":
+        """The driver told which GPUs it has; `unread`: why it could not read this one, which is no sign of a reset."""
+        if unread is not None:
+            return replace(self, unread=unread)
         back = there and self.unlisted
-        return replace(self, unlisted=not there, stuck=self.stuck and not back)
+        return replace(self, unlisted=not there, unread=None, stuck=self.stuck and not back)
 
     def judged(self, at: float, settle_s: float, *, known: bool) -> "Case":
         """The case with the verdict of this moment; `known`: the GPU can be asked now, else it does not get well."""
+        case, passing = self._weighed(at, settle_s, known=known), self._passing(at)
+        return case if passing == case.passing else replace(case, passing=passing)
+
+    def _passing(self, at: float) -> dict[str, float | None]:
+        """The notes that stand, and those that stood a while ago."""
+        ended = {note: at if since is None else since for note, since in self.passing.items()}
+        still = {note: since for note, since in ended.items() if at < since + NOTE_S}
+        return {**still, **dict.fromkeys(self.vitals.passing_notes)}
+
+    def _weighed(self, at: float, settle_s: float, *, known: bool) -> "Case":
         against = self.against
         if against or self.shaken:
             settle_s = self.settle_s if self.cause is not None else self._settles(at, settle_s)
             since = at if known and not against else None
             words = [_words(self.xids)] if self.xids and not self.stuck else []
-            text = "; ".join((*words, *against))
-            return replace(self, cause=text, shaken=False, settle_s=settle_s, well_since=since)
+            now = (*words, *against)
+            causes = self.causes.union(now)
+            return replace(self, cause="; ".join(now), causes=causes, shaken=False, settle_s=settle_s, well_since=since)
         if self.cause is None:
             return self
         if not known:
@@ -176,7 +242,7 @@ class Case:
             return replace(self, well_since=at)
         if at < self.well_since + self.settle_s:
             return self
-        return replace(self, cause=None, well_since=None, recovered_at=at, xids=())
+        return replace(self, cause=None, causes=frozenset(), well_since=None, recovered_at=at, xids=())
 
     def _settles(self, at: float, settle_s: float) -> float:
         """How long a GPU that falls ill now has to hold out."""

@@ -80,6 +80,9 @@ def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[s
     }
 
 
+_KEYS = frozenset({"nodeName", "devices", "bandwidth", "linkType"})
+
+
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     """The node's report: there while mode `topology` is in force, gone in every other; nothing before it is known."""
     shall_be = state.mode is Mode.TOPOLOGY
@@ -88,7 +91,7 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     # By the labels, not by the name, arena finds it.
     labels = {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
     data = {"nodeName": node_name, **_squares(state)} if shall_be else None
-    return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data),)
+    return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data, _KEYS),)
 
 
 def _squares(state: State) -> dict[str, str]:

@@ -21,12 +21,14 @@ class NodeFacts:
     Attributes:
         labels: value by label key; None for a label that shall not be there.
         capacity: quantity by resource name, ``{"aliyun.com/gpu-count": "8"}``; for capacity and allocatable alike.
+        no_taint: key of a taint that shall not be there; "" for none.
         condition: ``{"type": ..., "status": "True"|"False"|"Unknown", "reason": ..., "message": ...}``; None for none.
     """
 
     labels: Mapping[str, str | None] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     condition: Mapping[str, str] | None = None
+    no_taint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,9 @@ def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...
     ``now`` is RFC 3339, for the condition's times. A condition's lastTransitionTime moves only with its status.
     """
     patches = []
+    if taint := _without_taint(node, facts):
+        # First: it holds for the version that was looked at, so that a taint of others that came since is not lost.
+        patches.append(NodePatch("", taint))
     if labels := _labels(node, facts):
         patches.append(NodePatch("", {"metadata": {"labels": labels}}))
     status: dict[str, Any] = {}
@@ -55,6 +60,14 @@ def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...
     if status:
         patches.append(NodePatch("status", {"status": status}))
     return tuple(patches)
+
+
+def _without_taint(node: Json, facts: NodeFacts) -> dict[str, Any] | None:
+    taints = (node.get("spec") or {}).get("taints") or ()
+    left = [taint for taint in taints if taint.get("key") != facts.no_taint]
+    if not facts.no_taint or len(left) == len(taints):
+        return None
+    return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": left or None}}
 
 
 def same_quantity(one: str, other: str) -> bool:

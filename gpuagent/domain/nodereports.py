@@ -1,7 +1,7 @@
 """Every ConfigMap of a node: the topology for arena, the unhealthy GPUs for the gpushare scheduler extender."""
 
 from gpuagent.domain import linkreport
-from gpuagent.domain.configmap import ConfigMapFacts
+from gpuagent.domain.configmap import MANAGED_BY, ConfigMapFacts
 from gpuagent.domain.state import State
 
 
@@ -20,5 +20,5 @@ def _unhealthy(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     numbers = sorted({state.gpus[uuid].minor for uuid in ill} - well)
     # The extender takes what is no number, an empty text too, for GPU 0.
     data = {"gpus": ",".join(map(str, numbers))} if numbers else None
-    labels = {"app.kubernetes.io/managed-by": "gpuagent", "nodename": node_name}
-    return (ConfigMapFacts("kube-system", f"unhealthy-gpu-{node_name}", labels, data),)
+    labels = {MANAGED_BY: "gpuagent", "nodename": node_name}
+    return (ConfigMapFacts("kube-system", f"unhealthy-gpu-{node_name}", labels, data, frozenset({"gpus"})),)

@@ -107,7 +107,7 @@ def _quiet_at(state: State, fade: Fade) -> float:
 def deadline(state: State) -> float | None:
     """When something is due if nothing happens before; None while nothing is.
 
-    A unit on its way out may be dropped then, or a GPU that was sick has been well for long enough.
+    A unit on its way out may be dropped then, a GPU that was sick has been well for long enough, a note is over.
     """
-    well = (due for case in state.health.values() if (due := case.due) is not None)
-    return min((*(_quiet_at(state, fade) for fade in state.fades), *well), default=None)
+    cases = (due for case in state.health.values() if (due := case.next) is not None)
+    return min((*(_quiet_at(state, fade) for fade in state.fades), *cases), default=None)

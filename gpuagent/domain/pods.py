@@ -5,8 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gpuagent.domain.annotations import KEYS
+from gpuagent.domain.annotations import KEYS, named_for_shares
 from gpuagent.domain.mode import GPU_COUNT_LABEL
+from gpuagent.domain.shape import mapping, mappings, text
+
+REJECTED = "UnexpectedAdmissionError"
+"""The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
 _COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
@@ -21,6 +25,18 @@ class PodName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class Controller(NamedTuple):
+    """What makes a pod anew when it has gone: the owner reference of its controller."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 class Owner(NamedTuple):
@@ -58,8 +74,22 @@ class Pod:
     ended: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those that a scheduler's decision is in."""
-    deleting: bool = False
-    """Somebody asked for its end. Kubelet admits such a pod no more."""
+    share_gpus: frozenset[int] | None = None
+    """Minor numbers of the GPUs that a scheduler named for its shares; None where none did."""
+    version: str = ""
+    """Its resourceVersion."""
+    going: bool = False
+    """Somebody has deleted it; finalizers or its containers keep it for now."""
+    controller: Controller | None = None
+    rejected: str | None = None
+    """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
+
+    @property
+    def deleting(self) -> bool:
+        """Kubelet admits such a pod no more."""
+        return self.going
 
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
@@ -79,11 +109,17 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Device ids of one resource that kubelet's book gives to a container. No holdings share an id."""
+    """Device ids of one resource that kubelet's book gives to a container. No holdings share an id.
+
+    Attributes:
+        told: minor numbers of the GPUs that a scheduler named for the pod, where the ids are of a plugin that went by
+            that and not by its ids; None where nobody knows.
+    """
 
     owner: Owner
     resource: str
     ids: frozenset[str]
+    told: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +139,46 @@ def count_of(label: str | None) -> int | None:
 
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
     """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
-    meta, spec, status = (_object(pod.get(part)) for part in ("metadata", "spec", "status"))
-    annotations = _object(meta.get("annotations"))
+    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    annotations = mapping(meta.get("annotations"))
     containers = [
-        *(_first(c, sidecar=c.get("restartPolicy") == "Always") for c in _objects(spec.get("initContainers"))),
-        *map(_container, _objects(spec.get("containers"))),
+        *(_first(c, sidecar=c.get("restartPolicy") == "Always") for c in mappings(spec.get("initContainers"))),
+        *map(_container, mappings(spec.get("containers"))),
     ]
     return Pod(
-        name=PodName(_text(meta.get("namespace")), _text(meta.get("name"))),
-        uid=_text(meta.get("uid")),
-        created=_text(meta.get("creationTimestamp")),
-        labels={key: value for key, value in _object(meta.get("labels")).items() if isinstance(value, str)},
+        name=PodName(text(meta.get("namespace")), text(meta.get("name"))),
+        uid=text(meta.get("uid")),
+        created=text(meta.get("creationTimestamp")),
+        labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
-        deleting=bool(meta.get("deletionTimestamp")),
-        annotations={key: text for key, text in annotations.items() if key in KEYS and isinstance(text, str)},
+        annotations={key: said for key, said in annotations.items() if key in KEYS and isinstance(said, str)},
+        share_gpus=named_for_shares(annotations),
+        version=text(meta.get("resourceVersion")),
+        going="deletionTimestamp" in meta,
+        controller=_controller(meta),
+        rejected=text(status.get("message")) if _is_rejected(status) else None,
+        container_ids=_container_ids(status),
     )
+
+
+def _is_rejected(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") == "Failed" and status.get("reason") == REJECTED
+
+
+def _controller(meta: Mapping[str, Any]) -> Controller | None:
+    found = next((ref for ref in mappings(meta.get("ownerReferences")) if ref.get("controller") is True), None)
+    if found is None:
+        return None
+    return Controller(*(text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+
+
+def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
+    """``containerd://<id>`` without what names the runtime."""
+    lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    told = (found for name in lists for found in mappings(status.get(name)))
+    ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in told)
+    return {container_id: name for container_id, name in ids if container_id}
 
 
 def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
@@ -126,22 +186,10 @@ def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
 
 
 def _container(container: Mapping[str, Any]) -> ContainerSpec:
-    limits = _object(_object(container.get("resources")).get("limits"))
+    limits = mapping(mapping(container.get("resources")).get("limits"))
     # Extended resources are whole numbers with a "/" in their name; cpu and memory are nothing to us.
-    whole = {name: amount for name, text in limits.items() if "/" in name and (amount := whole_number(str(text)))}
-    return ContainerSpec(_text(container.get("name")), whole)
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _objects(value: object) -> Iterator[Mapping[str, Any]]:
-    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list) else iter(())
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    whole = {name: amount for name, said in limits.items() if "/" in name and (amount := whole_number(str(said)))}
+    return ContainerSpec(text(container.get("name")), whole)
 
 
 def whole_number(quantity: str) -> int | None:

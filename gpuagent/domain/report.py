@@ -13,6 +13,7 @@ from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import DISABLE_LABEL, MODE_LABEL, PROMISES
 from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import Holding
+from gpuagent.domain.startup import taint_stands
 from gpuagent.domain.state import State
 from gpuagent.domain.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
 
@@ -78,7 +79,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         if gpu_.uuid in sick:
             yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {sick[gpu_.uuid]}")
         if case := state.health.get(gpu_.uuid):
-            yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.vitals.notes)
+            yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
     if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
         yield from (Problem("LinksAmiss", note) for note in state.topology.notes)
 
@@ -170,6 +171,11 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("PodsUnavailable", state.pods_problem)
     if state.reports_problem is not None:
         yield Problem("ReportNotWritten", state.reports_problem)
+    if state.deletions_problem is not None:
+        yield Problem("FailedPodsNotDeleted", state.deletions_problem)
+    if taint_stands(state):
+        text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
+        yield Problem("StartupTaint", text, warning=False)
 
 
 def _fence_problems(state: State) -> Iterator[Problem]:

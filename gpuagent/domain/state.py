@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.bestset import Goal
+from gpuagent.domain.failedpod import Round
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
-from gpuagent.domain.holdings import held_otherwise
+from gpuagent.domain.holdings import held_otherwise, told
 from gpuagent.domain.isolation import AUTO, Layer, chosen
 from gpuagent.domain.links import Topology
 from gpuagent.domain.mode import DISABLE_LABEL, Kind, Mode, Placement, Resources
-from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, Pod, PodName
+from gpuagent.domain.pods import CheckpointEntry, Controller, Holding, Owner, Pod, PodName
 from gpuagent.domain.units import MemoryUnit, parse_id
 from gpuagent.domain.wiring import Wiring
 
@@ -44,6 +45,10 @@ class Policy:
     """How long a GPU that was sick has to be well before it is offered again."""
     harmless_xids: frozenset[int] = APPLICATION_XIDS
     """XIDs that cost no GPU where the driver knows no recovery actions."""
+    clean_failed_pods: bool = False
+    """Pods that kubelet failed for want of our devices are deleted, so that their controllers make new ones."""
+    startup_taint: str = ""
+    """Key of the taint that keeps pods off the node until it shows its amounts; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class State:
         wiring: by UUID, what each GPU reported of its connections when it was last read.
         topology: what joins every two of `gpus`.
         health: by UUID, the health of each GPU of which something was heard.
+        early: the same of GPUs that were not read yet, so that the first list knows it.
         fence: what the operator's file said when it was last good.
         mode: the mode in force; the target while a switch is under way.
         mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
@@ -90,6 +96,9 @@ class State:
         holdings_at: when the call that read it began.
         checkpoint: kubelet's checkpoint as of the same moment.
         registration_problems: resource name to why kubelet does not follow its list.
+        connected: resources whose list kubelet follows now.
+        rounds: by controller's UID, its last round of deletions of failed pods.
+        deleted: why a failed pod was deleted, and how many were in this run.
         lists: what is advertised now.
         fades: units on their way out of the lists.
         layers: isolation driver's name to its word on itself, best first.
@@ -108,6 +117,7 @@ class State:
     topology: Topology = field(default_factory=Topology)
     unreadable: tuple[UnreadableGpu, ...] = ()
     health: Mapping[str, Case] = field(default_factory=dict)
+    early: Mapping[str, Case] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
     fence_problem: str | None = None
     driver_version: str = ""
@@ -126,6 +136,10 @@ class State:
     holdings_at: float = float("-inf")
     checkpoint: tuple[CheckpointEntry, ...] = ()
     registration_problems: Mapping[str, str] = field(default_factory=dict)
+    connected: frozenset[str] = frozenset()
+    rounds: Mapping[str, Round] = field(default_factory=dict)
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    deletions_problem: str | None = None
     holdings_problem: str | None = None
     lists: Lists = field(default_factory=dict)
     fades: tuple[Fade, ...] = ()
@@ -193,7 +207,8 @@ class State:
         """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
         # A pod made anew under the same name is not seen while the watch is down.
         ended = set() if self.pods_problem else {pod.name for pod in self.pods if pod.ended}
-        listed = tuple(h for h in self.holdings or () if h.owner.pod not in ended)
+        pods = {pod.name: pod for pod in self.pods}
+        listed = tuple(told(h, pods.get(h.owner.pod)) for h in self.holdings or () if h.owner.pod not in ended)
         return (*listed, *self._unlisted(listed))
 
     def _unlisted(self, listed: tuple[Holding, ...]) -> Iterator[Holding]:
@@ -208,9 +223,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Something people should hear: becomes a log line and a Kubernetes Event on the node, or on `pods` if any."""
+    """Something people should hear: becomes a log line and a Kubernetes Event on the node, or on `pods` if any.
+
+    With `owner`, it is about that controller in the namespace of `pods`.
+    """
 
     reason: str
     message: str
     warning: bool = False
     pods: tuple[PodName, ...] = ()
+    owner: Controller | None = None

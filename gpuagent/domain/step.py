@@ -1,26 +1,36 @@
 """The core's one transition: `step(state, event)` is the new state and what people should hear of it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpuagent.domain import cleanup, offer
 from gpuagent.domain import events as ev
-from gpuagent.domain.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.failedpod import Failure
+from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
-from gpuagent.domain.holdings import located
+from gpuagent.domain.healthnews import health_news
 from gpuagent.domain.isolation import NONE
 from gpuagent.domain.links import topology
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
-from gpuagent.domain.offer import advertise, rival_offers
-from gpuagent.domain.pods import PodName, parse_pod
+from gpuagent.domain.offer import rival_offers
+from gpuagent.domain.pods import parse_pod
 from gpuagent.domain.report import problems
+from gpuagent.domain.startup import shows_amounts, taint_stands
 from gpuagent.domain.state import Announcement, State
 
 
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
     """Take in one event and bring the lists as far as is safe at that moment."""
-    after = advertise(_judged(_take(state, event), event.at), event.at)
+    judged = _judged(_take(state, event), event.at)
+    after = cleanup.rounds(offer.advertise(judged, event.at), event.at)
     return after, (*_heard(event, after), *_news(state, after))
+
+
+def deadline(state: State) -> float | None:
+    """When something is due if nothing happens before; None while nothing is."""
+    due = (offer.deadline(state), cleanup.deadline(state))
+    return min((at for at in due if at is not None), default=None)
 
 
 def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR0912 (one case an event)
@@ -68,7 +78,13 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
         case ev.RegistrationChanged():
             others = {name: text for name, text in state.registration_problems.items() if name != event.resource}
             now = {event.resource: event.problem} if event.problem else {}
-            return replace(state, registration_problems=others | now)
+            connected = state.connected - {event.resource} | ({event.resource} if event.connected else set())
+            return replace(state, registration_problems=others | now, connected=connected)
+        case ev.FailedPodDeleted():
+            count = state.deleted.get(event.pod.failure, 0) + 1
+            return replace(state, deleted={**state.deleted, event.pod.failure: count})
+        case ev.DeletionsSeen():
+            return replace(state, deletions_problem=event.problem)
         case ev.LayerSeen():
             layers = {**state.layers, event.layer.driver: event.layer}
             return replace(state, layers=layers, unheard=state.unheard - {event.layer.driver})
@@ -91,7 +107,11 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
             text = f"its UUID {gpu.uuid} begins like {taken[gpu.key]}; their device ids would be the same"
             unreadable.append(UnreadableGpu(gpu.index, text))
     seen = {gpu.uuid for gpu in event.inventory.gpus}
-    health = {uuid: state.health.get(uuid, Case()).listed(uuid in seen) for uuid in gpus}
+    unread = _unread({uuid: gpu for uuid, gpu in gpus.items() if uuid not in seen}, event.inventory)
+    health = {
+        uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(uuid in seen, unread.get(uuid))
+        for uuid in gpus
+    }
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
     wiring = {**state.wiring, **event.inventory.wiring}
@@ -108,14 +128,25 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
         unreadable=tuple(unreadable),
         device_nodes=event.inventory.device_nodes,
         health=health,
+        early={uuid: case for uuid, case in state.early.items() if uuid not in gpus},
         driver_version=event.inventory.driver_version,
         driver_problem=None,
     )
 
 
+def _unread(missing: Mapping[str, Gpu], inventory: Inventory) -> dict[str, str]:
+    """Which of the known GPUs that are missing the driver lists all the same (by UUID), and why they were not read."""
+    read = {gpu.index for gpu in inventory.gpus}
+    reasons = {bad.index: bad.reason for bad in inventory.unreadable if bad.index not in read}
+    # By their indexes, which move when another GPU goes; where as many are unreadable as are missing, it is those.
+    some = next(iter(reasons.values()), None) if len(missing) <= len(reasons) else None
+    found = {uuid: reasons.get(gpu.index, some) for uuid, gpu in missing.items()}
+    return {uuid: reason for uuid, reason in found.items() if reason is not None}
+
+
 def _case(state: State, uuid: str, change: Callable[[Case], Case]) -> State:
     if uuid not in state.gpus:
-        return state
+        return replace(state, early={**state.early, uuid: change(state.early.get(uuid, Case()))})
     return replace(state, health={**state.health, uuid: change(state.health.get(uuid, Case()))})
 
 
@@ -185,6 +216,12 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
             why = "is on the list of those to be ignored" if event.vitals is None or event.vitals.action is None else ""
             text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
             return (Announcement("HarmlessXid", text),)
+        case ev.FailedPodDeleted():
+            # Without the pod's name: those of one controller are one Event, with a count.
+            refused = "refused by the node's GPU agent; its Event GpuRefused says why"
+            why = event.pod.words if event.pod.failure is Failure.NO_DEVICES else refused
+            text = f"a failed pod was deleted, so that another one is made in its place: {why}"
+            return (Announcement("FailedPodDeleted", text, pods=(event.pod.name,), owner=event.pod.controller),)
     return ()
 
 
@@ -198,6 +235,9 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
         news.append(Announcement("ModeLabelRemoved", text))
     if after.placement is not before.placement:
         news.append(Announcement("PlacementSwitch", f"placement {before.placement} -> {after.placement}"))
+    if taint_stands(before) and not taint_stands(after) and shows_amounts(after):
+        text = f"the node shows its amounts; its taint {after.policy.startup_taint} is removed"
+        news.append(Announcement("StartupTaintRemoved", text))
     for uuid in before.fenced.keys() - after.fenced.keys():
         still = f"it stays unhealthy: {after.sick[uuid]}" if uuid in after.sick else "it is healthy"
         text = f"GPU {after.gpus[uuid].index} ({uuid}) is not fenced any more; {still}"
@@ -208,25 +248,4 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
         for problem in problems(after)
         if (problem.reason, problem.message) not in was
     ]
-    return (*news, *_health_news(before, after))
-
-
-def _health_news(before: State, after: State) -> Iterator[Announcement]:
-    """That a GPU recovered, for the node; that it fell ill or recovered, for the pods that hold it."""
-    changed = before.sick.keys() ^ after.sick.keys()
-    holders: dict[str, set[PodName]] = {uuid: set() for uuid in changed}
-    for holding in after.living_holdings if changed else ():
-        for uuid in changed & {uuid for uuid, _ in located(holding, after.gpus)}:
-            if holding.owner.pod.namespace:  # else only kubelet's checkpoint knows it, by its UID
-                holders[uuid].add(holding.owner.pod)
-    for uuid, pods in holders.items():
-        gpu, reason = f"GPU {after.gpus[uuid].index} ({uuid})", "GpuUnhealthy"
-        text = f"{gpu}, which this pod holds, is unhealthy: {after.sick.get(uuid)}"
-        if uuid not in after.sick:
-            still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
-            words = f"{gpu} is sound again{still}; it was sick for: {before.sick[uuid]}"
-            recovered = Announcement("GpuRecovered", words)
-            yield recovered
-            reason, text = recovered.reason, recovered.message
-        if pods:
-            yield Announcement(reason, text, warning=uuid in after.sick, pods=tuple(sorted(pods)))
+    return (*news, *health_news(before, after))

@@ -33,6 +33,7 @@ class Options:
         percent_per_weight: compute percent that make one unit of cGPU's weight.
         mps_control: name or path of MPS's control program.
         mps_pipe_dir: where a daemon that the agent starts has its pipes.
+        mps_start: start an MPS daemon where none is found.
         mps_exclusive: GPUs that MPS serves are set to compute mode EXCLUSIVE_PROCESS.
     """
 
@@ -42,6 +43,7 @@ class Options:
     cdi: bool = False
     mps_control: str = CONTROL
     mps_pipe_dir: Path = OWN_DIRECTORY
+    mps_start: bool = True
     mps_exclusive: bool = True
 
 

@@ -30,6 +30,10 @@ VERIFY_S = 1.0
 
 NOT_LOOKED = "the MPS control daemon has not been looked for yet"
 NOT_WANTED = "the MPS control daemon is not needed: it is started when a mode in force asks for isolation with MPS"
+NOT_OURS = (
+    "no MPS control daemon answers, and the agent shall start none (--mps-start false): run one at {places}; "
+    "the chart's DaemonSet mps-control does"
+)
 NO_GPU = "none of the node's GPUs can be shared through MPS"
 
 
@@ -40,6 +44,7 @@ def make(options: Options) -> Isolation:
         unit=options.unit,
         control=options.mps_control,
         pipe_dir=options.mps_pipe_dir,
+        starts=options.mps_start,
         exclusive=options.mps_exclusive,
     )
 
@@ -53,6 +58,7 @@ class MpsIsolation:
         daemon: the control daemon's life.
         exclusive: sets compute modes for a daemon of the agent's own; None leaves them alone.
         unit: the node's memory unit.
+        starts: start a daemon where none is found; otherwise wait for somebody else's.
         shm: a directory to mount at /dev/shm of every container, for drivers that need it shared; None: theirs stays.
         every_s: seconds between two round trips to the daemon. Its death is noticed at once besides.
         first_retry_s: first pause before a restart; doubles up to `most_retry_s` unless it lived for `steady_s`.
@@ -72,6 +78,7 @@ class MpsIsolation:
         *,
         unit: MemoryUnit,
         shm: Path | None = None,
+        starts: bool = True,
         every_s: float = 5.0,
         first_retry_s: float = 0.5,
         most_retry_s: float = 30.0,
@@ -81,7 +88,7 @@ class MpsIsolation:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._daemon, self._exclusive = daemon, exclusive
-        self._unit, self._shm = unit, shm
+        self._unit, self._shm, self._starts = unit, shm, starts
         self._every_s, self._steady_s, self._owner_s, self._release_s = every_s, steady_s, owner_s, release_s
         self._delays = Backoff(first_retry_s, most_retry_s)
         self._clock = clock
@@ -106,13 +113,14 @@ class MpsIsolation:
         unit: MemoryUnit,
         control: str = CONTROL,
         pipe_dir: Path = OWN_DIRECTORY,
+        starts: bool = True,
         exclusive: bool = True,
         shm: Path | None = None,
     ) -> "MpsIsolation":
         """The driver as the agent runs it; its record in `state_dir`, `control` a name or path."""
         record = MpsRecord(state_dir)
         daemon = MpsDaemon(control, record, own=pipe_dir)
-        return cls(daemon, ExclusiveModes(record) if exclusive else None, unit=unit, shm=shm)
+        return cls(daemon, ExclusiveModes(record) if exclusive else None, unit=unit, shm=shm, starts=starts)
 
     def start(self, report: Report) -> None:
         self._report = report
@@ -214,6 +222,8 @@ class MpsIsolation:
             return NO_GPU, self._every_s
         try:
             self._known = self._known or daemon.find()
+            if not self._known and not self._starts:
+                return NOT_OURS.format(places=" or ".join(map(str, daemon.places))), self._every_s
             if not self._known:
                 return self._start(daemon, () if len(able) == len(need.gpus) else able)
             daemon.control.alive()
@@ -233,6 +243,8 @@ class MpsIsolation:
         log.error("the MPS control daemon is gone", extra={"reason": reason, "started_here": daemon.is_ours})
         self._known = False
         delay_s = self._delays.next_s()
+        if not self._starts:
+            return f"{reason}: it died; who runs it has to bring it back", min(delay_s, self._every_s)
         if daemon.in_own_place:
             self._not_before, then = self._clock() + delay_s, "it is started again"
         else:

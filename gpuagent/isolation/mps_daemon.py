@@ -95,9 +95,14 @@ class MpsDaemon:
         """It is, or was last, in the agent's own directory: nobody else is expected to bring it back."""
         return self.pipe_dir == self._own
 
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Pipe directories in which one is looked for, the agent's own first."""
+        return (self._own, *self._known)
+
     def find(self) -> bool:
         """Look for a daemon that is there, the agent's own directory first, and take to it."""
-        for pipe_dir in (self._own, *self._known):
+        for pipe_dir in self.places:
             if not (pipe_dir / "control").exists():
                 continue
             try:

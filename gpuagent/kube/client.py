@@ -2,14 +2,17 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.kube.errors import ApiError, refused
+from gpuagent.kube.listtext import read_list
 from gpuagent.kube.stream import Watch
 
 if TYPE_CHECKING:
+    from urllib3 import HTTPResponse
+
     from gpuagent.kube.transport import Transport
 
 Json = dict[str, Any]
@@ -38,15 +41,27 @@ class Timeouts:
 
 
 class Client:
-    """The API server as seen by one kubeconfig, or by the pod's service account where ``kubeconfig`` is None.
+    """The API server as seen by one context of a kubeconfig, or by the pod's service account where that is None.
 
     Building one does nothing; the first call loads the library and the credentials, and so may raise ConfigError.
     Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
-    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON.
+    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON. ``answered`` is told of
+    every request: its verb, and its HTTP status, or ``none`` where nothing answered.
     """
 
-    def __init__(self, kubeconfig: str | None = None, timeouts: Timeouts | None = None) -> None:
+    def __init__(
+        self,
+        kubeconfig: str | None = None,
+        timeouts: Timeouts | None = None,
+        *,
+        context: str | None = None,
+        compressed: bool = False,
+        answered: Callable[[str, str], None] = lambda _verb, _code: None,
+    ) -> None:
         self._kubeconfig = kubeconfig
+        self._answered = answered
+        self._context = context
+        self._compressed = compressed
         self._timeouts = timeouts or Timeouts()
         self._lock = threading.Lock()
         self._transport: Transport | None = None
@@ -62,6 +77,20 @@ class Client:
     def list(self, path: str, params: Params | None = None) -> Json:
         """Return a List object; ``items`` may be missing where it is empty."""
         return self._call("list", "GET", path, params)
+
+    def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
+        """Return a List's metadata and its items, decoded as they are taken; that may raise ApiError, too."""
+        status, data = self._answer("list", "GET", path, params)
+        try:
+            metadata, items = read_list(data)
+        except ValueError as err:
+            raise _no_json(status) from err
+        return metadata, _checked(status, items)
+
+    def text(self, path: str) -> str:
+        """Return what is no object, such as a page of a pod that the API server fetches (``…/proxy/metrics``)."""
+        _, data = self._answer("get", "GET", path, accept="*/*")
+        return data.decode(errors="replace")
 
     def create(self, path: str, body: Mapping[str, Any]) -> Json:
         """POST ``body`` to a collection and return what was made."""
@@ -91,7 +120,8 @@ class Client:
         silence_s = self._timeouts.watch_silence_s
         timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
         transport = self._connected()
-        response = transport.stream(Request(method="GET", path=path, query=query, timeout_s=timeout_s), silence_s)
+        request = Request(method="GET", path=path, query=query, timeout_s=timeout_s)
+        response = self._sent("watch", lambda: transport.stream(request, silence_s))
         if not 200 <= response.status < 300:
             data = transport.body(response, timeout_s)
             raise self._error("watch", path, response.status, response.reason or "", data)
@@ -113,26 +143,50 @@ class Client:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> Json:
+        return _decoded(*self._answer(verb, method, path, params, body=body, content_type=content_type))
+
+    def _answer(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        **more: Any,  # noqa: ANN401 - as Request has them
+    ) -> tuple[int, bytes]:
+        """Return status, a good one, and body."""
         from gpuagent.kube.transport import Request  # noqa: PLC0415 - loads the library
 
         timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
         transport = self._connected()
-        response = transport.send(
-            Request(
-                method=method, path=path, query=params or {}, timeout_s=timeout_s, body=body, content_type=content_type
-            )
+        request = Request(
+            method=method,
+            path=path,
+            query=params or {},
+            timeout_s=timeout_s,
+            compressed=self._compressed,
+            **more,
         )
+        response = self._sent(verb, lambda: transport.send(request))
         data = transport.body(response, timeout_s)
         if not 200 <= response.status < 300:
             raise self._error(verb, path, response.status, response.reason or "", data)
-        return _decoded(response.status, data)
+        return response.status, data
+
+    def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
+        code = "none"
+        try:
+            response = send()
+            code = str(response.status)
+        finally:
+            self._answered(verb, code)
+        return response
 
     def _connected(self) -> "Transport":
         with self._lock:
             if self._transport is None:
                 from gpuagent.kube import transport  # noqa: PLC0415 - loads the library
 
-                self._transport = transport.connect(self._kubeconfig)
+                self._transport = transport.connect(self._kubeconfig, self._context)
             return self._transport
 
     def _error(self, verb: str, path: str, status: int, reason: str, data: bytes) -> ApiError:
@@ -164,7 +218,18 @@ def _decoded(status: int, data: bytes) -> Json:
     try:
         found = json.loads(data)
     except ValueError as err:
-        raise ApiError(status, "BadAnswer", "the answer is not JSON; is this an API server?") from err
+        raise _no_json(status) from err
     if not isinstance(found, dict):
         raise ApiError(status, "BadAnswer", "the answer is not a JSON object; is this an API server?")
     return found
+
+
+def _no_json(status: int) -> ApiError:
+    return ApiError(status, "BadAnswer", "the answer is not JSON; is this an API server?")
+
+
+def _checked(status: int, items: Iterator[Json]) -> Iterator[Json]:
+    try:
+        yield from items
+    except ValueError as err:
+        raise _no_json(status) from err

@@ -31,6 +31,7 @@ class Involved:
     name: str
     uid: str
     namespace: str = ""
+    api_version: str = "v1"
 
     @classmethod
     def node(cls, name: str) -> Self:
@@ -209,7 +210,12 @@ class EventLog:
 
     def _body(self, key: _Key, series: _Series) -> dict[str, Any]:
         involved = key.involved
-        reference = {"apiVersion": "v1", "kind": involved.kind, "name": involved.name, "uid": involved.uid}
+        reference = {
+            "apiVersion": involved.api_version,
+            "kind": involved.kind,
+            "name": involved.name,
+            "uid": involved.uid,
+        }
         if involved.namespace:
             reference["namespace"] = involved.namespace
         return {

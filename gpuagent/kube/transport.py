@@ -5,6 +5,7 @@ named here, which keeps 20 MiB and half a second out of the agent.
 """
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,16 @@ from gpuagent.kube.errors import ApiUnreachable, ConfigError
 
 # A dead host is noticed after 10 + 3 * 5 s also where the watch is quiet.
 _KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
+POOL = 16
+"""Connections that are kept; more threads than that at a time would open new ones again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. ``timeout_s`` is (connect, longest silence while reading)."""
+    """One HTTP request. ``timeout_s`` is (connect, longest silence while reading); ``accept`` is a content type.
+
+    ``compressed`` lets the server compress a large answer.
+    """
 
     method: str
     path: str
@@ -36,6 +42,8 @@ class Request:
     timeout_s: tuple[float, float]
     body: Any = None
     content_type: str = "application/json"
+    accept: str = "application/json"
+    compressed: bool = False
 
 
 class Transport:
@@ -48,7 +56,9 @@ class Transport:
 
     def send(self, request: Request) -> urllib3.HTTPResponse:
         """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ConfigError."""
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": request.accept}
+        if request.compressed:
+            headers["Accept-Encoding"] = "gzip"
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         try:
@@ -110,18 +120,20 @@ class Transport:
         self._api.close()
 
 
-def connect(kubeconfig: str | None) -> Transport:
+def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
     """Return a transport for a kubeconfig file, or for the pod's service account where None. Raises ConfigError.
 
-    Nothing is sent yet.
+    ``kubeconfig`` may be several files, joined as in KUBECONFIG; ``context`` is one of theirs, None for the current
+    one. Nothing is sent yet.
     """
     configuration = Configuration()
     if kubeconfig is None:
         _load_service_account(configuration)
     else:
-        _load_kubeconfig(configuration, kubeconfig)
+        _load_kubeconfig(configuration, kubeconfig, context)
     # Our own loops retry; urllib3's silent three tries would triple every timeout.
     configuration.retries = False
+    configuration.connection_pool_maxsize = POOL
     configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
     if _is_loopback(str(configuration.host)):
         configuration.proxy = None  # as Go clients do; the library would ask the proxy
@@ -137,21 +149,34 @@ def _load_service_account(configuration: Configuration) -> None:
         ) from err
 
 
-def _load_kubeconfig(configuration: Configuration, path: str) -> None:
-    try:
-        readable = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as err:
-        text = err.strerror if isinstance(err, OSError) else "it is not text"
-        raise ConfigError(f"kubeconfig {path} cannot be read: {text}") from err
+def _load_kubeconfig(configuration: Configuration, path: str, context: str | None) -> None:
+    readable = False
+    for file in filter(None, path.split(os.pathsep)):
+        try:
+            readable |= bool(Path(file).read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as err:
+            text = err.strerror if isinstance(err, OSError) else "it is not text"
+            raise ConfigError(f"kubeconfig {file} cannot be read: {text}") from err
     if not readable:
         raise ConfigError(f"kubeconfig {path} is empty")
     try:
-        kube_config.load_kube_config(path, client_configuration=configuration, persist_config=False)
+        kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
     except Exception as err:  # the loader lets through whatever odd input makes it raise
+        if context is not None and (names := _contexts(path)) and context not in names:
+            raise ConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
         text = " ".join(str(err).split()) or type(err).__name__
         raise ConfigError(f"kubeconfig {path} is malformed: {text}") from err
     if urlsplit(str(configuration.host)).scheme not in ("http", "https"):
         raise ConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
+
+
+def _contexts(path: str) -> list[str]:
+    """Names of its contexts; none where they cannot be read."""
+    try:
+        found = kube_config.KubeConfigMerger(path).config.value.get("contexts") or ()
+        return [str(context["name"]) for context in found]
+    except Exception:  # noqa: BLE001 - as above
+        return []
 
 
 def _is_loopback(url: str) -> bool:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpuagent.domain.pods import REJECTED
+
 Json = dict[str, Any]
 
 _METADATA = (
@@ -15,6 +17,7 @@ _METADATA = (
     "deletionTimestamp",
     "ownerReferences",
 )
+_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 # kubectl apply keeps a copy of the whole object in it.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -30,7 +33,7 @@ def trim_node(node: Mapping[str, Any]) -> Json:
 
 
 def trim_pod(pod: Mapping[str, Any]) -> Json:
-    """Return the Pod with metadata, node, containers' names and resources, phase, reason, and containers' states."""
+    """Return the Pod with metadata, node, phase, reason, and containers' names, resources, ids and states."""
     spec, status = pod.get("spec", {}), pod.get("status", {})
     return {
         "metadata": _metadata(pod),
@@ -41,8 +44,9 @@ def trim_pod(pod: Mapping[str, Any]) -> Json:
         },
         "status": {
             **_picked(status, ("phase", "reason")),
-            "containerStatuses": [_state(found) for found in status.get("containerStatuses") or ()],
-            "initContainerStatuses": [_state(found) for found in status.get("initContainerStatuses") or ()],
+            # Why kubelet, and not a container, failed it; a long text of an eviction is nobody's business here.
+            **(_picked(status, ("message",)) if status.get("reason") == REJECTED else {}),
+            **{name: [_state(found) for found in status[name]] for name in _STATUSES if status.get(name)},
         },
     }
 
@@ -54,9 +58,9 @@ def _metadata(found: Mapping[str, Any]) -> Json:
 
 
 def _state(found: Mapping[str, Any]) -> Json:
-    """``{"name": "c", "state": {"waiting": {"reason": "..."}}}``; times and exit codes are nobody's business here."""
+    """``{"name": "c", "containerID": "…", "state": {"waiting": {"reason": "..."}}}``, without times and exit codes."""
     state = {kind: _picked(what or {}, ("reason",)) for kind, what in (found.get("state") or {}).items()}
-    return {**_picked(found, ("name",)), "state": state}
+    return {**_picked(found, ("name", "containerID")), "state": state}
 
 
 def _each(found: Mapping[str, Any], key: str, names: Iterable[str]) -> list[Json]:

@@ -104,9 +104,10 @@ class Writer:
         labels: Mapping[str, str | None],
         capacity: Mapping[str, str],
         condition: Mapping[str, str] | None,
+        no_taint: str = "",
     ) -> None:
-        """Replace what shall be true; the meaning of the three is that of NodeFacts."""
-        facts = NodeFacts(dict(labels), dict(capacity), None if condition is None else dict(condition))
+        """Replace what shall be true; the meaning of the four is that of NodeFacts."""
+        facts = NodeFacts(dict(labels), dict(capacity), None if condition is None else dict(condition), no_taint)
         with self._wake:
             self._dirty = self._dirty or facts != self._facts
             self._facts = facts

@@ -185,20 +185,17 @@ class Nvml:
                 return linkvalues.fabric(info)
         return None
 
-    def vitals(self, gpu: Handle) -> Vitals:
-        """How the GPU is. What it cannot say but for the recovery action counts as well.
+    def recovery_action(self, gpu: Handle) -> int | None:
+        """What the driver asks for; None where it knows no such thing (before r570)."""
+        return self._fields(gpu, RECOVERY_ACTION)[RECOVERY_ACTION]
 
-        A GPU of which something bad is known is told without the action if need be.
-        """
+    def condition(self, gpu: Handle) -> Vitals:
+        """All but the recovery action. What the GPU does not have, and clocks that it is silent on, count as well."""
         memory = (REMAP_FAILED, REMAP_PENDING, RETIREMENT_PENDING, MEMORY_ERRORS)
-        values = self._fields(gpu, RECOVERY_ACTION, *memory)
-        code, action = values[RECOVERY_ACTION]
-        failed, pending, retired, errors = (values[field][1] or 0 for field in memory)
-        if code and code not in ABSENT | {INVALID_ARGUMENT} and not failed:  # before r570 the field is not known
-            raise CallError("nvmlDeviceGetFieldValues", code, str(pynvml.NVMLError(code)))
+        values = self._fields(gpu, *memory)
+        failed, pending, retired, errors = (values[field] or 0 for field in memory)
         reasons = self._clocks_event_reasons(gpu)
         return Vitals(
-            action=action,
             remap_failed=bool(failed),
             remap_pending=bool(pending or retired),
             memory_errors=errors,
@@ -244,18 +241,21 @@ class Nvml:
             self.waiting_since = None
         return NvmlEvent(_address(got.device), int(got.eventType), int(got.eventData))
 
-    def _fields(self, gpu: Handle, *fields: int) -> dict[int, tuple[int, int | None]]:
-        """Field to its code and, where that is 0, its value; all absent where the driver has no fields."""
+    def _fields(self, gpu: Handle, *fields: int) -> dict[int, int | None]:
+        """Each field's value; None for one that driver or GPU does not know. Raises CallError if another one fails."""
+        values: dict[int, int | None] = dict.fromkeys(fields)
         try:
             got = self._ask("nvmlDeviceGetFieldValues", gpu, fields)
         except CallError as err:
             if err.code in ABSENT:
-                return dict.fromkeys(fields, (err.code, None))
+                return values
             raise
-        return {
-            one.fieldId: (one.nvmlReturn, None if one.nvmlReturn else int(getattr(one.value, _MEMBERS[one.valueType])))
-            for one in got
-        }
+        for one in got:
+            if not one.nvmlReturn:
+                values[one.fieldId] = int(getattr(one.value, _MEMBERS[one.valueType]))
+            elif one.nvmlReturn not in ABSENT | {INVALID_ARGUMENT}:  # a field that it does not know is invalid
+                raise CallError("nvmlDeviceGetFieldValues", one.nvmlReturn, str(pynvml.NVMLError(one.nvmlReturn)))
+        return values
 
     def _clocks_event_reasons(self, gpu: Handle) -> int:
         """Bits of why the clocks are as they are; 0 where the GPU does not say. The second name is from before 535."""

@@ -60,7 +60,7 @@ class HealthWatch:
         self._vitals: dict[int, GpuVitals] = {}
         self._watches: dict[int, GpuWatch] = {}
         self._told_of = False
-        self._uuids: frozenset[str] = frozenset()
+        self._met: set[int] = set()
         self._lock = threading.Lock()
         self._untied: dict[int, float] = {}
 
@@ -89,11 +89,18 @@ class HealthWatch:
                     self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._once)
                     self._watches[index].start()
             self._told_of = True
-            new, self._uuids = set(uuids.values()) - self._uuids, frozenset(uuids.values())
             for index, uuid in uuids.items():
-                if uuid in new and index in followed:
-                    self._vitals[index].tell_again()
+                if watch := self._watches.get(index):  # none where it is to stop
+                    watch.is_of(uuid)
         self.wake()
+
+    def first_looks(self, patience_s: float) -> None:
+        """Wait until each GPU was asked once how it is; one that has not answered in time is not waited for again."""
+        until = time.monotonic() + patience_s
+        for index, vitals in tuple(self._vitals.items()):
+            if index not in self._met:
+                self._met.add(index)
+                vitals.first_look(max(0.0, until - time.monotonic()))
 
     def wake(self) -> None:
         """Try again at once what could not be watched; take note of `stopping`."""
@@ -142,6 +149,8 @@ class GpuWatch:
         self._listening = False
         self._has_none = False
         self._lost = False
+        self._uuid = ""
+        self._moved = False
         self._failures = 0
         self._said: str | None = None
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -162,6 +171,10 @@ class GpuWatch:
 
     def wake(self) -> None:
         self._wake.set()
+
+    def is_of(self, uuid: str) -> None:
+        """The GPU at this index: if it is another one than that it listens to, it begins anew after this wait."""
+        self._moved = self._uuid not in ("", uuid)
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -192,9 +205,9 @@ class GpuWatch:
     def _watch(self) -> float:
         """Watch through one event set. Returns the seconds to rest before the next attempt."""
         handle = self.nvml.handle(self._index)
-        uuid = self.nvml.uuid(handle)
+        uuid = self._uuid = self.nvml.uuid(handle)
         self.nvml.probe(handle)
-        self._lost = False
+        self._lost = self._moved = False
         kinds = self.nvml.supported_events(handle) & (XID | DOUBLE_BIT_ECC)
         if not kinds & XID:
             self._say("it reports no XIDs; its faults show only when calls to it fail")
@@ -205,7 +218,7 @@ class GpuWatch:
             self._listening, self._said = True, None
             self._vitals.wake()  # what happened while nobody listened
             log.info("watching for faults", extra={"gpu": self._index, "uuid": uuid})
-            while not self._ears.stopping.is_set():
+            while not (self._ears.stopping.is_set() or self._moved):
                 try:
                     event = self.nvml.wait(events, self._ears.wait_s)
                 except CallError as err:
@@ -236,7 +249,7 @@ class GpuWatch:
     def _heard(self, event: NvmlEvent, uuid: str) -> None:
         xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
         if event.address is not None:
-            vitals = self._vitals.after_xid(VITALS_PATIENCE_S)
+            vitals = self._vitals.after_xid(uuid, VITALS_PATIENCE_S)
             self._post(XidRaised(uuid, xid, self._ears.clock(), vitals))
         else:
             self._vitals.wake()

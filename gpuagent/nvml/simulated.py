@@ -15,13 +15,14 @@ from gpuagent.nvml.simulated_calls import DEVICE, INVALID, LOOKUP, SYSTEM, addre
 from gpuagent.nvml.simulated_driver import FaultError, GpuRef, SimulatedDriver, SimulatedGpu, error_code
 from gpuagent.nvml.simulated_links import LINKS
 from gpuagent.nvml.simulated_socket import FaultSocket, inject
+from gpuagent.nvml.simulated_use import USE
 
 __all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]
 
-_OF_A_GPU = {**DEVICE, **LINKS}
+_OF_A_GPU = {**DEVICE, **LINKS, **USE}
 _FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})
 
-_FAULTS: dict[str, dict[str, type]] = {
+_FAULTS: dict[str, dict[str, Any]] = {
     "lose": {},
     "restore": {},
     "hang": {"function": str},
@@ -34,6 +35,9 @@ _FAULTS: dict[str, dict[str, type]] = {
     "nvlink": {"link": int, "up": bool},
     "fabric": {"ready": bool},
     "driver": {"present": bool},
+    "process": {"pid": int, "mib": int | None, "kind": str, "sm": int | None},
+    "end": {"pid": int},
+    "busy": {"percent": int},
 }
 """Faults that answer nothing: methods of the driver, and the types of their arguments."""
 

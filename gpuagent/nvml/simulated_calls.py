@@ -8,7 +8,6 @@ from typing import Any
 import pynvml
 
 from gpuagent.nvml import binding
-from gpuagent.nvml.binding import MIB
 from gpuagent.nvml.simulated_driver import SimulatedDriver, SimulatedGpu
 
 OK, TIMEOUT = int(pynvml.NVML_SUCCESS), int(pynvml.NVML_ERROR_TIMEOUT)
@@ -192,24 +191,6 @@ def _pci_info(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return OK
 
 
-@of(DEVICE, "nvmlDeviceGetMemoryInfo")
-def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    memory, spec = out._obj, gpu.spec  # noqa: SLF001
-    memory.total, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB
-    memory.free = memory.total - memory.used
-    return OK
-
-
-@of(DEVICE, "nvmlDeviceGetMemoryInfo_v2")
-def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    memory, spec = out._obj, gpu.spec  # noqa: SLF001
-    if memory.version != pynvml.nvmlMemory_v2:
-        return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-    memory.total, memory.reserved, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB, 0
-    memory.free = memory.total - memory.reserved
-    return OK
-
-
 @of(DEVICE, "nvmlDeviceGetCudaComputeCapability")
 def _compute_capability(_driver: SimulatedDriver, gpu: SimulatedGpu, major: Any, minor: Any) -> int:
     return put(major, gpu.spec.compute_capability[0]) or put(minor, gpu.spec.compute_capability[1])
@@ -223,23 +204,6 @@ def _mig_mode(_driver: SimulatedDriver, gpu: SimulatedGpu, current: Any, pending
 @of(DEVICE, "nvmlDeviceGetNumaNodeId")
 def _numa_node(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     return NOT_SUPPORTED if gpu.spec.numa_node is None else put(out, gpu.spec.numa_node)
-
-
-@of(DEVICE, "nvmlDeviceGetUtilizationRates")
-def _utilisation(_driver: SimulatedDriver, _gpu: SimulatedGpu, out: Any) -> int:
-    out._obj.gpu = out._obj.memory = 0  # noqa: SLF001
-    return OK
-
-
-@of(DEVICE, "nvmlDeviceGetTemperature")
-def _temperature(_driver: SimulatedDriver, gpu: SimulatedGpu, _sensor: Any, out: Any) -> int:
-    return put(out, 30 + gpu.index % 8)
-
-
-@of(DEVICE, "nvmlDeviceGetTemperatureV")
-def _temperature_v(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
-    out._obj.temperature = 30 + gpu.index % 8  # noqa: SLF001
-    return OK
 
 
 @of(DEVICE, "nvmlDeviceGetCurrentClocksEventReasons")
@@ -283,4 +247,3 @@ _number("nvmlDeviceGetIndex", lambda gpu: gpu.index)
 _number("nvmlDeviceGetMinorNumber", lambda gpu: gpu.spec.minor)
 _number("nvmlDeviceGetComputeMode", lambda _gpu: pynvml.NVML_COMPUTEMODE_DEFAULT)
 _number("nvmlDeviceGetPersistenceMode", lambda _gpu: pynvml.NVML_FEATURE_ENABLED)
-_number("nvmlDeviceGetPowerUsage", lambda gpu: 40_000 + 1_000 * gpu.index)  # milliwatts

@@ -18,10 +18,29 @@ _HANDLES, _STEP = 0x51_0000_0000, 0x100
 _SETS = 0x52_0000_0000
 _ACTIONS = {48: 1, 61: 1, 62: 1, 64: 1, 74: 1, 79: 2, 95: 1, 119: 1, 120: 1, 140: 1}
 """What the driver asks for after an XID: 1 to reset the GPU, 2 to reboot the node; nothing after any other."""
+KINDS = ("compute", "graphics", "mps")
+"""Kinds of processes, each with a list of its own in NVML."""
 
 
 class FaultError(ValueError):
     """A fault cannot be injected: unknown GPU, function, error name or kind of fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedProcess:
+    """A process that uses a GPU.
+
+    Attributes:
+        pid: as the agent's PID namespace has it.
+        kind: ``compute``, ``graphics`` or ``mps``, a client of an MPS server.
+        memory_bytes: None where the driver does not tell it, as in MIG mode without permission.
+        sm: percent of its time that the GPU works for it; None: no sample of it, as when it was idle.
+    """
+
+    pid: int
+    kind: str
+    memory_bytes: int | None
+    sm: int | None
 
 
 @dataclass(slots=True)
@@ -39,6 +58,16 @@ class SimulatedGpu:
     remap_pending: bool = False
     memory_errors: int = 0
     slowdown: int = 0
+    busy: int = 0
+    processes: dict[tuple[int, str], SimulatedProcess] = field(default_factory=dict)
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory in use, what driver and firmware keep not among it."""
+        known: dict[int, int] = {}
+        for process in self.processes.values():  # one may be in several lists
+            known[process.pid] = max(known.get(process.pid, 0), process.memory_bytes or 0)
+        return sum(known.values())
 
     @property
     def address(self) -> int:
@@ -139,6 +168,27 @@ class SimulatedDriver:
         with self._changing():
             hot, brake = pynvml.nvmlClocksEventReasonHwThermalSlowdown, pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
             self.find(gpu).slowdown = int(hot * thermal | brake * power)
+
+    def process(
+        self, gpu: GpuRef, pid: int, mib: int | None = None, kind: str = "compute", sm: int | None = None
+    ) -> None:
+        """Let a process use `gpu`, or use it otherwise than before. `mib` None: the driver does not tell its memory."""
+        if kind not in KINDS:
+            raise FaultError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
+        with self._changing():
+            memory_bytes = None if mib is None else mib << 20
+            self.find(gpu).processes[pid, kind] = SimulatedProcess(pid, kind, memory_bytes, sm)
+
+    def end(self, gpu: GpuRef, pid: int) -> None:
+        """Let a process use `gpu` no more."""
+        with self._changing():
+            for kind in KINDS:
+                self.find(gpu).processes.pop((pid, kind), None)
+
+    def busy(self, gpu: GpuRef, percent: int) -> None:
+        """Let `gpu` work for so much of its time."""
+        with self._changing():
+            self.find(gpu).busy = percent
 
     def hang(self, function: str, gpu: GpuRef | None = None) -> None:
         """Calls of `function` (on `gpu`; None: on any) do not return until `unhang`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpuagent.domain.events import Event, GpuLost, VitalsRead
 from gpuagent.domain.health import Vitals
 from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Nvml
+from gpuagent.nvml.condition import Condition
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class GpuVitals:
         self._driver_away = False
         self._wary_until = float("-inf")
         self._said = ""
+        self._condition = Condition(index, pulse.clock, self.wake)
+        self._looked_once = False
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @property
@@ -87,8 +90,16 @@ class GpuVitals:
             self._wish += 1
             self._changed.notify_all()
 
-    def after_xid(self, patience_s: float) -> Vitals | None:
-        """How the GPU is right after an XID; None if it does not say: then it is posted when it does."""
+    def first_look(self, patience_s: float) -> bool:
+        """Wait for the first answer, also for one that is none; whether it came in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._looked_once, patience_s)
+
+    def after_xid(self, uuid: str, patience_s: float) -> Vitals | None:
+        """How that GPU is right after an XID; None if it does not say: then it is posted when it does.
+
+        Nor does it where another GPU has its index by now.
+        """
         with self._changed:
             self._wary_until = self._pulse.clock() + WARY_S
             self.wake()
@@ -98,15 +109,9 @@ class GpuVitals:
             mine = self._awaited = self._wish
             in_time = self._changed.wait_for(lambda: self._looked >= mine, patience_s)
             self._awaited = None
-            vitals = self._vitals if in_time and not self._failed else None
+            vitals = self._vitals if in_time and not self._failed and self._uuid == uuid else None
             self._owed |= vitals is None
             return vitals
-
-    def tell_again(self) -> None:
-        """Post what is wrong with the GPU even if that is not new: the core has only now heard of the GPU itself."""
-        with self._changed:
-            self._owed |= self._vitals is not None and not self._vitals.unremarkable
-            self.wake()
 
     def goes(self, uuid: str, err: CallError) -> None:
         """The GPU was seen to be lost: post it, and ask whether it is back."""
@@ -140,7 +145,8 @@ class GpuVitals:
         with self._changed:
             wary = self._pulse.clock() < self._wary_until
             # While the driver is away, discovery looks for it and wakes everybody.
-            often = (self._failed or wary or not (self._vitals and self._vitals.well)) and not self._driver_away
+            fine = self._vitals is not None and self._vitals.well and not self._vitals.silent_on
+            often = (self._failed or wary or not fine) and not self._driver_away
             period_s = self._pulse.sick_s if often else self._pulse.well_s
             self._changed.wait_for(lambda: self._wish > self._looked or self._pulse.stopping.is_set(), period_s)
 
@@ -166,17 +172,21 @@ class GpuVitals:
             self._fails(gpu_reason(err))
             return
         try:
-            vitals = self.nvml.vitals(handle)
+            in_a_hurry = self._awaited is not None
+            vitals = self._condition.ask(self.nvml, handle, in_a_hurry=in_a_hurry)
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
             self._fails(gpu_reason(err))
             return
         self._told(uuid, vitals)
+        if in_a_hurry:
+            self.wake()  # for all else
 
     def _told(self, uuid: str, vitals: Vitals) -> None:
         with self._changed:
             self._looked, self._failed = self._looking, self._looking < self._gone_at
+            self._looked_once = True
             self._changed.notify_all()
             if self._failed:
                 return  # it was lost meanwhile
@@ -195,6 +205,7 @@ class GpuVitals:
             log.warning("a GPU does not tell its health", extra={"gpu": self._index, "error": reason})
         with self._changed:
             self._said, self._failed, self._looked = reason, True, self._looking
+            self._looked_once = True
             self._changed.notify_all()
 
     def _post_lost(self, uuid: str, err: CallError) -> None:

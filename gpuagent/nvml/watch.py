@@ -21,6 +21,8 @@ from gpuagent.nvml.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
+FIRST_LOOKS_S = 0.1
+"""How long GPUs that are new wait for what the driver says of their health."""
 STOP_S = 1.0
 """How long `stop` waits for threads; one that hangs in the driver is left behind (all are daemons)."""
 
@@ -159,8 +161,10 @@ class NvmlWatch:
                 delay_s = self._delays.next_s()
             else:
                 self._delays.reset()
-                self._read(inventory)
                 self._health.tend(count, {gpu.index: gpu.uuid for gpu in inventory.gpus})
+                # What ails a GPU is told before the GPU itself: no list offers one that the driver wants reset.
+                self._health.first_looks(FIRST_LOOKS_S)
+                self._read(inventory)
                 delay_s = self._until_next(inventory)
             if not self._stopping.is_set():  # its wish may have been taken for this look's
                 self._wishes.wait(delay_s)

@@ -121,7 +121,7 @@ def test_pages_and_probes(node: MakeNode) -> None:
     assert page["gpus"][0]["containers"] == [{"container": "default/p[c0]", "resource": MEM, "units": 6}]
     metrics = fetch(port, "/metrics")[1]
     for line in (
-        f'gpuagent_devices{{health="healthy",resource="{MEM}"}} 48.0',
+        f'gpuagent_devices{{resource="{MEM}",health="healthy"}} 48.0',
         f'gpuagent_registered{{resource="{MEM}"}} 1.0',
         'gpuagent_mode{mode="share"} 1.0',
         f'gpuagent_rpc_duration_seconds_count{{method="Allocate",resource="{MEM}"}} 1.0',

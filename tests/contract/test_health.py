@@ -1,14 +1,17 @@
 """A GPU that falls ill leaves kubelet's lists at once, and comes back by itself when it is well."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.kubelet.feed import MIN_GAP_S
+from gpuagent.nvml.binding import Nvml
 from tests.contract.harness import LOADED_S, MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for
 
 MakeNode = Callable[..., Node]
@@ -47,6 +50,43 @@ def test_a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_does_not(node: 
     one.offers(mem=48)
     assert one.ids(MEM).keys() == ids
     assert one.event("GpuRecovered", one.uuids[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_gpu_that_needs_a_reset_is_never_offered_by_an_agent_that_starts(
+    node: MakeNode, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Action 1 since before the start, and a driver that takes its time to say so: the first list that has the GPU's
+    units has them Unhealthy."""
+    ask = Nvml.recovery_action
+    monkeypatch.setattr(Nvml, "recovery_action", lambda *args: (threading.Event().wait(0.3), ask(*args))[1])
+    monkeypatch.setattr("gpuagent.nvml.watch.FIRST_LOOKS_S", 30.0)
+    one = node(version, box(2, 24))
+    one.simulator.action(0, 1)
+    agent = one.run()
+    one.offers(mem=24)
+    one.stop(agent)
+    shown = {
+        health for found in one.kubelet.lists(MEM) for i, health in found.health.items() if ids_on(one.uuids[0], [i])
+    }
+    assert shown == {"Unhealthy"}
+
+
+def test_the_pod_that_holds_a_gpu_hears_that_it_is_fenced(node: MakeNode) -> None:
+    """The fence file names the GPU: Events on the node and on the pod, GpuFenced and GpuUnfenced; the pod lives on."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    watched(one)
+    asked = one.bind(pod("p", {MEM: 6}))
+    assert one.kubelet.admit(asked)
+    one.kubelet.start_container(asked, "c0")
+    wait_for(lambda: one.agents[0]._state.living_holdings)
+    one.fence_file.parent.mkdir(exist_ok=True)
+    one.fence_file.write_text('{"index": ["0"]}')
+    assert one.event("GpuFenced", "which this pod holds")["involvedObject"]["name"] == "p"
+    one.offers(mem=24)
+    one.fence_file.unlink()
+    assert one.event("GpuUnfenced", "which this pod holds")["involvedObject"]["name"] == "p"
+    one.offers(mem=48)
 
 
 def test_an_xid_reaches_kubelet_although_the_driver_hangs(node: MakeNode) -> None:
@@ -128,7 +168,7 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode) -> None:
     wait_for(lambda: told() == [("first", "GpuRecovered"), ("first", "GpuUnhealthy")], what=str(told()))
 
 
-def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode) -> None:
+def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """XID 94 twice and 31 once on GPU 0: the last, its time, and counts by number; nothing of GPU 1."""
     one = node("1.36", box(2, 24))
     agent = one.run()
@@ -137,8 +177,8 @@ def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode) -> None:
     began = time.time()
     for xid in (94, 94, 31):
         one.simulator.xid(0, xid)
-    gpu = f'UUID="{one.uuids[0]}"'
-    named = f'{{{gpu},gpu="0",modelName="{one.box.gpus[0].model}"}}'
+    gpu = f'UUID="{one.uuids[0]}",gpu="0"'
+    named = f"{{{gpu}}}"
     wait_for(lambda: f"gpuagent_gpu_last_xid{named} 31.0" in agent.metrics.page().decode())
     page = agent.metrics.page().decode()
     assert f'gpuagent_gpu_xids_total{{{gpu},xid="94"}} 2.0' in page
@@ -146,3 +186,6 @@ def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode) -> None:
     at = next(line for line in page.splitlines() if line.startswith(f"gpuagent_gpu_last_xid_timestamp_seconds{named}"))
     assert began - 0.1 <= float(at.rpartition(" ")[2]) <= time.time() + 0.1
     assert one.uuids[1] not in "".join(line for line in page.splitlines() if "xid" in line)
+    later = SimpleNamespace(time=lambda: time.time() + 3600.0, monotonic=time.monotonic)
+    monkeypatch.setattr("gpuagent.metrics.reading.time", later)
+    assert at in agent.metrics.page().decode(), "a clock that is set moves no XID"

@@ -1,8 +1,8 @@
 """Build everything the end-to-end cluster runs, once, into a cache outside the tree.
 
 ``python tests/e2e/build.py`` turns a bare machine (Debian, root, Go) into one that can run ``pytest -m e2e``:
-Debian packages, Kubernetes and containerd from the Go modules in ``tools/``, and two container images.
-It needs only the standard library, so it also runs before there is a virtual environment.
+Debian packages, Kubernetes and containerd from the Go modules in ``tools/``, and the container images: the agent's own from
+the Dockerfile. It needs only the standard library, so it also runs before there is a virtual environment.
 """
 
 import fcntl
@@ -27,7 +27,24 @@ BUSYBOX_IMAGE = "gpuagent.test/busybox:e2e"
 EXAMPLE_IMAGE = "busybox:1.36"
 PAUSE_IMAGE = "gpuagent.test/pause:e2e"
 IMAGES = "images-1.tar"
-DEBIAN_PACKAGES = ("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount")
+# Built from the Dockerfile, out of this very tree.
+AGENT_IMAGE = "gpuagent.test/gpuagent:e2e"
+AGENT_INPUTS = (
+    *("Dockerfile", ".dockerignore", "image", "gpuagent", "installer"),
+    *("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "requirements-build.lock"),
+)
+AGENT_ARCHITECTURES = ("amd64", "arm64")
+_AGENT_ARCHIVES_KEPT = 8
+ROOT = Path(__file__).parents[2]
+DEBIAN_PACKAGES = (
+    *("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount"),
+    # They build the agent's image.
+    *("buildah", "mmdebstrap"),
+    # It scrapes the agent; promtool comes with it.
+    "prometheus",
+)
+# Asked by Debian's packages whether they may start what they bring; 101 is no.
+POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,20 @@ BINARIES = (
     containerd("containerd"),
     containerd("containerd-shim-runc-v2"),
     containerd("ctr"),
+    # Which Kubernetes `helm template` takes by itself.
+    Binary(
+        "helm",
+        "helm",
+        "helm.sh/helm/v3/cmd/helm",
+        " ".join(
+            f"-X helm.sh/helm/v3/{variable}"
+            for variable in (
+                "internal/version.version=v3.22.0",
+                "pkg/chartutil.k8sVersionMajor=1",
+                "pkg/chartutil.k8sVersionMinor=36",
+            )
+        ),
+    ),
 )
 
 
@@ -81,8 +112,26 @@ def bin_dir() -> Path:
     digest = hashlib.sha256(repr(BINARIES).encode())
     for file in sorted(TOOLS.glob("*/go.*")):
         digest.update(file.read_bytes())
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "gpuagent-e2e" / digest.hexdigest()[:16] / "bin"
+    return _cache() / digest.hexdigest()[:16] / "bin"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuagent-e2e"
+
+
+def architecture() -> str:
+    return "arm64" if os.uname().machine == "aarch64" else "amd64"
+
+
+def agent_archive(built_for: str) -> Path:
+    """Where the agent's image of exactly this tree belongs, for an architecture."""
+    digest = hashlib.sha256()
+    for name in AGENT_INPUTS:
+        below = sorted((ROOT / name).rglob("*")) if (ROOT / name).is_dir() else [ROOT / name]
+        for file in below:
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(ROOT)} {file.stat().st_mode:o} ".encode() + file.read_bytes())
+    return _cache() / "agent" / f"{digest.hexdigest()[:16]}-{built_for}.tar"
 
 
 def missing() -> list[str]:
@@ -108,7 +157,24 @@ def install_packages() -> None:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     with step(f"Debian packages {' '.join(packages)}"):
         run(("apt-get", "update", "-qq"), environment)
-        run(("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages), environment)
+        with no_daemons_started():
+            run(("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages), environment)
+        if "prometheus" in packages:  # the tests start one of their own; the machine needs none, after a reboot neither
+            run(("update-rc.d", "prometheus", "disable"), environment)
+
+
+@contextmanager
+def no_daemons_started() -> Iterator[None]:
+    """Packages that are installed meanwhile leave their daemons down. What the machine says itself stays."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
 
 
 def build(binary: Binary, into: Path) -> None:
@@ -140,9 +206,33 @@ def write_images(into: Path) -> None:
     partial.rename(into / IMAGES)
 
 
+def build_agent_image(built_for: str) -> None:
+    """The agent's image, where it is not there yet; older ones go, but for a few that other trees may use."""
+    archive = agent_archive(built_for)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    if not archive.exists():
+        command = (
+            sys.executable,
+            "-m",
+            "image",
+            "--from-mirror",
+            "--tag",
+            AGENT_IMAGE,
+            "--platform",
+            f"linux/{built_for}",
+        )
+        store = str(archive.parent / "buildah")
+        with step(f"{AGENT_IMAGE} for {built_for}"):
+            run((*command, "--store", store, "--archive", str(archive)), dict(os.environ), ROOT)
+    archive.touch()
+    by_use = sorted(archive.parent.glob("*.tar"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for old in by_use[_AGENT_ARCHIVES_KEPT:]:
+        old.unlink()
+
+
 def image_config(layer: bytes, entrypoint: Sequence[str]) -> dict[str, object]:
     return {
-        "architecture": "arm64" if os.uname().machine == "aarch64" else "amd64",
+        "architecture": architecture(),
         "os": "linux",
         "config": {"Entrypoint": list(entrypoint), "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
@@ -186,7 +276,16 @@ def step(title: str) -> Iterator[None]:
     print(f"{title}: {time.monotonic() - start:.0f} s", flush=True)
 
 
-def main() -> int:
+def main(names: Sequence[str] = ()) -> int:
+    """Build everything, or the binaries of these names only, which takes neither root nor Debian."""
+    if names:
+        into = bin_dir()
+        into.mkdir(parents=True, exist_ok=True)
+        for binary in BINARIES:
+            if binary.name in names:
+                build(binary, into)
+                print(into / binary.name)
+        return 0
     if os.geteuid() != 0:
         print("The end-to-end cluster runs kubelet and containerd, so it needs root.", file=sys.stderr)
         return 1
@@ -202,9 +301,11 @@ def main() -> int:
         for binary in BINARIES:
             build(binary, into)
         write_images(into)
+        for built_for in AGENT_ARCHITECTURES:
+            build_agent_image(built_for)
     print(into)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

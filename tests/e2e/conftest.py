@@ -1,6 +1,6 @@
 """The one cluster of an end-to-end run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,3 +29,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.fail(f"run `python tests/e2e/build.py` first; missing: {', '.join(missing)}", pytrace=False)
     with Cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def agent_archives() -> Mapping[str, Path]:
+    """The agent's image by architecture, built from this tree's Dockerfile, as docker-archives."""
+    archives = {name: build.agent_archive(name) for name in build.AGENT_ARCHITECTURES}
+    if not all(archive.exists() for archive in archives.values()):
+        pytest.fail("the agent's image of this tree is not built: run `python tests/e2e/build.py`", pytrace=False)
+    return archives
+
+
+@pytest.fixture(scope="session")
+def agent_image(cluster: Cluster, agent_archives: Mapping[str, Path]) -> str:
+    """The name of that image, which is now on the node."""
+    cluster.import_images(agent_archives[build.architecture()])
+    return build.AGENT_IMAGE

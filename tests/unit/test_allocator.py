@@ -605,6 +605,15 @@ def test_a_container_that_kubelet_cannot_name_starts_all_the_same():
     assert desk.isolation.verified == [None, None]
 
 
+@pytest.mark.parametrize(("resource", "device_id"), [(MEM, f"{uuid(0)}-_-7"), ("nvidia.com/gpu", uuid(0))])
+def test_a_container_that_another_plugin_served_starts_again_without_ado(resource, device_id):
+    desk = share_desk()
+    desk.book.holdings = (holding("old", [device_id], resource),)
+    assert desk.allocator.prestart(resource, [device_id]) == owner("old")
+    assert desk.isolation.verified == []
+    assert desk.refusal(lambda: desk.allocator.allocate(resource, [device_id])).reason is Reason.UNKNOWN_DEVICE
+
+
 def test_identity_corrects_a_wrong_guess():
     desk = share_desk().pods(pod_json("a", {MEM: 2}, created="1"), pod_json("b", {MEM: 2}, created="2"))
     ids = desk.prefer(MEM, 2)

@@ -7,22 +7,24 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuagent import config
 from gpuagent.config import Settings
-from gpuagent.domain.errors import Reason
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.grant import DeviceStrategy, Located, grant
 from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.domain.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Policy, State
-from gpuagent.metrics import Metrics
+from gpuagent.metrics import Metrics, Sources, reference
+from gpuagent.metrics.families import CHAPTERS
 from gpuagent.nvml import boxes
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+SECURITY = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXCLUSIVE = "example.com/gpu"
 
@@ -137,7 +139,7 @@ def test_the_environment_of_a_container_is_told():
     assert {quoted(row[0])[0] for row in rows} == {*share.env, *shown.env}
 
 
-# -- problems, refusals, events, metrics, boxes -----------------------------------------------------------------------
+# -- problems, events, metrics, boxes (refusals: test_troubleshooting.py) -----------------------------------------------------------------------
 
 
 def test_every_condition_reason_has_its_heading():
@@ -146,12 +148,9 @@ def test_every_condition_reason_has_its_heading():
     assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
 
 
-def test_every_refusal_has_its_heading():
-    assert set(headings(section(OPERATIONS, "Refusals"))) == {reason.value for reason in Reason}
-
-
 def test_every_event_is_told():
     reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
+    reasons |= strings_given_to("gpuagent/domain/healthnews.py", "Announcement")
     refused = strings_given_to("gpuagent/allocator.py", "_say", 1)
     assert reasons
     assert refused
@@ -168,11 +167,30 @@ def test_the_xids_that_cost_no_gpu_are_told():
 
 
 def test_every_metric_is_told():
+    """The reference is that of the code, and the code's table is what the page shows."""
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert reference.written(page) == page, "run make generate"
     metrics = Metrics()
-    metrics.show(lambda: State(policy=Policy()), dict, lambda: True)
-    page = metrics.page().decode()
-    names = {name for name in re.findall(r"^# TYPE (\S+)", page, re.MULTILINE) if not name.endswith("_created")}
-    assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "metric")} == names
+    gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
+    state = State(policy=Policy(), gpus={gpu.uuid: gpu}, holdings=())
+    metrics.show(Sources(state=lambda: state, node_name="n"))
+    shown = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.page().decode(), re.MULTILINE)
+    told = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}
+    assert {(name, kind) for name, kind in shown if not name.startswith("process_")} == told
+
+
+def test_every_right_has_its_reason():
+    """What the service account of operations.md may do is in security.md's table, verb by verb."""
+    reasons = {}
+    for row in table(section(SECURITY, "Rights at the API server"), "resource"):
+        reasons.setdefault(quoted(row[0])[0], set()).update(row[1].split(", "))
+        assert len(row[2]) > 10
+    (manifest,) = re.findall(r"```yaml\n(apiVersion: v1\nkind: ServiceAccount.*?)```", OPERATIONS, re.DOTALL)
+    rules = [rule for document in yaml.safe_load_all(manifest) for rule in document.get("rules", ())]
+    assert rules
+    for rule in rules:
+        for resource in rule["resources"]:
+            assert set(rule["verbs"]) <= reasons[resource], resource
 
 
 def test_every_page_is_told():
@@ -199,6 +217,16 @@ def test_every_link_leads_somewhere(page):
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        page = new.pop()
+        reached.add(page)
+        targets = ((page.parent / link.partition("#")[0]).resolve() for link in links(page) if link[0] != "#")
+        new |= {target for target in targets if target.suffix == ".md" and target.exists()} - reached
+    assert set(PAGES) - reached == set()
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs/img").glob("*.svg")), ids=lambda path: path.name)

@@ -202,3 +202,38 @@ def test_a_file_that_may_not_be_read_is_said_and_heard_once_it_may(follow, monke
         assert one.hears() == "it cannot be read: Permission denied"
     one.path.chmod(0o600)
     assert one.hears() == ONE
+
+
+def test_a_link_whose_target_has_gone_lifts_no_fence(follow, tmp_path, monkeypatch):
+    monkeypatch.setattr(fence, "POLL_S", 0.05)
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(SAID % 1)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "fence.json").symlink_to(elsewhere)
+    one = follow(tmp_path / "etc" / "fence.json")
+    assert one.hears() == ONE
+    elsewhere.unlink()
+    assert one.hears() == "it is a link to a file that does not exist"
+    elsewhere.write_text(SAID % 1)
+    assert one.hears() == ONE
+    (tmp_path / "etc" / "fence.json").unlink()
+    assert one.hears() == NONE
+
+
+def test_a_folder_that_is_a_link_is_followed_to_where_it_leads_now(follow, tmp_path, monkeypatch):
+    monkeypatch.setattr(fence, "POLL_S", 0.05)
+    for name, said in (("a", 1), ("b", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "fence.json").write_text(SAID % said)
+    (tmp_path / "etc").symlink_to("a")
+    one = follow(tmp_path / "etc" / "fence.json")
+    assert one.hears() == ONE
+    (tmp_path / "new").symlink_to("b")
+    (tmp_path / "new").rename(tmp_path / "etc")
+    assert one.hears() == TWO
+    monkeypatch.setattr(fence, "POLL_S", 3600.0)
+    one.write(SAID % 1)
+    while one.hears() != ONE:
+        pass
+    one.write(SAID % 2)
+    assert one.hears() == TWO, "heard by inotify"

@@ -22,6 +22,17 @@ MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
 
 
+@pytest.fixture(params=["1.36", "1.30"], scope="module")
+def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
+    """The kubelet version under the test; the cluster's own afterwards."""
+    version, own = str(request.param), cluster.kubelet_version
+    if version != own:
+        cluster.restart_kubelet(version)
+    yield version
+    if version != own:
+        cluster.restart_kubelet(own)
+
+
 @pytest.fixture(scope="session")
 def device_nodes() -> Iterator[None]:
     """Stand-ins of the driver's device nodes, so that containers really get some; none where there is a driver."""

@@ -1,19 +1,17 @@
 """The agent as a process of its own, as an operator would run it, on a simulated box."""
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from gpuagent.nvml.simulated_socket import inject
-from tests.e2e.cluster import NODE_NAME, Cluster
+from tests.e2e.agent.pages import AgentPages
+from tests.e2e.cluster import NODE_NAME, Cluster, free_port
 
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu")
 
@@ -25,7 +23,7 @@ RBAC: tuple[dict[str, Any], ...] = (
         "rules": [
             {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
             {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
             {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
         ],
     },
@@ -54,19 +52,18 @@ RBAC: tuple[dict[str, Any], ...] = (
 )
 
 
-class AgentProcess:
+class AgentProcess(AgentPages):
     """Starts, kills and asks one agent. Its log is kept over restarts."""
 
     def __init__(self, cluster: Cluster, workdir: Path, box: str, flags: Iterable[str] = ()) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        super().__init__(free_port())
         self.state_dir = workdir / "state"
         self.log = workdir / "agent.log"
         workdir.mkdir(parents=True, exist_ok=True)
         self._command = [
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", box, "--node-name", NODE_NAME),
             *("--kubeconfig", str(cluster.kubeconfig("gpuagent")), "--state-dir", str(self.state_dir)),
-            *("--http-address", f"127.0.0.1:{self._port}", "--exclusive-resource", "nvidia.com/gpu"),
+            *("--http-address", f":{self.port}", "--exclusive-resource", "nvidia.com/gpu"),
             *("--log-level", "debug", *flags),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,39 +91,8 @@ class AgentProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def page(self, path: str) -> bytes | None:
-        """A page of the agent's port; None while it says no or is not there."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=5) as answer:
-                return bytes(answer.read())
-        except OSError:
-            return None
-
-    def status(self) -> dict[str, Any]:
-        return self._json("status")
-
-    def _json(self, path: str) -> dict[str, Any]:
-        return dict(json.loads(self.page(path) or b"{}"))
-
-    def wait(
-        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 20, *, path: str = "status"
-    ) -> dict[str, Any]:
-        """The page once it is as wanted.
-
-        Raises:
-            TimeoutError: with the page and the end of the log.
-        """
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            page = self._json(path)
-            if page and wanted(page):
-                return page
-            time.sleep(0.05)
-        tail = self.log.read_text()[-3000:]
-        raise TimeoutError(f"not in {timeout:g} s; {path} says {json.dumps(self._json(path))[:3000]}\n{tail}")
-
-    def wait_ready(self, timeout: float = 20) -> None:
-        self.wait(lambda _: self.page("readyz") is not None, timeout)
+    def log_text(self) -> str:
+        return self.log.read_text()
 
     def inject(self, **fault: object) -> None:
         inject(self.state_dir / "simulator.sock", fault)

@@ -2,11 +2,9 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.process import AgentProcess
@@ -14,17 +12,6 @@ from tests.e2e.cluster import Cluster, pod_manifest
 
 MEM, GPU = "aliyun.com/gpu-mem", "aliyun.com/gpu"
 KILLS = 100
-
-
-@pytest.fixture(params=["1.36", "1.30"], scope="module")
-def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """The kubelet version under the test; the cluster's own afterwards."""
-    version, own = str(request.param), cluster.kubelet_version
-    if version != own:
-        cluster.restart_kubelet(version)
-    yield version
-    if version != own:
-        cluster.restart_kubelet(own)
 
 
 def connected(page: dict[str, Any]) -> bool:

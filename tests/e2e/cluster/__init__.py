@@ -6,7 +6,7 @@ from .core import Cluster
 from .host import MachineInUseError
 from .kubelet_files import Checkpoint, CheckpointEntry
 from .manifests import IMAGE, NODE_NAME, PAUSE_IMAGE, container, pod_manifest
-from .processes import ComponentError
+from .processes import ComponentError, free_port
 
 __all__ = [
     "IMAGE",
@@ -20,5 +20,6 @@ __all__ = [
     "ComponentError",
     "MachineInUseError",
     "container",
+    "free_port",
     "pod_manifest",
 ]

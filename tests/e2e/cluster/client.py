@@ -91,6 +91,8 @@ class ApiClient:
                 for last in self._states(path, name, remaining):
                     if wanted(last):
                         return last
+                    if time.monotonic() >= deadline:
+                        break
             except (OSError, http.client.HTTPException, ApiError):
                 time.sleep(0.05)
         raise TimeoutError(f"{path}/{name} was not as wanted within {timeout:g} s; last seen: {json.dumps(last)}")

@@ -67,6 +67,13 @@ class Components:
         self.apiserver.start()
         self.apiserver.wait_for(self._apiserver_ready, timeout)
 
+    def restart_runtime_without_containers(self) -> None:
+        """It finds none of its containers running: of those that end while it looks away it would not know at once."""
+        self.ctr.remove_all()
+        self.containerd.stop()
+        self.containerd.start()
+        self.containerd.wait_for(self.ctr.answers, timeout=20)
+
     def restart_apiserver_clients(self) -> None:
         """After an outage both would wait for up to half a minute before they look again.
 

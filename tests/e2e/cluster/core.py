@@ -191,6 +191,10 @@ class Cluster:
         self.stop_kubelet()
         self.start_kubelet(version, topology_policy=topology_policy)
 
+    def remove_containers(self) -> None:
+        """End every container, as a reboot does; kubelet has to be stopped."""
+        self._components.restart_runtime_without_containers()
+
     def kubelet_get(self, path: str) -> str:
         """A page of kubelet's own server, such as /metrics."""
         tls = ssl._create_unverified_context()
@@ -204,6 +208,10 @@ class Cluster:
     def checkpoint(self) -> Checkpoint:
         """kubelet's record of who holds which device ids."""
         return read_checkpoint()
+
+    def import_images(self, archive: Path) -> None:
+        """Put the images of a docker-archive on the node."""
+        self._components.ctr.import_images(archive)
 
     # Node
 

@@ -206,7 +206,7 @@ def preferred(asked: Request, gpus: list[str]) -> str:
     return min((u for u in gpus if len(asked.free[u]) == amount), key=asked.order.__getitem__)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(small_boxes())
 def test_a_share_equals_a_search_over_everything(asked):
     sets = [gpus for gpus in combinations(asked.free, asked.gpu_count) if placeable(asked, gpus)]
@@ -229,7 +229,6 @@ def test_a_share_equals_a_search_over_everything(asked):
         assert len(doubts & set(chosen)) == unavoidable
 
 
-@settings(deadline=None)
 @given(small_boxes(), st.randoms(use_true_random=False))
 def test_kubelets_random_order_of_ids_changes_nothing(asked, random):
     from dataclasses import replace

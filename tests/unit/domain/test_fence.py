@@ -44,6 +44,7 @@ def message(node: Life, reason: str) -> str:
         ('{"index": null, "uuid": ["GPU-1"]}', fence(uuids=("GPU-1",))),
         ('{"index": ["all", "-1", ""]}', fence("all", "-1", "")),
         ('{"indexes": ["1"]}', fence(ignored=("indexes",))),
+        ('{"Index": ["1"], "UUID": ["GPU-1"]}', fence("1", uuids=("GPU-1",))),
     ],
 )
 def test_a_good_file_is_read(text, said):
@@ -59,6 +60,9 @@ def test_a_good_file_is_read(text, said):
         ('["1"]', "a list and not an object"),
         ("null", "null and not an object"),
         ('{"index": "1"}', '"index" is a text and not a list'),
+        ('{"index": ["1"], "index": ["2"]}', "the key 'index' twice"),
+        ('{"index": ["1"], "Index": []}', "the key 'Index' twice, or in two spellings"),
+        ('{"other": 1, "other": 1}', "the key 'other' twice"),
         ('{"index": 1}', '"index" is a number and not a list'),
         ('{"index": [true]}', '"index" has true or false among its entries'),
         ('{"index": [1.0]}', '"index" has a number among its entries'),

@@ -1,7 +1,7 @@
 """What a container receives."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain.errors import Reason, Refusal
@@ -123,7 +123,6 @@ def test_ids_of_another_resource_or_mixed_kinds_are_refused(resource, ids):
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=12), max_size=3))
 def test_any_ids_are_located_or_refused(ids):
     with pytest.raises(Refusal):

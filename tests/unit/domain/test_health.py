@@ -7,11 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import UnreadableGpu
-from gpuagent.domain.health import APPLICATION_XIDS, MOST_SETTLE_S, MOST_TOLD, PASSING_XIDS, RELAPSE_S, Case, Vitals
+from gpuagent.domain.health import (
+    ACTION,
+    APPLICATION_XIDS,
+    MOST_SETTLE_S,
+    MOST_TOLD,
+    NOTE_S,
+    PASSING_XIDS,
+    RELAPSE_S,
+    REST,
+    Case,
+    Vitals,
+)
 from gpuagent.domain.mode import Kind, Mode
 from gpuagent.domain.offer import deadline
-from tests.unit.domain.builders import MEM, box, gpu, holding, in_force, owner, unit_ids, uuid
+from gpuagent.domain.report import problems
+from tests.unit.domain.builders import MEM, Life, box, gpu, holding, in_force, owner, unit_ids, uuid
 
 WELL, RESET = Vitals(action=0), Vitals(action=1)
 SETTLE_S = 60.0
@@ -76,9 +89,19 @@ def test_a_driver_that_asks_for_an_action_has_the_gpu_taken_out_until_it_does_no
 
 def test_an_xid_and_the_action_after_it_are_one_illness(node):
     xid(node, 95, RESET)
-    xid(node, 31, RESET)
+    xid(node, 48, RESET)
     says(node, RESET)
-    assert cause(node) == "XID 95, XID 31; the driver asks to reset the GPU"
+    assert cause(node) == "XID 95, XID 48; the driver asks to reset the GPU"
+
+
+def test_an_applications_xid_is_not_blamed_for_what_stood_before_it(node):
+    says(node, RESET)
+    node.heard()
+    xid(node, 31, RESET)
+    assert cause(node) == "the driver asks to reset the GPU"
+    assert node.heard() == []
+    xid(node, 31, Vitals(action=2))
+    assert cause(node) == "XID 31; the driver asks to reboot the node"
 
 
 def test_an_applications_xid_costs_the_gpu_if_the_driver_asks_for_an_action(node):
@@ -182,6 +205,94 @@ def test_what_a_gpu_can_live_with_is_told_and_costs_nothing(node, note):
     assert node.heard() == ["GpuDegraded"]
 
 
+@pytest.mark.parametrize("note", [{"hot": True}, {"power_brake": True}, {"silent_on": frozenset({ACTION})}])
+def test_a_note_that_comes_and_goes_is_told_once_until_it_stayed_away(node, note):
+    for _ in range(20):
+        says(node, Vitals(action=0, **note))
+        says(node.wait(5), WELL).wait(NOTE_S - 5)
+    assert node.heard() == ["GpuDegraded"]
+    assert [problem.reason for problem in problems(node.state)] == ["GpuDegraded"]
+    assert deadline(node.state) == node.now + 5
+    node.wait(5)
+    assert problems(node.state) == []
+    assert deadline(node.state) is None
+    says(node, Vitals(action=0, **note))
+    assert node.heard() == ["GpuDegraded"]
+
+
+# -- a driver that is silent --------------------------------------------------------------------------------------
+
+SILENT = Vitals(silent_on=frozenset({ACTION}))
+
+
+def test_a_lost_gpu_that_is_back_comes_back_although_the_driver_does_not_tell_its_action(node):
+    says(node, RESET)
+    node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
+    says(node, SILENT, anew=True)
+    assert is_offered(node.wait(SETTLE_S))
+
+
+def test_an_action_stands_while_the_driver_is_silent_on_it(node):
+    says(node, RESET)
+    says(node, SILENT)
+    assert not is_offered(node.wait(10 * RELAPSE_S))
+    assert cause(node) == "the driver asks to reset the GPU"
+    says(node, WELL)
+    assert is_offered(node.wait(SETTLE_S))
+
+
+def test_an_xid_of_which_the_driver_is_silent_goes_by_its_class(node):
+    says(node, WELL)
+    xid(node, 31, SILENT)
+    assert is_offered(node)
+    xid(node, STUCK_XID, SILENT)
+    says(node, SILENT)
+    assert not is_offered(node.wait(10 * RELAPSE_S))
+    says(node, WELL)
+    assert is_offered(node.wait(SETTLE_S))
+
+
+def test_what_is_known_of_memory_stands_while_the_driver_is_silent_on_it(node):
+    says(node, Vitals(action=0, remap_failed=True))
+    says(node, Vitals(action=0, silent_on=frozenset({REST})), anew=True)
+    assert not is_offered(node.wait(10 * RELAPSE_S))
+
+
+# -- GPUs that cannot be read, and those that are not known yet ------------------------------------------------------
+
+
+def test_a_gpu_that_could_not_be_read_is_not_called_unlisted_and_its_return_is_no_reset(node):
+    xid(node, STUCK_XID)
+    node.inventory(gpu(1), unreadable=(UnreadableGpu(0, "UNKNOWN"),))
+    assert cause(node) == "XID 79; it cannot be read: UNKNOWN"
+    node.inventory(*box())
+    says(node, Vitals())
+    assert cause(node) == "XID 79"
+    assert not is_offered(node.wait(10 * RELAPSE_S))
+    node.inventory(gpu(1)).inventory(*box())
+    assert is_offered(node.wait(SETTLE_S)), "one that the driver did not list was away"
+
+
+def test_a_gpu_that_could_not_be_read_is_known_though_its_index_moved():
+    node = in_force(Mode.SHARE, box(3))
+    node.inventory(gpu(1, index=0), unreadable=(UnreadableGpu(1, "UNKNOWN"),))
+    assert cause(node, 0) == "the driver does not list it any more"
+    node.inventory(gpu(0, index=1), gpu(1, index=0), unreadable=(UnreadableGpu(2, "UNKNOWN"),))
+    assert cause(node, 2) == "it cannot be read: UNKNOWN"
+    node.inventory(gpu(0, index=2), gpu(1, index=0), unreadable=(UnreadableGpu(1, "ODD"),))
+    assert cause(node, 2) == "it cannot be read: ODD"
+
+
+def test_what_was_heard_of_a_gpu_before_it_was_read_is_in_the_first_list():
+    node = Life(Mode.SHARE)
+    says(node, RESET)
+    xid(node, 94, Vitals(action=0), n=1)
+    node.inventory(*box()).holdings()
+    assert (set(node.fenced(MEM)), set(node.offer(MEM))) == ({0}, {1})
+    assert node.state.health[uuid(1)].counts == {94: 1}
+    assert node.state.early == {}
+
+
 # -- whom it concerns -----------------------------------------------------------------------------------------------
 
 
@@ -201,6 +312,36 @@ def test_the_pods_that_hold_the_gpu_hear_of_it_and_no_others(node):
     assert [(said.reason, said.warning, said.pods) for said in node.news] == [
         ("GpuRecovered", False, ()),
         ("GpuRecovered", False, (owner("one").pod,)),
+    ]
+
+
+def test_the_pods_that_hold_a_gpu_hear_once_of_each_cause_that_comes_to_an_illness(node):
+    node.holdings(holding("one", unit_ids(0, Kind.MEMORY_SHARE, 1)))
+    says(node, RESET)
+    node.news.clear()
+
+    def told():
+        mine = [said.message.partition("unhealthy: ")[2] for said in node.news if said.pods]
+        node.news.clear()
+        return mine
+
+    for _ in range(3):
+        node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
+        says(node, RESET, anew=True)
+    assert told() == ["GPU is lost; the driver asks to reset the GPU"]
+    says(node, Vitals(action=2))
+    assert told() == ["the driver asks to reboot the node"]
+
+
+def test_the_pods_that_hold_a_gpu_hear_that_it_is_fenced_and_that_it_is_not(node):
+    node.holdings(
+        holding("one", unit_ids(0, Kind.MEMORY_SHARE, 1)), holding("other", unit_ids(1, Kind.MEMORY_SHARE, 1))
+    )
+    node.tell(ev.FenceRead(Fence(indexes=frozenset({"0"})), node.now))
+    node.tell(ev.FenceRead(Fence(), node.now))
+    assert [(said.reason, said.warning, said.pods) for said in node.news if said.pods] == [
+        ("GpuFenced", False, (owner("one").pod,)),
+        ("GpuUnfenced", False, (owner("one").pod,)),
     ]
 
 
@@ -240,12 +381,18 @@ def test_flapping_while_it_settles_keeps_it_out_and_is_told_once(node):
 
 # -- whatever happens -----------------------------------------------------------------------------------------------
 
-VITALS = st.builds(Vitals, action=st.sampled_from([None, 0, 1, 5, 9]), remap_failed=st.booleans(), hot=st.booleans())
+VITALS = st.builds(
+    Vitals,
+    action=st.sampled_from([None, 0, 1, 5, 9]),
+    remap_failed=st.booleans(),
+    hot=st.booleans(),
+    silent_on=st.sampled_from([frozenset(), frozenset({ACTION}), frozenset({ACTION, REST})]),
+)
 CHANGES = st.one_of(
     st.tuples(st.just("xid"), st.sampled_from([31, PASSING_XID, STUCK_XID]), st.none() | VITALS),
     st.tuples(st.just("answers"), VITALS, st.booleans()),
     st.tuples(st.just("goes")),
-    st.tuples(st.just("listed"), st.booleans()),
+    st.tuples(st.just("listed"), st.booleans(), st.none() | st.just("UNKNOWN")),
     st.tuples(st.just("time"), st.sampled_from([0.0, 1.0, SETTLE_S, RELAPSE_S])),
     st.tuples(st.just("known"), st.booleans()),
 )
@@ -263,7 +410,7 @@ def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
         elif kind == "goes":
             case = case.goes("GPU is lost")
         elif kind == "listed":
-            case = case.listed(what[0])
+            case = case.listed(*what)
         elif kind == "time":
             at += what[0]
         else:

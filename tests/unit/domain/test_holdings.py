@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpuagent.domain.holdings import FOREIGN, held_otherwise, holder, located
+from gpuagent.domain.holdings import FOREIGN, held_otherwise, holder, located, told
 from gpuagent.domain.mode import Kind, Mode
-from gpuagent.domain.pods import Owner
-from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, key, unit_ids, uuid
+from gpuagent.domain.pods import Owner, parse_pod
+from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, key, pod_json, unit_ids, uuid
 
 GPUS = {g.uuid: g for g in box(3)}
 
@@ -25,7 +25,6 @@ def test_ids_of_ours_say_their_mode(kind):
         ("nvidia.com/gpu", uuid(1)),
         ("nvidia.com/gpu", f"{uuid(1)}::2"),
         ("nvidia.com/gpu.shared", f"{uuid(1)}::0"),
-        (MEM, f"{uuid(1)}-_-7"),
         ("nvidia.com/gpu", "1"),
     ],
 )
@@ -48,6 +47,56 @@ def test_ids_of_other_plugins_that_name_a_gpu_of_ours_count(resource, device_id)
 )
 def test_what_is_no_gpu_of_ours_does_not_count(resource, device_id):
     assert modes(holding("p", [device_id], resource), GPUS) == {}
+
+
+# -- the old gpushare plugin: kubelet picked its ids, the annotation names the GPU ----------------------------------
+
+V1, V2 = "ALIYUN_COM_GPU_MEM_IDX", "scheduler.framework.gpushare.allocation"
+OLD = holding("old", [f"{uuid(1)}-_-7", f"{uuid(1)}-_-8"])
+
+
+def pod_with(**annotations: str):
+    return parse_pod({"metadata": {"namespace": "default", "name": "old", "annotations": annotations}})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "on"),
+    [
+        ({V1: "2", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}, {2}),
+        ({V1: "2", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}, {2}),
+        ({V2: '{"0":{"0":1},"1":{"2":1}}'}, {0, 2}),
+        ({V2: '{"0":{"0":2}}', V1: "2"}, {0}),
+        ({V2: "{", V1: "2"}, {2}),
+        ({}, {0, 1, 2}),
+        ({V1: "-1"}, {0, 1, 2}),
+        ({V1: "two"}, {0, 1, 2}),
+        ({V1: "9"}, {0, 1, 2}),
+    ],
+)
+def test_ids_of_the_old_plugin_are_where_the_annotation_says_or_may_be_anywhere(annotations, on):
+    found = modes(told(OLD, pod_with(**annotations)), GPUS)
+    assert found == dict.fromkeys((uuid(n) for n in on), FOREIGN)
+
+
+def test_ids_of_the_old_plugin_may_be_anywhere_while_their_pod_is_not_known():
+    assert modes(told(OLD, None), GPUS).keys() == GPUS.keys()
+    one = {uuid(1): GPUS[uuid(1)]}
+    assert modes(told(OLD, None), one).keys() == one.keys()
+
+
+def test_an_annotation_says_nothing_of_ids_that_tell_their_gpu():
+    ours = holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0))
+    assert told(ours, pod_with(**{V1: "2"})) == ours
+    whole = holding("old", [uuid(1)], "nvidia.com/gpu")
+    assert told(whole, pod_with(**{V1: "2"})) == whole
+
+
+def test_what_a_pod_of_the_old_plugin_has_is_not_offered_though_its_ids_name_another_gpu():
+    seen = pod_json("old", {MEM: 2}, phase="Running")
+    seen["metadata"]["annotations"] = {V1: "2"}
+    node = in_force(Mode.SHARE, box(3)).pods(seen).holdings(OLD)
+    assert node.offer(MEM) == {0: 16, 1: 16}
+    assert node.holdings().offer(MEM) == {0: 16, 1: 16, 2: 16}
 
 
 def test_one_holding_may_be_on_several_gpus():

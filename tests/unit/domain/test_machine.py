@@ -19,8 +19,10 @@ from gpuagent.allocator import Allocator
 from gpuagent.book import Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.domain.grant import DeviceStrategy, Grant
+from gpuagent.domain.health import MOST_SETTLE_S, Vitals
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
 from gpuagent.domain.offer import SETTLE_S, deadline
@@ -106,6 +108,9 @@ ACTIONS = st.one_of(
     st.tuples(st.just("label"), MODES),
     st.tuples(st.just("wait"), SMALL),
     st.tuples(st.just("xid"), st.integers(0, 2)),
+    st.tuples(st.just("vitals"), st.tuples(st.integers(0, 2), st.sampled_from([0, 0, 1, None]), st.booleans())),
+    st.tuples(st.just("away"), st.integers(0, 2)),
+    st.tuples(st.just("fence"), st.sets(st.integers(0, 2), max_size=1)),
     st.tuples(st.just("inventory"), st.just(0)),
     st.tuples(st.just("book"), st.booleans()),
     st.tuples(st.just("end"), st.integers(0, 3)),
@@ -248,6 +253,9 @@ class NodeLife(RuleBasedStateMachine):
             "label": self.change_label,
             "wait": self.wait,
             "xid": lambda n: self.tell(ev.XidRaised(uuid(n), 79, self.now)),
+            "vitals": self.the_driver_says,
+            "away": lambda n: self.tell(ev.GpuLost(uuid(n), "GPU is lost", self.now)),
+            "fence": lambda said: self.tell(ev.FenceRead(Fence(indexes=frozenset(map(str, said))), self.now)),
             "inventory": lambda _: self.show_inventory(),
             "book": self.read_book,
             "end": self.end_pod,
@@ -258,6 +266,10 @@ class NodeLife(RuleBasedStateMachine):
             "foreign end": self.the_other_plugins_pods_end,
             "restart": lambda _: self.start_agent(),
         }[action](what)
+
+    def the_driver_says(self, said: tuple[int, int | None, bool]) -> None:
+        n, action, anew = said
+        self.tell(ev.VitalsRead(uuid(n), Vitals(action=action), self.now, anew))
 
     def change_label(self, label: str | None) -> None:
         self.label = label
@@ -422,6 +434,21 @@ class NodeLife(RuleBasedStateMachine):
         self.wait(SETTLE_S + 0.5)
         self.read_book(False)
 
+    @rule(n=st.integers(0, 2))
+    def a_sick_gpu_recovers(self, n: int) -> None:
+        """It is back, the driver asks for nothing, and that holds: it is offered again with the same units."""
+        self.the_driver_says((n, 0, True))
+        case = self.state.health.get(uuid(n))
+        if uuid(n) not in self.present or case is None or case.cause is None:
+            return
+        assert case.due is not None, f"nothing stands against it, and still it is {case.cause}"
+        self.wait(case.due - self.now)
+        assert uuid(n) not in self.state.sick
+        fenced = uuid(n) in self.state.fenced
+        mine = [b for blocks in self.state.lists.values() for b in blocks if b.gpu.uuid == uuid(n)]
+        fading = {fade.block.key for fade in self.state.fades}
+        assert all(b.healthy is not fenced for b in mine if b.key not in fading)
+
     @rule(n=st.integers(0, 5))
     def a_pod_ends(self, n: int) -> None:
         self.end_pod(n)
@@ -549,17 +576,20 @@ class NodeLife(RuleBasedStateMachine):
         self.ended.clear()
         self.foreign.clear()
         self.show_pods()
+        for n in range(len(GPUS)):
+            self.the_driver_says((n, 0, True))
         for _ in range(3):
-            self.wait(SETTLE_S + 1)
+            self.wait(max(SETTLE_S, MOST_SETTLE_S) + 1)
             self.read_book(True)
             self.read_book(False)
+        assert self.state.sick.keys() == self.state.gpus.keys() - self.present.keys(), "a sound GPU stays out"
         from gpuagent.domain.offer import unkept_promise
 
         sold = {} if unkept_promise(self.state) else self.policy.resources.sold(self.state.mode)
         for resource, blocks in self.state.lists.items():
             kind = sold.get(resource)
             whole = {
-                g.uuid: (units_of(g, kind, self.policy.unit), g.uuid not in self.state.sick)
+                g.uuid: (units_of(g, kind, self.policy.unit), g.uuid not in self.state.unhealthy)
                 for g in self.state.gpus.values()
                 if kind and not g.mig
             }
@@ -571,7 +601,6 @@ class NodeLife(RuleBasedStateMachine):
 NodeLife.TestCase.settings = settings(
     max_examples=50,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 TestNodeLife = NodeLife.TestCase
@@ -587,6 +616,9 @@ def one_action(dice: random.Random, *, rough: bool) -> tuple[str, Any]:
         "label": lambda: dice.choice([*map(str, Mode), None, "nonsense"]),
         "wait": lambda: dice.choice([0.05, 0.3, 1.0, SETTLE_S + 0.5]),
         "xid": lambda: dice.randrange(3),
+        "vitals": lambda: (dice.randrange(3), dice.choice([0, 0, 1, None]), dice.random() < 0.3),
+        "away": lambda: dice.randrange(3),
+        "fence": lambda: set(dice.sample(range(3), dice.choice(some))),
         "inventory": lambda: 0,
         "book": lambda: dice.random() < 0.5,
         "end": lambda: dice.randrange(4),
@@ -647,6 +679,7 @@ def test_a_long_life_by_dice(seed):
             "end": 15,
             "settle": 10,
             "start": 7,
+            "recover": 5,
             "again": 5,
             "overtake": 2,
             "late book": 2,
@@ -662,6 +695,8 @@ def test_a_long_life_by_dice(seed):
             node.a_switch_overtakes_an_allocate(one_pod(dice), str(dice.choice(list(Mode))))
         elif act == "late book":
             node.the_book_arrives_late(one_pod(dice), str(dice.choice(list(Mode))))
+        elif act == "recover":
+            node.a_sick_gpu_recovers(dice.randrange(3))
         elif act == "settle":
             node.all_is_settled()
         elif act == "start" and node.living:

@@ -113,7 +113,7 @@ def test_units_of_one_gpu(mib, unit, kind, count):
     assert units_of(gpu(0, memory_mib=mib), kind, MemoryUnit(unit)) == count
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(gpus(), KINDS, st.sampled_from([1, 2, 7, 256, 1024]))
 def test_the_size_of_a_list_is_what_protobuf_makes_of_it(found, kind, mib):
     unit = MemoryUnit(mib)
@@ -121,7 +121,7 @@ def test_the_size_of_a_list_is_what_protobuf_makes_of_it(found, kind, mib):
     assert list_bytes(found, kind, unit) == _encode(blocks).ByteSize()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(gpus(), KINDS)
 def test_a_healthy_list_is_never_larger_than_measured(found, kind):
     blocks = tuple(Block(g, kind, units_of(g, kind, MemoryUnit(16))) for g in found)
@@ -130,7 +130,7 @@ def test_a_healthy_list_is_never_larger_than_measured(found, kind):
     assert message.ByteSize() <= list_bytes(found, kind, MemoryUnit(16))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(gpus(max_gib=600, max_size=16), st.sampled_from([k for k in Kind if k.is_memory]))
 def test_the_proposed_unit_is_the_smallest_power_of_two_that_fits(found, kind):
     unit = smallest_unit_that_fits(found, kind)

@@ -630,3 +630,28 @@ def test_desire_returns_at_once_while_the_thread_is_busy(agent, host):
     assert time.monotonic() - began < 0.5
     one.problem("did not answer")
     host.steer(host.own)
+
+
+# -- a daemon that is somebody else's to run ------------------------------------------------------------------------
+
+
+def test_no_daemon_is_started_where_it_is_somebody_elses_to_run(agent, host):
+    one = agent(starts=False, every_s=0.05).start(SERVES)
+    told = one.problem("no MPS control daemon answers")
+    assert str(host.ack) in told
+    assert "mps-control" in told
+    host.run(host.ack, "-d")
+    one.well()
+    assert not host.own.exists()
+
+
+def test_a_daemon_of_somebody_elses_that_died_is_waited_for(agent, host):
+    host.run(host.ack, "-d")
+    one = agent(starts=False, every_s=0.05, owner_s=0.0).start(SERVES)
+    one.well()
+    host.kill(host.ack)
+    one.problem("who runs it has to bring it back")
+    one.problem("no MPS control daemon answers")
+    host.run(host.ack, "-d")
+    one.well()
+    assert not host.own.exists()

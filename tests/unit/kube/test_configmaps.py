@@ -19,7 +19,11 @@ from standin.apiserver import ApiServer
 from standin.objects import Json, Key
 
 REPORT = ConfigMapFacts(
-    "kube-system", "n1-report", {"ack.node.gpu.schedule": "topology", "nodename": "n1"}, {"devices": "[]"}
+    "kube-system",
+    "n1-report",
+    {"ack.node.gpu.schedule": "topology", "nodename": "n1"},
+    {"devices": "[]"},
+    frozenset({"devices"}),
 )
 ABSENT = replace(REPORT, data=None)
 OTHER = ConfigMapFacts("kube-system", "other-n1", {"nodename": "n1"}, {"0": "down"})
@@ -371,7 +375,9 @@ def test_the_kube_side_stops_in_time_while_the_server_hangs(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuagent.domain.linkreport.config_maps", lambda *_: (REPORT,))
-    monkeypatch.setattr("gpuagent.kubeside.Client", lambda config: Client(config, Timeouts(call_s=1.5)))
+    monkeypatch.setattr(
+        "gpuagent.kubeside.Client", lambda config, answered: Client(config, Timeouts(call_s=1.5), answered=answered)
+    )
     server.pause()
     side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
     side.start()

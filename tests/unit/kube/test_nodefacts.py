@@ -96,3 +96,17 @@ def test_an_empty_message_is_dropped_by_the_server_and_no_drift() -> None:
 )
 def test_quantities(one: str, other: str, same: bool) -> None:  # noqa: FBT001
     assert same_quantity(one, other) is same
+
+
+def test_a_taint_goes_and_those_of_others_stay() -> None:
+    mine, other = {"key": "k", "effect": "NoSchedule"}, {"key": "o", "effect": "NoExecute"}
+    node = {"metadata": {"resourceVersion": "5"}, "spec": {"taints": [mine, other, {**mine, "effect": "NoExecute"}]}}
+    (patch,) = node_patches(node, NodeFacts(no_taint="k"), NOW)
+    assert patch.subresource == ""
+    assert patch.body == {"metadata": {"resourceVersion": "5"}, "spec": {"taints": [other]}}
+    alone = {**node, "spec": {"taints": [mine]}}
+    (patch,) = node_patches(alone, NodeFacts(no_taint="k"), NOW)
+    assert patch.body["spec"] == {"taints": None}
+    assert node_patches(alone, NodeFacts(no_taint="other"), NOW) == ()
+    assert node_patches(alone, NodeFacts(), NOW) == ()
+    assert node_patches({"spec": {}}, NodeFacts(no_taint="k"), NOW) == ()

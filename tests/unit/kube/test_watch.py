@@ -246,7 +246,14 @@ def test_objects_are_trimmed(server: ApiServer, posted: "Posted", watcher: Watch
     server.patch_node_status({"images": [{"names": ["x"]}]})
     applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "1"}
     server.create_pod("a", annotations=applied)
-    states = [{"name": "main", "image": "x", "state": {"waiting": {"reason": "ContainerCreating", "message": "m"}}}]
+    states = [
+        {
+            "name": "main",
+            "image": "x",
+            "containerID": "containerd://ab",
+            "state": {"waiting": {"reason": "ContainerCreating", "message": "m"}},
+        }
+    ]
     server.patch_pod("a", {"status": {"hostIP": "1", "containerStatuses": states}}, subresource="status")
     watcher.start()
     assert "images" not in posted.node().node["status"]
@@ -254,7 +261,8 @@ def test_objects_are_trimmed(server: ApiServer, posted: "Posted", watcher: Watch
     assert pod["metadata"]["annotations"] == {"mine": "1"}
     assert pod["status"] == {
         "phase": "Pending",
-        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}],
-        "initContainerStatuses": [],
+        "containerStatuses": [
+            {"name": "main", "containerID": "containerd://ab", "state": {"waiting": {"reason": "ContainerCreating"}}}
+        ],
     }
     assert pod["spec"]["containers"][0].keys() == {"name", "resources"}

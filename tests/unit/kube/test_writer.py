@@ -80,6 +80,18 @@ def test_writes_once_and_then_leaves_it_alone(server: ApiServer, writer: Writer)
     assert [entry["type"] for entry in server.node()["status"]["conditions"]] == ["Ready", "GpusReady"]
 
 
+def test_a_taint_goes_and_one_that_another_sets_at_the_same_time_stays(server: ApiServer, writer: Writer) -> None:
+    mine, other = {"key": "k", "effect": "NoSchedule"}, {"key": "o", "effect": "NoSchedule"}
+    node = ("nodes", "", "n1")
+    server.objects.patch(node, "", {"spec": {"taints": [mine]}}, strategic=False)
+    writer.set_desired(LABELS, COUNT, GOOD, "k")
+    assert server.wait(lambda: "taints" not in server.node()["spec"] and is_right(server))
+    with server.objects.news:  # the writer cannot see the first of these before the second is there
+        server.objects.patch(node, "", {"spec": {"taints": [mine]}}, strategic=False)
+        server.objects.patch(node, "", {"spec": {"taints": [mine, other]}}, strategic=False)
+    assert server.wait(lambda: server.node()["spec"].get("taints") == [other])
+
+
 def test_nothing_is_written_before_the_first_observation(server: ApiServer, client: Client) -> None:
     writer = Writer(client, "n1")
     writer.start()

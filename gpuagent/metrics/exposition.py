@@ -1,0 +1,25 @@
+"""Prometheus' text format 0.0.4 for values that are made anew for each page.
+
+prometheus_client's own encoder takes three times as long, 15 ms for 2,000 series, in which calls of kubelet's wait for
+the interpreter. Counters that are counted as they happen are few, and left to it.
+"""
+
+from gpuagent.metrics.families import Family
+from gpuagent.metrics.reading import Values
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+def exposition(family: Family, values: Values) -> str:
+    """A family's lines. One without values has a head all the same: the page tells what there is."""
+    head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
+    return head + "".join([f"{_series(family, labels)} {float(value)!r}\n" for labels, value in values.items()])
+
+
+def _series(family: Family, labels: tuple[str, ...]) -> str:
+    if not labels:
+        return family.name
+    pairs = ",".join(
+        [f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(family.labels, labels, strict=True)]
+    )
+    return f"{family.name}{{{pairs}}}"

@@ -1,0 +1,242 @@
+"""Every metric there is: its name, labels and meaning. docs/metrics.md is made from this table."""
+
+from dataclasses import dataclass
+
+GPU = ("UUID", "gpu")
+CONTAINER = (*GPU, "namespace", "pod", "container")
+ARENA = ("node_name", "namespace_name", "pod_name", "uuid", "minor_number", "allocate_mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric.
+
+    Attributes:
+        name: as on the page; counters end in ``_total``.
+        help: one sentence, on the page.
+        labels: in the order in which values are given.
+        kind: ``gauge``, ``counter`` or ``histogram``.
+        more: for the reference: when it is absent, how to read it.
+    """
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    kind: str = "gauge"
+    more: str = ""
+
+
+# -- the agent and its node ----------------------------------------------------------------------------------------
+
+BUILD = Family("gpuagent_build_info", "1; the agent's version.", ("version",))
+DRIVER = Family(
+    "gpuagent_driver_info",
+    "1; the NVIDIA driver's version.",
+    ("version",),
+    more="Absent while the driver does not answer.",
+)
+READY = Family(
+    "gpuagent_node_ready",
+    "1 while the node condition GpuAgentReady is True: the node offers what its mode promises.",
+    more="Which problem it is, `gpuagent_problems` says.",
+)
+PROBLEMS = Family(
+    "gpuagent_problems",
+    "Problems that stand now, by reason.",
+    ("reason",),
+    more="Reasons are those of [operations.md](operations.md#problems-and-condition-reasons).",
+)
+MODE = Family("gpuagent_mode", "1 for the mode in force, 0 for the others.", ("mode",))
+SWITCHING = Family("gpuagent_mode_switch_in_progress", "1 while a mode switch settles or waits for containers.")
+WAITING = Family(
+    "gpuagent_mode_switch_waiting_containers",
+    "Containers of a former mode whose GPUs are not offered until they end.",
+)
+ISOLATION = Family(
+    "gpuagent_isolation_up",
+    "1 while the isolation driver of the mode in force works, 0 while it does not.",
+    ("driver",),
+    more="Absent in modes that promise no isolation.",
+)
+HEALTH_WATCH = Family(
+    "gpuagent_health_watch_up", "1 while an XID of any GPU would be heard.", more="0 while the driver is missing."
+)
+WATCH = Family(
+    "gpuagent_watch_up",
+    "1 while the agent follows these objects at the API server.",
+    ("resource",),
+    more="`nodes` or `pods`. Absent where the agent has no API server.",
+)
+API_REQUESTS = Family(
+    "gpuagent_api_requests_total",
+    "Requests to the API server, by verb and HTTP status.",
+    ("verb", "code"),
+    "counter",
+    more="Code `none`: no answer. A watch counts once, when it is opened: its rate is that of reconnects.",
+)
+CLEANED = Family(
+    "gpuagent_pods_cleaned_total",
+    "Failed pods that were deleted, so that their controllers make new ones.",
+    ("reason",),
+    "counter",
+    more="Kubelet had `no_devices` for them, or the agent `refused` them "
+    "([operations.md](operations.md#after-a-reboot)).",
+)
+ATTRIBUTION = Family(
+    "gpuagent_process_attribution_up",
+    "1 while processes on GPUs can be joined to containers, 0 while it is not certain.",
+    more="0 in a pod without `hostPID: true`, see [used memory](#used-memory). Absent where no GPU tells of processes.",
+)
+
+# -- resources -----------------------------------------------------------------------------------------------------
+
+REGISTERED = Family("gpuagent_registered", "1 while kubelet follows the resource's device list.", ("resource",))
+REGISTRATIONS = Family(
+    "gpuagent_registrations_total", "Successful registrations with kubelet.", ("resource",), "counter"
+)
+DEVICES = Family(
+    "gpuagent_devices",
+    "Devices advertised to kubelet.",
+    ("resource", "health"),
+    more="Health `healthy` or `unhealthy`. A resource of another mode is 0, not absent.",
+)
+LIST_BYTES = Family(
+    "gpuagent_device_list_bytes",
+    "Encoded size of the device list; kubelet takes 4194304 bytes.",
+    ("resource",),
+)
+RPC = Family(
+    "gpuagent_rpc_duration_seconds",
+    "Time to answer kubelet's calls, refusals included.",
+    ("method", "resource"),
+    "histogram",
+)
+REFUSALS = Family(
+    "gpuagent_refusals_total",
+    "Calls of kubelet's that were refused, by reason.",
+    ("method", "resource", "reason"),
+    "counter",
+    more="Reasons are those of [operations.md](operations.md#refusals). A series begins with the first refusal.",
+)
+
+# -- GPUs ----------------------------------------------------------------------------------------------------------
+
+GPU_INFO = Family(
+    "gpuagent_gpu_info",
+    "1; facts about a GPU.",
+    (*GPU, "index", "model", "pci_bus_id"),
+    more="`index` is NVML's, and may change when another GPU dies.",
+)
+HEALTHY = Family("gpuagent_gpu_healthy", "1 for a GPU that is well and not fenced.", GPU)
+FENCED = Family("gpuagent_gpu_fenced", "1 for a GPU that the operator has fenced by file.", GPU)
+LAST_XID = Family(
+    "gpuagent_gpu_last_xid",
+    "The last XID of a GPU in this run, whatever it cost.",
+    GPU,
+    more="Absent before the first.",
+)
+LAST_XID_AT = Family("gpuagent_gpu_last_xid_timestamp_seconds", "When that was, in Unix time.", GPU)
+XIDS = Family("gpuagent_gpu_xids_total", "XIDs of a GPU.", (*GPU, "xid"), "counter")
+SAMPLE = Family(
+    "gpuagent_gpu_sample_up",
+    "1 while the driver tells what the GPU is used for, 0 while it fails or hangs.",
+    GPU,
+    more="At 0 the last sample is shown for 30 s; then everything below that is *sampled* is absent.",
+)
+TOTAL = Family("gpuagent_gpu_memory_total_bytes", "Memory of the GPU.", GPU)
+RESERVED = Family(
+    "gpuagent_gpu_memory_reserved_bytes",
+    "What driver and firmware keep of it.",
+    GPU,
+    more="Absent where the driver does not tell it (before 510, where it counts as used).",
+)
+USED = Family("gpuagent_gpu_memory_used_bytes", "Memory in use, the reserved part not counted.", GPU, more="Sampled.")
+ALLOCATED = Family(
+    "gpuagent_gpu_memory_allocated_bytes",
+    "Memory that containers were given.",
+    GPU,
+    more="A whole GPU counts with all its memory. Absent until kubelet's book was read, and where another device "
+    "plugin gave the GPU.",
+)
+UNATTRIBUTED = Family(
+    "gpuagent_gpu_memory_unattributed_bytes",
+    "Memory in use that belongs to no container that is known.",
+    GPU,
+    more="Sampled. The driver's own, the MPS server's, processes outside pods, and everything while "
+    "`gpuagent_process_attribution_up` is 0.",
+)
+STRAYS = Family(
+    "gpuagent_gpu_unattributed_processes", "Processes on the GPU that are of no known container.", GPU, more="Sampled."
+)
+BUSY = Family(
+    "gpuagent_gpu_utilization_ratio",
+    "Part of its time that the GPU works, 0 to 1.",
+    GPU,
+    more="Sampled. Absent in MIG mode.",
+)
+COMPUTE_ALLOCATED = Family(
+    "gpuagent_gpu_compute_allocated_ratio",
+    "Part of the GPU's compute that containers were given, 0 to 1.",
+    GPU,
+    more="Absent where compute is not given out by share (modes `share`, `cgpu`, `mps`).",
+)
+SHARERS = Family(
+    "gpuagent_gpu_containers",
+    "Containers that were given the GPU or a part of it.",
+    GPU,
+    more="Absent until kubelet's book was read.",
+)
+TEMPERATURE = Family("gpuagent_gpu_temperature_celsius", "Temperature of the chip.", GPU, more="Sampled.")
+POWER = Family("gpuagent_gpu_power_watts", "Power that the board draws.", GPU, more="Sampled.")
+
+# -- containers ------------------------------------------------------------------------------------------------------
+
+MEMORY_LIMIT = Family(
+    "gpuagent_container_gpu_memory_limit_bytes",
+    "GPU memory that the container was given.",
+    CONTAINER,
+    more="With isolation its units' part of all the GPU has; without, what was asked for; of a whole GPU, all.",
+)
+MEMORY_USED = Family(
+    "gpuagent_container_gpu_memory_used_bytes",
+    "GPU memory that the container's processes have.",
+    CONTAINER,
+    more="Sampled. Also of containers that were given nothing. Absent where unknown, see [used memory](#used-memory).",
+)
+COMPUTE_LIMIT = Family(
+    "gpuagent_container_gpu_compute_limit_ratio",
+    "Part of the GPU's compute that the container was given, 0 to 1.",
+    CONTAINER,
+    more="Absent where nothing was said of compute.",
+)
+COMPUTE_USED = Family(
+    "gpuagent_container_gpu_compute_used_ratio",
+    "Part of its time that the GPU works for the container, 0 to 1.",
+    CONTAINER,
+    more="Sampled. Absent where the driver does not tell it for each process: in MIG mode, and of MPS clients where it "
+    "tells only of their server.",
+)
+
+# -- for arena -------------------------------------------------------------------------------------------------------
+
+ARENA_DUTY = Family("nvidia_gpu_duty_cycle", "Percent of its time that the GPU works.", ARENA)
+ARENA_USED = Family(
+    "nvidia_gpu_memory_used_bytes",
+    "GPU memory in use: by the pod where allocate_mode is share, else by all.",
+    ARENA,
+)
+ARENA_TOTAL = Family("nvidia_gpu_memory_total_bytes", "Memory of the GPU.", ARENA)
+
+CHAPTERS: dict[str, tuple[Family, ...]] = {
+    "Agent and node": (
+        *(BUILD, DRIVER, READY, PROBLEMS, MODE, SWITCHING, WAITING, ISOLATION, HEALTH_WATCH, WATCH, API_REQUESTS),
+        *(CLEANED, ATTRIBUTION),
+    ),
+    "Resources": (REGISTERED, REGISTRATIONS, DEVICES, LIST_BYTES, RPC, REFUSALS),
+    "GPUs": (
+        *(GPU_INFO, HEALTHY, FENCED, LAST_XID, LAST_XID_AT, XIDS, SAMPLE),
+        *(TOTAL, RESERVED, USED, ALLOCATED, UNATTRIBUTED, STRAYS, BUSY, COMPUTE_ALLOCATED, SHARERS, TEMPERATURE, POWER),
+    ),
+    "Containers": (MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),
+    "For arena": (ARENA_DUTY, ARENA_USED, ARENA_TOTAL),
+}

@@ -1,0 +1,75 @@
+"""Values of each GPU."""
+
+from gpuagent.domain.shares import MIB
+from gpuagent.domain.usage import GpuSample
+from gpuagent.metrics import families as f
+from gpuagent.metrics.reading import Reading, Told, Values, known, labels
+
+
+def gpus(reading: Reading) -> Told:
+    """What is said of each GPU."""
+    state, unhealthy, fenced = reading.state, reading.state.unhealthy, reading.state.fenced
+    all_ = list(state.gpus.values())
+    yield f.GPU_INFO, {(*labels(gpu), str(gpu.index), gpu.model, gpu.pci_bus_id): 1 for gpu in all_}
+    yield f.HEALTHY, {labels(gpu): float(gpu.uuid not in unhealthy) for gpu in all_}
+    yield f.FENCED, {labels(gpu): float(gpu.uuid in fenced) for gpu in all_}
+    yield from _xids(reading)
+    yield f.TOTAL, {labels(gpu): gpu.memory_mib * MIB for gpu in all_}
+    yield f.RESERVED, {labels(gpu): gpu.reserved_mib * MIB for gpu in all_ if gpu.reserved_mib}
+    if state.holdings is not None:
+        yield from _given(reading)
+    yield from _sampled(reading)
+
+
+def _xids(reading: Reading) -> Told:
+    state = reading.state
+    cases = {labels(gpu): case for gpu in state.gpus.values() if (case := state.health.get(gpu.uuid))}
+    heard = {named: case.last_xid for named, case in cases.items() if case.last_xid}
+    yield f.LAST_XID, {named: xid for named, (xid, _) in heard.items()}
+    yield f.LAST_XID_AT, {named: reading.unix_times[at] for named, (_, at) in heard.items()}
+    yield f.XIDS, {(*named, str(xid)): n for named, case in cases.items() for xid, n in case.counts.items()}
+
+
+def _given(reading: Reading) -> Told:
+    memory: dict[tuple[str, ...], float | None] = {}
+    compute: dict[tuple[str, ...], float | None] = {}
+    sold = reading.state.policy.resources.sold(reading.state.mode).values()
+    by_part = any(kind.is_whole or not kind.is_memory for kind in sold)
+    for uuid, holders in reading.derived.holders.items():
+        named = labels(reading.state.gpus[uuid])
+        foreign = any(share.mode is None for share in holders.values())
+        memory[named] = None if foreign else sum(share.memory_bytes or 0 for share in holders.values())
+        parts = [share.compute for share in holders.values() if share.compute is not None]
+        compute[named] = min(1.0, sum(parts)) if parts or (by_part and not foreign) else None
+    yield f.ALLOCATED, known(memory)
+    yield f.COMPUTE_ALLOCATED, known(compute)
+    yield (
+        f.SHARERS,
+        {labels(reading.state.gpus[uuid]): len(holders) for uuid, holders in reading.derived.holders.items()},
+    )
+
+
+def _sampled(reading: Reading) -> Told:
+    samples, state = reading.samples, reading.state
+    shown = {labels(state.gpus[uuid]): sample for uuid, sample in samples.by_uuid.items() if uuid in state.gpus}
+    asked = [gpu for gpu in state.gpus.values() if gpu.uuid in samples.by_uuid or gpu.uuid in samples.failing]
+    yield f.SAMPLE, {labels(gpu): float(gpu.uuid not in samples.failing) for gpu in asked}
+    yield f.USED, known({named: sample.memory_used_bytes for named, sample in shown.items()})
+    yield f.UNATTRIBUTED, known({named: _unattributed(reading, sample) for named, sample in shown.items()})
+    yield f.STRAYS, _strays(reading)
+    yield f.BUSY, known({named: sample.busy for named, sample in shown.items()})
+    yield f.TEMPERATURE, known({named: sample.temperature_celsius for named, sample in shown.items()})
+    yield f.POWER, known({named: sample.power_watts for named, sample in shown.items()})
+
+
+def _unattributed(reading: Reading, sample: GpuSample) -> float | None:
+    if sample.memory_used_bytes is None or sample.uuid not in reading.use.strays:
+        return None
+    mine = [used.memory_bytes for (uuid, _), used in reading.use.by_container.items() if uuid == sample.uuid]
+    told = [memory for memory in mine if memory is not None]
+    return max(0, sample.memory_used_bytes - sum(told)) if len(told) == len(mine) else None
+
+
+def _strays(reading: Reading) -> Values:
+    gpus_ = reading.state.gpus
+    return {labels(gpus_[uuid]): count for uuid, count in reading.use.strays.items() if uuid in gpus_}

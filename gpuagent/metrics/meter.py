@@ -1,0 +1,74 @@
+"""The agent's meter: counts what happens as it happens, and reads all else when somebody wants the page."""
+
+import threading
+import time
+from functools import cache
+
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client import Counter as PromCounter
+
+from gpuagent.domain.errors import Reason
+from gpuagent.metrics import families as f
+from gpuagent.metrics.containers import arena, containers
+from gpuagent.metrics.exposition import exposition
+from gpuagent.metrics.gpus import gpus
+from gpuagent.metrics.node import node, resources
+from gpuagent.metrics.reading import Reading, Sources, take
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
+
+
+class Metrics:
+    """The agent's meter, and the page Prometheus reads."""
+
+    def __init__(self) -> None:
+        # process_start_time_seconds says as much as a series of its own for each counter.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._rpc = Histogram(f.RPC.name, f.RPC.help, f.RPC.labels, buckets=_SECONDS, registry=self._registry)
+        self._refusals = PromCounter(f.REFUSALS.name, f.REFUSALS.help, f.REFUSALS.labels, registry=self._registry)
+        self._api = PromCounter(
+            f.API_REQUESTS.name, f.API_REQUESTS.help, f.API_REQUESTS.labels, registry=self._registry
+        )
+        self._turn = threading.Lock()
+        self._page, self._page_began = b"", float("-inf")
+        self._sources: Sources | None = None
+        self._former: Reading | None = None
+        ProcessCollector(registry=self._registry)
+
+    @cache  # noqa: B019 (one meter a process)
+    def _of(self, method: str, resource: str) -> Histogram:
+        return self._rpc.labels(method, resource)
+
+    def answered(self, method: str, resource: str, seconds: float) -> None:
+        self._of(method, resource).observe(seconds)
+
+    def refused(self, method: str, resource: str, reason: Reason) -> None:
+        self._refusals.labels(method, resource, reason.value).inc()
+
+    def api_answered(self, verb: str, code: str) -> None:
+        """The API server answered with this HTTP status, ``none``: not at all."""
+        self._api.labels(verb, code).inc()
+
+    def show(self, sources: Sources) -> None:
+        """Read all else from these for each page."""
+        self._sources = sources
+
+    def page(self) -> bytes:
+        """The text exposition. Those who come while it is made for another wait, and share the next one."""
+        came = time.monotonic()
+        with self._turn:
+            if self._page_began < came:
+                began = time.monotonic()
+                self._page = generate_latest(self._registry) + self._read().encode()
+                self._page_began = began  # a page that failed is nobody's
+            return self._page
+
+    def _read(self) -> str:
+        if self._sources is None:
+            return ""
+        self._former = reading = take(self._sources, self._former)
+        parts = [node, resources, gpus, containers, *([arena] if self._sources.node_name is not None else [])]
+        return "".join(exposition(family, values) for part in parts for family, values in part(reading))

@@ -1,0 +1,142 @@
+"""What a page is made from: one consistent look at everything, and the values that follow from it."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.pods import Owner
+from gpuagent.domain.report import Problem, Switch, problems, switch
+from gpuagent.domain.shares import Share, shares
+from gpuagent.domain.state import State
+from gpuagent.domain.usage import Samples, Use, use
+from gpuagent.metrics.families import Family
+
+Values = Mapping[tuple[str, ...], float]
+Told = Iterator[tuple[Family, Values]]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """What metrics and status show of one resource's registration."""
+
+    stage: str
+    registered: bool
+    registrations: int
+    list_bytes: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where a page gets what it shows. Each is asked once for a page, from the thread of whoever wants it.
+
+    Attributes:
+        state: what is known.
+        endpoints: registrations by resource.
+        health_watch_up: whether an XID would be heard.
+        samples: what these GPUs are used for; may wait a moment for the driver.
+        api: whether there is an API server.
+        node_name: for the names that arena reads; None: they are not told.
+    """
+
+    state: Callable[[], State]
+    endpoints: Callable[[], Mapping[str, EndpointView]] = dict
+    health_watch_up: Callable[[], bool] = lambda: False
+    samples: Callable[[Iterable[Gpu]], Samples] = lambda _: Samples()
+    api: bool = False
+    node_name: str | None = None
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What follows from the state alone, which on a quiet node is the same for many pages."""
+
+    state: State
+
+    @cached_property
+    def switch(self) -> Switch:
+        return switch(self.state)
+
+    @cached_property
+    def problems(self) -> Sequence[Problem]:
+        return problems(self.state)
+
+    @cached_property
+    def shares(self) -> Mapping[tuple[str, Owner], Share]:
+        return shares(self.state)
+
+    @cached_property
+    def holders(self) -> Mapping[str, Mapping[Owner, Share]]:
+        """The same by GPU, every GPU among them."""
+        found: dict[str, dict[Owner, Share]] = {uuid: {} for uuid in self.state.gpus}
+        for (uuid, owner), share in self.shares.items():
+            found[uuid][owner] = share
+        return found
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look.
+
+    Attributes:
+        unix_times: moments of the monotonic clock to Unix time, the same at every look, also after the clock was set.
+        resolved: in an earlier one a process was found in a container.
+    """
+
+    derived: Derived
+    endpoints: Mapping[str, EndpointView]
+    health_watch_up: bool
+    samples: Samples
+    api: bool
+    node_name: str
+    unix_times: Mapping[float, float]
+    resolved: bool
+
+    @property
+    def state(self) -> State:
+        return self.derived.state
+
+    @cached_property
+    def use(self) -> Use:
+        return use(self.samples, self.state, self.derived.shares, resolved=self.resolved)
+
+
+def take(sources: Sources, former: Reading | None) -> Reading:
+    """Look now. What the former look has worked out of the same state is taken from it."""
+    state = sources.state()
+    return Reading(
+        derived=former.derived if former and _same(former.state, state) else Derived(state),
+        endpoints=sources.endpoints(),
+        health_watch_up=sources.health_watch_up(),
+        samples=sources.samples(state.gpus.values()),
+        api=sources.api,
+        node_name=sources.node_name or "",
+        unix_times=_unix_times(state, former.unix_times if former else {}),
+        resolved=former is not None and former.use.pids_seen,
+    )
+
+
+def _unix_times(state: State, before: Mapping[float, float]) -> dict[float, float]:
+    began_s = time.time() - time.monotonic()
+    moments = {case.last_xid[1] for case in state.health.values() if case.last_xid}
+    return {at: before.get(at, round(began_s + at, 1)) for at in moments}
+
+
+def _same(former: State, state: State) -> bool:
+    """Whether nothing has changed that metrics show. The beat of the loop makes a new state with the old parts."""
+    return all(getattr(former, name) is getattr(state, name) for name in _SHOWN)
+
+
+_SHOWN = [part.name for part in fields(State) if part.name not in {"in_flight", "last_allocate_end"}]
+
+
+def labels(gpu: Gpu) -> tuple[str, str]:
+    """Values of `families.GPU`: the UUID as NVML and dcgm-exporter spell it, and N of /dev/nvidiaN."""
+    return gpu.uuid, str(gpu.minor)
+
+
+def known(values: Mapping[tuple[str, ...], float | None]) -> Values:
+    """What is not known is absent, not 0."""
+    return {label_values: value for label_values, value in values.items() if value is not None}

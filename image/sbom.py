@@ -1,0 +1,41 @@
+"""``python -m image.sbom``: the bill of materials, image/sbom.cdx.json, from requirements.lock; CycloneDX, validated.
+
+It has no time and no serial number, so the same lock file gives the same bytes.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from image.__main__ import ROOT, version
+
+BILL = ROOT / "image" / "sbom.cdx.json"
+
+
+def bill_of_materials() -> str:
+    """As it has to be, in JSON. Raises CalledProcessError where the tool finds it invalid."""
+    project = (ROOT / "pyproject.toml").read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        # The tool takes the version from there only.
+        static = Path(folder) / "pyproject.toml"
+        static.write_text(project.replace('dynamic = ["version"]', f'version = "{version()}"'))
+        command = (
+            *(
+                sys.executable,
+                "-W",
+                "ignore",
+                "-m",
+                "cyclonedx_py",
+                "requirements",
+                "--output-reproducible",
+                "--validate",
+            ),
+            *("--output-format", "JSON", "--mc-type", "application", "--pyproject", str(static)),
+            str(ROOT / "requirements.lock"),
+        )
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 (our own words)
+
+
+if __name__ == "__main__":
+    BILL.write_text(bill_of_materials())

@@ -1,0 +1,1 @@
+"""`kubectl inspect cgpu`: which GPU of a cluster has what on it."""

@@ -1,0 +1,24 @@
+"""Entry point of `kubectl-inspect-cgpu` and `python -m inspectcgpu`."""
+
+import gc
+import io
+import logging
+import sys
+import warnings
+
+from inspectcgpu.cli import run
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    # Errors are told as results; what the libraries log besides is noise between the rows.
+    logging.disable()
+    warnings.simplefilter("ignore")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
+    gc.disable()  # what one look makes has no cycles, and searching for them costs a third of the time
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The command line: `kubectl inspect cgpu [NODE ...]`."""
+
+import argparse
+import gc
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuagent import __version__
+from gpuagent.kube.client import Client
+from gpuagent.kube.errors import ConfigError, KubeError
+from inspectcgpu.agents import Asking
+from inspectcgpu.cluster import facts, look_beside, read_nodes, read_pods
+from inspectcgpu.connection import connect
+from inspectcgpu.details import details
+from inspectcgpu.documents import document, json_lines, yaml_lines
+from inspectcgpu.errors import UsageError
+from inspectcgpu.following import Following
+from inspectcgpu.report import Facts, Report, build
+from inspectcgpu.screen import Screen, has_colour
+from inspectcgpu.summary import summary
+
+PROG = "kubectl-inspect-cgpu"
+NO_GPUS = (
+    "no GPU nodes: no node has aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage or aliyun.com/gpu, or the label "
+    "ack.node.gpu.schedule with another mode than default"
+)
+_PIPE_CLOSED = 141  # as a program that SIGPIPE ends
+_INTERRUPTED = 130
+_REFRESH_S = 30.0
+
+Lines = Callable[[Report], list[str]]
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run the command; the exit code: 0 well, 1 the cluster cannot be read or has no such node, 2 a mistake."""
+    options = _parser().parse_args(arguments)
+    try:
+        client = connect(options.kubeconfig, options.context, environ)
+        code = _watch(client, options, environ) if options.watch else _once(client, options, environ)
+        sys.stdout.flush()
+    except (UsageError, ConfigError) as err:
+        print(f"{PROG}: {err}", file=sys.stderr)
+        return 2
+    except KubeError as err:
+        print(f"{PROG}: {err}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return _PIPE_CLOSED
+    except KeyboardInterrupt:
+        return 0 if options.watch else _INTERRUPTED
+    return code
+
+
+def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    nodes = read_nodes(client, options.nodes)
+    # With a node in sight at least: pods of a cluster without GPU nodes wait for one.
+    pods = read_pods(client, options.nodes) if nodes.gpu or not options.nodes else ()
+    beside = look_beside(client, nodes.gpu, pods, _asking(options), usage=options.details)
+    report = build(facts(nodes.gpu, pods, beside))
+    if nodes.gpu or report.waiting or options.output in ("json", "yaml"):
+        print("\n".join(_lines(options, colour=has_colour(sys.stdout, environ))(report)))
+    elif not options.nodes:
+        print(NO_GPUS, file=sys.stderr)
+    for name in nodes.without:
+        print(f"{PROG}: node {name} has no GPUs to share or to place", file=sys.stderr)
+    for name in nodes.missing:
+        print(f"{PROG}: there is no node {name}", file=sys.stderr)
+    return 1 if nodes.missing else 0
+
+
+def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    over = sys.stdout.isatty() and options.output in ("table", "wide")
+    lines = _lines(options, colour=has_colour(sys.stdout, environ), compact=True)
+    heading = "" if options.output in ("json", "yaml") else "{} (Ctrl-C ends)" if over else "\n{}"
+    screen = Screen(sys.stdout, over=over, now=lambda: time.strftime("%Y-%m-%d %H:%M:%S %z"), heading=heading)
+    following = Following(client, options.nodes, _asking(options), usage=options.details)
+    gc.enable()
+    following.start()
+    try:
+        while True:
+            following.news.wait(_REFRESH_S)
+            following.news.clear()
+            if following.complete:
+                screen.show(_shown(following.facts(), lines, options))
+                time.sleep(options.interval)
+            elif following.problems:
+                raise KubeError(following.problems[0])
+    finally:
+        following.stop()
+
+
+def _shown(found: Facts, lines: Lines, options: argparse.Namespace) -> list[str]:
+    report = build(found)
+    there = {node.node.name for node in report.nodes}
+    if missing := [name for name in options.nodes if name not in there]:
+        note = f"no GPU node is called {', '.join(missing)} now"
+        report = Report(report.nodes, report.waiting, report.usage_problem, (*report.problems, note))
+    shown = lines(report)
+    return shown or [NO_GPUS]
+
+
+def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) -> Lines:
+    def as_json(report: Report) -> list[str]:
+        return [json.dumps(document(report), ensure_ascii=False)] if compact else list(json_lines(report))
+
+    def as_yaml(report: Report) -> list[str]:
+        from inspectcgpu import yamltext  # noqa: PLC0415 (only this output needs it)
+
+        return [*(["---"] if compact else []), *yaml_lines(report, yamltext.dump)]
+
+    def as_table(report: Report) -> list[str]:
+        wide = options.output == "wide"
+        return (details if options.details else summary)(report, wide=wide, colour=colour)
+
+    return {"json": as_json, "yaml": as_yaml}.get(options.output, as_table)
+
+
+def _asking(options: argparse.Namespace) -> Asking | None:
+    if options.no_agents:
+        return None
+    return Asking(namespace=options.agent_namespace, port=options.agent_port, timeout_s=options.agent_timeout)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kubectl inspect cgpu",
+        description="Show which GPU of the cluster has what on it: memory, compute, whole GPUs, and the pods.",
+        epilog="Exit codes: 0 well, 1 the cluster cannot be read or there is no such node, 2 a mistake in flags or in "
+        "the kubeconfig.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help="(default: every node with GPUs)")
+    parser.add_argument("-d", "--details", action="store_true", help="show the pods on each node, and what they use")
+    parser.add_argument(
+        "-o", "--output", choices=["table", "wide", "json", "yaml"], default="table", help="(default: table)"
+    )
+    parser.add_argument("-w", "--watch", action="store_true", help="go on, and show every change, until Ctrl-C")
+    parser.add_argument(
+        "--interval", type=_seconds, default=2.0, metavar="S", help="with --watch, at most so often (default: 2)"
+    )
+    parser.add_argument("--kubeconfig", metavar="FILE", help="(default: KUBECONFIG, then ~/.kube/config)")
+    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
+    agents: dict[str, dict[str, Any]] = {
+        "--agent-namespace": {
+            "default": "kube-system",
+            "metavar": "NAME",
+            "help": "of gpuagent (default: kube-system)",
+        },
+        "--agent-port": {"type": int, "default": 9445, "metavar": "PORT", "help": "of its pages (default: 9445)"},
+        "--agent-timeout": {
+            "type": _seconds,
+            "default": 5.0,
+            "metavar": "S",
+            "help": "for asking the nodes' agents, all together (default: 5)",
+        },
+        "--no-agents": {"action": "store_true", "help": "go by labels and annotations alone"},
+    }
+    for flag, how in agents.items():
+        parser.add_argument(flag, **how)
+    parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
+    return parser
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds above 0")
+    return seconds

@@ -1,0 +1,165 @@
+"""`--watch`: real watches keep nodes and pods as they are, so that a large cluster is listed once and not again."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from gpuagent.domain.shape import mapping, text
+from gpuagent.kube.client import Client
+from gpuagent.kube.follow import Follow
+from gpuagent.kube.pages import list_pages
+from gpuagent.kube.stream import Watch
+from inspectcgpu.agents import Asking
+from inspectcgpu.cluster import NODES, NOT_SUCCEEDED, PODS, Beside, by_name, facts, look_beside, pods_selector
+from inspectcgpu.node import GpuNode, read_node
+from inspectcgpu.pod import GpuPod, read_pod
+from inspectcgpu.report import Facts
+
+T = TypeVar("T")
+Params = Mapping[str, str | int | bool]
+Json = dict[str, Any]
+
+BESIDE_EVERY_S = 10.0
+"""Agents and ConfigMaps are asked anew at most so often, and at least every third time."""
+_KEPT = "kept"
+
+
+class Collection(Generic[T]):
+    """The objects of one collection as they are, each as `read` makes it; those it makes None of are left out.
+
+    It is what the following thread tells, and what it lists through: in pages, of which only that stays.
+    """
+
+    def __init__(self, client: Client, what: str, read: Callable[[Json], T | None], news: threading.Event) -> None:
+        self._client = client
+        self._what = what
+        self._read = read
+        self._news = news
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], T] = {}
+        self._problem = ""
+        self.listed_once = threading.Event()
+
+    # What Follow asks
+
+    def list(self, path: str, params: Params | None = None) -> Json:
+        # Version 0 would have the server answer with everything at once.
+        asked = {key: value for key, value in (params or {}).items() if key != "resourceVersion" and value != ""}
+        found = list_pages(self._client, path, self._kept, asked)
+        return {"metadata": {"resourceVersion": found.version}, "items": found.items}
+
+    def watch(self, path: str, params: Params | None = None) -> Watch:
+        return self._client.watch(path, {key: value for key, value in (params or {}).items() if value != ""})
+
+    # What Follow tells
+
+    def listed(self, items: Sequence[Json]) -> None:
+        with self._lock:
+            self._known = dict(cast("tuple[tuple[str, str], T]", item[_KEPT]) for item in items)
+            self._problem = ""
+        self.listed_once.set()
+        self._news.set()
+
+    def changed(self, kind: str, found: Json) -> None:
+        kept = None if kind == "DELETED" else self._kept(found)
+        with self._lock:
+            before = self._known.get(_key(found))
+            if kept is None:
+                self._known.pop(_key(found), None)
+            else:
+                self._known[_key(found)] = kept[_KEPT][1]
+            same = before == self._known.get(_key(found))
+        if not same:  # kubelets write each Node every few minutes, and more
+            self._news.set()
+
+    def failed(self, reason: str) -> None:
+        with self._lock:
+            self._problem = f"{self._what} cannot be followed, and are shown as they were last seen: {reason}"
+        self._news.set()
+
+    # What is read
+
+    def known(self) -> tuple[T, ...]:
+        with self._lock:
+            return tuple(self._known.values())
+
+    @property
+    def problem(self) -> str:
+        """Why it is not up to date; "" while it is."""
+        with self._lock:
+            return self._problem
+
+    def _kept(self, found: Json) -> Json | None:
+        kept = self._read(found)
+        return None if kept is None else {_KEPT: (_key(found), kept)}
+
+
+def _key(found: Mapping[str, Any]) -> tuple[str, str]:
+    meta = mapping(found.get("metadata"))
+    return text(meta.get("namespace")), text(meta.get("name"))
+
+
+class Following:
+    """Follows a cluster from daemon threads until it is stopped.
+
+    Args:
+        client: to follow with.
+        names: of the nodes wanted; all where there are none.
+        asking: how agents are asked; None for never.
+        usage: ask what containers use.
+    """
+
+    def __init__(self, client: Client, names: Sequence[str], asking: Asking | None, *, usage: bool) -> None:
+        self._client = client
+        self._asking = asking
+        self._usage = usage
+        self._wanted = set(names)
+        self._beside: Beside | None = None
+        self._beside_at = 0.0
+        self.news = threading.Event()
+        self._nodes = Collection[GpuNode](client, "nodes", self._node, self.news)
+        self._pods = Collection[GpuPod](client, "pods", self._pod, self.news)
+        one = names[0] if len(self._wanted) == 1 else ""
+        self._follows = (
+            Follow(self._nodes, NODES, f"metadata.name={one}" if one else "", self._nodes),
+            Follow(self._pods, PODS, pods_selector(one) if one else NOT_SUCCEEDED, self._pods),
+        )
+        self._threads = [threading.Thread(target=follow.run, daemon=True) for follow in self._follows]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Returns soon; a thread in a call to a silent server ends with the process."""
+        for follow in self._follows:
+            follow.stop()
+        for thread in self._threads:
+            thread.join(1.0)
+
+    @property
+    def complete(self) -> bool:
+        """Nodes and pods were listed once."""
+        return self._nodes.listed_once.is_set() and self._pods.listed_once.is_set()
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for problem in (self._nodes.problem, self._pods.problem) if problem]
+
+    def facts(self) -> Facts:
+        """As of now."""
+        nodes = by_name(self._nodes.known())
+        pods = sorted(self._pods.known(), key=lambda pod: pod.name)
+        problems = self.problems
+        if self._beside is None or (not problems and time.monotonic() - self._beside_at > BESIDE_EVERY_S):
+            self._beside = look_beside(self._client, nodes, pods, self._asking, usage=self._usage)
+            self._beside_at = time.monotonic()
+        return facts(nodes, pods, self._beside, problems)
+
+    def _node(self, found: Json) -> GpuNode | None:
+        return read_node(found) if not self._wanted or _key(found)[1] in self._wanted else None
+
+    def _pod(self, found: Json) -> GpuPod | None:
+        pod = read_pod(found)
+        return pod if pod and (not self._wanted or pod.node in self._wanted) else None

@@ -1,0 +1,108 @@
+"""A Node as the inspector needs it: what it offers, what its labels say of its GPUs, and where it is."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Mode
+from gpuagent.domain.pods import whole_number
+from gpuagent.domain.report import CONDITION_TYPE
+from gpuagent.domain.shape import mapping, mappings, text
+
+GPU_COUNT = "aliyun.com/gpu-count"
+RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
+MOST_GPUS = 128
+"""A node that claims more is not believed: each would be a column."""
+_LABEL = "aliyun.accelerator/nvidia_"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    """One node that has, or should have, GPUs to offer.
+
+    Attributes:
+        name: of the Node.
+        address: its InternalIP; "" where it has none.
+        mode: raw value of the label `ack.node.gpu.schedule`; "" without.
+        placement: raw value of the label `ack.node.gpu.placement`; "" without.
+        model: of the first GPU, by the node's label; "" without.
+        first_mib: memory of the first GPU by the node's label; None without.
+        gpu_count: how many GPUs the node has; None where nothing says.
+        capacity: resource to units, ill GPUs included; only those that are not 0.
+        allocatable: resource to units, ill GPUs left out; only those that are not 0.
+        agent: it has the condition that this project's agent writes.
+        problem: what that condition says where it is not well; "" where it is.
+    """
+
+    name: str
+    address: str = ""
+    mode: str = ""
+    placement: str = ""
+    model: str = ""
+    first_mib: int | None = None
+    gpu_count: int | None = None
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    agent: bool = False
+    problem: str = ""
+
+    def offered(self, resource: str) -> int:
+        """Units in all, of which ill GPUs' are not allocatable."""
+        return max(self.capacity.get(resource, 0), self.allocatable.get(resource, 0))
+
+
+def read_node(found: Mapping[str, Any]) -> GpuNode | None:
+    """The node; None where it has nothing to do with these resources. Never raises."""
+    meta, status = mapping(found.get("metadata")), mapping(found.get("status"))
+    labels = mapping(meta.get("labels"))
+    capacity, allocatable = (_amounts(mapping(status.get(side))) for side in ("capacity", "allocatable"))
+    mode = text(labels.get(MODE_LABEL))
+    conditions = mappings(status.get("conditions"))
+    condition = next((one for one in conditions if one.get("type") == CONDITION_TYPE), None)
+    if not any(amounts.get(name) for amounts in (capacity, allocatable) for name in RESOURCES) and (
+        mode in ("", Mode.DEFAULT)
+    ):
+        return None
+    return GpuNode(
+        name=sys.intern(text(meta.get("name"))),
+        address=_address(status),
+        mode=mode,
+        placement=text(labels.get(PLACEMENT_LABEL)),
+        model=text(labels.get(f"{_LABEL}name")),
+        first_mib=_mib(text(labels.get(f"{_LABEL}mem"))),
+        gpu_count=_gpu_count(capacity, allocatable, text(labels.get(f"{_LABEL}count"))),
+        capacity=capacity,
+        allocatable=allocatable,
+        agent=condition is not None,
+        problem="" if condition is None or condition.get("status") == "True" else _spoken(condition),
+    )
+
+
+def _amounts(side: Mapping[str, Any]) -> dict[str, int]:
+    names = (*RESOURCES, GPU_COUNT)
+    return {name: amount for name in names if (amount := whole_number(str(side.get(name, 0))))}
+
+
+def _gpu_count(capacity: Mapping[str, int], allocatable: Mapping[str, int], label: str) -> int | None:
+    counts = (
+        capacity.get(GPU_COUNT),
+        allocatable.get(GPU_COUNT),
+        whole_number(label),
+        capacity.get(GPU_WHOLE),
+        capacity.get(GPU_CORE, 0) // CORE_PERCENT_PER_GPU,
+    )
+    return next((count for count in counts if count and count <= MOST_GPUS), None)
+
+
+def _address(status: Mapping[str, Any]) -> str:
+    addresses = mappings(status.get("addresses"))
+    return next((text(one.get("address")) for one in addresses if one.get("type") == "InternalIP"), "")
+
+
+def _mib(label: str) -> int | None:
+    return (whole_number(label.removesuffix("MiB")) or None) if label.endswith("MiB") else None
+
+
+def _spoken(condition: Mapping[str, Any]) -> str:
+    return f"{text(condition.get('reason'))}: {text(condition.get('message'))}"

@@ -1,0 +1,242 @@
+"""What each GPU of a cluster has on it: nodes, pods and what agents and ConfigMaps tell in, one value out."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.pods import PodName
+from inspectcgpu.agentpage import AgentView
+from inspectcgpu.configmaps import HEALTHY, Told
+from inspectcgpu.node import RESOURCES, GpuNode
+from inspectcgpu.pod import GpuPod, Places
+from inspectcgpu.unit import Measure, measure
+from inspectcgpu.usage import Usage
+
+AGENT = "agent"
+UNKNOWN = "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that was read, as of one moment.
+
+    Attributes:
+        nodes: in the order in which they are shown.
+        pods: of these nodes, and such as have no node yet.
+        told: node to what its ConfigMaps say.
+        views: node to its agent's page, where that was asked and answered.
+        unseen: node to why its agent did not answer, where it was asked.
+        usage: pod to what it uses, where agents' metrics say.
+        usage_problem: why no agent says what pods use; "" where one does, or none was asked.
+        problems: what could not be read, in words for people.
+    """
+
+    nodes: Sequence[GpuNode]
+    pods: Sequence[GpuPod]
+    told: Mapping[str, Told] = field(default_factory=dict)
+    views: Mapping[str, AgentView] = field(default_factory=dict)
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    usage: Mapping[PodName, Usage] = field(default_factory=dict)
+    usage_problem: str = ""
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Units allocated, out of how many; None where that is not known."""
+
+    allocated: int
+    total: int | None
+
+    def __str__(self) -> str:
+        return f"{self.allocated}/{UNKNOWN if self.total is None else self.total}"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """One GPU. `amounts` has the resources that its node offers; `cause` is "" for a healthy one."""
+
+    number: int
+    amounts: Mapping[str, Amount]
+    cause: str = ""
+    model: str = ""
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """One pod: `places` are the GPUs it has, `pending` what it asks for without having a GPU, and `why` that is."""
+
+    pod: GpuPod
+    places: Places
+    sources: Mapping[str, str]
+    pending: Mapping[str, int]
+    why: str = ""
+    differs: str = ""
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node. `amounts` has resource to units allocated, those without a GPU included, out of the allocatable."""
+
+    node: GpuNode
+    measure: Measure
+    gpus: tuple[GpuReport, ...]
+    amounts: Mapping[str, Amount]
+    pending: Mapping[str, int]
+    pods: tuple[PodReport, ...]
+    links: tuple[tuple[str, ...], ...] = ()
+    seen: bool = False
+    unseen: str = ""
+
+    @property
+    def unit(self) -> str:
+        """Of memory: ``GiB``, ``256MiB``, or ``?``."""
+        return str(self.measure.unit) if self.measure.unit else UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The cluster. `waiting` are pods without a node, and refused ones."""
+
+    nodes: tuple[NodeReport, ...]
+    waiting: tuple[PodReport, ...]
+    usage_problem: str = ""
+    problems: tuple[str, ...] = ()
+
+    def having(self, resource: str) -> tuple[NodeReport, ...]:
+        """The nodes with an amount of `resource`."""
+        return tuple(node for node in self.nodes if resource in node.amounts)
+
+    def total(self, nodes: Iterable[NodeReport], resource: str) -> Amount:
+        """Over those nodes; what is not known counts as nothing."""
+        amounts = [node.amounts[resource] for node in nodes]
+        return Amount(sum(one.allocated for one in amounts), sum(one.total or 0 for one in amounts))
+
+
+def build(facts: Facts) -> Report:
+    """The report."""
+    there = {node.name for node in facts.nodes}
+    of_node: dict[str, list[GpuPod]] = defaultdict(list)
+    waiting = []
+    for pod in facts.pods:
+        if pod.refused or not pod.node:
+            waiting.append(PodReport(pod, {}, {}, pod.asks, pod.waits))
+        elif pod.node in there:
+            of_node[pod.node].append(pod)
+    nodes = tuple(_node(node, of_node.get(node.name, ()), facts) for node in facts.nodes)
+    return Report(nodes, tuple(waiting), facts.usage_problem, facts.problems)
+
+
+def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
+    view, told = facts.views.get(node.name), facts.told.get(node.name)
+    measured = measure(node) if node.offered(GPU_MEM) else Measure(None, None)
+    if view and view.unit:
+        measured = Measure(view.unit, measured.per_gpu)
+    known = _numbers(node, view, told)
+    unseen = facts.unseen.get(node.name, "")
+    reports = tuple(_pod(pod, known, view, unseen, facts.usage.get(pod.name)) for pod in pods)
+    held: Counter[tuple[int, str]] = Counter()
+    pending: Counter[str] = Counter()
+    for report in reports:
+        pending.update(report.pending)
+        for resource, places in report.places.items():
+            held.update({(gpu, resource): units for gpu, units in places.items()})
+    numbers = sorted({gpu for gpu, _ in held}) if known is None else known
+    wanted = {resource for report in reports for resource in report.pod.asks}
+    shown = [name for name in RESOURCES if node.offered(name) or name in wanted]
+    sizes = _Sizes(node, measured, view, told)
+    gpus = tuple(
+        GpuReport(
+            number,
+            {name: Amount(held[number, name], sizes.of(number, name)) for name in shown},
+            sizes.cause(number),
+            view.gpus[number].model if view else node.model if number == 0 else "",
+            view.gpus[number].memory_mib if view else node.first_mib if number == 0 else None,
+        )
+        for number in numbers
+    )
+    amounts = {
+        name: Amount(sum(gpu.amounts[name].allocated for gpu in gpus) + pending[name], node.allocatable.get(name, 0))
+        for name in shown
+    }
+    links = told.links if told else ()
+    return NodeReport(node, measured, gpus, amounts, dict(pending), reports, links, view is not None, unseen)
+
+
+def _numbers(node: GpuNode, view: AgentView | None, told: Told | None) -> list[int] | None:
+    """Minor numbers of the node's GPUs; None where nothing tells how many there are."""
+    if view and view.gpus:
+        return sorted(view.gpus)
+    if told and told.whole and told.health:
+        return sorted(told.health)
+    return None if node.gpu_count is None else list(range(node.gpu_count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """How much a GPU has in all, and whether it is ill, from whoever knows best."""
+
+    node: GpuNode
+    measured: Measure
+    view: AgentView | None
+    told: Told | None
+
+    def of(self, number: int, resource: str) -> int | None:
+        if self.view:
+            return self.view.gpus[number].units.get(resource, 0)
+        if resource == GPU_MEM:
+            return self.measured.per_gpu
+        each = CORE_PERCENT_PER_GPU if resource == GPU_CORE else 1
+        if resource == GPU_WHOLE and self.told and self.told.whole:
+            return each
+        return each if self.node.offered(resource) == each * (self.node.gpu_count or 0) else None
+
+    def cause(self, number: int) -> str:
+        if self.view:
+            gpu = self.view.gpus[number]
+            return "" if gpu.healthy else gpu.cause or "Unhealthy"
+        word = self.told.health.get(number, HEALTHY) if self.told else HEALTHY
+        return "" if word == HEALTHY else word or "Unhealthy"
+
+
+def _pod(
+    pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, usage: Usage | None
+) -> PodReport:
+    """Where it is: by kubelet's book as its node's agent shows it, else by the annotations of a scheduler."""
+    faults = list(pod.faults)
+    places, sources = {}, {}
+    for resource, gpus in pod.places.items():
+        strange = [] if known is None else sorted(set(gpus) - set(known))
+        if strange:
+            faults.append(f"its annotation names GPU {strange[0]}, and the node has {_spoken(known or ())}")
+        else:
+            places[resource], sources[resource] = gpus, pod.sources[resource]
+    differs = ""
+    for resource, gpus in (view.places.get(pod.name, {}) if view else {}).items():
+        if resource in places and dict(places[resource]) != dict(gpus):
+            differs = f"its annotation gives it {_units(places[resource])}, and kubelet gave it {_units(gpus)}"
+        if resource in pod.asks:
+            places[resource], sources[resource] = gpus, AGENT
+    pending = {resource: amount for resource, amount in pod.asks.items() if resource not in places}
+    why = _why(pod, faults, view, unseen) if pending else "; ".join(faults)
+    return PodReport(pod, places, sources, pending, why, differs, usage)
+
+
+def _why(pod: GpuPod, faults: Sequence[str], view: AgentView | None, unseen: str) -> str:
+    """Why no GPU of it is known."""
+    agent = (
+        "the node's agent has given it none yet" if view else "the node's agent could not be asked" if unseen else ""
+    )
+    annotated = [] if faults else ["not annotated by a scheduler"]
+    return "; ".join(filter(None, (*faults, *annotated, agent, pod.waits)))
+
+
+def _units(gpus: Mapping[int, int]) -> str:
+    return ", ".join(f"{units} of GPU {gpu}" for gpu, units in sorted(gpus.items()))
+
+
+def _spoken(known: Sequence[int]) -> str:
+    return ", ".join(map(str, known)) or "none"

@@ -1,0 +1,38 @@
+"""GPU memory that containers use, against their limits, out of an agent's metrics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuagent.domain.pods import PodName
+
+USED = "gpuagent_container_gpu_memory_used_bytes"
+LIMIT = "gpuagent_container_gpu_memory_limit_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes of all containers of a pod over all its GPUs; None where the metrics do not say."""
+
+    used: int | None = None
+    limit: int | None = None
+
+
+def read_usage(page: str) -> Mapping[PodName, Usage] | None:
+    """Pod to what it uses; None where the page has no such metrics, or is none. Never raises."""
+    found: dict[PodName, dict[str, int]] = {}
+    told = False
+    try:
+        for family in text_string_to_metric_families(page):
+            if family.name not in (USED, LIMIT):
+                continue
+            told = True
+            for sample in family.samples:
+                labels = sample.labels
+                if "namespace" in labels and "pod" in labels and sample.value >= 0:
+                    mine = found.setdefault(PodName(labels["namespace"], labels["pod"]), {})
+                    mine[family.name] = mine.get(family.name, 0) + int(sample.value)
+    except (ValueError, OverflowError, KeyError, IndexError, TypeError):  # what the parser lets through
+        return None
+    return {name: Usage(values.get(USED), values.get(LIMIT)) for name, values in found.items()} if told else None

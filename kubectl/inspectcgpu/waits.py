@@ -1,0 +1,49 @@
+"""What a pod waits for, or why it was refused, as its own status says."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuagent.domain.shape import mapping, mappings, text
+
+_ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")
+_REFUSED = ("UnexpectedAdmissionError", "TopologyAffinityError")
+
+
+def refused(status: Mapping[str, Any]) -> bool:
+    """Kubelet did not admit the pod because of its devices; it is Failed and holds nothing."""
+    reason = text(status.get("reason"))
+    return status.get("phase") == "Failed" and (reason in _REFUSED or reason.startswith("OutOf"))
+
+
+def waits_for(pod: Mapping[str, Any]) -> str:
+    """A reason, in the words of scheduler and kubelet; "" for a pod that runs."""
+    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    if refused(status):
+        return f"refused, {text(status.get('reason'))}: {text(status.get('message'))}"
+    if meta.get("deletionTimestamp"):
+        return "it is being deleted"
+    if not spec.get("nodeName"):
+        return _not_scheduled(status)
+    if status.get("phase") == "Running":
+        return ""
+    waiting = list(_waiting(status))
+    for name, reason, message in waiting:
+        if reason not in _ON_THE_WAY:
+            return f"container {name}: {reason}{f': {message}' if message else ''}"
+    return "its containers are being made" if waiting else "kubelet has not taken it up yet"
+
+
+def _not_scheduled(status: Mapping[str, Any]) -> str:
+    for condition in mappings(status.get("conditions")):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"not scheduled, {text(condition.get('reason'))}: {text(condition.get('message'))}"
+    return "not scheduled yet"
+
+
+def _waiting(status: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Name, reason and message of each container that waits."""
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in mappings(status.get(key)):
+            waiting = mapping(container.get("state")).get("waiting")
+            if isinstance(waiting, Mapping):
+                yield text(container.get("name")), text(waiting.get("reason")), text(waiting.get("message"))

@@ -1,0 +1,20 @@
+"""YAML, the only importer of its library."""
+
+from typing import Any
+
+import yaml
+
+
+def dump(value: Any) -> str:  # noqa: ANN401 (plain values, as for JSON)
+    """Block style, in the order of the value's keys."""
+    return str(
+        yaml.dump(value, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False, allow_unicode=True)
+    )
+
+
+def load(text: str) -> Any:  # noqa: ANN401 (anything)
+    """Raises ValueError."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as err:
+        raise ValueError(str(err)) from err

@@ -1,0 +1,114 @@
+{{/* One agent a node: the names are fixed, so Helm refuses a second release. */}}
+{{- define "gpuagent.labels" -}}
+app.kubernetes.io/name: gpuagent
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* Without versions: a pod is replaced only where something of it changes. */}}
+{{- define "gpuagent.podLabels" -}}
+app.kubernetes.io/name: gpuagent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gpuagent.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Values by the name of the setting: what the chart decides, and what the operator set. */}}
+{{- define "gpuagent.settings" -}}
+{{- $own := dict "http-address" (printf ":%v" (int .Values.http.port)) "kubelet-dir" .Values.paths.kubelet "state-dir" .Values.paths.state -}}
+{{- /* A daemon in the agent's container would end with it, and its clients with the daemon. */ -}}
+{{- $_ := set $own "mps-start" false -}}
+{{- if .Values.mps.enabled }}{{ $_ := set $own "mps-pipe-dir" .Values.mps.directory }}{{ end -}}
+{{- if .Values.cleanFailedPods }}{{ $_ := set $own "clean-failed-pods" true }}{{ end -}}
+{{- if .Values.startupTaint }}{{ $_ := set $own "startup-taint" .Values.startupTaint }}{{ end -}}
+{{- merge $own .Values.settings | toJson -}}
+{{- end }}
+
+{{/* A JSON text, number or truth is one of TOML, too. */}}
+{{- define "gpuagent.toml" -}}
+{{- range $name, $value := include "gpuagent.settings" . | fromJson }}
+{{ $name }} = {{ $value | toJson }}
+{{- end }}
+{{- end }}
+
+{{- define "gpuagent.policed" -}}
+{{- $enabled := .Values.admissionPolicy.enabled -}}
+{{- if eq (toString $enabled) "auto" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
+{{- else if $enabled }}yes{{ end -}}
+{{- end }}
+
+{{- define "gpuagent.fenceDir" -}}
+{{- $file := get .Values.settings "fence-file" | default "/etc/nvidia-device-plugin/unhealthyDevices.json" -}}
+{{- if ne $file "off" }}{{ dir $file }}{{ end -}}
+{{- end }}
+
+{{/* Nodes that have one of the labels, and all of the selector. */}}
+{{- define "gpuagent.nodes" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        {{- range .Values.nodeLabels }}
+        - matchExpressions:
+            - {key: {{ . | quote }}, operator: Exists}
+        {{- end }}
+{{- end }}
+
+{{- define "gpuagent.pod" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+enableServiceLinks: false
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- end }}
+
+{{/* How the driver gets into a container: by NVIDIA's runtime, or from folders of the host. */}}
+{{- define "gpuagent.driverEnv" -}}
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: {{ .Values.driver.capabilities | quote }}}
+{{- if .Values.driver.libraries }}
+- {name: LD_LIBRARY_PATH, value: /usr/local/nvidia/lib64}
+{{- end }}
+{{- end }}
+
+{{- define "gpuagent.driverMounts" -}}
+{{- if .Values.driver.libraries }}
+- {name: driver-libraries, mountPath: /usr/local/nvidia/lib64, readOnly: true}
+{{- end }}
+{{- if .Values.driver.programs }}
+- {name: driver-programs, mountPath: /usr/local/nvidia/bin, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "gpuagent.driverVolumes" -}}
+{{- with .Values.driver.libraries }}
+- {name: driver-libraries, hostPath: {path: {{ . }}, type: Directory}}
+{{- end }}
+{{- with .Values.driver.programs }}
+- {name: driver-programs, hostPath: {path: {{ . }}, type: Directory}}
+{{- end }}
+{{- end }}

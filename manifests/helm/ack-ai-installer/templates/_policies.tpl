@@ -1,0 +1,139 @@
+{{/* What the agent may write, one policy for each kind of object; the names are those of the agent's code. */}}
+
+{{- define "gpuagent.policy.claim" -}}
+- expression: variables.node != ''
+  message: >-
+    the token of service account gpuagent names no node: it has to be that of the agent's pod, as kubelet mounts it
+{{- end }}
+
+{{- define "gpuagent.policy.nodes" -}}
+- name: oldLabels
+  expression: "has(oldObject.metadata.labels) ? oldObject.metadata.labels : {}"
+- name: newLabels
+  expression: "has(object.metadata.labels) ? object.metadata.labels : {}"
+- name: ownLabels
+  expression: "['aliyun.accelerator/nvidia_name', 'aliyun.accelerator/nvidia_mem', 'aliyun.accelerator/nvidia_count']"
+- name: oldTaints
+  expression: "has(oldObject.spec.taints) ? oldObject.spec.taints : []"
+- name: newTaints
+  expression: "has(object.spec.taints) ? object.spec.taints : []"
+validations:
+  {{- include "gpuagent.policy.claim" . | nindent 2 }}
+  - expression: request.operation == 'UPDATE' && object.metadata.name == variables.node
+    messageExpression: >-
+      'the agent of node "' + variables.node + '" may change its own node only, not "' + variables.target + '"'
+  - expression: variables.part in ['', 'status']
+    message: the agent may change a node and its status only
+  - expression: >-
+      variables.newLabels.all(key, key in variables.ownLabels
+      || (key in variables.oldLabels && variables.oldLabels[key] == variables.newLabels[key]))
+      && variables.oldLabels.all(key, key in variables.ownLabels || key in variables.newLabels)
+    message: the agent may change the labels aliyun.accelerator/nvidia_name, nvidia_mem and nvidia_count only
+  - expression: >-
+      (has(object.metadata.annotations) ? object.metadata.annotations : {})
+      == (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {})
+      && has(object.metadata.finalizers) == has(oldObject.metadata.finalizers)
+      && (!has(object.metadata.finalizers) || object.metadata.finalizers == oldObject.metadata.finalizers)
+      && has(object.metadata.ownerReferences) == has(oldObject.metadata.ownerReferences)
+      && (!has(object.metadata.ownerReferences) || object.metadata.ownerReferences == oldObject.metadata.ownerReferences)
+    message: the agent may not change a node's annotations, finalizers and owners
+  - expression: >-
+      (has(object.spec.unschedulable) && object.spec.unschedulable)
+      == (has(oldObject.spec.unschedulable) && oldObject.spec.unschedulable)
+      && (has(object.spec.providerID) ? object.spec.providerID : '')
+      == (has(oldObject.spec.providerID) ? oldObject.spec.providerID : '')
+      && (has(object.spec.podCIDRs) ? object.spec.podCIDRs : [])
+      == (has(oldObject.spec.podCIDRs) ? oldObject.spec.podCIDRs : [])
+      && has(object.spec.configSource) == has(oldObject.spec.configSource)
+    message: the agent may not change a node's spec
+  - expression: >-
+      variables.newTaints.all(taint, taint in variables.oldTaints)
+      && variables.oldTaints.all(taint, taint in variables.newTaints
+      {{- with .Values.startupTaint }} || taint.key == {{ squote . }}{{ end }})
+    message: the agent may {{ with .Values.startupTaint }}take off the taint {{ . }} only{{ else }}not change taints{{ end }}
+  {{- range $amounts := list "capacity" "allocatable" }}
+  - expression: >-
+      !has(object.status.{{ $amounts }}) && !has(oldObject.status.{{ $amounts }})
+      || has(object.status.{{ $amounts }})
+      && object.status.{{ $amounts }}.all(name, name == 'aliyun.com/gpu-count'
+      || has(oldObject.status.{{ $amounts }}) && name in oldObject.status.{{ $amounts }}
+      && oldObject.status.{{ $amounts }}[name] == object.status.{{ $amounts }}[name])
+      && (!has(oldObject.status.{{ $amounts }})
+      || oldObject.status.{{ $amounts }}.all(name, name == 'aliyun.com/gpu-count' || name in object.status.{{ $amounts }}))
+    message: the agent may change the amount aliyun.com/gpu-count only
+  {{- end }}
+  - expression: >-
+      (has(object.status.conditions) ? object.status.conditions.filter(one, one.type != 'GpuAgentReady') : [])
+      == (has(oldObject.status.conditions)
+      ? oldObject.status.conditions.filter(one, one.type != 'GpuAgentReady') : [])
+    message: the agent may change the condition GpuAgentReady only
+  - expression: >-
+      {{- range $n, $field := list "addresses" "daemonEndpoints" "nodeInfo" "images" "volumesAttached" "volumesInUse" "phase" "config" "runtimeHandlers" "features" }}
+      {{ if $n }}&& {{ end }}has(object.status.{{ $field }}) == has(oldObject.status.{{ $field }})
+      && (!has(object.status.{{ $field }}) || object.status.{{ $field }} == oldObject.status.{{ $field }})
+      {{- end }}
+    message: the agent may not change what kubelet says of the node
+{{- end }}
+
+{{- define "gpuagent.policy.pods" -}}
+validations:
+  {{- include "gpuagent.policy.claim" . | nindent 2 }}
+  {{- if .Values.cleanFailedPods }}
+  - expression: request.operation == 'DELETE' && variables.part == ''
+    message: the agent may delete failed pods, and do nothing else to pods
+  - expression: >-
+      request.operation != 'DELETE'
+      || has(oldObject.spec.nodeName) && oldObject.spec.nodeName == variables.node
+    messageExpression: >-
+      'the agent of node "' + variables.node + '" may not touch pod "' + variables.target + '" of another node'
+  - expression: >-
+      request.operation != 'DELETE'
+      || has(oldObject.status.phase) && oldObject.status.phase == 'Failed'
+      && has(oldObject.status.reason) && oldObject.status.reason == 'UnexpectedAdmissionError'
+    message: the agent may delete only pods that have failed with UnexpectedAdmissionError
+  {{- else }}
+  - expression: "false"
+    message: the agent may not write pods
+  {{- end }}
+{{- end }}
+
+{{- define "gpuagent.policy.events" -}}
+validations:
+  {{- include "gpuagent.policy.claim" . | nindent 2 }}
+  - expression: request.operation in ['CREATE', 'UPDATE'] && variables.part == ''
+    message: the agent may make Events and count them, and do nothing else to them
+  - expression: >-
+      !(request.operation in ['CREATE', 'UPDATE'])
+      || has(object.involvedObject) && has(object.source.host) && object.source.host == variables.node
+      && has(object.reportingComponent) && object.reportingComponent == 'gpuagent'
+      && has(object.reportingInstance) && object.reportingInstance == variables.node
+    messageExpression: >-
+      'the agent of node "' + variables.node + '" may send Events in its own name only'
+  - expression: >-
+      request.operation != 'UPDATE'
+      || has(oldObject.source.host) && oldObject.source.host == variables.node
+      && has(oldObject.reportingComponent) && oldObject.reportingComponent == 'gpuagent'
+      && oldObject.involvedObject == object.involvedObject
+    messageExpression: >-
+      'the agent of node "' + variables.node + '" may change its own Events only'
+  - expression: >-
+      !(request.operation in ['CREATE', 'UPDATE'])
+      || has(object.involvedObject.kind) && has(object.involvedObject.name)
+      && (object.involvedObject.kind == 'Node' && object.involvedObject.name == variables.node
+      || object.involvedObject.kind == 'Pod')
+    messageExpression: >-
+      'the agent may send Events about node "' + variables.node + '" and about pods only'
+{{- end }}
+
+{{- define "gpuagent.policy.configmaps" -}}
+- name: name
+  expression: "(request.operation == 'DELETE' ? oldObject : object).metadata.name"
+validations:
+  {{- include "gpuagent.policy.claim" . | nindent 2 }}
+  - expression: >-
+      variables.place == 'kube-system'
+      && variables.name in ['unhealthy-gpu-' + variables.node, variables.node + '-gputopo-report']
+    messageExpression: >-
+      'the agent of node "' + variables.node + '" may write its own reports only, not ConfigMap "'
+      + variables.place + '/' + variables.name + '"'
+{{- end }}

@@ -1,0 +1,108 @@
+"""Makes what in this folder follows from the rest of it: the schema's settings, and plain YAML from the chart.
+
+``python -m manifests.render HELM`` writes, ``make manifests`` calls it; tests say when that was forgotten.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+from gpuagent import config
+from gpuagent.config import Settings
+
+FOLDER = Path(__file__).parent
+CHART = FOLDER / "helm" / "ack-ai-installer"
+SCHEMA = CHART / "values.schema.json"
+
+CHARTS_OWN = {
+    "node_name": "the pod's node",
+    "kubeconfig": "the pod's service account",
+    "http_address": "http.port",
+    "kubelet_dir": "paths.kubelet",
+    "state_dir": "paths.state",
+    "mps_pipe_dir": "mps.directory",
+    "mps_start": "mps: never by the agent, whose end would end the daemon",
+    "clean_failed_pods": "cleanFailedPods",
+    "startup_taint": "startupTaint",
+}
+"""Settings that the chart decides itself, and by which of its values."""
+
+PLAIN: Mapping[str, tuple[str, ...]] = {
+    "gpuagent.yaml": ("--kube-version=1.36",),
+    "gpuagent-1.24-to-1.29.yaml": ("--kube-version=1.24",),
+}
+"""Plain YAML by file name: what Helm is asked."""
+
+
+def settings_schema() -> dict[str, Any]:
+    """The schema of `settings`: every setting but the chart's own, by flag name."""
+    operators = (one for one in fields(Settings) if one.name not in CHARTS_OWN)
+    return {
+        "type": "object",
+        "description": "Settings of the agent by flag name; some are values of the chart, see docs/install.md.",
+        "additionalProperties": False,
+        "properties": {config._key(one.name): _of(one) for one in operators},  # noqa: SLF001 (one table of names)
+    }
+
+
+def _of(setting: Field[Any]) -> dict[str, Any]:
+    parse, said = setting.metadata["parse"], {"description": setting.metadata["help"]}
+    if parse is config.is_on:
+        return {"type": "boolean"} | said
+    if parse in {config._count, config._step}:  # noqa: SLF001 (what it takes is what it is)
+        return {"type": "integer", "minimum": 1} | said
+    if parse is config._seconds:  # noqa: SLF001
+        return {"type": "number", "minimum": 0} | said
+    return {"type": "string"} | _choice(parse) | said
+
+
+def _choice(parse: Any) -> dict[str, Any]:  # noqa: ANN401 (any parser)
+    """The values that a parser names when it refuses one."""
+    try:
+        parse("\0")
+    except ValueError as err:
+        _, found, choices = str(err).partition(" is not one of ")
+        return {"enum": choices.split(", ")} if found else {}
+    return {}
+
+
+def digest() -> str:
+    """What the plain YAML was made of: the chart's files."""
+    made_of = hashlib.sha256()
+    for file in sorted(path for path in CHART.rglob("*") if path.is_file()):
+        made_of.update(f"{file.relative_to(CHART)}\0".encode() + file.read_bytes() + b"\0")
+    return made_of.hexdigest()[:16]
+
+
+def plain(helm: str, name: str) -> str:
+    """One of the plain YAML files, as it should be."""
+    command = [helm, "template", "ack-ai-installer", str(CHART), "--namespace=kube-system", *PLAIN[name]]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 (Helm)
+    return (
+        f"# Made from helm/ack-ai-installer ({digest()}) with `make manifests`: do not edit.\n"
+        f"# For other values than the chart's own, use Helm; docs/install.md tells how.\n{made}"
+    )
+
+
+def write_schema() -> None:
+    """Put the settings into the chart's schema, which is written by hand for the rest."""
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    schema["properties"]["settings"] = settings_schema()
+    SCHEMA.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+
+
+def main(helm: str) -> int:
+    """Write all of it."""
+    write_schema()
+    for name in PLAIN:
+        (FOLDER / name).write_text(plain(helm, name), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

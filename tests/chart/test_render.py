@@ -1,0 +1,297 @@
+"""What the chart becomes, and what it refuses."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from gpuagent import config
+from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, plain
+from tests.chart.conftest import HELM, Chart, containers, find
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS_1_24 = ROOT / "build" / "schemas-1.24"
+VERSIONS = [f"1.{minor}" for minor in range(24, 37)]
+
+EVERYTHING: dict[str, Any] = {
+    "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["regcred"]},
+    "settings": {"memory-unit": "256MiB", "max-pods-per-gpu": 10, "settle": 0.5, "core-mem-both": False},
+    "nodeSelector": {"kubernetes.io/arch": "amd64"},
+    "seLinuxOptions": {"type": "spc_t"},
+    "driver": {"runtimeClassName": "nvidia", "libraries": "/home/kubernetes/bin/nvidia/lib64", "programs": "/opt/nv"},
+    "hostNetwork": True,
+    "podLabels": {"team": "ml"},
+    "podAnnotations": {"note": "yes"},
+    "startupTaint": "gpuagent/starting",
+    "metrics": {"perContainerUse": True, "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "mps": {"enabled": True, "exclusive": True},
+    "cgpu": {"enabled": True, "image": "registry.example.com/cgpu:1.5.10", "sha256": "0" * 64, "accept": ["cgroup"]},
+}
+SETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("kube-system", {}),
+    "everything": ("gpu", EVERYTHING),
+    "nothing": (
+        "kube-system",
+        {
+            "settings": {"fence-file": "off"},
+            "tolerations": [],
+            "priorityClassName": "",
+            "cleanFailedPods": False,
+            "rbac": {"configMaps": False},
+            "admissionPolicy": {"enabled": False},
+            "mps": {"enabled": True, "daemon": False},
+        },
+    ),
+}
+
+
+def check(version: str, objects: list[dict[str, Any]], workdir: Path) -> None:
+    """Against the version's schemas, unknown fields refused. A PodMonitor has none in Kubernetes."""
+    objects = [one for one in objects if one["kind"] != "PodMonitor"]
+    if version != "1.24":
+        for one in objects:
+            kubernetes_validate.validate(one, version, strict=True)
+        return
+    file = workdir / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    program = (
+        f"import sys; sys.path.insert(0, {str(SCHEMAS_1_24)!r}); import kubernetes_validate as k, yaml;"
+        f"[k.validate(one, '1.24', strict=True) for one in yaml.safe_load_all(open({str(file)!r}))]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", SETS)
+def test_every_version_has_a_schema_for_what_it_gets(chart: Chart, version: str, values: str, tmp_path: Path) -> None:
+    namespace, chosen = SETS[values]
+    check(version, chart.render(version=version, namespace=namespace, **chosen), tmp_path)
+
+
+@pytest.mark.parametrize("version", ["1.24", "1.30", "1.36"])
+def test_a_wrong_field_is_noticed(chart: Chart, version: str, tmp_path: Path) -> None:
+    objects = chart.render(version=version)
+    find(objects, "DaemonSet", "gpuagent")["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises((kubernetes_validate.ValidationError, AssertionError)):
+        check(version, objects, tmp_path)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_plain_yaml_is_what_helm_makes_of_the_chart(name: str) -> None:
+    assert (FOLDER / name).read_text() == plain(str(HELM), name), "run `make manifests`"
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_helm_has_nothing_to_say(chart: Chart, values: str) -> None:
+    done = chart.lint(**SETS[values][1])
+    assert done.returncode == 0, done.stdout
+
+
+# -- rights ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_privileged_but_what_changes_nodes(chart: Chart) -> None:
+    privileged = {
+        values: {
+            name
+            for name, one in containers(chart.render(namespace=SETS[values][0], **SETS[values][1])).items()
+            if one["securityContext"].get("privileged")
+        }
+        for values in SETS
+    }
+    assert privileged == {"default": set(), "everything": {"install", "policy", "mps-control"}, "nothing": set()}
+    assert not containers(chart.render(mps={"enabled": True}))["mps-control"]["securityContext"]["privileged"]
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_the_agent_is_root_without_rights(chart: Chart, values: str) -> None:
+    objects = chart.render(namespace=SETS[values][0], **SETS[values][1])
+    agent = find(objects, "DaemonSet", "gpuagent")["spec"]["template"]["spec"]
+    assert agent["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = agent["containers"]
+    assert container["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert agent.get("hostPID", False) is (values == "everything")
+    written = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    mps = {"/var/run/nvidia-gpu/nvidia-mps"} if values != "default" else set()
+    assert written == {"/var/lib/kubelet/device-plugins", "/var/lib/gpuagent"} | mps
+
+
+def test_the_rights_are_no_more_than_these(chart: Chart) -> None:
+    objects = chart.render()
+    rules = {
+        (tuple(rule["resources"]), tuple(rule["verbs"]))
+        for one in objects
+        if one["kind"] in ("ClusterRole", "Role")
+        for rule in one["rules"]
+    }
+    assert rules == {
+        (("nodes",), ("list", "watch", "patch")),
+        (("nodes/status",), ("patch",)),
+        (("pods",), ("list", "watch", "delete")),
+        (("events",), ("create", "patch")),
+        (("configmaps",), ("get", "create", "patch", "delete")),
+    }
+    assert "delete" not in str(find(chart.render(cleanFailedPods=False), "ClusterRole", "gpuagent")["rules"])
+    assert not [one for one in chart.render(rbac={"configMaps": False}) if one["kind"] == "Role"]
+
+
+@pytest.mark.parametrize(
+    ("version", "enabled", "there"),
+    [
+        ("1.29.15", "auto", False),
+        ("v1.30.0", "auto", True),
+        ("v1.31.1-aliyun.1", "auto", True),
+        ("v1.30.5-gke.1014001", "auto", True),
+        ("1.36", False, False),
+        ("1.29", True, True),
+    ],
+)
+def test_policies_are_there_where_the_api_server_has_them(
+    chart: Chart, version: str, enabled: object, there: bool
+) -> None:
+    objects = chart.render(version=version, admissionPolicy={"enabled": enabled})
+    kinds = [one["kind"] for one in objects]
+    assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 4 * there
+
+
+def test_policies_are_about_the_service_account_where_it_is(chart: Chart) -> None:
+    objects = chart.render(namespace="gpu")
+    account = "system:serviceaccount:gpu:gpuagent"
+    for one in objects:
+        if one["kind"] == "ValidatingAdmissionPolicy":
+            assert one["spec"]["matchConditions"][0]["expression"] == f"request.userInfo.username == '{account}'"
+    role = find(objects, "RoleBinding", "gpuagent")
+    assert (role["metadata"]["namespace"], role["subjects"][0]["namespace"]) == ("kube-system", "gpu")
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def settings_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    text: str = find(objects, "ConfigMap", "gpuagent")["data"]["gpuagent.toml"]
+    return tomllib.loads(text)
+
+
+def test_settings_reach_the_agent_as_they_were_given(chart: Chart) -> None:
+    given = {
+        "fence-file": '/etc/a "b" \\ <&> ü/f.json',
+        "max-pods-per-gpu": 1000000,
+        "settle": 0.25,
+        "mps-exclusive": False,
+        "ignore-xids": "63,94",
+        "memory-unit": "256MiB",
+    }
+    objects = chart.render(settings=given, mps={"enabled": True, "directory": "/run/mps"}, http={"port": 80})
+    found = settings_of(objects)
+    assert found.items() >= given.items()
+    known = {name.replace("_", "-") for name in config.Settings.__dataclass_fields__}
+    assert found.keys() <= known | {name.replace("_", "-") for name in CHARTS_OWN}
+    assert (found["http-address"], found["mps-start"], found["mps-pipe-dir"]) == (":80", False, "/run/mps")
+
+
+def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart) -> None:
+    def pod(**values: Any) -> Any:
+        return find(chart.render(**values), "DaemonSet", "gpuagent")["spec"]["template"]
+
+    assert pod(settings={"settle": 3}) != pod()
+    assert pod(policy=1, rbac={"configMaps": False}, admissionPolicy={"enabled": False}) == pod()
+    assert pod(version="1.24") == pod()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"polcy": 5}, "'polcy' not allowed"),
+        ({"policy": 6}, "/policy"),
+        ({"policy": "5"}, "/policy"),
+        ({"settings": {"memory-unitt": "GiB"}}, "'memory-unitt' not allowed"),
+        ({"settings": {"memory_unit": "GiB"}}, "'memory_unit' not allowed"),
+        ({"settings": {"isolation": "hami"}}, "/settings/isolation"),
+        ({"settings": {"settle": "soon"}}, "/settings/settle"),
+        ({"settings": {"http-address": ":1"}}, "'http-address' not allowed"),
+        ({"settings": {"node-name": "n"}}, "'node-name' not allowed"),
+        ({"cgpu": {"enabled": True}}, "/cgpu/image"),
+        ({"mps": {"directory": "/" + "a" * 100}}, "/mps/directory"),
+        ({"paths": {"kubelet": "/var/lib/kubelet/"}}, "/paths/kubelet"),
+        ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
+        ({"updateStrategy": {"maxSurge": 1}}, "'maxSurge' not allowed"),
+        ({"admissionPolicy": {"enabled": "no"}}, "/admissionPolicy/enabled"),
+        ({"nodeLabels": []}, "/nodeLabels"),
+        ({"startupTaint": "a b"}, "/startupTaint"),
+        ({"image": {"digest": "sha256:1"}}, "/image/digest"),
+    ],
+)
+def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[str, Any], said: str) -> None:
+    assert said in chart.refusal(**values)
+
+
+def test_a_chart_above_this_one_may_use_it(chart: Chart) -> None:
+    values: dict[str, Any] = {"global": {"registry": "x"}}
+    assert chart.render(**values)
+
+
+# -- nodes and modes ------------------------------------------------------------------------------------------------
+
+
+def test_a_node_without_the_label_keeps_its_agent_by_what_the_agent_wrote(chart: Chart) -> None:
+    affinity = find(chart.render(), "DaemonSet", "gpuagent")["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchExpressions"] for term in terms] == [
+        [{"key": "ack.node.gpu.schedule", "operator": "Exists"}],
+        [{"key": "aliyun.accelerator/nvidia_count", "operator": "Exists"}],
+    ]
+
+
+def test_no_second_agent_comes_before_the_first_has_gone(chart: Chart) -> None:
+    strategy = find(chart.render(), "DaemonSet", "gpuagent")["spec"]["updateStrategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}
+
+
+def test_the_installer_is_on_nodes_of_its_modes_with_the_policy(chart: Chart) -> None:
+    objects = chart.render(policy=2, cgpu=EVERYTHING["cgpu"])
+    spec = find(objects, "DaemonSet", "cgpu-installer")["spec"]["template"]["spec"]
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["cgpu", "core_mem"]
+    found = containers(objects)
+    assert "--policy=2" in found["install"]["args"]
+    assert "--set=2" in found["policy"]["args"]
+    assert "--policy=5" in containers(chart.render(cgpu=EVERYTHING["cgpu"]))["install"]["args"]
+    assert not spec.get("hostPID")
+
+
+def test_the_mps_daemon_does_not_follow_the_mode_nor_upgrades(chart: Chart) -> None:
+    objects = chart.render(mps={"enabled": True})
+    daemon, agent = find(objects, "DaemonSet", "mps-control"), find(objects, "DaemonSet", "gpuagent")
+    assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert daemon["spec"]["template"]["spec"]["affinity"] == agent["spec"]["template"]["spec"]["affinity"]
+    mounted = {
+        one["name"]: {m["mountPath"] for m in one["volumeMounts"]} & {"/var/run/nvidia-gpu/nvidia-mps"}
+        for one in containers(objects).values()
+    }
+    assert mounted["gpuagent"] == mounted["mps-control"] != set()
+    kinds = [one["metadata"]["name"] for one in chart.render(mps={"enabled": True, "daemon": False})]
+    assert "mps-control" not in kinds
+
+
+def test_a_quota_admits_the_priority_class_outside_of_kube_system(chart: Chart) -> None:
+    quota = find(chart.render(namespace="gpu"), "ResourceQuota", "gpuagent")
+    assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
+    assert "ResourceQuota" not in [one["kind"] for one in chart.render()]
+
+
+def test_the_charts_version_is_the_agents() -> None:
+    from gpuagent import __version__
+
+    described = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert described["version"] == described["appVersion"] == __version__

@@ -1,0 +1,52 @@
+"""What an agent tells on its port, however it was started."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+
+class AgentPages:
+    """The pages of the agent that listens at a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def log_text(self) -> str:
+        """What it has logged."""
+        raise NotImplementedError
+
+    def page(self, path: str) -> bytes | None:
+        """A page of the agent's port; None while it says no or is not there."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as answer:
+                return bytes(answer.read())
+        except OSError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        return self._json("status")
+
+    def _json(self, path: str) -> dict[str, Any]:
+        return dict(json.loads(self.page(path) or b"{}"))
+
+    def wait(
+        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 20, *, path: str = "status"
+    ) -> dict[str, Any]:
+        """The page once it is as wanted.
+
+        Raises:
+            TimeoutError: with the page and the end of the log.
+        """
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            page = self._json(path)
+            if page and wanted(page):
+                return page
+            time.sleep(0.05)
+        tail = self.log_text()[-3000:]
+        raise TimeoutError(f"not in {timeout:g} s; {path} says {json.dumps(self._json(path))[:3000]}\n{tail}")
+
+    def wait_ready(self, timeout: float = 20) -> None:
+        self.wait(lambda _: self.page("readyz") is not None, timeout)

@@ -1,0 +1,164 @@
+"""`kubectl inspect cgpu`, the one file of it, on the real API server: real pods of modes share, core_mem and topology.
+
+The agent is a process of the machine here. A pod on the host's network stands for the one of its DaemonSet, so that the
+way to the agent's pages through the API server is the real one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
+from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.test_modes import CORE, GPU, MEM, UNISOLATED
+from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session")
+def onefile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file, in a folder that can stand in PATH."""
+    path = tmp_path_factory.mktemp("plugin") / "kubectl-inspect-cgpu"
+    subprocess.run([sys.executable, "kubectl/onefile.py", str(path)], cwd=ROOT, check=True)
+    return path
+
+
+class Plugin:
+    """`kubectl inspect cgpu` with nothing in the environment but what it needs, from another folder."""
+
+    def __init__(self, onefile: Path, cluster: Cluster, home: Path) -> None:
+        self._cluster = cluster
+        self._folder = home
+        path = f"{onefile.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.environ = {"PATH": path, "HOME": str(home), "KUBECONFIG": str(cluster.kubeconfig())}
+        self.flags: tuple[str, ...] = ()
+
+    def __call__(self, *arguments: str, user: str = "", code: int = 0) -> str:
+        environ = self.environ | ({"KUBECONFIG": str(self._cluster.kubeconfig(user))} if user else {})
+        command = ["kubectl", "inspect", "cgpu", *self.flags, *arguments]
+        done = subprocess.run(command, env=environ, cwd=self._folder, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    def document(self) -> dict[str, Any]:
+        return dict(json.loads(self("-o", "json")))
+
+
+@pytest.fixture
+def plugin(onefile: Path, cluster: Cluster, tmp_path: Path) -> Plugin:
+    home = tmp_path / "home"
+    home.mkdir()
+    return Plugin(onefile, cluster, home)
+
+
+def stand_for_the_daemonset(node: Node, plugin: Plugin) -> None:
+    labels = {"app.kubernetes.io/name": "gpuagent"}
+    node.run(pod_manifest("gpuagent", {}, labels=labels, node=NODE_NAME))
+    plugin.flags = ("--agent-namespace", "default", "--agent-port", str(node.agent.port))
+
+
+def wait_held(node: Node, *pods: str) -> dict[str, Any]:
+    """The agent's page once it shows these pods."""
+
+    def shown(page: dict[str, Any]) -> bool:
+        holders = {c["container"].partition("[")[0] for gpu in page["gpus"] for c in gpu["containers"]}
+        return holders >= {f"default/{name}" for name in pods}
+
+    return node.agent.wait(shown, 40)
+
+
+def held(page: dict[str, Any], resource: str) -> dict[int, int]:
+    return {gpu["minor"]: gpu["held"].get(resource, 0) for gpu in page["gpus"]}
+
+
+def told(document: dict[str, Any], resource: str) -> dict[int, int]:
+    gpus = document["nodes"][0]["gpus"]
+    return {gpu["gpu"]: gpu["amounts"].get(resource, {"allocated": 0})["allocated"] for gpu in gpus}
+
+
+def test_what_every_gpu_has_on_it_in_modes_share_core_mem_and_topology(
+    make_node: Callable[..., Node], plugin: Plugin
+) -> None:
+    node = make_node(mode="share", flags=UNISOLATED)
+    node.wait_amounts(mem=640)
+    stand_for_the_daemonset(node, plugin)
+    node.run(pod_manifest("one", {MEM: 10}))
+    node.run(pod_manifest("two", {MEM: 75}))
+    refused = node.run(pod_manifest("three", {MEM: 100}), phase="Failed")
+    page = wait_held(node, "one", "two")
+    document = plugin.document()
+    (seen,) = document["nodes"]
+    assert (seen["name"], seen["unit"], seen["agent"]) == (NODE_NAME, "GiB", "seen")
+    assert told(document, MEM) == held(page, MEM)
+    assert document["totals"]["memory"] == [{"unit": "GiB", "allocated": 85, "total": 640, "percent": 13}]
+    assert {pod["name"]: pod["toldBy"] for pod in seen["pods"]} == {"one": {MEM: "agent"}, "two": {MEM: "agent"}}
+    (waiting,) = document["waiting"]
+    assert waiting["why"] == f"refused, UnexpectedAdmissionError: {refused['status']['message']}"
+    head, line, _, title, total, *_ = plugin().splitlines()
+    assert head.split()[:3] == ["NAME", "IPADDRESS", "GPU0(Allocated/Total)"]
+    assert line.split()[2:] == [*(f"{units}/80" for _, units in sorted(held(page, MEM).items())), "85/640"]
+    assert (title, total) == ("Allocated/Total GPU Memory In Cluster:", "85/640 (13%)")
+    assert line in plugin(NODE_NAME)
+    assert "there is no node nobody" in plugin("nobody", code=1)
+
+    node.end("one", "two", "three")
+    node.switch("core_mem", mem=640, core=800)
+    node.run(pod_manifest("four", {MEM: 10, CORE: 20}))
+    page = wait_held(node, "four")
+    document = plugin.document()
+    assert (told(document, MEM), told(document, CORE)) == (held(page, MEM), held(page, CORE))
+    assert "20/800" in plugin().splitlines()[1].split()
+    assert "Allocated/Total GPU Core In Cluster:\n20/800 (2%)" in plugin()
+
+    node.end("four")
+    node.switch("topology", gpu=8)
+    annotations = {GROUP_ANNOTATION: "2,3", VISIBLE_ANNOTATION: "2,3"}
+    node.run(pod_manifest("five", {GPU: 2}, annotations=annotations))
+    node.run(pod_manifest("six", {GPU: 1}))
+    page = wait_held(node, "five", "six")
+    document = plugin.document()
+    assert told(document, GPU) == held(page, GPU)
+    assert {pod["name"]: pod["differs"] for pod in document["nodes"][0]["pods"]} == {"five": None, "six": None}
+    assert "Allocated/Total GPUs In Cluster:\n3/8 (37%)" in plugin()
+    # The links are those of the ConfigMap that the agent writes.
+    assert "Links:\n      GPU0" in plugin("-d")
+
+
+def test_without_the_right_to_agents_pages_the_reason_is_told(make_node: Callable[..., Node], plugin: Plugin) -> None:
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    stand_for_the_daemonset(node, plugin)
+    node.run(pod_manifest("one", {MEM: 10}))
+    out = plugin(user="gpuagent")
+    assert 'RBAC refuses: allow verb "get" on resource "pods/proxy" in API group ""' in out
+    assert "default    one   gpu-node  10 gpu-mem  not annotated by a scheduler" in out
+
+
+def test_a_watch_shows_a_new_pod_and_ends_cleanly(
+    make_node: Callable[..., Node], plugin: Plugin, onefile: Path
+) -> None:
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    command = [str(onefile), "--watch", "--interval", "0.2", "--no-agents"]
+    with subprocess.Popen(command, env=plugin.environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+        late = threading.Timer(60, process.kill)
+        late.start()
+        try:
+            assert any("0/640 (0%)" in line for line in lines)
+            node.run(pod_manifest("one", {MEM: 10}))
+            assert any("10/640 (1%)" in line for line in lines)
+        finally:
+            late.cancel()
+            process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0

@@ -1,0 +1,147 @@
+"""Prometheus scrapes the agent of a real node: what real containers' processes use is told of the right ones."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.prometheus import Prometheus, prometheus
+from tests.e2e.cluster import container, pod_manifest
+
+MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
+GIB = 1 << 30
+MONITORING = Path(__file__).parents[3] / "manifests/monitoring"
+ALL = {"$instance": ".*", "$gpu": ".*", "$namespace": ".*", "$__rate_interval": "30s"}
+USED, LIMIT = "gpuagent_container_gpu_memory_used_bytes", "gpuagent_container_gpu_memory_limit_bytes"
+
+
+@pytest.fixture
+def scraped(make_node: Callable[..., Node], tmp_path: Path) -> Iterator[tuple[Node, Prometheus]]:
+    """A node where memory and compute are given out, unisolated, and its Prometheus."""
+    node = make_node(mode="core_mem", flags=("--allow-unisolated", "true", "--compat-metrics", "true"))
+    node.wait_amounts(mem=640, core=800)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with prometheus(tmp_path / "prometheus", port, node.agent.port, MONITORING / "alerts.yaml") as server:
+        yield node, server
+
+
+def gpu_of(node: Node, pod: str, name: str = "main") -> dict[str, Any]:
+    (uuid,) = node.gpus_of(pod, name)
+    found: dict[str, Any] = next(gpu for gpu in node.agent.status()["gpus"] if gpu["uuid"] == uuid)
+    return found
+
+
+def uses(node: Node, pod: str, gib: int, name: str = "main", sm: int | None = None) -> int:
+    """The container's first process has so much of its GPU from now on. Returns its PID on the host."""
+    pid = node.cluster.container(pod, name).pid
+    node.agent.inject(fault="process", gpu=gpu_of(node, pod, name)["uuid"], pid=pid, mib=gib * 1024, kind="mps", sm=sm)
+    return pid
+
+
+def labels(metric: str, **wanted: str) -> str:
+    return f"{metric}{{{','.join(f'{key}={value!r}' for key, value in wanted.items())}}}"
+
+
+def is_(value: float) -> Callable[[list[dict[str, Any]]], bool]:
+    return lambda result: [float(one["value"][1]) for one in result] == [value]
+
+
+def test_used_memory_is_told_of_the_container_whose_process_it_is(scraped: tuple[Node, Prometheus]) -> None:
+    node, server = scraped
+    node.run(pod_manifest("trains", {MEM: 10, CORE: 30}))
+    two = pod_manifest("two", {MEM: 4, CORE: 10})
+    two["spec"]["containers"].append(container("side", {MEM: 2, CORE: 5}))
+    node.run(two)
+    uses(node, "trains", 3, sm=25)
+    uses(node, "two", 1)
+    uses(node, "two", 2, "side")
+    gpu = gpu_of(node, "trains")
+    here = {"namespace": "default", "UUID": gpu["uuid"], "gpu": str(gpu["minor"])}
+    server.wait(labels(USED, pod="trains", container="main", **here), is_(3 * GIB))
+    server.wait(labels(LIMIT, pod="trains", container="main", **here), is_(10 * GIB))
+    server.wait(labels(USED, pod="two", container="side"), is_(2 * GIB))
+    server.wait(labels(USED, pod="two", container="main"), is_(GIB))
+    server.wait(labels("gpuagent_container_gpu_compute_used_ratio", pod="trains", **here), is_(0.25))
+    server.wait(labels("gpuagent_container_gpu_compute_limit_ratio", pod="trains", **here), is_(0.3))
+    assert server.query(labels("gpuagent_container_gpu_compute_used_ratio", pod="two")) == []  # MPS does not say
+    # Of no container: this test.
+    node.agent.inject(fault="process", gpu=gpu["uuid"], pid=os.getpid(), mib=5 * 1024)
+    server.wait(labels("gpuagent_gpu_memory_unattributed_bytes", UUID=gpu["uuid"]), is_(5 * GIB))
+    server.wait(labels("gpuagent_gpu_unattributed_processes", UUID=gpu["uuid"]), is_(1))
+    # arena's own way of asking.
+    arena = (
+        '{__name__=~"nvidia_gpu_duty_cycle|nvidia_gpu_memory_used_bytes|nvidia_gpu_memory_total_bytes",pod_name=~"two"}'
+    )
+    told = {one["metric"]["__name__"]: float(one["value"][1]) for one in server.query(arena)}
+    assert told == {
+        "nvidia_gpu_duty_cycle": 0,
+        "nvidia_gpu_memory_used_bytes": 3 * GIB,
+        "nvidia_gpu_memory_total_bytes": 80 * GIB,
+    }
+    node.audit()
+
+
+def test_series_follow_a_container_that_restarts_and_end_with_its_pod(scraped: tuple[Node, Prometheus]) -> None:
+    node, server = scraped
+    node.run(pod_manifest("again", {MEM: 10, CORE: 30}, restart_policy="Always"))
+    uuid = gpu_of(node, "again")["uuid"]
+    pid = uses(node, "again", 3)
+    series = labels(USED, pod="again")
+    server.wait(series, is_(3 * GIB))
+    before = node.cluster.pod("again")["status"]["containerStatuses"][0]["containerID"]
+    os.kill(pid, 9)
+    node.agent.inject(fault="end", gpu=uuid, pid=pid)
+    server.wait(series, is_(0))
+
+    def runs_anew(pod: dict[str, Any]) -> bool:
+        status = pod["status"]["containerStatuses"][0]
+        return "running" in status["state"] and status["containerID"] != before
+
+    node.cluster.wait_pod("again", runs_anew, 60)
+    uses(node, "again", 2)
+    server.wait(series, is_(2 * GIB))
+    node.end("again")
+    server.wait('count({pod="again"}) or vector(0)', is_(0))
+
+
+def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, Prometheus]) -> None:
+    node, server = scraped
+    node.run(pod_manifest("runs", {MEM: 10, CORE: 30}))
+    uses(node, "runs", 9, sm=10)
+    gpu = gpu_of(node, "runs")
+    server.wait("gpuagent_registered")
+    # What a good node has none of: a refusal, and an XID, of a program's making.
+    node.run(pod_manifest("odd", {MEM: 1, CORE: 7}), phase="Failed")
+    for _ in range(2):
+        node.agent.inject(fault="xid", gpu=gpu["uuid"], code=31)
+    asked = json.loads((MONITORING / "dashboard.json").read_text())
+    for panel in asked["panels"]:
+        for target in panel.get("targets", ()):
+            expression = re.sub(r"\$\w+", lambda found: ALL[found[0]], target["expr"])
+            server.wait(expression)
+    for variable in asked["templating"]["list"]:
+        if variable["type"] == "query":
+            expression = re.sub(r"\$\w+", lambda found: ALL[found[0]], variable["definition"])
+            selector, _, label = expression.removeprefix("label_values(").removesuffix(")").rpartition(", ")
+            assert all(label in one["metric"] for one in server.query(selector)), expression
+    checked = subprocess.run(
+        ("promtool", "check", "metrics"), input=node.agent.page("metrics"), capture_output=True, check=False
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+    # The rules are in force: unisolated is not what the mode promises.
+    server.wait('ALERTS{alertname="GpuIsolationDown",alertstate="pending"}')
+    server.wait('ALERTS{alertname="GpuUnhealthy"}', lambda result: not result)
+
+
+def test_the_rules_hold_what_their_tests_say() -> None:
+    for command in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")):
+        done = subprocess.run(("promtool", *command), cwd=MONITORING, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

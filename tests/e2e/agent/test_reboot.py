@@ -1,0 +1,103 @@
+"""A node comes back without its agent: kubelet fails the pods, the agent has them made anew; the start-up taint."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.agent.conftest import Node
+from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+
+MEM = "aliyun.com/gpu-mem"
+KEY = "example.com/gpu-starting"
+PODS, NODE = "/api/v1/namespaces/default/pods", f"/api/v1/nodes/{NODE_NAME}"
+DEPLOYMENT = "/apis/apps/v1/namespaces/default/deployments/web"
+
+
+@pytest.fixture
+def deployment(cluster: Cluster) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """Two pods of 10 GiB, made by the function's first call; it returns those that there are."""
+    template = pod_manifest("web", {MEM: 10}, labels={"app": "web"}, restart_policy="Always")
+
+    def pods() -> list[dict[str, Any]]:
+        return list(cluster.client.expect("GET", f"{PODS}?labelSelector=app%3Dweb")["items"])
+
+    cluster.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {
+                "replicas": 2,
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": {"metadata": {"labels": {"app": "web"}}, "spec": template["spec"]},
+            },
+        }
+    )
+    yield pods
+    cluster.client.expect("DELETE", DEPLOYMENT, {"propagationPolicy": "Foreground"})
+    cluster.client.wait("/apis/apps/v1/namespaces/default/deployments", "web", lambda found: found is None, 60)
+    for pod in pods():
+        cluster.delete_pod(pod["metadata"]["name"])
+
+
+def two_run(cluster: Cluster) -> None:
+    def wanted(found: dict[str, Any] | None) -> bool:
+        return found is not None and found["status"].get("readyReplicas") == 2
+
+    cluster.client.wait("/apis/apps/v1/namespaces/default/deployments", "web", wanted, 60)
+
+
+def rejected(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"].get("reason") == "UnexpectedAdmissionError")
+
+
+def test_pods_of_a_controller_come_back_after_a_reboot_and_a_bare_one_stays(
+    kubelet: str, make_node: Callable[..., Node], deployment: Callable[[], list[dict[str, Any]]]
+) -> None:
+    node = make_node(mode="share", flags=("--clean-failed-pods",))
+    node.wait_amounts(mem=640)
+    two_run(node.cluster)
+    node.run(pod_manifest("bare", {MEM: 10}))
+    before = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in deployment()}
+    node.agent.stop()
+    node.cluster.stop_kubelet()
+    node.cluster.remove_containers()
+    node.cluster.start_kubelet()
+    for name in (*before.values(), "bare"):
+        node.cluster.wait_pod(name, rejected)
+    node.agent.start()
+    two_run(node.cluster)
+    for name in before.values():
+        node.cluster.wait_pod_gone(name)
+    assert not before.keys() & {pod["metadata"]["uid"] for pod in deployment()}
+    assert rejected(node.cluster.pod("bare"))
+    (replica_set,) = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in deployment()}
+    told = (
+        f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid%3D{replica_set},reason%3DFailedPodDeleted"
+    )
+    node.agent.wait(lambda _: sum(e["count"] for e in node.cluster.client.expect("GET", told)["items"]) == 2)
+    assert b'gpuagent_pods_cleaned_total{reason="no_devices"} 2.0' in (node.agent.page("metrics") or b"")
+
+
+def test_the_startup_taint_goes_when_the_node_shows_its_amounts(make_node: Callable[..., Node]) -> None:
+    node = make_node(mode="share", flags=("--startup-taint", KEY))
+    node.wait_amounts(mem=640)
+    node.agent.stop()
+    node.cluster.wait_node(lambda found: found["status"]["allocatable"][MEM] == "0")
+    taints = [{"key": key, "effect": "NoSchedule"} for key in (KEY, "example.com/other")]
+    node.cluster.client.expect("PATCH", NODE, {"spec": {"taints": taints}}, "application/merge-patch+json")
+    try:
+        manifest = pod_manifest("waits", {})
+        manifest["spec"]["tolerations"] = [{"key": "example.com/other", "operator": "Exists"}]
+        node.pods.append("waits")
+        node.cluster.create_pod(manifest)
+        node.cluster.wait_pod("waits", lambda pod: "untolerated taint" in str(pod["status"].get("conditions")))
+        node.agent.start()
+        pod = node.cluster.wait_phase("waits", "Running")
+        assert pod["spec"]["nodeName"] == NODE_NAME
+        found = node.cluster.node()
+        assert found["status"]["allocatable"][MEM] == "640"
+        assert [taint["key"] for taint in found["spec"]["taints"]] == ["example.com/other"]
+    finally:
+        node.cluster.client.expect("PATCH", NODE, {"spec": {"taints": None}}, "application/merge-patch+json")

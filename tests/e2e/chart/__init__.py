@@ -1,0 +1,1 @@
+"""The chart on the real cluster."""

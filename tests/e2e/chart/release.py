@@ -1,0 +1,135 @@
+"""A release of the chart, as an operator handles it with Helm, and the agent's pod that comes of it."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from gpuagent.config import Settings
+from gpuagent.nvml.simulated_socket import inject
+from manifests.render import CHART
+from tests.e2e.agent.pages import AgentPages
+from tests.e2e.build import AGENT_IMAGE, bin_dir
+from tests.e2e.cluster import Cluster, free_port
+
+HELM = bin_dir() / "helm"
+NAME = "ack-ai-installer"
+REPOSITORY, _, TAG = AGENT_IMAGE.rpartition(":")
+
+Values = dict[str, Any]
+
+
+def merged(one: Values, other: Values) -> Values:
+    """Both, as Helm merges values: what is in the other counts."""
+    both = dict(one)
+    for key, value in other.items():
+        both[key] = merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
+    return both
+
+
+class Release(AgentPages):
+    """Installs, upgrades, rolls back; finds the agent's pod and asks it."""
+
+    def __init__(self, cluster: Cluster, workdir: Path, box: str = "dgx-a100", namespace: str = "kube-system") -> None:
+        super().__init__(free_port())
+        self.cluster, self.namespace, self.workdir = cluster, namespace, workdir
+        self.state_dir = workdir / "state"
+        self.revision = 0
+        self.removable = True
+        self.values: Values = {
+            "image": {"repository": REPOSITORY, "tag": TAG, "pullPolicy": "Never"},
+            # The cluster has no pod network.
+            "hostNetwork": True,
+            "http": {"port": self.port},
+            "paths": {"state": str(self.state_dir)},
+            "settings": {
+                "simulate": box,
+                "exclusive-resource": "nvidia.com/gpu",
+                "fence-file": str(workdir / "fence" / "unhealthyDevices.json"),
+                "log-level": "debug",
+            },
+        }
+
+    def install(self, **values: Any) -> "Release":
+        """Wait until its pod is ready."""
+        return self._helm("install", values, "--create-namespace")
+
+    def upgrade(self, **values: Any) -> "Release":
+        return self._helm("upgrade", values)
+
+    def _helm(self, verb: str, values: Values, *more: str) -> "Release":
+        self.values = merged(self.values, values)
+        file = self.workdir / f"values-{self.revision}.json"
+        file.write_text(json.dumps(self.values))
+        self.helm(verb, NAME, str(CHART), "--values", str(file), *more)
+        self.revision += 1
+        return self.wait_rolled_out()
+
+    def rollback(self, revision: int) -> "Release":
+        self.helm("rollback", NAME, str(revision))
+        self.revision += 1
+        return self.wait_rolled_out()
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", NAME, "--ignore-not-found", "--wait", "--timeout", "60s")
+
+    def helm(self, *arguments: str) -> str:
+        """Run Helm on the cluster; what it says. Raises CalledProcessError with its words."""
+        command = [str(HELM), "--kubeconfig", str(self.cluster.kubeconfig()), "--namespace", self.namespace, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        if done.returncode:
+            error = subprocess.CalledProcessError(done.returncode, ["helm", *arguments], done.stdout, done.stderr)
+            error.add_note(done.stderr)
+            raise error
+        return done.stdout
+
+    def wait_rolled_out(self, timeout: float = 60) -> "Release":
+        """Until the DaemonSet's newest pods are all there and ready."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets"
+
+        def rolled_out(found: Values | None) -> bool:
+            status = (found or {}).get("status", {})
+            return (
+                found is not None
+                and status.get("observedGeneration") == found["metadata"]["generation"]
+                and status.get("numberReady") == status.get("desiredNumberScheduled")
+                and status.get("updatedNumberScheduled", 0) == status.get("desiredNumberScheduled")
+            )
+
+        try:
+            self.cluster.client.wait(path, "gpuagent", rolled_out, timeout)
+        except TimeoutError as err:
+            err.add_note(f"{json.dumps([pod['status'] for pod in self.pods()])[:3000]}\n{self.log_text()[-2000:]}")
+            raise
+        return self
+
+    def pods(self, component: str = "agent") -> list[dict[str, Any]]:
+        selector = f"labelSelector=app.kubernetes.io%2Fcomponent%3D{component}"
+        items = self.cluster.client.expect("GET", f"/api/v1/namespaces/{self.namespace}/pods?{selector}")["items"]
+        return list(items)
+
+    def pod(self) -> dict[str, Any]:
+        """The agent's pod that is not on its way out."""
+        (pod,) = (pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"])
+        return pod
+
+    def wait_no_pod(self, timeout: float = 30) -> None:
+        deadline = time.monotonic() + timeout
+        while self.pods():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    @property
+    def running(self) -> bool:
+        return bool(self.pods())
+
+    def log_text(self) -> str:
+        return "".join(self.cluster.pod_log(pod["metadata"]["name"], "gpuagent", self.namespace) for pod in self.pods())
+
+    def inject(self, **fault: object) -> None:
+        inject(self.state_dir / "simulator.sock", fault)
+
+
+# An agent that does not know a setting does not start.
+BASE: Values = {"cleanFailedPods": "clean_failed_pods" in Settings.__dataclass_fields__}

@@ -1,0 +1,370 @@
+"""What an agent may write, and what the real API server refuses it, whatever RBAC allows.
+
+Two agents with real tokens, bound to their pods as kubelet asks for them: one on the node, one on another node. Both
+have every right that RBAC can give on the kinds they write, so that each refusal here is the policies'.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e.chart.release import Release
+from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+
+OTHER = "gpu-node.example.com"  # a name with dots, which begins as the other's
+ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/gpuagent"
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+TAINT = "gpuagent/starting"
+NODE, STATUS = f"/api/v1/nodes/{NODE_NAME}", f"/api/v1/nodes/{NODE_NAME}/status"
+MAPS = "/api/v1/namespaces/kube-system/configmaps"
+NOT_THEIRS = "may change its own node only"
+
+Json = dict[str, Any]
+
+
+class Agents(NamedTuple):
+    """Tokens."""
+
+    ours: str
+    others: str
+    unbound: str
+
+
+WIDE: tuple[Json, ...] = (
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "too-much"},
+        "rules": [{"apiGroups": ["", "events.k8s.io"], "resources": ["*"], "verbs": ["*"]}],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "too-much"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},
+        "subjects": [{"kind": "ServiceAccount", "name": "gpuagent", "namespace": "kube-system"}],
+    },
+)
+
+
+def token(cluster: Cluster, pod: Json | None = None) -> str:
+    spec: Json = {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600}
+    if pod is not None:
+        meta = pod["metadata"]
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    return str(cluster.client.expect("POST", f"{ACCOUNT}/token", request)["status"]["token"])
+
+
+def pod_of(name: str, node: str) -> Json:
+    manifest = pod_manifest(name, {}, node=node)
+    manifest["metadata"]["namespace"] = "kube-system"
+    manifest["spec"]["serviceAccountName"] = "gpuagent"
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def agents(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    cluster.label_node({"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None})
+    release = Release(cluster, tmp_path_factory.mktemp("policies"))
+    # No agent runs: no node has the labels.
+    release.install(nodeLabels=["nobody/has-this"], cleanFailedPods=True, startupTaint=TAINT)
+    other = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": OTHER, "labels": {"kubernetes.io/hostname": OTHER}},
+    }
+    cluster.apply(other)
+    cluster.apply_rbac(WIDE)
+    pods = [cluster.create_pod(pod_of(f"agent-{n}", node)) for n, node in enumerate((NODE_NAME, OTHER))]
+    tokens = Agents(token(cluster, pods[0]), token(cluster, pods[1]), token(cluster))
+    # Policies and rights take a moment to be in force.
+    deadline = time.monotonic() + 30
+    for path in (
+        NODE,
+        f"{MAPS}/probe",
+        "/api/v1/namespaces/default/events/probe",
+        "/api/v1/namespaces/default/pods/probe",
+    ):
+        while "ValidatingAdmissionPolicy" not in refusal(cluster, tokens.ours, path):
+            assert time.monotonic() < deadline, refusal(cluster, tokens.ours, path)
+            time.sleep(0.1)
+    yield tokens
+    for pod in pods:
+        cluster.api(
+            "DELETE", f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
+        )
+    for manifest in (*reversed(WIDE), other):
+        cluster.api("DELETE", cluster.client.path_of(manifest))
+    release.uninstall()
+
+
+def refusal(cluster: Cluster, agent: str, path: str) -> str:
+    """What an apply of something that nobody may is answered with."""
+    kind = {"nodes": "Node", "configmaps": "ConfigMap", "events": "Event", "pods": "Pod"}[path.split("/")[-2]]
+    meta = {"name": path.rpartition("/")[2], "annotations": {"probe": "yes"}}
+    body: Json = {"apiVersion": "v1", "kind": kind, "metadata": meta}
+    if kind == "Pod":
+        body["spec"] = {"containers": [{"name": "main", "image": "none"}]}
+    if kind == "Event":
+        body["involvedObject"] = {"kind": "Node", "name": "none", "namespace": "default"}
+    query = "?fieldManager=probe&force=true&dryRun=All"
+    return str(cluster.api("PATCH", path + query, body, "application/apply-patch+yaml", agent)[1].get("message", ""))
+
+
+def patch(cluster: Cluster, agent: str, path: str, body: Json, kind: str = MERGE) -> tuple[int, str]:
+    status, answer = cluster.api("PATCH", path, body, kind, agent)
+    return status, str(answer.get("message", ""))
+
+
+def condition(kind: str) -> Json:
+    now = "2026-01-01T00:00:00Z"
+    told = {"status": "True", "reason": "Test", "message": "test", "lastHeartbeatTime": now, "lastTransitionTime": now}
+    return {"status": {"conditions": [{"type": kind, **told}]}}
+
+
+LABELS: Json = {
+    "metadata": {"labels": {"aliyun.accelerator/nvidia_count": "8", "aliyun.accelerator/nvidia_name": None}}
+}
+COUNT: Json = {"status": {"capacity": {"aliyun.com/gpu-count": "8"}, "allocatable": {"aliyun.com/gpu-count": "8"}}}
+ITS_OWN = [
+    pytest.param(NODE, LABELS, MERGE, id="labels"),
+    pytest.param(STATUS, COUNT, STRATEGIC, id="amounts"),
+    pytest.param(STATUS, condition("GpuAgentReady"), STRATEGIC, id="condition"),
+]
+
+
+@pytest.mark.parametrize("what", ["nodes", "pods", "events", "configmaps"])
+def test_the_api_server_finds_the_policies_expressions_well_typed(cluster: Cluster, agents: Agents, what: str) -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    seen = cluster.client.wait(
+        path, f"gpuagent-{what}", lambda one: "typeChecking" in (one or {}).get("status", {}), 30
+    )
+    assert (seen or {})["status"]["typeChecking"] == {}
+
+
+@pytest.mark.parametrize(("path", "body", "kind"), ITS_OWN)
+def test_an_agent_writes_its_own_node(cluster: Cluster, agents: Agents, path: str, body: Json, kind: str) -> None:
+    assert patch(cluster, agents.ours, path, body, kind)[0] == 200
+
+
+@pytest.mark.parametrize(("path", "body", "kind"), ITS_OWN)
+def test_another_nodes_agent_is_refused(cluster: Cluster, agents: Agents, path: str, body: Json, kind: str) -> None:
+    status, message = patch(cluster, agents.others, path, body, kind)
+    assert status in (403, 422), message
+    assert f'the agent of node "{OTHER}" {NOT_THEIRS}, not "{NODE_NAME}"' in message
+    mine = path.replace(NODE_NAME, OTHER)
+    assert patch(cluster, agents.others, mine, body, kind)[0] == 200
+
+
+@pytest.mark.parametrize(("path", "body", "kind"), ITS_OWN)
+def test_a_token_that_names_no_node_is_refused(
+    cluster: Cluster, agents: Agents, path: str, body: Json, kind: str
+) -> None:
+    status, message = patch(cluster, agents.unbound, path, body, kind)
+    assert status in (403, 422), message
+    assert "names no node: it has to be that of the agent's pod" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        (
+            NODE,
+            {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+            "the labels aliyun.accelerator",
+        ),
+        (NODE, {"metadata": {"labels": {"ack.node.gpu.schedule": "share"}}}, "the labels aliyun.accelerator"),
+        (NODE, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "the labels aliyun.accelerator"),
+        (STATUS, {"metadata": {"labels": {"kubernetes.io/hostname": "x"}}}, "the labels aliyun.accelerator"),
+        (NODE, {"metadata": {"annotations": {"a": "b"}}}, "annotations"),
+        (NODE, {"metadata": {"finalizers": ["a/b"]}}, "annotations, finalizers and owners"),
+        (NODE, {"spec": {"unschedulable": True}}, "spec"),
+        (NODE, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "taint"),
+        (STATUS, {"status": {"capacity": {"cpu": "1000"}}}, "aliyun.com/gpu-count only"),
+        (STATUS, {"status": {"allocatable": {"aliyun.com/gpu-mem": "1000"}}}, "aliyun.com/gpu-count only"),
+        (STATUS, {"status": {"capacity": {"memory": None}}}, "aliyun.com/gpu-count only"),
+        (STATUS, {"status": {"capacity": None}}, "aliyun.com/gpu-count only"),
+        (STATUS, {"status": {"addresses": []}}, "what kubelet says"),
+        (STATUS, {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}, "what kubelet says"),
+        (STATUS, {"status": {"nodeInfo": {"kubeletVersion": "v9"}}}, "what kubelet says"),
+        (STATUS, {"status": {"conditions": []}}, "GpuAgentReady only"),
+    ],
+)
+def test_what_is_not_the_agents_on_its_own_node_is_refused(
+    cluster: Cluster, agents: Agents, path: str, body: Json, said: str
+) -> None:
+    status, message = patch(cluster, agents.ours, path, body)
+    assert status in (403, 422), message
+    assert "ValidatingAdmissionPolicy 'gpuagent-nodes'" in message
+    assert said in message
+
+
+def test_another_condition_is_refused(cluster: Cluster, agents: Agents) -> None:
+    status, message = patch(cluster, agents.ours, STATUS, condition("Ready"), STRATEGIC)
+    assert status in (403, 422)
+    assert "GpuAgentReady only" in message
+
+
+def test_a_node_is_neither_deleted_nor_made(cluster: Cluster, agents: Agents) -> None:
+    for path, method, body in (
+        (NODE, "DELETE", None),
+        ("/api/v1/nodes", "POST", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME + "x"}}),
+    ):
+        status, answer = cluster.api(method, path, body, token=agents.ours)
+        assert (status, "ValidatingAdmissionPolicy 'gpuagent-nodes'" in answer["message"]) == (422, True), answer
+
+
+def test_the_startup_taint_alone_comes_off(cluster: Cluster, agents: Agents) -> None:
+    keep = {"key": "keep", "effect": "PreferNoSchedule"}
+    ours = {"key": TAINT, "effect": "PreferNoSchedule"}
+    cluster.client.expect("PATCH", NODE, {"spec": {"taints": [keep, ours]}}, MERGE)
+    try:
+        for wrong in ([ours], [keep, ours, {"key": "new", "effect": "NoSchedule"}], []):
+            status, message = patch(cluster, agents.ours, NODE, {"spec": {"taints": wrong}})
+            assert (status, f"take off the taint {TAINT} only" in message) == (422, True), message
+        assert patch(cluster, agents.ours, NODE, {"spec": {"taints": [keep]}})[0] == 200
+        assert patch(cluster, agents.ours, NODE, {"spec": {"taints": [keep, ours]}})[0] == 422, "put on again"
+    finally:
+        cluster.client.expect("PATCH", NODE, {"spec": {"taints": None}}, MERGE)
+
+
+# -- ConfigMaps ------------------------------------------------------------------------------------------------------
+
+
+def config_map(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"gpus": "1"}}
+
+
+@pytest.mark.parametrize("name", ["unhealthy-gpu-{}", "{}-gputopo-report"])
+def test_reports_are_each_agents_own(cluster: Cluster, agents: Agents, name: str) -> None:
+    mine, body = f"{MAPS}/{name.format(NODE_NAME)}", config_map(name.format(NODE_NAME))
+    for agent in (agents.others, agents.unbound):
+        assert cluster.api("POST", MAPS, body, token=agent)[0] == 422
+    assert cluster.api("POST", MAPS, body, token=agents.ours)[0] == 201
+    status, message = patch(cluster, agents.others, mine, {"data": {"gpus": "2"}})
+    assert status == 422
+    assert (
+        f'the agent of node "{OTHER}" may write its own reports only, not ConfigMap "kube-system/{name}"'.format(
+            NODE_NAME
+        )
+        in message
+    )
+    assert cluster.api("DELETE", mine, token=agents.others)[0] == 422
+    assert patch(cluster, agents.ours, mine, {"data": {"gpus": "2"}})[0] == 200
+    assert cluster.api("DELETE", mine, token=agents.ours)[0] == 200
+    theirs = config_map(name.format(OTHER))
+    assert cluster.api("POST", MAPS, theirs, token=agents.others)[0] == 201
+    assert cluster.api("DELETE", f"{MAPS}/{theirs['metadata']['name']}", token=agents.others)[0] == 200
+
+
+def test_other_config_maps_are_nobodys(cluster: Cluster, agents: Agents) -> None:
+    for namespace, name in (("kube-system", "coredns"), ("default", f"unhealthy-gpu-{NODE_NAME}")):
+        path = f"/api/v1/namespaces/{namespace}/configmaps"
+        assert cluster.api("POST", path, config_map(name), token=agents.ours)[0] == 422
+    cluster.apply(config_map("coredns") | {"metadata": {"name": "coredns", "namespace": "kube-system"}})
+    try:
+        assert patch(cluster, agents.ours, f"{MAPS}/coredns", {"data": {"a": "b"}})[0] == 422
+        assert cluster.api("DELETE", f"{MAPS}/coredns", token=agents.ours)[0] == 422
+    finally:
+        cluster.api("DELETE", f"{MAPS}/coredns")
+
+
+# -- Events ----------------------------------------------------------------------------------------------------------
+
+
+def event(node: str, about: Json, **other: Any) -> Json:
+    named = {"source": {"component": "gpuagent", "host": node}, "reportingComponent": "gpuagent"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"test.{time.time_ns():x}", "namespace": about.get("namespace", "default")},
+        "involvedObject": {"apiVersion": "v1", **about},
+        "reason": "Test",
+        "message": "test",
+        "type": "Normal",
+        **named,
+        "reportingInstance": node,
+        **other,
+    }
+
+
+THE_NODE, A_POD = (
+    {"kind": "Node", "name": NODE_NAME, "uid": NODE_NAME},
+    {"kind": "Pod", "name": "p", "namespace": "default"},
+)
+EVENTS = "/api/v1/namespaces/default/events"
+
+
+def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, agents: Agents) -> None:
+    for about in (THE_NODE, A_POD):
+        body = event(NODE_NAME, about)
+        assert cluster.api("POST", EVENTS, body, token=agents.ours)[0] == 201
+        path = f"{EVENTS}/{body['metadata']['name']}"
+        assert patch(cluster, agents.ours, path, {"count": 2, "lastTimestamp": "2026-01-01T00:00:00Z"})[0] == 200
+        for other in (agents.others, agents.unbound):
+            assert patch(cluster, other, path, {"count": 3})[0] == 422
+        assert cluster.api("DELETE", path, token=agents.ours)[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (event(OTHER, A_POD), "in its own name only"),
+        (event(NODE_NAME, A_POD, reportingInstance=OTHER), "in its own name only"),
+        (event(NODE_NAME, A_POD, reportingComponent="kubelet"), "in its own name only"),
+        (event(NODE_NAME, {"kind": "Node", "name": OTHER}), f'about node "{NODE_NAME}" and about pods only'),
+        (event(NODE_NAME, {"kind": "Secret", "name": "s", "namespace": "default"}), "about pods only"),
+    ],
+)
+def test_events_in_anothers_name_or_about_others_are_refused(
+    cluster: Cluster, agents: Agents, body: Json, said: str
+) -> None:
+    status, answer = cluster.api("POST", EVENTS, body, token=agents.ours)
+    assert status == 422
+    assert said in answer["message"]
+
+
+# -- pods ------------------------------------------------------------------------------------------------------------
+
+
+def failed(cluster: Cluster, name: str, reason: str) -> str:
+    """A pod of the node without a kubelet, as a kubelet leaves it that did not admit it; the path."""
+    cluster.create_pod(pod_manifest(name, {}, node=OTHER))
+    path = f"/api/v1/namespaces/default/pods/{name}"
+    cluster.client.expect("PATCH", f"{path}/status", {"status": {"phase": "Failed", "reason": reason}}, MERGE)
+    return path
+
+
+def test_pods_are_not_written(cluster: Cluster, agents: Agents) -> None:
+    cluster.create_pod(pod_manifest("victim", {}, node=NODE_NAME))
+    path = "/api/v1/namespaces/default/pods/victim"
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
+    try:
+        assert patch(cluster, agents.ours, path, {"metadata": {"annotations": {"a": "b"}}})[0] == 422
+        assert patch(cluster, agents.ours, f"{path}/status", {"status": {"phase": "Failed"}})[0] == 422
+        assert cluster.api("POST", f"{path}/eviction", eviction, token=agents.ours)[0] == 422
+        status, answer = cluster.api("DELETE", path, token=agents.ours)
+        assert (status, "ValidatingAdmissionPolicy 'gpuagent-pods'" in answer["message"]) == (422, True)
+        new = pod_manifest("new", {}, node=NODE_NAME)
+        assert cluster.api("POST", "/api/v1/namespaces/default/pods", new, token=agents.ours)[0] == 422
+    finally:
+        cluster.delete_pod("victim")
+
+
+def test_failed_pods_of_its_own_node_alone_are_deleted(cluster: Cluster, agents: Agents) -> None:
+    refused, evicted = failed(cluster, "refused", "UnexpectedAdmissionError"), failed(cluster, "evicted", "Evicted")
+    try:
+        for agent, path, said in (
+            (agents.ours, refused, f'the agent of node "{NODE_NAME}" may not touch pod "refused" of another node'),
+            (agents.others, evicted, "failed with UnexpectedAdmissionError"),
+            (agents.unbound, refused, "names no node"),
+        ):
+            status, answer = cluster.api("DELETE", path, token=agent)
+            assert (status, said in answer["message"]) == (422, True), answer
+        assert cluster.api("DELETE", refused, token=agents.others)[0] == 200
+    finally:
+        for path in (refused, evicted):
+            cluster.api("DELETE", path, {"gracePeriodSeconds": 0})

@@ -1,0 +1,154 @@
+"""The agent as a real pod from the real chart: what it may, what it serves, and what changes to it cost."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.kubelet.podresources import PodResources
+from manifests.render import CHART, FOLDER, PLAIN
+from tests.e2e.agent.conftest import MODE, Node
+from tests.e2e.chart.release import Release
+from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+
+MEM = "aliyun.com/gpu-mem"
+
+
+def story(node: Node, *pods: str) -> dict[str, Any]:
+    """What must stay as it is while the agent changes: processes, starts, and what kubelet's book has."""
+    held = {str(h.owner): sorted(h.ids) for h in node.audit()}
+    return {
+        pod: (
+            node.cluster.container(pod),
+            node.cluster.pod(pod)["status"]["containerStatuses"][0]["state"],
+            node.cluster.pod(pod)["status"]["containerStatuses"][0]["restartCount"],
+            held[f"default/{pod}[main]"],
+        )
+        for pod in pods
+    }
+
+
+def test_the_agent_serves_pods_from_an_unprivileged_container(installed: Callable[..., Node]) -> None:
+    node = installed()
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("web", {MEM: 8}))
+    assert len(node.gpus_of("web")) == 1
+    release: Any = node.agent
+    pod = release.pod()
+    assert pod["spec"]["priorityClassName"] == "system-node-critical"
+    process = release.cluster.container(pod["metadata"]["name"], "gpuagent", release.namespace)
+    with open(f"/proc/{process.pid}/status") as file:
+        status = dict(line.rstrip().split(":\t", 1) for line in file if ":\t" in line)
+    assert {status[kind] for kind in ("CapEff", "CapPrm", "CapBnd", "CapInh")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert release.cluster.execute(
+        pod["metadata"]["name"], "python3", "-c", "open('/x', 'w')", container="gpuagent", namespace=release.namespace
+    ).returncode
+
+
+def test_the_agent_comes_back_after_kubelet_has_made_its_sockets_anew(installed: Callable[..., Node]) -> None:
+    node = installed()
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("before", {MEM: 8}))
+    before = story(node, "before")
+    node.cluster.restart_kubelet()
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("after", {MEM: 8}))
+    assert story(node, "before") == before
+
+
+def test_an_upgrade_and_a_rollback_leave_running_pods_alone(installed: Callable[..., Node]) -> None:
+    node = installed()
+    release: Any = node.agent
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("one", {MEM: 8}))
+    node.run(pod_manifest("two", {MEM: 80}))
+    before, first = story(node, "one", "two"), release.pod()["metadata"]["uid"]
+
+    release.upgrade(settings={"max-pods-per-gpu": 7, "log-level": "info"})
+    second = release.pod()["metadata"]["uid"]
+    assert second != first
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("three", {MEM: 4}))
+    assert story(node, "one", "two") == before
+
+    release.rollback(1)
+    assert release.pod()["metadata"]["uid"] != second
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("four", {MEM: 4}))
+    assert story(node, "one", "two") == before
+    assert node.agent.status()["mode"] == "share"
+
+
+def test_an_upgrade_that_changes_nothing_of_the_pod_replaces_none(installed: Callable[..., Node]) -> None:
+    release: Any = installed().agent
+    before = release.pod()["metadata"]["uid"]
+    release.upgrade(metrics={"podMonitor": {"interval": "30s"}}, rbac={"configMaps": False})
+    assert release.pod()["metadata"]["uid"] == before
+
+
+def test_removing_the_label_changes_nothing_and_the_agent_stays(installed: Callable[..., Node]) -> None:
+    node = installed()
+    node.wait_amounts(mem=640)
+    node.cluster.wait_node(lambda found: "aliyun.accelerator/nvidia_count" in found["metadata"]["labels"])
+    before: Any = node.agent
+    uid = before.pod()["metadata"]["uid"]
+    node.label(None)
+    node.agent.wait(lambda page: page["label"][MODE] is None)
+    node.run(pod_manifest("later", {MEM: 8}))
+    assert before.pod()["metadata"]["uid"] == uid
+    # A new pod of the agent's knows the mode, too.
+    node.cluster.delete_pod(before.pod()["metadata"]["name"], grace=1, namespace=before.namespace)
+    before.wait_rolled_out()
+    node.wait_amounts(mem=640)
+    assert node.agent.status()["mode"] == "share"
+
+
+def test_a_second_release_is_refused(installed: Callable[..., Node], release: Callable[..., Release]) -> None:
+    installed()
+    other = release(namespace="default")
+    other.removable = False  # its uninstalling would take the first one's objects
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        other.install()
+    assert "gpuagent" in refused.value.stderr
+    assert "exists and cannot be imported into the current release" in refused.value.stderr
+
+
+def test_another_namespace_than_kube_system(
+    cluster: Cluster, book: PodResources, release: Callable[..., Release]
+) -> None:
+    cluster.label_node({MODE: "topology"})
+    one: Any = release(box="dgx1-v100", namespace="gpu")
+    node = Node(cluster, book, one.install())
+    node.wait_amounts(gpu=8)
+    report = cluster.client.wait(
+        "/api/v1/namespaces/kube-system/configmaps", f"{NODE_NAME}-gputopo-report", lambda found: found is not None, 20
+    )
+    assert json.loads((report or {})["data"]["devices"])["7"] == "Healthy"
+    quota = cluster.client.expect("GET", "/api/v1/namespaces/gpu/resourcequotas/gpuagent")
+    assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
+    cluster.api("DELETE", f"/api/v1/namespaces/kube-system/configmaps/{NODE_NAME}-gputopo-report")
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_api_server_takes_the_plain_yaml_as_it_is(cluster: Cluster, name: str) -> None:
+    taken(cluster, [one for one in yaml.safe_load_all((FOLDER / name).read_text()) if one])
+
+
+def test_the_api_server_takes_everything_that_the_chart_can_be(
+    cluster: Cluster, release: Callable[..., Release]
+) -> None:
+    values = ("mps.enabled=true", "cgpu.enabled=true", "cgpu.image=none", "startupTaint=a/b", "driver.libraries=/lib")
+    text = release().helm("template", "ack-ai-installer", str(CHART), "--set", ",".join(values))
+    taken(cluster, [one for one in yaml.safe_load_all(text) if one])
+
+
+def taken(cluster: Cluster, objects: list[dict[str, Any]]) -> None:
+    """Each is valid for the real API server, unknown fields refused; nothing is kept."""
+    for one in objects:
+        path = f"{cluster.client.path_of(one)}?fieldManager=e2e&dryRun=All&fieldValidation=Strict"
+        status, answer = cluster.api("PATCH", path, one, "application/apply-patch+yaml")
+        assert status in (200, 201), answer

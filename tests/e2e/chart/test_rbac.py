@@ -1,0 +1,62 @@
+"""The chart grants what the agent uses: not less, and nothing besides."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.e2e.agent.conftest import Node
+from tests.e2e.cluster import NODE_NAME, Cluster
+
+AGENT = "system:serviceaccount:kube-system:gpuagent"
+MAPS = "/api/v1/namespaces/kube-system/configmaps"
+WRITES_ONLY_WHEN = {("pods", "delete")}
+"""Rights that are for rare days, which have their own tests: failed pods are deleted."""
+
+
+def granted(node: Node) -> set[tuple[str, str]]:
+    base = "/apis/rbac.authorization.k8s.io/v1"
+    roles = [
+        node.cluster.client.expect("GET", f"{base}/clusterroles/gpuagent"),
+        node.cluster.client.expect("GET", f"{base}/namespaces/kube-system/roles/gpuagent"),
+    ]
+    return {
+        (resource, verb)
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def used(node: Node, since: int) -> tuple[set[tuple[str, str]], list[Any]]:
+    """Resource and verb of what was asked for, and what was refused."""
+    calls, refused = set(), []
+    for event in node.cluster.audit.events(since):
+        if event["user"]["username"] == AGENT and "objectRef" in event:
+            about = event["objectRef"]
+            calls.add(("/".join(filter(None, (about["resource"], about.get("subresource")))), event["verb"]))
+            if event.get("responseStatus", {}).get("code") in (401, 403, 422):
+                refused.append((event["verb"], event["requestURI"], event["responseStatus"]))
+    return calls, refused
+
+
+def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: Callable[..., Node]) -> None:
+    since = cluster.audit.position()
+    node = installed("topology", settings={"simulate": "dgx1-v100", "settle": 0.2})
+    wait = node.cluster.client.wait
+    node.wait_amounts(gpu=8)
+    release: Any = node.agent
+    wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is not None, 20)
+    release.inject(fault="xid", gpu=5, code=79)
+    wait(MAPS, f"unhealthy-gpu-{NODE_NAME}", lambda found: found is not None, 20)
+    node.switch("share", mem=7 * 16)
+    wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is None, 20)
+    wanted = granted(node) - WRITES_ONLY_WHEN
+    deadline = time.monotonic() + 20
+    while used(node, since)[0] != wanted and time.monotonic() < deadline:
+        release.inject(fault="xid", gpu=1, code=13)  # an application's: the same Event again is counted on the first
+        time.sleep(0.5)
+    calls, refused = used(node, since)
+    assert refused == []
+    assert calls == wanted
+    cluster.api("DELETE", f"{MAPS}/unhealthy-gpu-{NODE_NAME}")

@@ -1,0 +1,102 @@
+"""Kubernetes objects in the documents, tried on the real API server."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .cluster import Cluster, pod_manifest
+from .cluster.manifests import Json
+
+ROOT = Path(__file__).parents[2]
+PODS = "/api/v1/namespaces/default/pods?dryRun=All"
+POLICY = "no-gpu-environment"
+
+
+def objects(page: Path) -> Iterator[Json]:
+    """Whole objects in the page's YAML, in here-documents too; parts of one are left out."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^ *```yaml\n(.*?)^ *```$|<<'YAML'\n(.*?)^YAML$", text, re.DOTALL | re.MULTILINE):
+        for found in yaml.safe_load_all("".join(block)):
+            if isinstance(found, dict) and {"apiVersion", "kind"} <= found.keys():
+                yield found
+
+
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if any(objects(page))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_objects_are_accepted(cluster: Cluster, page: Path) -> None:
+    for found in objects(page):
+        if found["kind"] == "DaemonSet" or not found["apiVersion"].endswith(("v1", "v1beta1")):
+            continue
+        path = cluster.client.path_of(found)
+        status, answer = cluster.api(
+            "PATCH",
+            f"{path}?fieldManager=documents&dryRun=All&fieldValidation=Strict",
+            found,
+            "application/apply-patch+yaml",
+        )
+        assert status in {200, 201}, (found["kind"], answer)
+
+
+@pytest.fixture
+def policy(cluster: Cluster) -> Iterator[None]:
+    """The policy of docs/security.md, in force."""
+    manifests = [found for found in objects(ROOT / "docs/security.md") if found["metadata"]["name"] == POLICY]
+    assert [found["kind"] for found in manifests] == [
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    ]
+    for manifest in manifests:
+        cluster.apply(manifest)
+    until = time.monotonic() + 60
+    forbidden = pod_with(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+    while cluster.api("POST", PODS, forbidden)[0] == 201:
+        assert time.monotonic() < until, "the policy is not in force"
+        time.sleep(0.2)
+    yield
+    for manifest in reversed(manifests):
+        cluster.api("DELETE", cluster.client.path_of(manifest))
+
+
+def pod_with(**container: object) -> Json:
+    pod = pod_manifest("tenant", {"aliyun.com/gpu-mem": 4})
+    pod["spec"]["containers"][0] |= container
+    return pod
+
+
+@pytest.mark.usefixtures("policy")
+def test_tenants_cannot_set_the_environment_of_gpus(cluster: Cluster) -> None:
+    checked = cluster.api("GET", f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{POLICY}")[1]
+    assert not checked.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
+    for name in (
+        "NVIDIA_VISIBLE_DEVICES",
+        "CGPU_DISABLE",
+        "ALIYUN_COM_GPU_MEM_CONTAINER",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    ):
+        status, answer = cluster.api("POST", PODS, pod_with(env=[{"name": name, "value": "1"}]))
+        assert (status, "the node agent's to set" in answer["message"]) == (422, True), answer
+    init = pod_with()
+    init["spec"]["initContainers"] = [
+        {"name": "first", "image": "busybox", "env": [{"name": "CGPU_DISABLE", "value": "true"}]}
+    ]
+    assert cluster.api("POST", PODS, init)[0] == 422
+    assert cluster.api("POST", PODS, pod_with(envFrom=[{"configMapRef": {"name": "sly"}}]))[0] == 422
+    shown = pod_with()
+    shown["metadata"]["annotations"] = {"topology.kubernetes.io/gpu-visible": "0,1"}
+    assert cluster.api("POST", PODS, shown)[0] == 422
+    assert cluster.api("POST", PODS, pod_with())[0] == 201
+    assert cluster.api("POST", PODS, pod_with(env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]))[0] == 201
+
+
+def test_an_amount_in_requests_alone_is_refused(cluster: Cluster) -> None:
+    """As docs/troubleshooting.md says."""
+    pod = pod_with(resources={"requests": {"aliyun.com/gpu-mem": "4"}})
+    status, answer = cluster.api("POST", PODS, pod)
+    assert (status, "Limit must be set" in answer["message"]) == (422, True), answer

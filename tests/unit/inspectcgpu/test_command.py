@@ -1,0 +1,428 @@
+"""The command against an API server: pages, contexts, rights, agents, watches, pipes, colours."""
+
+import http.server
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuagent.kube import pages
+from inspectcgpu.cli import run
+from standin.apiserver import ApiServer
+from tests.unit.inspectcgpu.sample import V2, node_json
+
+ROOT = Path(__file__).parents[3]
+ENVIRON = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'installer'}:{ROOT / 'kubectl'}"}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer("n0") as standin:
+        yield standin
+
+
+@pytest.fixture
+def config(server, tmp_path) -> str:
+    return str(server.write_kubeconfig(tmp_path / "config"))
+
+
+def add_node(server, name, mode="share", **how):
+    server.objects.create("nodes", "", node_json(name, mode, **how))
+
+
+def add_pod(server, name, at, units, gpu=None, **how):
+    annotations = {} if gpu is None else {V2: f'{{"0":{{"{gpu}":{units}}}}}'}
+    server.create_pod(name, {"aliyun.com/gpu-mem": str(units)}, node=at, annotations=annotations, **how)
+    server.patch_pod(name, {"status": {"phase": "Running"}}, subresource="status")
+
+
+@pytest.fixture
+def call(capsys, config) -> Callable[..., tuple[int, str, str]]:
+    def called(*arguments, environ=None):
+        try:
+            code = run([*(("--kubeconfig", config) if environ is None else ()), *arguments], environ or {})
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return called
+
+
+def test_the_cluster_is_read_in_pages(server, call, monkeypatch):
+    monkeypatch.setattr(pages, "PAGE", 2)
+    for n in range(1, 6):
+        add_node(server, f"n{n}", gpus=1, mem=15)
+        add_pod(server, f"p{n}", f"n{n}", n, 0)
+        server.create_pod(f"other{n}", node=f"n{n}")
+    code, out, err = call()
+    assert (code, err) == (0, "")
+    assert [line.split()[-1] for line in out.splitlines()[1:6]] == [f"{n}/15" for n in range(1, 6)]
+    assert out.splitlines()[-1] == "15/75 (20%)"
+    assert server.requests == {"list nodes": 3, "list pods": 5}
+
+
+def test_nodes_can_be_named_and_those_that_are_not_there_are_told(server, call):
+    for name in ("n1", "n2"):
+        add_node(server, name, gpus=1, mem=15)
+        add_pod(server, f"on-{name}", name, 3, 0)
+    code, out, _ = call("n2")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:2]] == ["n2"]
+    assert out.splitlines()[-1] == "3/15 (20%)"
+    code, out, err = call("n1", "n7", "n0")
+    assert code == 1
+    assert out.splitlines()[-1] == "3/15 (20%)"
+    assert err.splitlines() == [
+        "kubectl-inspect-cgpu: node n0 has no GPUs to share or to place",
+        "kubectl-inspect-cgpu: there is no node n7",
+    ]
+    many = [f"m{n}" for n in range(9)]
+    code, out, err = call(*many, "n1")
+    assert (code, err.count("there is no node"), out.splitlines()[-1]) == (1, 9, "3/15 (20%)")
+
+
+def test_a_cluster_without_gpus_says_so(server, call):
+    server.create_pod("p")
+    code, out, err = call()
+    assert (code, out) == (0, "")
+    assert err.startswith("no GPU nodes: no node has aliyun.com/gpu-mem")
+    code, out, err = call("-o", "json")
+    assert (code, json.loads(out)["nodes"]) == (0, [])
+
+
+@pytest.mark.parametrize("what", ["nodes", "pods"])
+def test_a_right_that_is_missing_is_named(server, call, what):
+    add_node(server, "n1", gpus=1, mem=15)
+    server.deny("list", what)
+    code, out, err = call()
+    assert (code, out) == (1, "")
+    assert f'RBAC refuses: allow verb "list" on resource "{what}" in API group ""' in err
+
+
+def test_an_api_server_that_is_away_is_told(server, call):
+    server.stop()
+    code, _, err = call()
+    assert code == 1
+    assert "cannot be reached: Connection refused" in err
+    server.start()
+
+
+def test_contexts_and_kubeconfigs(server, call, tmp_path, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    code, _, err = call("--context", "other")
+    assert (code, err) == (2, f"kubectl-inspect-cgpu: kubeconfig {config} has no context 'other'; it has standin\n")
+    assert call("--context", "standin")[0] == 0
+    code, _, err = call("--kubeconfig", str(tmp_path / "none"))
+    assert (code, err) == (
+        2,
+        f"kubectl-inspect-cgpu: kubeconfig {tmp_path}/none cannot be read: No such file or directory\n",
+    )
+    home = {"HOME": str(tmp_path / "home")}
+    code, _, err = call(environ=home)
+    assert code == 2
+    assert "give --kubeconfig FILE, set KUBECONFIG" in err
+    code, _, err = call(environ={**home, "KUBECONFIG": f"{tmp_path}/a:{tmp_path}/b"})
+    assert (code, "KUBECONFIG names no file that exists" in err) == (2, True)
+    assert call(environ={**home, "KUBECONFIG": f"{tmp_path}/a:{config}"})[0] == 0
+    (tmp_path / "home" / ".kube").mkdir(parents=True)
+    (tmp_path / "home" / ".kube" / "config").write_text(Path(config).read_text())
+    assert call(environ=home)[0] == 0
+
+
+def test_of_several_files_the_first_current_context_counts(server, call, tmp_path, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    away = json.loads(Path(config).read_text().replace("standin", "away"))
+    away["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    other = tmp_path / "away"
+    other.write_text(json.dumps(away))
+    assert call(environ={"KUBECONFIG": f"{config}:{other}"})[0] == 0
+    assert call(environ={"KUBECONFIG": f"{other}:{config}"})[0] == 1
+
+
+def test_json_and_yaml_say_the_same(server, call):
+    add_node(server, "n1", gpus=2, mem=30)
+    add_pod(server, "p", "n1", 3, 1)
+    as_json, as_yaml = json.loads(call("-o", "json")[1]), yaml.safe_load(call("-o", "yaml")[1])
+    assert as_json == as_yaml
+    assert as_json["totals"]["memory"] == [{"unit": "GiB", "allocated": 3, "total": 30, "percent": 10}]
+    assert as_json["nodes"][0]["pods"][0]["gpus"] == {"aliyun.com/gpu-mem": [{"gpu": 1, "units": 3}]}
+
+
+STATUS = {
+    "memory_unit": "GiB",
+    "gpus": [
+        {
+            "minor": 1,
+            "memory_mib": 15360,
+            "health": "Healthy",
+            "units": {"aliyun.com/gpu-mem": 15},
+            "containers": [{"container": "default/p[main]", "resource": "aliyun.com/gpu-mem", "units": 3}],
+        }
+    ],
+}
+METRICS = """# TYPE gpuagent_container_gpu_memory_used_bytes gauge
+gpuagent_container_gpu_memory_used_bytes{UUID="GPU-a",gpu="1",namespace="default",pod="p",container="main"} 1.073741824e+09
+# TYPE gpuagent_container_gpu_memory_limit_bytes gauge
+gpuagent_container_gpu_memory_limit_bytes{UUID="GPU-a",gpu="1",namespace="default",pod="p",container="main"} 3.221225472e+09
+"""
+
+
+@pytest.fixture
+def agent(server) -> Iterator[str]:
+    """An agent's pages on loopback, in a pod on n1; its port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write({"/status": json.dumps(STATUS), "/metrics": METRICS}[self.path].encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    add_node(server, "n1", gpus=1, mem=15)
+    add_pod(server, "p", "n1", 3)
+    server.create_pod("gpuagent-x", node="n1", namespace="kube-system", labels={"app.kubernetes.io/name": "gpuagent"})
+    status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
+    server.patch_pod("gpuagent-x", status, namespace="kube-system", subresource="status")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        yield str(found.server_address[1])
+        found.shutdown()
+        thread.join()
+
+
+def test_a_pod_without_annotations_is_found_through_its_nodes_agent(call, agent):
+    code, out, _ = call("--agent-port", agent)
+    assert (code, out.splitlines()[1].split()[2:]) == (0, ["0/0", "3/15", "3/15"])
+    assert "Pods without" not in out
+    _, out, _ = call("--no-agents")
+    assert out.splitlines()[1].split()[2:] == ["0/15", "3", "3/15"]
+
+
+def test_details_show_what_is_used(call, agent):
+    _, out, _ = call("-d", "--agent-port", agent)
+    assert out.splitlines()[5].split() == ["p", "default", "0", "3", "1.0/3.0"]
+    assert "USED/LIMIT is not known" not in out
+
+
+def test_rights_on_agents_that_are_missing_are_named_once(server, call, agent):
+    server.deny("get", "pods/proxy")
+    code, out, _ = call("--agent-port", agent, "-d")
+    assert code == 0
+    assert out.count('allow verb "get" on resource "pods/proxy"') == 2  # for what is used, and for who has what
+    assert "USED/LIMIT is not known: node n1" in out
+
+
+def test_an_agent_that_is_not_there_costs_a_note(server, call, agent):
+    code, out, _ = call("--agent-port", "1")
+    assert code == 0
+    assert "the agent of node n1 could not be asked: the API server answers 503" in out
+
+
+def test_an_agent_that_runs_without_a_pod_is_asked_by_its_node_and_a_node_without_one_is_not(server, call, agent):
+    server.delete_pod("gpuagent-x", namespace="kube-system")
+    _, out, _ = call("--agent-port", agent, "-d")
+    assert server.requests["get nodes/proxy"] == 0
+    assert "USED/LIMIT is not known: node n1: no gpuagent runs on it" in out
+    condition = {"type": "GpuAgentReady", "status": "True", "reason": "Ready", "message": ""}
+    status = {"conditions": [condition], "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
+    server.objects.patch(("nodes", "", "n1"), "status", {"status": status}, strategic=True)
+    _, out, _ = call("--agent-port", agent)
+    assert out.splitlines()[1].split()[2:] == ["0/0", "3/15", "3/15"]
+    assert server.requests["get nodes/proxy"] == 1
+
+
+def test_an_agent_that_is_silent_does_not_hold_up_the_command(server, config):
+    ended = threading.Event()
+
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            ended.wait(50)
+
+    add_node(server, "n1", gpus=1, mem=15)
+    add_pod(server, "p", "n1", 3)
+    server.create_pod("agent", node="n1", namespace="kube-system", labels={"app.kubernetes.io/name": "gpuagent"})
+    status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
+    server.patch_pod("agent", status, namespace="kube-system", subresource="status")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        flags = ("--agent-port", str(found.server_address[1]), "--agent-timeout", "0.3")
+        with start(config, *flags, stdout=subprocess.PIPE) as process:
+            assert b"the agent of node n1 could not be asked: no answer within 0.3 s" in process.stdout.read()
+            assert process.wait() == 0
+        ended.set()
+        found.shutdown()
+        thread.join()
+
+
+def test_ill_gpus_are_known_from_their_config_map(server, call):
+    add_node(server, "n1", gpus=2, mem=30, allocatable={"aliyun.com/gpu-mem": 15})
+    labels = {"app.kubernetes.io/managed-by": "gpuagent"}
+    server.objects.create(
+        "configmaps", "kube-system", {"metadata": {"name": "unhealthy-gpu-n1", "labels": labels}, "data": {"gpus": "1"}}
+    )
+    _, out, _ = call()
+    assert out.splitlines()[1].split()[2:] == ["0/15", "0/15!", "0/15"]
+    assert out.splitlines()[-1] == "- node n1: GPU 1 is unhealthy"
+    server.deny("list", "configmaps")
+    code, out, _ = call()
+    assert code == 0
+    assert 'allow verb "list" on resource "configmaps"' in out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--interval", "0"], ["--interval", "x"], ["-o", "xml"], ["--agent-timeout", "nan"], ["--nonsense"]]
+)
+def test_mistakes_in_flags_end_with_2(call, arguments):
+    assert call(*arguments)[0] == 2
+
+
+# -- as a process ----------------------------------------------------------------------------------------------
+
+
+def start(config, *arguments, **how):
+    command = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", config, *arguments]
+    return subprocess.Popen(command, env=ENVIRON | how.pop("environ", {}), **how)
+
+
+def on_terminal(config, *arguments, environ=None) -> str:
+    leader, follower = pty.openpty()
+    with start(config, *arguments, stdout=follower, environ={"TERM": "xterm", **(environ or {})}) as process:
+        os.close(follower)
+        out = b""
+        try:
+            while piece := os.read(leader, 65536):
+                out += piece
+        except OSError:
+            pass  # the other end was closed
+        assert process.wait() == 0
+    os.close(leader)
+    return out.decode()
+
+
+def test_colour_is_for_terminals_and_not_with_no_color(server, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    assert "\x1b[1mNAME" in on_terminal(config)
+    assert "\x1b" not in on_terminal(config, environ={"NO_COLOR": "1"})
+    assert "\x1b" not in on_terminal(config, environ={"TERM": "dumb"})
+    with start(config, stdout=subprocess.PIPE) as process:
+        assert b"\x1b" not in process.stdout.read()
+
+
+def test_a_pipe_that_is_closed_early_is_no_crash(server, config):
+    for n in range(200):
+        add_node(server, f"n{n:03}" + "x" * 200, gpus=16, mem=240)
+    with start(config, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_a_locale_without_the_letters_is_no_crash(server, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    add_pod(server, "p", "n1", 3)
+    server.patch_pod(
+        "p",
+        {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Größe 节点"}},
+        subresource="status",
+    )
+    with start(config, stdout=subprocess.PIPE, environ={"PYTHONIOENCODING": "ascii"}) as process:
+        assert b"Gr\\xf6\\xdfe" in process.stdout.read()
+
+
+class Watching:
+    """A command that watches; `until` reads its output."""
+
+    def __init__(self, config, *arguments):
+        self.process = start(
+            config, "--watch", "--interval", "0.05", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.text = ""
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self):
+        with io.TextIOWrapper(self.process.stdout, encoding="utf-8") as lines:
+            for line in lines:
+                with self._news:
+                    self.text += line
+                    self._news.notify_all()
+
+    def until(self, wanted):
+        with self._news:
+            assert self._news.wait_for(lambda: wanted in self.text, 20), self.text
+
+    def end(self):
+        self.process.send_signal(signal.SIGINT)
+        code, err = self.process.wait(10), self.process.stderr.read().decode()
+        self._thread.join()
+        self.process.stderr.close()
+        return code, err
+
+
+def test_a_watch_shows_changes_survives_the_api_server_and_ends_cleanly(server, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    watching = Watching(config)
+    try:
+        watching.until("0/15 (0%)")
+        add_pod(server, "p", "n1", 3, 0)
+        watching.until("3/15 (20%)")
+        server.stop()
+        watching.until("cannot be followed, and are shown as they were last seen: the API server")
+        server.start()
+        server.delete_pod("p")
+        add_pod(server, "q", "n1", 7, 0)
+        watching.until("7/15 (46%)")
+    finally:
+        assert watching.end() == (0, "")
+    assert "\x1b" not in watching.text
+
+
+def test_a_watch_for_programs_is_one_document_a_line(server, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    watching = Watching(config, "-o", "json", "n1")
+    try:
+        watching.until('"allocated": 0')
+        add_pod(server, "p", "n1", 3, 0)
+        watching.until('"allocated": 3')
+    finally:
+        assert watching.end() == (0, "")
+    assert [json.loads(line)["version"] for line in watching.text.splitlines()]
+
+
+def test_a_watch_that_may_not_list_ends_with_the_reason(server, config):
+    server.deny("list", "nodes")
+    with start(config, "--watch", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert b'allow verb "list" on resource "nodes"' in process.stderr.read()
+        assert process.wait() == 1
+
+
+def test_a_watch_on_a_terminal_draws_over_what_was_there(server, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    leader, follower = pty.openpty()
+    with start(config, "--watch", stdout=follower, environ={"TERM": "xterm"}) as process:
+        os.close(follower)
+        out = b""
+        while b"0/15 (0%)" not in out:
+            out += os.read(leader, 65536)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    os.close(leader)
+    assert out.startswith(b"\x1b[H\x1b[2J")
+    assert time.strftime("%Y-%m-%d").encode() in out

@@ -1,0 +1,158 @@
+"""What a pod asks for, where it is, and why it has no GPU."""
+
+import pytest
+
+from gpuagent.domain.pods import PodName
+from gpuagent.domain.units import MemoryUnit
+from inspectcgpu.agentpage import AgentView, SeenGpu, read_page
+from inspectcgpu.pod import read_pod
+from inspectcgpu.usage import Usage, read_usage
+from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, pod_json, report
+
+
+def why(found, at="n1", **more):
+    """Of the only pod."""
+    shown = report([node("n1", gpus=2, mem=30)], [found], **more)
+    return next(p.why for p in [*shown.nodes[0].pods, *shown.waiting])
+
+
+def with_status(name="a", at="n1", **status):
+    found = pod_json(name, at, mem=4, phase="Pending")
+    found["status"] |= status
+    return read_pod(found)
+
+
+def waiting(reason, message=""):
+    return {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({}, "not annotated by a scheduler; kubelet has not taken it up yet"),
+        (waiting("ContainerCreating"), "not annotated by a scheduler; its containers are being made"),
+        (
+            waiting("ImagePullBackOff", "Back-off pulling image"),
+            "not annotated by a scheduler; container main: ImagePullBackOff: Back-off pulling image",
+        ),
+        (
+            waiting("CreateContainerError", "refused: isolation"),
+            "container main: CreateContainerError: refused: isolation",
+        ),
+        ({"phase": "Running"}, "not annotated by a scheduler"),
+    ],
+)
+def test_a_pod_on_a_node_says_what_it_waits_for(status, said):
+    assert said in why(with_status(**status))
+
+
+def test_a_refused_pod_holds_nothing_and_gives_the_agents_text():
+    text = (
+        "Pod was rejected: Allocate failed due to rpc error: aliyun.com/gpu-mem: pod default/a asks for 4, 2 are free"
+    )
+    found = with_status(phase="Failed", reason="UnexpectedAdmissionError", message=text)
+    shown = report([node("n1", gpus=2, mem=30)], [found])
+    assert shown.nodes[0].amounts["aliyun.com/gpu-mem"].allocated == 0
+    assert shown.waiting[0].why == f"refused, UnexpectedAdmissionError: {text}"
+
+
+def test_a_pod_that_is_not_scheduled_gives_the_schedulers_text():
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    assert why(with_status(at="", conditions=[condition])) == "not scheduled, Unschedulable: 0/3 nodes"
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_ended_is_no_pod(phase):
+    assert read_pod(pod_json("a", mem=4, phase=phase)) is None
+
+
+def test_a_pod_without_gpus_is_none_of_ours():
+    assert read_pod(pod_json("a")) is None
+
+
+def test_limits_count_as_kubelet_counts_them():
+    found = pod_json("a", mem=4)
+    limits = {"resources": {"limits": {"aliyun.com/gpu-mem": "3"}}}
+    found["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always", **limits}, {"name": "i", **limits}]
+    found["spec"]["containers"].append({"name": "b", **limits})
+    assert read_pod(found).asks == {"aliyun.com/gpu-mem": 10}
+    found["metadata"]["annotations"] = {V2: '{"0":{"0":4},"1":{"0":3}}'}
+    assert "annotation gives it 7" in read_pod(found).faults[0]
+
+
+def test_an_annotation_leaves_init_containers_out_and_that_is_no_fault():
+    found = pod_json("a", annotations={V2: '{"0":{"0":4}}'}, mem=4)
+    found["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {"aliyun.com/gpu-mem": "9"}}}]
+    assert (read_pod(found).asks, read_pod(found).faults) == ({"aliyun.com/gpu-mem": 9}, ())
+
+
+def test_a_malformed_annotation_is_the_reason():
+    assert "annotation scheduler.framework.gpushare.allocation is no JSON object" in why(
+        pod("a", annotations={V2: "{"}, mem=4)
+    )
+
+
+def test_a_gpu_that_the_node_has_not_is_the_reason():
+    assert why(on("a", 7, 4)) == "its annotation names GPU 7, and the node has 0, 1"
+
+
+def test_half_of_an_answer_leaves_the_other_half_pending():
+    found = report(
+        [node("n1", "core_mem", gpus=1, mem=15, core=100)],
+        [pod("a", annotations={V2: '{"0":{"0":4}}'}, mem=4, core=20)],
+    )
+    assert found.nodes[0].pending == {"aliyun.com/gpu-core.percentage": 20}
+    found = report(
+        [node("n1", "core_mem", gpus=1, mem=15, core=100)],
+        [pod("a", annotations={V2: '{"0":{"0":4}}', V2_CORE: '{"0":{"0":20}}'}, mem=4, core=20)],
+    )
+    assert found.nodes[0].pending == {}
+
+
+def test_v2_goes_before_v1():
+    v1 = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "4"}
+    assert pod("a", annotations={**v1, V2: '{"0":{"0":4}}'}, mem=4).places == {"aliyun.com/gpu-mem": {0: 4}}
+    assert pod("a", annotations=v1, mem=4).places == {"aliyun.com/gpu-mem": {1: 4}}
+
+
+def agent(places):
+    gpus = {n: SeenGpu(n, "T4", 15360, True, "", {"aliyun.com/gpu-mem": 15}) for n in range(2)}
+    return {"n1": AgentView(MemoryUnit(1024), gpus, places)}
+
+
+def test_kubelets_book_goes_before_an_annotation_and_a_difference_is_told():
+    views = agent({PodName("default", "a"): {"aliyun.com/gpu-mem": {1: 4}}})
+    found = report([node("n1", gpus=2, mem=30)], [on("a", 0, 4), pod("b", mem=3)], views=views)
+    first, second = found.nodes[0].pods
+    assert (first.places, first.sources) == ({"aliyun.com/gpu-mem": {1: 4}}, {"aliyun.com/gpu-mem": "agent"})
+    assert first.differs == "its annotation gives it 4 of GPU 0, and kubelet gave it 4 of GPU 1"
+    assert second.why == "not annotated by a scheduler; the node's agent has given it none yet"
+
+
+def test_an_agent_that_could_not_be_asked_is_told():
+    assert why(pod("a", mem=3), unseen={"n1": "no answer"}).endswith("the node's agent could not be asked")
+
+
+def test_the_page_of_an_agent_is_read():
+    page = """{"memory_unit": "256MiB", "gpus": [{"minor": 2, "model": "A10", "memory_mib": 23028, "health": "Unhealthy",
+      "cause": "XID 79", "units": {"aliyun.com/gpu-mem": 89}, "containers": [
+      {"container": "ml/a[one]", "resource": "aliyun.com/gpu-mem", "units": 3},
+      {"container": "ml/a[two]", "resource": "aliyun.com/gpu-mem", "units": 4},
+      {"container": "ml/b[]", "resource": "nvidia.com/gpu", "units": 1}]}]}"""
+    view = read_page(page)
+    assert str(view.unit) == "256MiB"
+    assert view.gpus[2] == SeenGpu(2, "A10", 23028, False, "XID 79", {"aliyun.com/gpu-mem": 89})
+    assert view.places == {PodName("ml", "a"): {"aliyun.com/gpu-mem": {2: 7}}}
+
+
+def test_what_containers_use_is_summed_for_the_pod():
+    labels = 'UUID="GPU-a",gpu="{}",namespace="ml",pod="a",container="{}"'
+    lines = [
+        "# TYPE gpuagent_container_gpu_memory_used_bytes gauge",
+        *(f"gpuagent_container_gpu_memory_used_bytes{{{labels.format(n, c)}}} 100" for n, c in ((0, "x"), (1, "y"))),
+        "# TYPE gpuagent_container_gpu_memory_limit_bytes gauge",
+        f"gpuagent_container_gpu_memory_limit_bytes{{{labels.format(0, 'x')}}} 1e3",
+        "",
+    ]
+    assert read_usage("\n".join(lines)) == {PodName("ml", "a"): Usage(200, 1000)}
+    assert read_usage("# TYPE up gauge\nup 1\n") is None

@@ -1,0 +1,280 @@
+"""Golden tables: the documented ones byte for byte, and those that no document shows."""
+
+import textwrap
+
+import pytest
+
+from gpuagent.domain.units import MemoryUnit
+from inspectcgpu.agentpage import AgentView, SeenGpu
+from inspectcgpu.configmaps import Told
+from inspectcgpu.details import details
+from inspectcgpu.summary import summary
+from inspectcgpu.usage import Usage
+from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, report
+
+DOCUMENTED = "cn-shanghai.192.0.2.109"
+
+
+def shown(found, **how):
+    return "\n".join(summary(found, **how))
+
+
+def is_like(text: str, wanted: str) -> None:
+    """Dashes and blanks at the ends of lines apart, of which a document loses count."""
+
+    def lines(of: str) -> list[str]:
+        return ["---" if set(line) == {"-"} else line.rstrip() for line in of.strip("\n").splitlines()]
+
+    assert lines(text) == lines(textwrap.dedent(wanted))
+
+
+def test_the_documented_node_without_pods_byte_for_byte():
+    name = "cn-shanghai.192.168.6.104"
+    found = report([node(name, gpus=1, mib=15109, mem=15, address="192.168.6.104")])
+    assert shown(found) == (
+        "NAME                       IPADDRESS      GPU0(Allocated/Total)  GPU Memory(GiB)\n"
+        "cn-shanghai.192.168.6.104  192.168.6.104  0/15                   0/15\n"
+        "----------------------------------------------------------------------\n"
+        "Allocated/Total GPU Memory In Cluster:\n"
+        "0/15 (0%)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pods", "cells", "sums"),
+    [
+        ([("a", 0, 15), ("b", 1, 9)], "15/15  9/15   0/15   0/15   24/60", "24/60 (40%)"),
+        ([("a", 0, 4), ("b", 1, 4), ("c", 3, 4)], "4/15   4/15   0/15   4/15   12/60", "12/60 (20%)"),
+    ],
+    ids=["binpack", "spread"],
+)
+def test_the_documented_node_with_pods(pods, cells, sums):
+    pods = [on(name, gpu, units, DOCUMENTED) for name, gpu, units in pods]
+    text = shown(report([node(DOCUMENTED, mem=60, address="192.0.2.109")], pods))
+    head, line, dashes, title, last = text.splitlines()
+    columns = [f"GPU{n}(Allocated/Total)" for n in range(4)]
+    assert head.split("  ") == ["NAME", *[""] * 9, " IPADDRESS", "", *columns, "GPU Memory(GiB)"]
+    assert line.split() == [DOCUMENTED, "192.0.2.109", *cells.split()]
+    assert set(dashes) == {"-"}
+    assert (title, last) == ("Allocated/Total GPU Memory In Cluster:", sums)
+    # Every cell stands below its heading.
+    assert [line[head.index(column) :].split()[0] for column in columns] == cells.split()[:4]
+
+
+def test_nodes_with_different_numbers_of_gpus_and_pods_of_both_generations():
+    v1 = {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "3", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    nodes = [node("n1", gpus=1, mem=15), node("n2", gpus=2, mem=30, address=None)]
+    found = report(
+        nodes, [on("a", 0, 5), pod("b", "n2", v1, mem=3), pod("c", "n2", {V2: '{"0":{"0":2,"1":2}}'}, mem=4)]
+    )
+    is_like(
+        shown(found),
+        """
+        NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
+        n1    10.0.0.1   5/15                   0/0                    5/15
+        n2    unknown    2/15                   5/15                   7/30
+        ---
+        Allocated/Total GPU Memory In Cluster:
+        12/45 (26%)
+        """,
+    )
+
+
+def test_compute_has_its_columns_on_the_right():
+    both = {V2: '{"0":{"1":6}}', V2_CORE: '{"0":{"1":80}}'}
+    nodes = [node("n1", gpus=1, mem=15), node("n2", "core_mem", gpus=2, mem=30, core=200)]
+    found = report(nodes, [on("a", 0, 5), pod("b", "n2", both, mem=6, core=80)])
+    is_like(
+        shown(found),
+        """
+        NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)  GPU0 Core(%)  GPU1 Core(%)  GPU Core(%)
+        n1    10.0.0.1   5/15                   0/0                    5/15             -             -             -
+        n2    10.0.0.1   0/15                   6/15                   6/30             0/100         80/100        80/200
+        ---
+        Allocated/Total GPU Memory In Cluster:
+        11/45 (24%)
+        Allocated/Total GPU Core In Cluster:
+        80/200 (40%)
+        """,
+    )
+
+
+def test_whole_gpus_have_a_table_of_their_own():
+    told = {"t1": Told("t1", {0: "Healthy", 1: "Healthy", 2: "Unhealthy"}, whole=True)}
+    nodes = [node("t1", "topology", gpus=3, whole=3, allocatable={"aliyun.com/gpu": 2})]
+    group = {"topology.kubernetes.io/gpu-group": "0", "topology.kubernetes.io/gpu-visible": "0,1"}
+    found = report(nodes, [pod("a", "t1", group, whole=1)], told=told)
+    is_like(
+        shown(found),
+        """
+        NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU2(Allocated/Total)  GPUs(Allocated/Total)
+        t1    10.0.0.1   1/1                    0/1                    0/1!                   1/2
+        ---
+        Allocated/Total GPUs In Cluster:
+        1/2 (50%)
+
+        Notes:
+        - node t1: GPU 2 is unhealthy
+        """,
+    )
+
+
+def test_gpus_above_100_gib_are_in_gib():
+    found = report([node("h200", gpus=2, mib=143771, mem=280)], [on("a", 1, 70, "h200")])
+    is_like(
+        shown(found),
+        """
+        NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
+        h200  10.0.0.1   0/140                  70/140                 70/280
+        ---
+        Allocated/Total GPU Memory In Cluster:
+        70/280 (25%)
+        """,
+    )
+
+
+def test_a_unit_of_ones_own_and_clusters_that_mix_units_say_so():
+    nodes = [node("n1", gpus=1, mem=15), node("n2", gpus=2, mib=81920, mem=640), node("n3", gpus=1, mib=None, mem=7)]
+    text = shown(report(nodes, [on("a", 0, 5)]))
+    is_like(
+        text,
+        """
+        NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory
+        n1    10.0.0.1   5/15                   0/0                    5/15 GiB
+        n2    10.0.0.1   0/320                  0/320                  0/640 256MiB
+        n3    10.0.0.1   0/7                    0/0                    0/7 ?
+        ---
+        Allocated/Total GPU Memory In Cluster:
+        0/640 256MiB (0%)
+        0/7 ? (0%)
+        5/15 GiB (33%)
+
+        Notes:
+        - node n2: the unit 256MiB follows from the first GPU and is right if all GPUs are alike
+        - node n3: the node has no label aliyun.accelerator/nvidia_mem, so what a unit is is not known
+        - nodes count GPU memory in different units: 256MiB (1), ? (1), GiB (1)
+        """,
+    )
+
+
+def test_a_pod_without_a_gpu_is_pending_and_says_why():
+    nodes = [node("n1", gpus=2, mem=30)]
+    pods = [on("a", 0, 5), pod("b", mem=4), pod("c", "", mem=9, phase="Pending")]
+    is_like(
+        shown(report(nodes, pods)),
+        """
+        NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  GPU Memory(GiB)
+        n1    10.0.0.1   5/15                   0/15                   4                   9/30
+        ---
+        Allocated/Total GPU Memory In Cluster:
+        9/30 (30%)
+
+        Pods without a GPU:
+        NAMESPACE  NAME  NODE  ASKS       WHY
+        default    b     n1    4 gpu-mem  not annotated by a scheduler
+        default    c     -     9 gpu-mem  not scheduled yet
+        """,
+    )
+
+
+def mixed_view():
+    sizes = {0: 16384, 3: 24576}
+    gpus = {n: SeenGpu(n, "T4", mib, True, "", {"aliyun.com/gpu-mem": mib // 1024}) for n, mib in sizes.items()}
+    return AgentView(MemoryUnit(1024), gpus, {pod("b", mem=4).name: {"aliyun.com/gpu-mem": {3: 4}}})
+
+
+def test_gpus_of_different_sizes_are_right_where_the_agent_is_seen_and_unknown_where_not():
+    nodes, pods = [node("n1", gpus=2, mib=16384, mem=40)], [on("a", 0, 5), pod("b", mem=4)]
+    text = shown(report(nodes, pods, views={"n1": mixed_view()}))
+    assert text.splitlines()[1].split() == ["n1", "10.0.0.1", "5/16", "0/0", "0/0", "4/24", "9/40"]
+    nodes = [node("n1", gpus=2, mib=16384, mem=39)]
+    text = shown(report(nodes, [on("a", 0, 5)]))
+    assert text.splitlines()[1].split() == ["n1", "10.0.0.1", "5/?", "0/?", "5/39"]
+    assert "39 units on 2 GPUs, of which the first has 16384 MiB: the GPUs are not alike" in text
+
+
+def test_details_are_those_of_the_open_tool_and_what_is_used():
+    nodes = [node("n1", gpus=2, mem=30)]
+    pods = [on("a", 0, 5), pod("b", "n1", {V2: '{"0":{"0":2,"1":2}}'}, mem=4), pod("c", mem=3)]
+    usage = {pods[0].name: Usage(3 * 2**30, 5 * 2**30), pods[1].name: Usage(2**29, None)}
+    is_like(
+        "\n".join(details(report(nodes, pods, usage=usage))),
+        """
+        NAME:       n1
+        IPADDRESS:  10.0.0.1
+
+        NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  Pending(Allocated)  USED/LIMIT(GiB)
+        a            default    5                0                0                   3.0/5.0
+        b            default    2                2                0                   0.5/-
+        c            default    0                0                3                   -
+        Allocated :  12 (40%)
+        Total :      30
+        ---
+
+
+        Allocated/Total GPU Memory In Cluster:  12/30 (40%)
+
+        Pods without a GPU:
+        NAMESPACE  NAME  NODE  ASKS       WHY
+        default    c     n1    3 gpu-mem  not annotated by a scheduler
+        """,
+    )
+
+
+def test_details_of_compute_whole_gpus_and_links():
+    both = {V2: '{"0":{"0":6}}', V2_CORE: '{"0":{"0":80}}'}
+    told = {"t1": Told("t1", {0: "Healthy", 1: "Healthy"}, whole=True, links=(("N/A", "NV2"), ("NV2", "N/A")))}
+    nodes = [node("c1", "core_mem", gpus=1, mem=15, core=100), node("t1", "topology", gpus=2, whole=2)]
+    pods = [
+        pod("a", "c1", both, mem=6, core=80),
+        pod("b", "t1", {"topology.kubernetes.io/gpu-group": "1"}, whole=1),
+    ]
+    text = "\n".join(details(report(nodes, pods, told=told, usage_problem="no agent"), wide=True))
+    is_like(
+        text,
+        """
+        NAME:       c1
+        IPADDRESS:  10.0.0.1
+        MODE:       core_mem
+        UNIT:       GiB
+        MODEL:      Tesla-T4
+
+        NAME              NAMESPACE  GPU0(Allocated)  GPU0 Core(%)  USED/LIMIT(GiB)
+        a                 default    6                80            -
+        Allocated :       6 (40%)
+        Total :           15
+        Allocated Core :  80 (80%)
+        Total Core :      100
+        ---
+
+        NAME:       t1
+        IPADDRESS:  10.0.0.1
+        MODE:       topology
+        MODEL:      Tesla-T4
+
+        NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  USED/LIMIT(GiB)
+        b            default    0                1                -
+        Allocated :  1 (50%)
+        Total :      2
+
+        Links:
+              GPU0  GPU1
+        GPU0  N/A   NV2
+        GPU1  NV2   N/A
+        ---
+
+
+        Allocated/Total GPU Memory In Cluster:  6/15 (40%)
+        Allocated/Total GPU Core In Cluster:  80/100 (80%)
+        Allocated/Total GPUs In Cluster:  1/2 (50%)
+
+        USED/LIMIT is not known: no agent
+        """,
+    )
+
+
+def test_wide_has_more_columns():
+    found = report([node("n1", gpus=1, mem=15, labels={"ack.node.gpu.placement": "spread"})], [on("a", 0, 1)])
+    head, line, *_ = shown(found, wide=True).splitlines()
+    assert head.split()[-5:] == ["MODE", "PLACEMENT", "UNIT", "MODEL", "PODS"]
+    assert line.split()[-5:] == ["share", "spread", "GiB", "Tesla-T4", "1"]

@@ -1,0 +1,113 @@
+"""Alert rules and dashboard ask for metrics that there are, lead somewhere, and are all tested."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.domain.health import APPLICATION_XIDS
+from gpuagent.metrics.families import CHAPTERS
+
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "manifests/monitoring"
+FAMILIES = {family.name: family for families in CHAPTERS.values() for family in families}
+RULES = {
+    rule["alert"]: rule
+    for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+}
+TESTS = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+TARGET_LABELS = {"instance", "job", "le"}
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def queries() -> list[str]:
+    asked = [target["expr"] for panel in panels() for target in panel["targets"]]
+    variables = [
+        variable["query"]["query"] for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"
+    ]
+    return [*asked, *variables]
+
+
+def names(expression: str) -> set[str]:
+    return set(re.findall(r"\b(?:gpuagent|nvidia|process)_[a-z_]+", expression))
+
+
+def base(name: str) -> str:
+    return re.sub(r"_(bucket|sum|count)$", "", name) if name not in FAMILIES else name
+
+
+@pytest.mark.parametrize("expression", [*(rule["expr"] for rule in RULES.values()), *queries()])
+def test_every_metric_that_is_asked_for_exists_with_its_labels(expression: str) -> None:
+    for name in names(expression):
+        assert base(name) in FAMILIES or name.startswith("process_"), name
+    for name, selector in re.findall(r"\b(gpuagent_[a-z_]+)\{([^}]*)\}", expression):
+        asked = set(re.findall(r"(\w+)\s*[=!]~?=?\"", selector))
+        assert asked <= {*FAMILIES[base(name)].labels, *TARGET_LABELS}, (name, asked)
+
+
+def test_every_metric_is_asked_for_somewhere() -> None:
+    """A metric that no alert and no panel wants answers no question. arena asks for its own."""
+    asked = {base(name) for text in [*queries(), *(rule["expr"] for rule in RULES.values())] for name in names(text)}
+    assert {name for name in FAMILIES if name.startswith("gpuagent_")} - asked == set()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_alert_says_how_bad_what_and_where_to_read_on(name: str) -> None:
+    rule = RULES[name]
+    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert {"summary", "description", "runbook"} == rule["annotations"].keys()
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    headings = re.findall(r"^### (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+    assert anchor == name.lower()
+    assert name in headings
+    assert set(headings) == set(RULES)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_alert_is_tested_to_fire_and_not_to(name: str) -> None:
+    tried = [case for test in TESTS for case in test["alert_rule_test"] if case["alertname"] == name]
+    assert any(case["exp_alerts"] for case in tried)
+    assert any(not case["exp_alerts"] for case in tried)
+
+
+def test_xids_of_programs_do_not_alert() -> None:
+    assert set(map(int, re.findall(r"!= (\d+)", RULES["GpuXid"]["expr"]))) == APPLICATION_XIDS
+
+
+def test_the_dashboards_panels_have_units_and_ids_of_their_own() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    for panel in panels():
+        assert panel["title"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, panel["title"]
+        assert panel["description"], panel["title"]
+        assert panel["fieldConfig"]["defaults"].get("unit"), panel["title"]
+        if panel["fieldConfig"]["defaults"]["unit"] == "percentunit":
+            assert all("_ratio" in t["expr"] or "/" in t["expr"] for t in panel["targets"]), panel["title"]
+
+
+def test_the_dashboards_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+
+
+def test_the_drop_downs_choose_node_gpu_and_namespace() -> None:
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == [
+        "datasource",
+        "instance",
+        "gpu",
+        "namespace",
+    ]

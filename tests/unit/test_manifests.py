@@ -1,0 +1,104 @@
+"""The plain YAML and the chart's schema, as far as that can be seen without Helm; `make chart` looks at the rest."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from gpuagent.config import Settings
+from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, SCHEMA, digest, settings_schema
+
+INSTALL = (FOLDER.parent / "docs" / "install.md").read_text(encoding="utf-8")
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+SINCE = {"gpuagent.yaml": range(30, 37), "gpuagent-1.24-to-1.29.yaml": range(25, 30)}
+"""Minor versions that each file is for; the schema of 1.24 is for `make chart`."""
+
+
+def objects(name: str) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")) if one]
+
+
+def find(name: str, kind: str) -> dict[str, Any]:
+    (found,) = (one for one in objects(name) if (one["kind"], one["metadata"]["name"]) == (kind, "gpuagent"))
+    return found
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_plain_yaml_is_made_from_the_chart_as_it_is(name):
+    assert f"({digest()})" in (FOLDER / name).read_text(encoding="utf-8"), "run `make manifests`"
+
+
+def test_the_schema_knows_every_setting():
+    assert json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]["settings"] == settings_schema(), (
+        "run `make manifests`"
+    )
+
+
+def test_what_the_chart_decides_are_settings_of_the_agent():
+    assert CHARTS_OWN.keys() <= Settings.__dataclass_fields__.keys()
+    text = find("gpuagent.yaml", "ConfigMap")["data"]["gpuagent.toml"]
+    assert {name.replace("-", "_") for name in tomllib.loads(text)} <= CHARTS_OWN.keys()
+
+
+@pytest.mark.parametrize(("name", "minor"), [(name, minor) for name, minors in SINCE.items() for minor in minors])
+def test_every_object_has_a_schema_in_each_version(name, minor):
+    for one in objects(name):
+        kubernetes_validate.validate(one, f"1.{minor}", strict=True)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_agents_container_has_no_rights(name):
+    pod = find(name, "DaemonSet")["spec"]["template"]["spec"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert VALUES["policy"] == 5
+
+
+def leaves(values: dict[str, Any], path: str = "") -> set[str]:
+    found: set[str] = set()
+    for key, value in values.items():
+        below = f"{path}.{key}" if path else key
+        found |= leaves(value, below) if isinstance(value, dict) and value and key != "resources" else {below}
+    return found
+
+
+def test_every_value_is_in_the_table_of_the_document():
+    told: set[str] = set()
+    for row in re.findall(
+        r"^\| (`[^|]+`) \|", INSTALL.partition("## Values")[2].partition("## What is")[0], re.MULTILINE
+    ):
+        first, *more = re.findall(r"`([^`]+)`", row)
+        told |= {first, *(first.rpartition(".")[0] + name for name in more if name.startswith("."))}
+        told |= {name for name in more if not name.startswith(".")}
+    assert told == leaves(VALUES)
+
+
+def test_the_schema_has_every_value():
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+
+    def check(values: dict[str, Any], at: dict[str, Any], path: str) -> None:
+        for key, value in values.items():
+            assert key in at["properties"], f"{path}.{key}"
+            if isinstance(value, dict) and at["properties"][key].get("properties") and value:
+                check(value, at["properties"][key], f"{path}.{key}")
+
+    check(VALUES, schema, "")
+    assert schema["additionalProperties"] is False
+
+
+def test_nothing_of_this_folder_is_left_out_of_the_charts_files():
+    assert {path.name for path in FOLDER.iterdir() if path.suffix == ".yaml"} == set(PLAIN)
+    assert Path(CHART / "values.schema.json").is_file()
