@@ -80,7 +80,8 @@ class Claims:
         asks = self.snapshot.decided_asks
         if not asks:
             return {}
-        places = {claim.owner: gpus for claim, gpus in self._places if claim.owner in asks}
+        # Units that are not on offer now, or another plugin's, are where annotations say.
+        places = {claim.owner: gpus or asks[claim.owner].role for claim, gpus in self._places if claim.owner in asks}
         strays = [stray for handout in self._handouts if (stray := self._stray(handout))]
         # Whoever asked and was not known has what was chosen for one of his size.
         for claim, gpus in self._places:
