@@ -82,7 +82,8 @@ class Claims:
             return {}
         # Units that are not on offer now, or another plugin's, are where annotations say.
         places = {claim.owner: gpus or asks[claim.owner].role for claim, gpus in self._places if claim.owner in asks}
-        strays = [stray for handout in self._handouts if (stray := self._stray(handout))]
+        mistaken = (h for h in self._handouts if h.meant is not None and h.meant != h.uid)
+        strays = [stray for handout in mistaken if (stray := self._stray(handout))]
         # Whoever asked and was not known has what was chosen for one of his size.
         for claim, gpus in self._places:
             if claim.owner is None:
