@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
 
-.PHONY: help demo test lint types chart manifests e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo test fuzz lint types chart manifests e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -20,6 +20,9 @@ demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end 
 
 test: $(STAMP)  ## every test that needs no cluster
 	$(BIN)/python -m pytest -q -n 8 --dist worksteal
+
+fuzz: $(STAMP)  ## readers of annotations and decisions, 100,000 inputs each (about 30 minutes)
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 8 --timeout 0 tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py
 
 lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/ruff format --check .

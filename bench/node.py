@@ -154,14 +154,15 @@ class Node:
 
     # -- pods --------------------------------------------------------------------------------------------------
 
-    def pend(self, name: str, limits: Mapping[str, int]) -> Pod:
+    def pend(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> Pod:
         """A pod bound to the node that kubelet has not seen yet."""
-        made = self.api.create_pod(name, {key: str(amount) for key, amount in limits.items()}, node=NODE)
+        amounts = {key: str(amount) for key, amount in limits.items()}
+        made = self.api.create_pod(name, amounts, node=NODE, annotations=annotations)
         return Pod(name, uid=made["metadata"]["uid"], containers=(Container("main", limits),))
 
-    def run_pod(self, name: str, limits: Mapping[str, int]) -> Pod:
+    def run_pod(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> Pod:
         """A pod that kubelet has admitted and whose container it has started."""
-        pod = self.pend(name, limits)
+        pod = self.pend(name, limits, annotations)
         admission: Admission = self.kubelet.admit(pod)
         if not admission:
             raise self.fail(f"pod {name} was not admitted: {admission.failed}")

@@ -11,10 +11,11 @@ from bench.echo import TYPES
 from bench.node import BenchError, Node, allocate, prefer, prestart
 from bench.result import Results, Say
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.domain.annotations import MEMORY_ANNOTATION, Shares, shares_text
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM
 
 ASK, PERCENT = 10, 25
-PODS = 50
+PODS, DECIDED = 50, 200
 ECHO_FACTOR, P99_MS, PREFER_MS = 1.3, 2.0, 0.6
 SPORADIC_S, REST_S = 0.01, 0.04
 
@@ -176,6 +177,23 @@ class Rpc:
         text = f"p50 {got['parsed']:.0f} µs with protobuf, {got['bytes']:.0f} without"
         self._results.row(f"the echo server by itself: {size.units} ids", text)
 
+    def decided_node(self, size: Size) -> None:
+        """The same where a scheduler chose the GPU of every pod."""
+        self._say(f"calls: {size.name}, {DECIDED} pods with decisions")
+        with Node(size.box, "share", ["--max-pods-per-gpu", str(DECIDED)]) as node:
+            node.start_agent()
+            node.registered()
+            node.offers(GPU_MEM, size.gpus * size.units)
+            for number in range(DECIDED - 1):
+                node.run_pod(f"pod-{number}", {GPU_MEM: 1}, _decided(number % size.gpus))
+            node.pend("ask", {GPU_MEM: 1}, _decided(0))
+            _read_book(node)
+            agent = self._server(node, GPU_MEM)
+            free = node.free(GPU_MEM)
+            _until_quick(agent, prefer(free, 1))
+            name = f"GetPreferredAllocation {size.name}, {DECIDED} pods with decisions: 1 of {len(free)}"
+            self._compare(name, "GetPreferredAllocation", agent, [prefer(free, 1)], barred=True)
+
     # -- how ---------------------------------------------------------------------------------------------------
 
     def _server(self, node: Node, resource: str) -> Server:
@@ -233,6 +251,11 @@ def big_box(folder: Path) -> Size:
 
 
 SMALL = Size("8 x 80", "dgx-a100", 8, 80, barred=True)
+
+
+def _decided(gpu: int) -> dict[str, str]:
+    """What a scheduler writes on a pod of one unit."""
+    return {MEMORY_ANNOTATION: shares_text(Shares({0: {gpu: 1}}))}
 
 
 def _until_quick(agent: Server, request: bytes) -> None:

@@ -10,17 +10,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from gpuagent.book import Book, holds_first, settled
+from gpuagent.book import Book, check_doubt, holds_first, settled, told_apart
 from gpuagent.domain.admission import Admission, Candidate, beginning
 from gpuagent.domain.checks import apart, as_decided, check_core_mem, check_offered, check_sharers, free_by_gpu
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import given_by_another, holder
+from gpuagent.domain.honour import ignored, not_kept
 from gpuagent.domain.job import decision_kept, seen_by_whoever_asks
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
-from gpuagent.domain.question import Question, chosen_for, doubted
+from gpuagent.domain.question import Question, chosen_for, doubted, for_any
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
@@ -56,6 +57,7 @@ class Allocator:
         self._strategy = strategy
         self._say = say
         self._snapshot: Snapshot | None = None
+        self._looked: Snapshot | None = None
         self._ledger = Ledger()
         self._given: OrderedDict[tuple[str, frozenset[str]], Grant] = OrderedDict()
         self._admission = Admission()
@@ -101,15 +103,31 @@ class Allocator:
         if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         with self._lock:
+            self._read_owners()
             claims, candidates = self._look(resource, size, offered)
-            if candidates or not claims.snapshot.pods_watched:
-                return self._choose(resource, size, must_include, candidates, claims)
+            asking = told_apart(self._book, candidates, resource, claims)
+            if asking or not claims.snapshot.pods_watched:
+                return self._choose(resource, size, must_include, asking, claims)
         # Kubelet may have heard of the asking pod a moment before our own watch did.
+        others = {candidate.pod.uid for candidate in candidates}
         with self._published:
-            self._published.wait_for(lambda: self._look(resource, size, offered)[1], PATIENCE_S)
+            self._published.wait_for(lambda: self._fresh(resource, size, offered, others), PATIENCE_S)
         with self._lock:
             claims, candidates = self._look(resource, size, offered)
-            return self._choose(resource, size, must_include, candidates, claims)
+            asking = told_apart(self._book, candidates, resource, claims) or candidates
+            return self._choose(resource, size, must_include, asking, claims)
+
+    def _read_owners(self) -> None:
+        """Take over from a book that was read since the last question whose the handouts are."""
+        snap, before = self._current(), self._looked
+        if before and before.holdings_at < snap.holdings_at:
+            asks = before.decided_asks
+            self._ledger = self._ledger.listed(snap.holdings, snap.holdings_at, snap.living_pods, asks)
+        self._looked = snap
+
+    def _fresh(self, resource: str, size: int, offered: frozenset[str], others: Collection[str]) -> bool:
+        """A pod that may be asking has appeared."""
+        return any(candidate.pod.uid not in others for candidate in self._look(resource, size, offered)[1])
 
     def _look(self, resource: str, size: int, offered: frozenset[str]) -> tuple[Claims, tuple[Candidate, ...]]:
         claims = Claims(self._current(), self._ledger, offered, self._clock())
@@ -127,7 +145,7 @@ class Allocator:
         candidates = settled(self._book, candidates)
         try:
             try:
-                chosen = self._choose_for(candidates, question, claims)
+                chosen, candidates = for_any(candidates, lambda order: self._choose_for(order, question, claims))
             except Refusal:
                 fresh = tuple(beginning(question.resource, question.size, claims))
                 if not fresh or not candidates or candidates[0].first is None or holds_first(self._book, candidates[0]):
@@ -145,32 +163,19 @@ class Allocator:
                 self._say(candidates[0].pod.name, "GpuRefused", refusal.message)
             raise
         self._answered = (question.resource, frozenset(chosen), candidates)
+        if candidates and (text := ignored(candidates[0], claims.snapshot)):
+            self._say(candidates[0].pod.name, "GpuDecisionIgnored", text)
+        if candidates and (text := not_kept(candidates[0], resource, chosen, claims)):
+            self._say(candidates[0].pod.name, "GpuDecisionNotKept", text)
         return chosen
 
     def _choose_for(self, candidates: tuple[Candidate, ...], question: Question, claims: Claims) -> tuple[str, ...]:
         chosen = chosen_for(question, candidates, claims)
-        self._check_doubt(question.resource, doubted(question, claims), chosen, claims)
+        if doubt := doubted(question, claims).intersection(chosen):
+            text = check_doubt(self._book, question.resource, doubt, claims)
+            log.warning("devices given out again soon", extra={"resource": question.resource, "devices": len(doubt)})
+            self._say(None, "DevicesGivenOutAgain", text)
         return chosen
-
-    def _check_doubt(self, resource: str, doubtful: Collection[str], chosen: tuple[str, ...], claims: Claims) -> None:
-        """Refuse ids that kubelet offers although its own book gives them to a pod; there are no others left."""
-        doubt = set(doubtful) & set(chosen)
-        if not doubt:
-            return
-        for pod in {claim.owner.pod for claim in claims.doubted if claim.owner and claim.ids & doubt}:
-            if any(h.ids & doubt for h in self._book.of_pod(pod) or ()):
-                text = (
-                    f"{resource}: kubelet offers units that pod {pod} still holds, and no others are free; "
-                    "try again when a pod has ended"
-                )
-                raise Refusal(Reason.STILL_HELD, text)
-        holders = ", ".join(sorted({str(claim.owner) for claim in claims.doubted if claim.ids & doubt}))
-        text = (
-            f"{resource}: kubelet offers {len(doubt)} units again that {holders or 'a container'} got a moment "
-            "ago, and no others are free; if that container still runs, they are held twice"
-        )
-        log.warning("devices given out again soon", extra={"resource": resource, "devices": sorted(doubt)[:8]})
-        self._say(None, "DevicesGivenOutAgain", text)
 
     # -- Allocate --------------------------------------------------------------------------------------------
 
@@ -202,7 +207,8 @@ class Allocator:
                 self._say(likely[0].pod.name, "GpuRefused", refusal.message)
             raise
         with self._lock:
-            self._record(Handout(resource, ids, tuple(at.counts), now), candidates, claims)
+            meant = candidates[0].pod.uid if candidates else None
+            self._record(Handout(resource, ids, tuple(at.counts), now, meant=meant), candidates, claims)
             self._given[resource, ids] = share
             self._given.move_to_end((resource, ids))
             if len(self._given) > MOST_GIVEN:
@@ -227,7 +233,7 @@ class Allocator:
             self._admission = Admission()
             raise apart(resource, first, at.counts, claims.snapshot)
         if not given:
-            fitting = as_decided(resource, at, fitting, claims.snapshot)
+            fitting = as_decided(resource, at, fitting, claims)
             check_core_mem(resource, len(ids), fitting, claims.snapshot)
             check_sharers(resource, at, fitting[0].owner if fitting else None, claims)
         return fitting
@@ -260,7 +266,7 @@ class Allocator:
         places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
         self._admission = Admission(places, handout.at)
         for owner, given in places[0].trail if places else ():
-            self._ledger = self._ledger.believed(given.ids, owner, places[0].pod.uid)
+            self._ledger = self._ledger.believed(given.ids, owner, places[0].pod.uid, claims.roles.get(owner))
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:
@@ -301,7 +307,8 @@ class Allocator:
         with self._lock:
             if owner:
                 pod = snap.living_pods.get(owner.pod)
-                self._ledger = self._ledger.believed(key, owner, pod.uid if pod else None)
+                claims = Claims(snap, self._ledger, frozenset(), self._clock())
+                self._ledger = self._ledger.believed(key, owner, pod.uid if pod else None, claims.roles.get(owner))
         log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
         share = self._given.get((resource, key)) or grant(resource, at, snap, self._strategy)

@@ -205,6 +205,12 @@ class Settings:
     fatal_xids: frozenset[int] = _setting(
         frozenset(), _xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
     )
+    decided_gpu_full: str = _setting(
+        "refuse",
+        _one_of("refuse", "choose"),
+        "what a share gets whose GPU, as a scheduler chose it, is full or gone: refuse, or choose another one",
+        metavar="WHAT",
+    )
     clean_failed_pods: bool = _setting(
         False,
         is_on,
@@ -259,6 +265,7 @@ class Settings:
             core_step=self.core_step,
             core_mem_both=self.core_mem_both,
             goal=self.topology_goal,
+            keep_decisions=self.decided_gpu_full == "refuse",
             fence_file=str(self.fence_file or ""),
             clean_failed_pods=self.clean_failed_pods,
             startup_taint=self.startup_taint,

@@ -44,6 +44,17 @@ class Candidate:
         init = {container.name for container in self.pod.containers if container.init}
         return tuple(uuid for owner, handout in self.trail if owner.container in init for uuid in handout.uuids)
 
+    @property
+    def given(self) -> frozenset[str]:
+        """Ids that its pod was given so far."""
+        return frozenset[str]().union(*(handout.ids for _, handout in self.trail))
+
+    @property
+    def lasting(self) -> frozenset[str]:
+        """Those of them that kubelet's book shows: an init container's are not in it."""
+        init = {container.name for container in self.pod.containers if container.init}
+        return frozenset[str]().union(*(h.ids for owner, h in self.trail if owner.container not in init))
+
     def may_want(self, resource: str, size: int) -> bool:
         """Whether the container's call for `resource` may be still to come, and is for `size`."""
         return self.container.limits.get(resource) == size and not (self.first and self.first.resource == resource)

@@ -79,8 +79,13 @@ class Assumed:
     assigned: bool | None = None
 
 
-def shares(annotations: Mapping[str, Any], key: str) -> Shares | Malformed | None:
-    """Read one V2 annotation (`MEMORY_ANNOTATION` or `CORE_ANNOTATION`); None where it is absent."""
+def shares(
+    annotations: Mapping[str, Any], key: str, numbers: Mapping[str, int] | None = None
+) -> Shares | Malformed | None:
+    """Read one V2 annotation (`MEMORY_ANNOTATION` or `CORE_ANNOTATION`); None where it is absent.
+
+    `numbers` are UUID to minor number of the node's GPUs, where a GPU may be named by its UUID too.
+    """
     text = annotations.get(key)
     if text is None:
         return None
@@ -95,18 +100,18 @@ def shares(annotations: Mapping[str, Any], key: str) -> Shares | Malformed | Non
         container = _number(name)
         if container is None or container in containers:
             return Malformed(key, f"has {_shown(name)} for the index of a container: {_shown(text)}")
-        problem = _read_gpus(gpus, containers.setdefault(container, {}))
+        problem = _read_gpus(gpus, containers.setdefault(container, {}), numbers or {})
         if problem:
             return Malformed(key, f"{problem} of container {container}: {_shown(text)}")
     return Shares(containers)
 
 
-def _read_gpus(gpus: object, into: dict[int, int]) -> str | None:
+def _read_gpus(gpus: object, into: dict[int, int], numbers: Mapping[str, int]) -> str | None:
     """Put the units of one container into `into`; returns what is wrong."""
     if not isinstance(gpus, _Pairs):
         return "has no GPUs"
     for name, units in gpus:
-        gpu = _number(name)
+        gpu = _number(name) if name not in numbers else numbers[name]
         if gpu is None or gpu in into:
             return f"has {_shown(name)} for the number of a GPU"
         if type(units) is not int or not 0 <= units <= MOST_UNITS:  # a bool is an int, and no number of units
@@ -121,27 +126,27 @@ def shares_text(found: Shares) -> str:
     return json.dumps(names, separators=(",", ":"))
 
 
-def assumed(annotations: Mapping[str, Any]) -> Assumed | Malformed | None:
-    """Read the V1 annotations; None where the pod has no GPU by them."""
+def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = None) -> Assumed | Malformed | None:
+    """Read the V1 annotations; None where the pod has no GPU by them. `numbers` as for `shares`."""
     text = annotations.get(V1_GPU)
     if text is None or text == "-1":  # the old plugin's word for none
         return None
-    gpu = _number(text)
-    if gpu is None:
+    gpu = (numbers or {}).get(text) if isinstance(text, str) else None
+    if gpu is None and (gpu := _number(text)) is None:
         return Malformed(V1_GPU, f"is no number of a GPU: {_shown(text)}")
-    numbers: dict[str, int | None] = {}
+    values: dict[str, int | None] = {}
     for key, pattern in ((V1_UNITS, _UNITS), (V1_GPU_UNITS, _UNITS), (V1_ASSUMED, _NANOSECONDS)):
         value = annotations.get(key)
         if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
             return Malformed(key, f"is no whole number: {_shown(value)}")
-        numbers[key] = None if value is None else int(value)
-        if pattern is _UNITS and (numbers[key] or 0) > MOST_UNITS:
+        values[key] = None if value is None else int(value)
+        if pattern is _UNITS and (values[key] or 0) > MOST_UNITS:
             return Malformed(key, f"is more than any GPU has: {_shown(value)}")
     word = annotations.get(V1_ASSIGNED)
     if word not in (None, "true", "false"):
         return Malformed(V1_ASSIGNED, f"is neither true nor false: {_shown(word)}")
     assigned = None if word is None else word == "true"
-    return Assumed(gpu, numbers[V1_UNITS], numbers[V1_GPU_UNITS], numbers[V1_ASSUMED], assigned)
+    return Assumed(gpu, values[V1_UNITS], values[V1_GPU_UNITS], values[V1_ASSUMED], assigned)
 
 
 def named_for_shares(annotations: Mapping[str, Any]) -> frozenset[int] | None:

@@ -6,6 +6,7 @@ from gpuagent.domain.admission import Candidate, spread_was_asked
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
+from gpuagent.domain.honour import turn
 from gpuagent.domain.job import named_gpus
 from gpuagent.domain.ledger import Handout
 from gpuagent.domain.mode import GROUP_ANNOTATION, Kind, Mode
@@ -82,10 +83,11 @@ def check_core_mem(resource: str, size: int, candidates: Collection[Candidate], 
         raise Refusal(Reason.CORE_MEM_BOTH, text)
 
 
-def as_decided(resource: str, at: Located, candidates: tuple[Candidate, ...], snap: Snapshot) -> tuple[Candidate, ...]:
-    """The candidates for which a scheduler did not decide on other whole GPUs than kubelet picked."""
+def as_decided(resource: str, at: Located, candidates: tuple[Candidate, ...], claims: Claims) -> tuple[Candidate, ...]:
+    """The candidates for which a scheduler did not decide on other GPUs than kubelet picked."""
+    snap = claims.snapshot
     if not at.kind.is_whole:
-        return candidates
+        return _share_as_decided(resource, at, candidates, claims)
     agreed, refusals = [], []
     for candidate in candidates:
         try:
@@ -102,6 +104,29 @@ def as_decided(resource: str, at: Located, candidates: tuple[Candidate, ...], sn
             f"{GROUP_ANNOTATION} names others: {candidate.pod.annotations[GROUP_ANNOTATION]}"
         )
         refusals.append(Refusal(Reason.GPU_GROUP, text))
+    if refusals and not agreed:
+        raise refusals[0]
+    return tuple(agreed)
+
+
+def _share_as_decided(
+    resource: str, at: Located, candidates: tuple[Candidate, ...], claims: Claims
+) -> tuple[Candidate, ...]:
+    if not claims.snapshot.policy.keep_decisions:
+        return candidates
+    agreed, refusals = [], []
+    for candidate in candidates:
+        try:
+            where = None if candidate.first else turn(candidate, resource, claims)
+        except Refusal as refusal:
+            refusals.append(refusal)
+            continue
+        if where is None or at.counts.keys() == where.role:
+            agreed.append(candidate)
+            continue
+        picked = ", ".join(f"GPU {claims.snapshot.gpus[uuid].index}" for uuid in at.counts)
+        text = f"{resource}: kubelet picked {picked} for {candidate.owner}, and {where.said}"
+        refusals.append(Refusal(Reason.GPU_DECISION, text))
     if refusals and not agreed:
         raise refusals[0]
     return tuple(agreed)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Placement
@@ -29,6 +29,8 @@ class Request:
         full: UUIDs of GPUs that have as many pods as they may have.
         most: the caps behind `full`, for messages: ``20 pods``.
         asker: who asks, for messages.
+        promised: GPU UUID to units that schedulers chose it for, for containers still to ask.
+        decided: says that a scheduler set `only`; empty where none did.
     """
 
     resource: str
@@ -48,6 +50,12 @@ class Request:
     full: Collection[str] = ()
     most: str = ""
     asker: str = "this container"
+    promised: Mapping[str, int] = field(default_factory=dict)
+    decided: str = ""
+
+    def left(self, uuid: str) -> int:
+        """Units there that are offered and promised to nobody."""
+        return max(len(self.free[uuid]) - self.promised.get(uuid, 0), 0)
 
 
 def choose_share(request: Request) -> tuple[str, ...]:
@@ -61,13 +69,14 @@ def choose_share(request: Request) -> tuple[str, ...]:
     fits = [
         uuid
         for uuid, ids in request.free.items()
-        if len(ids) >= each
+        if (request.left(uuid) if uuid not in fixed else len(ids)) >= each
         and len(fixed.get(uuid, ())) <= each
         and (request.only is None or uuid in request.only)
         and (uuid not in request.full or uuid in fixed)
+        and not (request.decided and uuid in request.leaving)
     ]
     if len(fits) < request.gpu_count or not fixed.keys() <= set(fits) or len(fixed) > request.gpu_count:
-        raise _refusal(request, fixed, each)
+        raise (_not_kept if request.decided else _refusal)(request, fixed, each)
     ranked = sorted(fits, key=lambda uuid: (uuid not in fixed, *_rank(request, uuid, each)))
     chosen = ranked[: request.gpu_count]
     return tuple(device_id for uuid in chosen for device_id in _take(request, uuid, each, fixed.get(uuid, ())))
@@ -85,13 +94,13 @@ def _by_gpu(request: Request) -> dict[str, list[str]]:
 
 def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
     """Best first: not leaving, pinned, not short, enough undoubted ids, room for what comes next, placement."""
-    free = len(request.free[uuid])
+    free = request.left(uuid)
     doubtful = len(request.doubtful & request.free[uuid])
     return (
         uuid in request.leaving,
         uuid not in request.pinned,
         uuid in request.short,
-        free - doubtful < each,
+        len(request.free[uuid]) - doubtful < each,
         free < request.room,
         free if request.placement is Placement.BINPACK else -free,
         request.order[uuid],
@@ -107,17 +116,42 @@ def _take(request: Request, uuid: str, count: int, fixed: Collection[str]) -> li
     return ids[:count]
 
 
+def _why_not(request: Request, fixed: Mapping[str, list[str]], each: int) -> str:
+    """Why the GPUs that a scheduler chose cannot be given."""
+    for uuid in sorted(request.only or (), key=request.order.__getitem__):
+        name, free = f"GPU {request.order[uuid]}", len(request.free.get(uuid, ()))
+        if uuid in request.leaving:
+            return f"{name} is unhealthy or leaves this mode"
+        if not free:
+            return f"kubelet offers nothing of {name}: it is full, or not on offer"
+        if free < each:
+            return f"{name} has {free} free and not {each}"
+        if uuid in request.full:
+            return f"{name} has {request.most} already, the most allowed"
+    gpus = " and ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
+    return f"kubelet hands units of {gpus} on to it"
+
+
+def _not_kept(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:
+    lead, where = _lead(request, each), _where(request)
+    return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {_why_not(request, fixed, each)} ({where})")
+
+
+def _lead(request: Request, each: int) -> str:
+    unit = f" {request.unit}" if request.unit else ""
+    over = f" over {request.gpu_count} GPUs ({each} on each)" if request.gpu_count > 1 else ""
+    return f"{request.resource}: {request.asker} asks for {request.size}{unit}{over}"
+
+
+def _where(request: Request) -> str:
+    free = sorted((request.order[uuid], len(ids)) for uuid, ids in request.free.items())
+    return f"free: {', '.join(f'GPU {index}: {count}' for index, count in free) or 'nothing'}"
+
+
 def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:
     free = {uuid: len(ids) for uuid, ids in request.free.items()}
     total = sum(free.values())
-    unit = f" {request.unit}" if request.unit else ""
-    lead = f"{request.resource}: {request.asker} asks for {request.size}{unit}"
-    if request.gpu_count > 1:
-        lead += f" over {request.gpu_count} GPUs ({each} on each)"
-    where = ", ".join(
-        f"GPU {request.order[u]}: {n}" for u, n in sorted(free.items(), key=lambda x: request.order[x[0]])
-    )
-    where = f"free: {where or 'nothing'}"
+    lead, where = _lead(request, each), _where(request)
     if len(fixed) > request.gpu_count:
         gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
         text = f"{lead}, and kubelet reuses units of {gpus} from an init container; one share stays on one GPU"
@@ -135,11 +169,20 @@ def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Ref
         return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
     if total < request.size:
         return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
+    return _scattered(request, free, lead, where, len(roomy))
+
+
+def _scattered(request: Request, free: Mapping[str, int], lead: str, where: str, roomy: int) -> Refusal:
+    """The node has enough, and no GPU has, or not as many GPUs as are asked for."""
+    total = sum(free.values())
     largest = max(free.values(), default=0)
     text = (
         f"{lead}; the node has {total} free but no single GPU has that much ({where}). Ask for {largest} or less, "
         f"or spread over several GPUs with the pod label {GPU_COUNT_LABEL}"
     )
     if request.gpu_count > 1:
-        text = f"{lead}; {len(roomy)} GPUs have that much free ({where})"
+        text = f"{lead}; {roomy} GPUs have that much free ({where})"
+    if roomy >= request.gpu_count and (promised := sum(request.promised.values())):
+        text = f"{lead}; of {total} free on the node schedulers have promised {promised} to pods that are still to come"
+        text = f"{text}, and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
     return Refusal(Reason.NO_SINGLE_GPU, text)

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.promised import Role, Stray, roles_left
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.units import units_of
 
@@ -26,8 +27,13 @@ class Claims:
     @cached_property
     def all(self) -> tuple[Holding | Handout, ...]:
         """Holdings that were not handed on since, and handouts that the book does not show, of pods that may live."""
+        return (*self._holdings, *self._unlisted)
+
+    @cached_property
+    def _unlisted(self) -> list[Handout]:
+        """Handouts that the book does not show; of the others it knows better whose they are."""
         known = {(h.resource, h.ids) for h in self._holdings}
-        return (*self._holdings, *(h for h in self._handouts if (h.resource, h.ids) not in known))
+        return [h for h in self._handouts if (h.resource, h.ids) not in known]
 
     @cached_property
     def _handouts(self) -> list[Handout]:
@@ -35,9 +41,13 @@ class Claims:
 
     @cached_property
     def _holdings(self) -> list[Holding]:
+        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(self._newer)]
+
+    @cached_property
+    def _newer(self) -> frozenset[str]:
+        """Ids that were handed out since the book was read."""
         since = self.snapshot.holdings_at
-        newer = frozenset[str]().union(*(h.ids for h in self.ledger.recent(self.now) if h.at >= since))
-        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)]
+        return frozenset[str]().union(*(h.ids for h in self.ledger.recent(self.now) if h.at >= since))
 
     def _may_live(self, claim: Holding | Handout) -> bool:
         if claim.owner is None or not self.snapshot.pods_known:
@@ -52,8 +62,7 @@ class Claims:
 
     def served(self, resource: str) -> set[Owner | None]:
         """Containers that have their units of `resource`."""
-        handouts = (h for h in self._handouts if h.ids.isdisjoint(self.offered))
-        return {claim.owner for claim in (*self.standing, *handouts) if claim.resource == resource}
+        return {claim.owner for claim in self.standing if claim.resource == resource}
 
     def given(self, resource: str, ids: frozenset[str]) -> Holding | Handout | None:
         """The claim that has all of `ids`; they are being asked for again, or reused."""
@@ -61,6 +70,63 @@ class Claims:
             if handout.resource == resource and ids <= handout.ids and self._may_live(handout):
                 return handout
         return next((h for h in self._holdings if h.resource == resource and ids <= h.ids), None)
+
+    @cached_property
+    def roles(self) -> dict[Owner, Role | None]:
+        """Containers that a scheduler decided on and that have nothing yet, to the GPUs they are to get.
+
+        None: those are held for good by one that was taken for it.
+        """
+        asks = self.snapshot.decided_asks
+        if not asks:
+            return {}
+        # Units that are not on offer now, or another plugin's, are where annotations say.
+        places = {claim.owner: gpus or asks[claim.owner].role for claim, gpus in self._places if claim.owner in asks}
+        mistaken = (h for h in self._handouts if h.meant is not None and h.meant != h.uid)
+        strays = [stray for handout in mistaken if (stray := self._stray(handout))]
+        # Whoever asked and was not known has what was chosen for one of his size.
+        for claim, gpus in self._places:
+            if claim.owner is None:
+                size = (claim.resource, len(claim.ids))
+                same = (a.owner for a in asks.values() if a.size == size and a.role == gpus and a.owner not in places)
+                if owner := next(same, None):
+                    places[owner] = gpus
+        return roles_left(asks.values(), places, self.ledger.refused, strays)
+
+    def _stray(self, handout: Handout) -> Stray | None:
+        """What this one took from the pod it was taken for, where annotations do not show it."""
+        owner = handout.owner
+        pod = self.snapshot.living_pods.get(owner.pod) if owner else None
+        if not (owner and pod and handout.meant) or handout.meant == pod.uid:
+            return None
+        if not handout.ids.isdisjoint(self.offered):
+            return None
+        ask, took = self.snapshot.decided_asks.get(owner), Role(handout.uuids)
+        # Annotations that were made true since do not tell any more that it had been another's.
+        if ask and not (handout.instead and ask.role == took):
+            return None
+        return Stray(handout.meant, (handout.resource, len(handout.ids)), took, handout.instead if ask else None)
+
+    def role_of_size(self, resource: str, size: int) -> Role | None:
+        """GPUs of one that a scheduler decided on, that has nothing yet and asks for as much; None without such."""
+        asks = self.snapshot.decided_asks
+        return next((role for owner, role in self.roles.items() if role and asks[owner].size == (resource, size)), None)
+
+    @cached_property
+    def _places(self) -> list[tuple[Holding | Handout, Role]]:
+        """Standing claims and the UUIDs of their GPUs."""
+        offered, newer = self.offered, self._newer
+        listed = [(h, u) for h, u in self.snapshot.placed if h.ids.isdisjoint(newer) and h.ids.isdisjoint(offered)]
+        unlisted = [(h, Role(self.gpus_of(h))) for h in self._unlisted if h.ids.isdisjoint(offered)]
+        return [*listed, *unlisted]
+
+    def promised(self, resource: str) -> Counter[str]:
+        """GPU UUID to units of `resource` that schedulers chose it for and nobody has asked for yet."""
+        found: Counter[str] = Counter()
+        for owner, role in self.roles.items():
+            for uuid in role or ():
+                found[uuid] += self.snapshot.decided_asks[owner].units.get(resource, 0)
+        return found
 
     def gpus_of(self, claim: Holding | Handout) -> set[str]:
         """UUIDs of the GPUs a claim has units of that are on offer now."""
@@ -74,8 +140,8 @@ class Claims:
         pods: dict[str, set[PodName]] = defaultdict(set)
         containers: dict[str, set[Owner]] = defaultdict(set)
         nameless: dict[str, Counter[str]] = defaultdict(Counter)
-        for claim in self.standing:
-            for uuid in self.gpus_of(claim):
+        for claim, gpus in self._places:
+            for uuid in gpus:
                 if claim.owner:
                     pods[uuid].add(claim.owner.pod)
                     containers[uuid].add(claim.owner)

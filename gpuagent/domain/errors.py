@@ -16,6 +16,7 @@ class Reason(enum.StrEnum):
     NOT_ENOUGH = "not_enough"
     GPU_COUNT = "gpu_count"
     GPU_GROUP = "gpu_group"
+    GPU_DECISION = "gpu_decision"
     PAIR_APART = "pair_apart"
     CORE_STEP = "core_step"
     CORE_MEM_BOTH = "core_mem_both"

@@ -1,9 +1,10 @@
 """What was handed out in the last minutes: the part of the truth that kubelet's book does not show yet."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gpuagent.domain.pods import Owner
+from gpuagent.domain.pods import Holding, Owner, Pod, PodName
+from gpuagent.domain.promised import Ask
 
 REMEMBER_S = 120.0
 """Kubelet can offer an id again that it lost from its books while Allocate ran; for this long we know better."""
@@ -16,7 +17,9 @@ PAIR_S = 30.0
 class Handout:
     """One answered Allocate. `owner` is the container it is believed, or since PreStart known, to be for.
 
-    `uid` is that of its pod; None where only the name is known, which the pod may share with one before it.
+    `uid` is that of its pod; None where only the name is known, which the pod may share with one before it. `meant` is
+    the UID of the pod that it was taken for when it asked, right or wrong; `instead` the GPUs that a scheduler had
+    chosen for the one that it really was.
     """
 
     resource: str
@@ -25,6 +28,8 @@ class Handout:
     at: float
     owner: Owner | None = None
     uid: str | None = None
+    meant: str | None = None
+    instead: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,37 @@ class Ledger:
         """The container of the last handout will not ask again: kubelet gives it up after a refusal."""
         return replace(self, open=None) if self.open else self
 
-    def believed(self, ids: frozenset[str], owner: Owner, uid: str | None) -> "Ledger":
+    def believed(
+        self, ids: frozenset[str], owner: Owner, uid: str | None, instead: frozenset[str] | None = None
+    ) -> "Ledger":
         """With `owner`, in the pod of that UID, as the container that the handout of `ids` was for."""
-        handouts = tuple(replace(h, owner=owner, uid=uid) if h.ids == ids else h for h in self.handouts)
+
+        def proved(handout: Handout) -> Handout:
+            there = handout.instead if handout.owner == owner else instead
+            return replace(handout, owner=owner, uid=uid, instead=there if uid != handout.meant else None)
+
+        handouts = tuple(proved(h) if h.ids == ids else h for h in self.handouts)
         return replace(self, handouts=handouts)
+
+    def listed(
+        self, holdings: Iterable[Holding], read_at: float, pods: Mapping[PodName, Pod], asks: Mapping[Owner, Ask]
+    ) -> "Ledger":
+        """With the owners that kubelet's book shows.
+
+        Args:
+            holdings: the book.
+            read_at: when the call that read it began.
+            pods: the living ones.
+            asks: what schedulers had chosen before the book was read; annotations are made true by it.
+        """
+        owners = {(h.resource, h.ids): h.owner for h in holdings} if self.handouts else {}
+        found = self
+        for handout in self.handouts:
+            owner = owners.get((handout.resource, handout.ids))
+            if owner and owner != handout.owner and handout.at < read_at:
+                pod, ask = pods.get(owner.pod), asks.get(owner)
+                found = found.believed(handout.ids, owner, pod.uid if pod else None, ask.role if ask else None)
+        return found
 
     def recent(self, now: float) -> Iterator[Handout]:
         return (handout for handout in self.handouts if now - handout.at < REMEMBER_S)

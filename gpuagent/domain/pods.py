@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gpuagent.domain.annotations import named_for_shares
-from gpuagent.domain.mode import GPU_COUNT_LABEL, GROUP_ANNOTATION, VISIBLE_ANNOTATION
+from gpuagent.domain.annotations import KEYS, named_for_shares
+from gpuagent.domain.mode import GPU_COUNT_LABEL
 from gpuagent.domain.shape import mapping, mappings, text
 
 REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
 
-_DECISIONS = (GROUP_ANNOTATION, VISIBLE_ANNOTATION)
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
 _COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
 _QUANTITY = re.compile(r"([0-9]{1,12})(|k|M|Ki|Mi)")
@@ -52,11 +51,15 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """A container's limits on extended resources. `init` is an ordinary init container, not a sidecar."""
+    """A container's limits on extended resources.
+
+    `init` is an ordinary init container; a `sidecar` is an init container that goes on running.
+    """
 
     name: str
     limits: Mapping[str, int]
     init: bool = False
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,16 @@ class Pod:
     """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
+
+    @property
+    def deleting(self) -> bool:
+        """Kubelet admits such a pod no more."""
+        return self.going
+
+    @property
+    def app_containers(self) -> tuple[ContainerSpec, ...]:
+        """`spec.containers`, in order: the ones that schedulers number."""
+        return tuple(c for c in self.containers if not (c.init or c.sidecar))
 
     @property
     def gpu_count_label(self) -> str | None:
@@ -129,8 +142,8 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
     meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     annotations = mapping(meta.get("annotations"))
     containers = [
-        *(_container(c, init=c.get("restartPolicy") != "Always") for c in mappings(spec.get("initContainers"))),
-        *(_container(c, init=False) for c in mappings(spec.get("containers"))),
+        *(_first(c, sidecar=c.get("restartPolicy") == "Always") for c in mappings(spec.get("initContainers"))),
+        *map(_container, mappings(spec.get("containers"))),
     ]
     return Pod(
         name=PodName(text(meta.get("namespace")), text(meta.get("name"))),
@@ -139,7 +152,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
-        annotations={key: said for key, said in annotations.items() if key in _DECISIONS and isinstance(said, str)},
+        annotations={key: said for key, said in annotations.items() if key in KEYS and isinstance(said, str)},
         share_gpus=named_for_shares(annotations),
         version=text(meta.get("resourceVersion")),
         going="deletionTimestamp" in meta,
@@ -168,11 +181,15 @@ def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
     return {container_id: name for container_id, name in ids if container_id}
 
 
-def _container(container: Mapping[str, Any], *, init: bool) -> ContainerSpec:
+def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
+    return replace(_container(container), init=not sidecar, sidecar=sidecar)
+
+
+def _container(container: Mapping[str, Any]) -> ContainerSpec:
     limits = mapping(mapping(container.get("resources")).get("limits"))
     # Extended resources are whole numbers with a "/" in their name; cpu and memory are nothing to us.
     whole = {name: amount for name, said in limits.items() if "/" in name and (amount := whole_number(str(said)))}
-    return ContainerSpec(text(container.get("name")), whole, init=init)
+    return ContainerSpec(text(container.get("name")), whole)
 
 
 def whole_number(quantity: str) -> int | None:

@@ -1,6 +1,7 @@
 """Kubelet's question, which of these ids a container should get, answered with everything known besides."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.admission import Candidate, gpu_count
@@ -9,6 +10,7 @@ from gpuagent.domain.checks import check_core_mem, most_sharers
 from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.honour import near, turn, turn_of_size
 from gpuagent.domain.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.mode import GPU_CORE
 from gpuagent.domain.snapshot import Snapshot
@@ -34,10 +36,37 @@ def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Cl
     snap, size = claims.snapshot, question.size
     check_core_mem(question.resource, size, candidates, snap)
     if snap.sets is None:
-        return choose_share(_share(question, candidates, claims))
+        try:
+            return choose_share(_share(question, candidates, claims))
+        except Refusal as refusal:
+            # Nobody is refused for what was chosen for a pod that he may not be.
+            if refusal.reason is not Reason.GPU_DECISION or (snap.policy.keep_decisions and candidates):
+                raise
+        return choose_share(_share(question, candidates, claims, decided=False))
     chosen = choose_whole(_whole(question, candidates[0] if candidates else None, claims, snap.sets))
     snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
     return chosen
+
+
+def for_any(
+    candidates: tuple[Candidate, ...], choose: Callable[[tuple[Candidate, ...]], tuple[str, ...]]
+) -> tuple[tuple[str, ...], tuple[Candidate, ...]]:
+    """What `choose` has for the first candidate; where a scheduler's decision for that one cannot be kept, for another.
+
+    Raises:
+        Refusal: the first one's.
+    """
+    try:
+        return choose(candidates), candidates
+    except Refusal as refusal:
+        if refusal.reason is not Reason.GPU_DECISION:
+            raise
+        for n, other in enumerate(candidates):
+            if other.pod.name != candidates[0].pod.name:
+                order = (other, *candidates[:n], *candidates[n + 1 :])
+                with suppress(Refusal):
+                    return choose(order), order
+        raise
 
 
 def _whole(question: Question, who: Candidate | None, claims: Claims, sets: BestSets) -> WholeRequest:
@@ -84,13 +113,16 @@ def doubted(question: Question, claims: Claims) -> frozenset[str]:
     return frozenset[str]().union(*(claim.ids for claim in claims.doubted)) - question.must_include
 
 
-def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> Request:
-    """Room is kept for all candidates."""
+def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims, *, decided: bool = True) -> Request:
+    """Room is kept for all candidates. `decided`: what a scheduler chose for the asker counts."""
     snap, resource = claims.snapshot, question.resource
     who = candidates[0] if candidates else None
     first = who.first if who else claims.ledger.awaiting_partner(resource, claims.now)
-    need = max((c.other(resource, snap.sold) for c in candidates), default=0)
-    return Request(
+    need = max((c.other(resource, snap.sold) for c in candidates), default=0) if len(snap.sold) > 1 else 0
+    where = None
+    if decided and not first:
+        where = turn(who, resource, claims) if who else turn_of_size(resource, question.size, claims)
+    request = Request(
         resource=resource,
         size=question.size,
         unit="%" if resource == GPU_CORE else snap.policy.unit.phrase,
@@ -100,7 +132,7 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
         placement=snap.placement,
         doubtful=doubted(question, claims),
         gpu_count=gpu_count(who.pod, resource, question.size, snap.sold) if who else 1,
-        room=max((c.room(resource) for c in candidates), default=0),
+        room=max((c.room(resource) for c in candidates if c.container.init), default=0),
         pinned=who.pinned if who else (),
         short=() if first else claims.short_gpus(resource, need),
         only=first.uuids if first else None,
@@ -109,3 +141,9 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
         most=most_sharers(snap),
         asker=str(who.owner if who else "this container"),
     )
+    if where:
+        return replace(request, only=where.role, decided=where.said)
+    if first:
+        return request
+    pinned = request.pinned or (near(who, snap) if who else ())
+    return replace(request, pinned=pinned, promised=claims.promised(resource))

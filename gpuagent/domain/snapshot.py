@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.decision import Decision, Ignored, read
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.isolation import NO_LAYER, Layer, chosen
 from gpuagent.domain.links import Topology
 from gpuagent.domain.mode import Kind, Mode, Placement
-from gpuagent.domain.pods import ContainerSpec, Holding, Pod
+from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, PodName
+from gpuagent.domain.promised import Ask, asks_of
 from gpuagent.domain.ring import best_ring
 from gpuagent.domain.state import Block, Lists, Policy, State
 from gpuagent.domain.units import UnitId
@@ -42,6 +44,7 @@ class Snapshot:
     device_nodes: frozenset[str]
     layers: Mapping[str, Layer]
     bound: Mapping[Mode, str]
+    decisions: Mapping[PodName, Decision | Ignored]
 
     @property
     def holdings_known(self) -> bool:
@@ -87,6 +90,17 @@ class Snapshot:
         """Living pods with a scheduler's decision in their annotations."""
         return tuple(pod for pod in self.living_pods.values() if pod.annotations)
 
+    @cached_property
+    def decided_asks(self) -> dict[Owner, Ask]:
+        """Containers of living pods to what a scheduler chose for their shares."""
+        found = ((self.living_pods[name], decision) for name, decision in self.decisions.items())
+        return {ask.owner: ask for pod, d in found if isinstance(d, Decision) for ask in asks_of(pod, d)}
+
+    @cached_property
+    def placed(self) -> list[tuple[Holding, frozenset[str]]]:
+        """Holdings and the UUIDs of the GPUs they have units of that are on offer."""
+        return [(h, frozenset(u for u in map(self.units.get, h.ids) if u)) for h in self.holdings]
+
     def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
         """GPUs in the order of the best ring through them; any that the topology does not have come last."""
         gone = sorted(uuid for uuid in uuids if uuid not in self.places)
@@ -100,13 +114,12 @@ class Snapshot:
 
     @cached_property
     def first_asks(self) -> dict[tuple[str, int], list[tuple[Pod, ContainerSpec]]]:
-        """Resource and units to the living pods whose first container with a share asks for them, oldest first.
+        """Resource and units to the living pods whose first container with a share asks for them.
 
-        Pods of one second keep the order in which they were seen, as kubelet has it.
+        In the order in which they were seen on this node: kubelet's own watch shows them in the same one.
         """
         asks: dict[tuple[str, int], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
-        living = sorted((pod for pod in self.pods if not pod.ended), key=lambda pod: pod.created)
-        for pod in {pod.name: pod for pod in living}.values():  # of one name, the newest
+        for pod in self.living_pods.values():
             for container in pod.containers:
                 if wanted := {name: size for name in self.sold if (size := container.limits.get(name))}:
                     for ask in wanted.items():
@@ -115,8 +128,10 @@ class Snapshot:
         return asks
 
     @cached_property
-    def living_pods(self) -> dict[tuple[str, str], Pod]:
-        return {pod.name: pod for pod in self.pods if not pod.ended}
+    def living_pods(self) -> dict[PodName, Pod]:
+        """In the order they were seen; of one name, the newest."""
+        living = {pod.name: pod for pod in sorted(self.pods, key=lambda pod: pod.created) if not pod.ended}
+        return {pod.name: pod for pod in self.pods if living.get(pod.name) is pod}
 
 
 def ids_of(block: Block) -> Iterator[str]:
@@ -150,7 +165,27 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         device_nodes=state.device_nodes,
         layers=state.layers,
         bound=state.bound,
+        decisions=_decisions(state, former),
     )
+
+
+def _decisions(state: State, former: Snapshot | None) -> dict[PodName, Decision | Ignored]:
+    """What schedulers decided for the living pods; pods that are as they were are not read again."""
+    sold = state.policy.resources.sold(state.mode)
+    present = {uuid: state.gpus[uuid].minor for uuid in state.topology.gpus}
+    # A GPU that came in the slot of a lost one has its number now.
+    taken = set(present.values())
+    minors = {uuid: gpu.minor for uuid, gpu in state.gpus.items() if uuid in present or gpu.minor not in taken}
+    same = former and former.sold == sold and former.gpus == state.gpus and former.topology.gpus == state.topology.gpus
+    before, read_before = (former.living_pods, former.decisions) if former and same else ({}, {})
+    found = {}
+    for pod in state.pods:
+        if pod.annotations and not pod.ended:
+            known = before.get(pod.name) == pod
+            decision = read_before.get(pod.name) if known else read(pod, sold, minors)
+            if decision is not None:
+                found[pod.name] = decision
+    return found
 
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:

@@ -37,6 +37,8 @@ class Policy:
     """In core_mem a container asks for memory and compute, or for neither."""
     goal: Goal = Goal.WEAKEST_LINK
     """What the choice of whole GPUs looks at first."""
+    keep_decisions: bool = True
+    """A share whose GPU, as a scheduler chose it, cannot be given is refused; else it gets another GPU."""
     fence_file: str = ""
     """Path of the file in which the operator fences GPUs, for messages."""
     settle_s: float = 60.0

@@ -96,7 +96,10 @@ class _Node:
 
 
 class _Pods:
-    """The pods by uid; a thread of its own posts them, so that the last change of a burst is never left unsaid."""
+    """The pods by uid, in the order kubelet hears of them; a thread of its own posts them.
+
+    So the last change of a burst is never left unsaid.
+    """
 
     def __init__(self, node_name: str, post: Post, clock: Callable[[], float], burst_s: float) -> None:
         self._node_name = node_name
@@ -111,9 +114,12 @@ class _Pods:
         self._failures: list[str] = []
 
     def listed(self, items: Sequence[Json]) -> None:
-        known = {found["metadata"]["uid"]: trim_pod(found) for found in items}
+        # Kubelet takes the pods of a list by age, and those of a watch as they come.
+        by_age = sorted(items, key=lambda found: str(found["metadata"].get("creationTimestamp")))
+        listed = {found["metadata"]["uid"]: trim_pod(found) for found in by_age}
         with self._lock:
-            self._known, self._changed = known, True
+            seen = {uid: listed.pop(uid) for uid in self._known if uid in listed}
+            self._known, self._changed = seen | listed, True
         self._news.set()
 
     def changed(self, kind: str, found: Json) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
+from gpuagent.book import Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods import Holding, Owner, PodName
 from gpuagent.kubelet import checkpoint
@@ -22,6 +24,8 @@ GET_DEADLINE_S = 1.0
 RETRY_S = 0.25
 MIN_GAP_S = 0.02
 """Kubelet allows all clients together 100 calls a second."""
+LIMITED_TRIES, LIMITED_PAUSE_S = 5, 0.012
+"""A `Get` beyond that is asked again: kubelet waits for our answer, and a guess would be worse than a moment."""
 
 
 class PodResources:
@@ -63,18 +67,23 @@ class PodResources:
             return None
         return _holdings(answer.pod_resources)
 
-    def of_pod(self, pod: PodName) -> tuple[Holding, ...] | None:
-        """What one pod holds, also in the middle of its admission; None where kubelet does not answer `Get`."""
+    def look(self, pod: PodName) -> Look | None:
+        """One pod, also in the middle of its admission; None where kubelet does not answer `Get`."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
-        try:
-            answer = self._stub.Get(request, timeout=GET_DEADLINE_S)
-        except grpc.RpcError as err:
-            # Kubelet says UNKNOWN with this text for a pod that has ended.
-            gone = err.code() is grpc.StatusCode.NOT_FOUND or "not found" in (err.details() or "")
-            return () if gone else None
-        except ValueError:  # the channel is closed: the agent ends
-            return None
-        return _holdings([answer.pod_resources])
+        for again in (*(True,) * LIMITED_TRIES, False):
+            try:
+                answer = self._stub.Get(request, timeout=GET_DEADLINE_S)
+            except grpc.RpcError as err:
+                if again and err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    time.sleep(LIMITED_PAUSE_S)
+                    continue
+                # Kubelet says UNKNOWN with this text for a pod that has ended.
+                gone = err.code() is grpc.StatusCode.NOT_FOUND or "not found" in (err.details() or "")
+                return Look(known=False) if gone else None
+            except ValueError:  # the channel is closed: the agent ends
+                return None
+            return Look(known=True, holdings=_holdings([answer.pod_resources]))
+        return None
 
     def close(self) -> None:
         self._channel.close()
@@ -133,8 +142,8 @@ class HoldingsWatch:
             self._wanted = self._begun + 1
             self._cond.notify_all()
 
-    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
-        return self._client.of_pod(pod)
+    def look(self, pod: PodName) -> Look | None:
+        return self._client.look(pod)
 
     def read(self, timeout_s: float) -> Sequence[Holding] | None:
         """The book as of a read that begins after this call; None if it did not come in time."""

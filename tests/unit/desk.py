@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from gpuagent.allocator import Allocator
+from gpuagent.book import Look
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant
 from gpuagent.domain.pods import Holding, Owner, PodName
@@ -39,17 +40,22 @@ class Isolation:
 
 
 class Book:
-    """Kubelet's book; `tells_pods` is whether it answers Get (on by default from 1.34)."""
+    """Kubelet's book; `tells_pods` is whether it answers Get (on by default from 1.34).
+
+    `asking` is the pod that kubelet admits, the only one without devices that it knows; None: it knows all pods.
+    """
 
     def __init__(self) -> None:
+        self.asking: str | None = None
         self.holdings: list[Holding] = []
         self.tells_pods = True
         self.readable = True
         self.gets = self.reads = 0
 
-    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
+    def look(self, pod: PodName) -> Look | None:
         self.gets += 1
-        return [h for h in self.holdings if h.owner.pod == pod] if self.tells_pods else None
+        held = [h for h in self.holdings if h.owner.pod == pod]
+        return Look(known=bool(held) or self.asking in {None, pod.name}, holdings=held) if self.tells_pods else None
 
     def read(self, timeout_s: float) -> Sequence[Holding] | None:
         self.reads += 1

@@ -45,6 +45,7 @@ from tests.unit.domain.builders import (
     unit_ids,
     uuid,
 )
+from tests.unit.domain.test_decision import v1, v2
 
 SHARE = Kind.MEMORY_SHARE
 CASES: dict[str, Callable[[], Refusal]] = {}
@@ -65,6 +66,10 @@ def share(*gpus: Any, pods: tuple[Any, ...] = (), **policy: Any) -> Desk:
 
 def core_mem(*pods: Any, gpus: Any = None) -> Desk:
     return Desk(in_force(Mode.CORE_MEM, gpus, core_step=5, core_mem_both=True)).pods(*pods)
+
+
+def sharer(gpu_index: int, size: int, name: str = "a", **more: Any) -> Any:
+    return pod_json(name, {MEM: size}, annotations=v1(gpu_index, size), **more)
 
 
 def mesh(*pods: Any) -> Desk:
@@ -558,3 +563,68 @@ def mps_and_a_gpu_of_unknown_age() -> Refusal:
 @case
 def mps_and_a_gpu_before_volta() -> Refusal:
     return mps_refuses(mps(), compute_capability=(6, 1))
+
+
+# -- schedulers' decisions about shares ---------------------------------------------------------------------------
+
+
+@case
+def decided_gpu_with_too_little_free() -> Refusal:
+    desk = share(pods=(pod_json("big", {MEM: 14}),))
+    desk.serve(owner("big"), MEM, 14)
+    desk.pods(pod_json("big", {MEM: 14}), sharer(0, 4))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 4))
+
+
+@case
+def decided_gpu_that_is_not_offered() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    return refused(desk, lambda a: a.prefer(MEM, unit_ids(1, SHARE, *range(8)), (), 4))
+
+
+@case
+def decided_gpu_that_is_sick() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    offered = desk.free(MEM)
+    desk.node.tell(ev.XidRaised(uuid(0), 79, desk.node.now))
+    desk.publish()
+    return refused(desk, lambda a: a.prefer(MEM, offered, (), 4))
+
+
+@case
+def decided_gpu_with_too_many_pods() -> Refusal:
+    desk = share(pods=(sharer(0, 1, "first"),), max_pods_per_gpu=1)
+    desk.serve(owner("first"), MEM, 1)
+    desk.pods(sharer(0, 1, "first"), sharer(0, 1))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 1))
+
+
+@case
+def decided_gpu_other_than_that_of_the_init_container() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), unit_ids(1, SHARE, 0), 4))
+
+
+@case
+def decided_gpu_that_is_not_there() -> Refusal:
+    desk = share(pods=(sharer(7, 4),))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 4))
+
+
+@case
+def decided_gpus_that_an_init_container_joins() -> Refusal:
+    both = v2({"0": {"0": 4}, "1": {"1": 4}})
+    desk = share(pods=(pod_json("a", {MEM: 4}, {MEM: 4}, init=({MEM: 8},), annotations=both),))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 8))
+
+
+@case
+def decided_gpu_that_kubelet_did_not_pick() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    return refused(desk, lambda a: a.allocate(MEM, unit_ids(1, SHARE, *range(4))))
+
+
+@case
+def promised_units() -> Refusal:
+    desk = share(gpu(0), pods=(sharer(0, 10), pod_json("b", {MEM: 8})))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 8))

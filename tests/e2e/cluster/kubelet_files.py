@@ -1,6 +1,7 @@
 """kubelet's device checkpoint."""
 
 import json
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ class CheckpointEntry:
     ids: frozenset[str]
     by_numa_node: Mapping[int, frozenset[str]]
     """-1 stands for devices of no node."""
+    answer: bytes
+    """The plugin's answer to Allocate, a `ContainerAllocateResponse`."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ def read_checkpoint() -> Checkpoint:
             entry["ResourceName"],
             frozenset(device for ids in entry["DeviceIDs"].values() for device in ids),
             {int(node): frozenset(ids) for node, ids in entry["DeviceIDs"].items()},
+            b64decode(entry["AllocResp"]),
         )
         for entry in data["PodDeviceEntries"] or ()
     )

@@ -166,6 +166,7 @@ class Settings:
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{self.containerd_socket}",
             "nodeStatusUpdateFrequency": "1s",
+            "maxPods": 250,
             "podLogsDir": str(self.pod_logs),
             "volumePluginDir": str(self._volume_plugins),
             # No hierarchy of its own: the machine's cgroups stay as they are.

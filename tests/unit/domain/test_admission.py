@@ -61,11 +61,11 @@ def test_nobody_known_asks_for_it():
     assert owners(beginning(MEM, 4, claims(in_force(Mode.SHARE).pods(pod_json("a", {MEM: 3}))))) == []
 
 
-def test_pods_without_units_may_begin_the_oldest_most_likely():
+def test_pods_without_units_may_begin_the_one_seen_first_most_likely():
     node = in_force(Mode.SHARE).pods(
-        pod_json("young", {MEM: 4}, created="2026-01-02"), pod_json("old", {MEM: 4}, created="2026-01-01")
+        pod_json("first", {MEM: 4}, created="2026-01-02"), pod_json("second", {MEM: 4}, created="2026-01-01")
     )
-    assert owners(beginning(MEM, 4, claims(node))) == [owner("old"), owner("young")]
+    assert owners(beginning(MEM, 4, claims(node))) == [owner("first"), owner("second")]
 
 
 def test_a_pod_begins_with_its_first_container_that_asks():

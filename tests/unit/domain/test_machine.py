@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.allocator import Allocator
+from gpuagent.book import Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.fence import Fence
@@ -231,11 +232,11 @@ class NodeLife(RuleBasedStateMachine):
     def verify(self, grant: Grant, who: Owner | None) -> None:
         pass
 
-    def of_pod(self, pod: PodName) -> Sequence[Holding] | None:
+    def look(self, pod: PodName) -> Look | None:
         if not self.tells_pods:
             return None
         found = self.living.get(pod.name)
-        return tuple(found.held) if found else ()
+        return Look(known=True, holdings=tuple(found.held)) if found else Look(known=False)
 
     def read(self, timeout_s: float) -> Sequence[Holding]:
         return self.book()

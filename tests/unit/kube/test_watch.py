@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.client import Client, Timeouts
-from gpuagent.kube.watch import Watcher
+from gpuagent.kube.watch import Watcher, _Pods
 from standin.apiserver import ApiServer
 
 if TYPE_CHECKING:
@@ -66,6 +66,22 @@ def test_pods_come_and_go_by_binding(server: ApiServer, client: Client, posted: 
     posted.pods({"b"})
     server.delete_pod("b", grace_s=None)
     posted.wait(lambda event: isinstance(event, PodsSeen) and "deletionTimestamp" in str(event.pods))
+
+
+def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
+    posted: list[PodsSeen] = []
+    pods = _Pods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
+
+    def pod(name: str, second: int) -> dict[str, Any]:
+        created = f"2026-01-01T00:00:{second:02}Z"
+        return {"metadata": {"uid": name, "name": name, "creationTimestamp": created}, "spec": {}, "status": {}}
+
+    pods.listed([pod("b", 2), pod("a", 3), pod("c", 1)])
+    pods.changed("ADDED", pod("d", 0))
+    pods.changed("MODIFIED", pod("a", 3))
+    assert list(pods._known) == ["c", "b", "a", "d"]
+    pods.listed([pod("a", 3), pod("d", 0), pod("f", 9), pod("e", 8)])
+    assert list(pods._known) == ["a", "d", "e", "f"]
 
 
 def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(

@@ -1,0 +1,228 @@
+"""Which GPUs a scheduler chose for the shares of a pod: read from its annotations, believed after checks only.
+
+Anybody may write annotations, and templates carry them from one pod to another. So what does not fit the pod it stands
+on is no decision: the pod is served as if nothing stood there, and told so. What fits the pod and cannot be kept on
+this node is one: whoever asks for that pod has to say no, or choose anew.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpuagent.domain.annotations import (
+    CORE_ANNOTATION,
+    MEMORY_ANNOTATION,
+    V1_ASSIGNED,
+    V1_ASSUMED,
+    V1_GPU,
+    V1_UNITS,
+    Assumed,
+    Malformed,
+    assumed,
+    shares,
+)
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
+from gpuagent.domain.pods import Pod
+
+SKEW_NS = 60 * 10**9
+"""The clocks of scheduler and API server may be so far apart."""
+
+GpuUnits = Mapping[str, int]
+"""GPU UUID to units; the same number on each."""
+_Numbers = dict[str, dict[int, int]]
+"""Container's name to minor number to units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a scheduler chose for one pod.
+
+    Attributes:
+        key: the annotation that names the GPUs, for messages.
+        units: container's name and resource to what it has of which GPU. Schedulers number `spec.containers` alone, so
+            init containers and sidecars have none.
+        follows: name of an ordinary init container, and resource, to the container that gets its units afterwards.
+        unmet: why this node can never keep it; empty where it may. Reads on after "annotation KEY ".
+    """
+
+    key: str
+    units: Mapping[tuple[str, str], GpuUnits]
+    follows: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    unmet: str = ""
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """UUIDs of all GPUs of the pod."""
+        return frozenset[str]().union(*self.units.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Annotations that are no decision for this pod; `why` reads on after "annotation "."""
+
+    why: str
+
+
+def read(pod: Pod, sold: Mapping[str, Kind], minors: Mapping[str, int]) -> Decision | Ignored | None:
+    """The scheduler's decision for a pod of this node; None where there is none to read.
+
+    Args:
+        pod: with its annotations.
+        sold: resource to kind of unit of the mode in force.
+        minors: GPU UUID to minor number, the index that schedulers use; of two with one number the last counts.
+    """
+    memory = next((name for name, kind in sold.items() if kind.is_memory), None)
+    if memory is None or not pod.annotations:
+        return None
+    core = next((name for name in sold if name != memory), None)
+    tables: dict[str, _Numbers] = {}
+    found = _memory(pod, memory, minors)
+    if isinstance(found, Ignored):
+        return found
+    key = MEMORY_ANNOTATION
+    if found:
+        key, tables[memory] = found
+    cores = _v2(pod, CORE_ANNOTATION, core, minors) if core else None
+    if isinstance(cores, Ignored):
+        return cores
+    if core and cores:
+        key, tables[core] = (key if memory in tables else CORE_ANNOTATION), cores
+    if not tables:
+        return None
+    for one, other in ((memory, core), (core, memory)):
+        if one in tables and other and other not in tables:  # the other resource of a container is on the same GPU
+            tables[other] = _beside(pod, other, tables[one])
+    if core and (apart := _apart(pod, tables[memory], tables[core])):
+        return apart
+    return _resolved(pod, key, {name: tables[name] for name in (memory, core) if name in tables}, minors)
+
+
+def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, _Numbers] | Ignored | None:
+    """Memory by V2, or where that is no decision, by V1."""
+    newer = _v2(pod, MEMORY_ANNOTATION, resource, minors)
+    if newer is not None and not isinstance(newer, Ignored):
+        return MEMORY_ANNOTATION, newer
+    older = _v1(pod, resource, minors)
+    if older is None or isinstance(older, Ignored):
+        return newer or older
+    return V1_GPU, older
+
+
+def _v2(pod: Pod, key: str, resource: str, minors: Mapping[str, int]) -> _Numbers | Ignored | None:
+    found = shares(pod.annotations, key, minors)
+    if isinstance(found, Malformed):
+        return Ignored(str(found)[len("annotation ") :])
+    apps = pod.app_containers
+    if found is None or not any(c.limits.get(resource) for c in apps):
+        return None
+    beyond = [n for n, gpus in found.containers.items() if n >= len(apps) and any(gpus.values())]
+    if beyond:
+        return Ignored(f"{key} names container {beyond[0]}, and the pod has {len(apps)}")
+    table: _Numbers = {}
+    for number, container in enumerate(apps):
+        gpus = {gpu: units for gpu, units in found.containers.get(number, {}).items() if units}
+        wanted = container.limits.get(resource, 0)
+        if sum(gpus.values()) != wanted:
+            text = f"gives container {container.name} {sum(gpus.values())} of {resource}, and it asks for {wanted}"
+            return Ignored(f"{key} {text}")
+        if wanted and (len(gpus) != (pod.gpu_count or 1) or len(set(gpus.values())) > 1):
+            label = f"the label {GPU_COUNT_LABEL} asks for {pod.gpu_count}, evenly"
+            asks = f"and no label {GPU_COUNT_LABEL} asks for several" if pod.gpu_count_label is None else f"and {label}"
+            return Ignored(f"{key} gives container {container.name} units of GPU {_names(gpus)}, {asks}")
+        if wanted:
+            table[container.name] = gpus
+    return table
+
+
+def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> _Numbers | Ignored | None:
+    found = assumed(pod.annotations, minors)
+    if isinstance(found, Malformed):
+        return Ignored(str(found)[len("annotation ") :])
+    wanted = sum(c.limits.get(resource, 0) for c in pod.app_containers)
+    if found is None or not wanted:
+        return None
+    if why := _not_for(pod, found, wanted):
+        return Ignored(why)
+    return {c.name: {found.gpu: units} for c in pod.app_containers if (units := c.limits.get(resource))}
+
+
+def _not_for(pod: Pod, found: Assumed, wanted: int) -> str | None:
+    """Why V1 annotations are no decision for this pod, whose containers ask for `wanted` units."""
+    if found.assumed_ns is None or found.assigned is None:
+        missing = V1_ASSUMED if found.assumed_ns is None else V1_ASSIGNED
+        return f"{V1_GPU} stands without {missing}: no scheduler wrote it"
+    created = _nanoseconds(pod.created)
+    skew = 0 if found.assigned else SKEW_NS  # who writes `true` sees the pod
+    if created is not None and found.assumed_ns < created - skew:
+        return f"{V1_ASSUMED} is older than the pod: it was copied from another pod"
+    if found.units != wanted:
+        said = "nothing" if found.units is None else str(found.units)
+        return f"{V1_UNITS} says {said}, and the pod's containers ask for {wanted}"
+    if (pod.gpu_count or 1) > 1:
+        return f"{V1_GPU} names one GPU, and the pod's label {GPU_COUNT_LABEL} asks for {pod.gpu_count}"
+    return None
+
+
+def _beside(pod: Pod, resource: str, table: _Numbers) -> _Numbers:
+    """Units of `resource` on the GPU where the container has its other resource, where that is one."""
+    limits = {c.name: c.limits.get(resource, 0) for c in pod.app_containers}
+    return {
+        name: dict.fromkeys(gpus, limits[name]) for name, gpus in table.items() if limits.get(name) and len(gpus) == 1
+    }
+
+
+def _apart(pod: Pod, memory: _Numbers, core: _Numbers) -> Ignored | None:
+    for container in pod.app_containers:
+        here, there = memory.get(container.name), core.get(container.name)
+        if here and there and here.keys() != there.keys():
+            gpus = f"its memory on GPU {_names(here)} and its compute on GPU {_names(there)}"
+            return Ignored(f"{CORE_ANNOTATION} and that of the memory do not agree: {container.name} has {gpus}")
+    return None
+
+
+def _resolved(pod: Pod, key: str, tables: Mapping[str, _Numbers], minors: Mapping[str, int]) -> Decision:
+    by_minor = {minor: uuid for uuid, minor in minors.items()}
+    if gone := [minor for table in tables.values() for gpus in table.values() for minor in gpus.keys() - by_minor]:
+        return Decision(key, {}, unmet=f"names GPU {gone[0]}, and this node has no such GPU")
+    units = {
+        (name, resource): {by_minor[minor]: amount for minor, amount in gpus.items()}
+        for resource, table in tables.items()
+        for name, gpus in table.items()
+    }
+    follows: dict[tuple[str, str], str] = {}
+    for resource in tables:
+        for first, takers in _handing_on(pod, resource):
+            if len({frozenset(units[taker, resource]) for taker in takers if (taker, resource) in units}) > 1:
+                text = (
+                    f"puts {' and '.join(takers)} on different GPUs, and kubelet hands the units of {first} on to both"
+                )
+                return Decision(key, units, unmet=text)
+            if chosen := [taker for taker in takers if (taker, resource) in units]:
+                follows[first, resource] = chosen[0]
+    return Decision(key, units, follows)
+
+
+def _handing_on(pod: Pod, resource: str) -> Iterator[tuple[str, list[str]]]:
+    """Init containers, and the containers that kubelet hands their units on to."""
+    most = 0
+    for place, container in enumerate(pod.containers):
+        if container.init and (units := container.limits.get(resource)):
+            most = left = max(most, units)
+            takers = []
+            for taker in pod.containers[place + 1 :]:
+                if left and not taker.init and (wants := taker.limits.get(resource)):
+                    takers.append(taker.name)
+                    left -= min(left, wants)
+            yield container.name, takers
+
+
+def _names(gpus: Mapping[int, int] | list[int]) -> str:
+    return " and ".join(map(str, sorted(gpus)))
+
+
+def _nanoseconds(created: str) -> int | None:
+    """Unix nanoseconds of a `creationTimestamp`, which has whole seconds; None where it is none."""
+    try:
+        return int(datetime.fromisoformat(created).timestamp()) * 10**9
+    except (ValueError, OverflowError):
+        return None

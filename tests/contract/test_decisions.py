@@ -1,0 +1,108 @@
+"""Schedulers' decisions about shares, with the whole agent: kubelet's book, environment and annotations are one story."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from gpuagent.domain.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_ASSUMED, V1_GPU, V1_UNITS
+from gpuagent.domain.mode import MODE_LABEL
+from standin.pods import Container, Pod
+from tests.contract.harness import MEM, Node, box, ids_on, pod
+
+MakeNode = Callable[..., Node]
+
+
+def by_v2(*gpus: int, size: int) -> dict[str, str]:
+    """Containers of one size, each on its GPU."""
+    inner = ",".join(f'"{number}":{{"{gpu}":{size}}}' for number, gpu in enumerate(gpus))
+    return {MEMORY_ANNOTATION: f"{{{inner}}}"}
+
+
+def by_v1(gpu: int, units: int) -> dict[str, str]:
+    """An assume time far ahead: no clock of this machine matters."""
+    return {V1_GPU: str(gpu), V1_UNITS: str(units), V1_ASSUMED: "9" * 19, V1_ASSIGNED: "false"}
+
+
+def sharing(node: MakeNode, version: str, gpus: int = 4, **settings: object) -> Node:
+    one = node(version, box(gpus, 16), labels={MODE_LABEL: "share"})
+    one.run(**settings)
+    one.offers(mem=gpus * 16)
+    return one
+
+
+def admit(one: Node, asked: Pod) -> list[int]:
+    """Minor numbers of the containers' GPUs, by kubelet's book; the environment says the same."""
+    outcome = one.kubelet.admit(asked)
+    assert outcome, outcome.failed
+    found = []
+    for name, granted in outcome.containers.items():
+        (gpu,) = [n for n, uuid in enumerate(one.uuids) if ids_on(uuid, granted.ids[MEM])]
+        assert granted.env["NVIDIA_VISIBLE_DEVICES"] == one.uuids[gpu], name
+        found.append(gpu)
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.36", "1.37"])
+def test_equal_pods_in_flight_get_their_gpus_in_any_order(node: MakeNode, version: str) -> None:
+    """Ten pods of one size, bound in one order and admitted in another. 1.30 cannot be asked: any order there."""
+    one = sharing(node, version)
+    rng = random.Random(version)
+    chosen = {n: rng.randrange(4) for n in range(10)}
+    pods = {
+        n: one.bind(pod(f"p{n}", {MEM: 3}), annotations=by_v1(gpu, 3) if n % 2 else by_v2(gpu, size=3))
+        for n, gpu in chosen.items()
+    }
+    has = {n: admit(one, pods[n])[0] for n in rng.sample(range(10), 10)}
+    assert Counter(has.values()) == Counter(chosen.values())
+    if version != "1.30":
+        assert has == chosen
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.36"])
+def test_containers_init_containers_and_sidecars_of_a_pod(node: MakeNode, version: str) -> None:
+    """Two containers on two GPUs; an init container hands its units to the first; a sidecar is where there is room."""
+    one = sharing(node, version)
+    asked = pod("a", {MEM: 4}, {MEM: 4}, init=[Container("init", {MEM: 4}), Container("side", {MEM: 2}, True)])
+    init, side, first, second = admit(one, one.bind(asked, annotations=by_v2(2, 3, size=4)))
+    assert (init, first, second) == (2, 2, 3)
+    assert side in {2, 3}
+
+
+def test_a_named_gpu_that_is_full_is_refused_and_the_setting_chooses_another(node: MakeNode) -> None:
+    one = sharing(node, "1.36", 2)
+    assert admit(one, one.bind(pod("big", {MEM: 14}), annotations=by_v1(1, 14))) == [1]
+    outcome = one.kubelet.admit(one.bind(pod("late", {MEM: 4}), annotations=by_v1(1, 4)))
+    assert "a scheduler chose GPU 1 for it (annotation ALIYUN_COM_GPU_MEM_IDX), and GPU 1 has 2 free" in outcome.failed
+    assert "default/late" in one.event("GpuRefused", "GPU 1")["message"]
+    for agent in list(one.agents):
+        one.stop(agent)
+    one.run(decided_gpu_full="choose")
+    one.offers(mem=32)
+    assert admit(one, one.bind(pod("later", {MEM: 4}), annotations=by_v1(1, 4))) == [0]
+
+
+def test_what_is_no_decision_is_told_by_an_event(node: MakeNode) -> None:
+    one = sharing(node, "1.36", 2)
+    assert admit(one, one.bind(pod("copy", {MEM: 4}), annotations=by_v1(1, 9))) == [0]
+    assert "ALIYUN_COM_GPU_MEM_POD says 9" in one.event("GpuDecisionIgnored")["message"]
+
+
+def test_what_is_promised_is_left_to_whom_it_was_promised(node: MakeNode) -> None:
+    one = sharing(node, "1.36", 2)
+    decided = one.bind(pod("decided", {MEM: 12}), annotations=by_v1(0, 12))
+    other = one.bind(pod("other", {MEM: 8}))
+    assert admit(one, other) == [1]
+    assert admit(one, decided) == [0]
+
+
+def test_a_kubelet_that_asks_no_preference_is_refused_on_another_gpu(node: MakeNode) -> None:
+    """1.18 picks ids itself."""
+    one = sharing(node, "1.18", 2)
+    asked = one.bind(pod("a", {MEM: 1}), annotations=by_v1(1, 1))
+    ids = ids_on(one.uuids[0], one.ids(MEM))[:1]
+    with pytest.raises(Exception, match="kubelet picked GPU 0 for default/a"):
+        one.allocate(MEM, ids)
+    assert one.allocate(MEM, ids_on(one.uuids[1], one.ids(MEM))[:1])
+    assert asked

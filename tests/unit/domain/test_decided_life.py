@@ -1,0 +1,213 @@
+"""Schedulers and kubelet at random: everybody gets what was chosen for him, or what was chosen for his equal.
+
+A scheduler keeps a book of every GPU and chooses a GPU with room; kubelet admits the pods in any order, starts them,
+ends them; the agent restarts. Nobody is refused, for the scheduler counted right.
+"""
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpuagent.domain.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.mode import Mode
+from tests.unit.desk import Desk
+from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
+from tests.unit.domain.test_decision import v1
+
+GPUS, UNITS = 3, 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def impatient():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+        yield
+
+
+@dataclass
+class Bound:
+    """A pod that the scheduler bound: units and GPU of each container; None: it chose none."""
+
+    name: str
+    sizes: list[int]
+    gpus: list[int] | None
+    older: bool
+    order: int
+    given: list[int] | None = None
+
+    @property
+    def json(self):
+        annotations: dict[str, str] = {}
+        if self.gpus is not None and self.older:
+            annotations = v1(self.gpus[0], sum(self.sizes))
+        elif self.gpus is not None:
+            table = {str(n): {str(gpu): size} for n, (gpu, size) in enumerate(zip(self.gpus, self.sizes, strict=True))}
+            annotations = {MEMORY_ANNOTATION: json.dumps(table)}
+        return pod_json(self.name, *({MEM: size} for size in self.sizes), annotations=annotations)
+
+    @property
+    def containers(self) -> list[str]:
+        return [f"main-{n}" if n else "main" for n in range(len(self.sizes))]
+
+
+class Decided(RuleBasedStateMachine):
+    """Kubelet may or may not be asked about pods (`Get`); annotations may or may not be made true."""
+
+    tells_pods = True
+    undecided = True
+    made_true = False
+
+    @initialize(seed=st.integers(0, 2**20))
+    def begin(self, seed: int) -> None:
+        random.seed(seed)
+        self.node = in_force(Mode.SHARE, box(GPUS, UNITS))
+        self.desk = Desk(self.node)
+        self.desk.book.tells_pods = self.tells_pods
+        self.pods: dict[str, Bound] = {}
+        self.bound = 0
+
+    # -- the scheduler ---------------------------------------------------------------------------------------------
+
+    def used(self) -> Counter[int]:
+        """By the scheduler's book; a pod without a decision is in it once it has its units."""
+        book: Counter[int] = Counter()
+        for pod in self.pods.values():
+            for gpu, size in zip(pod.gpus or pod.given or (), pod.sizes, strict=False):
+                book[gpu] += size
+        return book
+
+    @rule(
+        sizes=st.lists(st.sampled_from([1, 2, 2, 4, 4]), min_size=1, max_size=2), older=st.booleans(), n=st.integers()
+    )
+    def decide(self, sizes: list[int], older: bool, n: int) -> None:
+        book, gpus = self.used(), []
+        waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
+        for size in [sum(sizes)] if older else sizes:
+            fits = [gpu for gpu in range(GPUS) if book[gpu] + size + waiting <= UNITS]
+            if not fits:
+                return
+            gpus.append(fits[n % len(fits)])
+            book[gpus[-1]] += size
+        self.bind(sizes, gpus * len(sizes) if older else gpus, older=older)
+
+    @precondition(lambda self: self.undecided)
+    @rule(size=st.sampled_from([1, 2, 4]))
+    def leave_to_the_agent(self, size: int) -> None:
+        book = self.used()
+        waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
+        if any(book[gpu] + size + waiting <= UNITS for gpu in range(GPUS)):
+            self.bind([size], None, older=False)
+
+    def bind(self, sizes: list[int], gpus: list[int] | None, *, older: bool) -> None:
+        self.bound += 1
+        name = f"p{self.bound}"
+        self.pods[name] = Bound(name, sizes, gpus, older, self.bound)
+        self.show()
+
+    def show(self) -> None:
+        self.desk.pods(*(pod.json for pod in self.pods.values()))
+
+    # -- kubelet -----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: any(pod.given is None for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def admit(self, n: int) -> None:
+        waiting = [pod for pod in self.pods.values() if pod.given is None]
+        pod = waiting[n % len(waiting)]
+        self.desk.book.asking = pod.name
+        pod.given = []
+        for container, size in zip(pod.containers, pod.sizes, strict=True):
+            self.desk.serve(owner(pod.name, container), MEM, size)
+            (uuid,) = self.desk.on(owner(pod.name, container), MEM)
+            pod.given.append(self.desk.snap.gpus[uuid].minor)
+        if self.tells_pods and pod.gpus is not None:
+            assert pod.given == pod.gpus
+
+    @precondition(lambda self: any(pod.given for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def start(self, n: int) -> None:
+        pods = [pod for pod in self.pods.values() if pod.given]
+        pod = pods[n % len(pods)]
+        for holding in [h for h in self.desk.book.holdings if h.owner.pod.name == pod.name]:
+            assert self.desk.allocator.prestart(MEM, holding.ids) == holding.owner
+
+    @precondition(lambda self: any(pod.given for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def end(self, n: int) -> None:
+        pods = [pod for pod in self.pods.values() if pod.given]
+        pod = self.pods.pop(pods[n % len(pods)].name)
+        self.desk.end(pod.name)
+        self.show()
+
+    @rule()
+    def read_book(self) -> None:
+        self.node.now += 1
+        self.desk.read_book()
+
+    @rule()
+    def restart(self) -> None:
+        book, self.desk = self.desk.book, Desk(self.node)
+        self.desk.book = self.desk.allocator._book = book
+        self.desk.read_book()
+
+    # -- what holds ----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def no_gpu_has_more_than_it_is(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        units: Counter[int] = Counter()
+        for pod in self.pods.values():
+            for gpu, size in zip(pod.given or (), pod.sizes, strict=False):
+                units[gpu] += size
+        assert all(count <= UNITS for count in units.values())
+        ids = [i for holding in self.desk.book.holdings for i in holding.ids]
+        assert len(set(ids)) == len(ids)
+
+    @invariant()
+    def equal_requests_have_what_was_chosen_for_them_in_some_order(self) -> None:
+        if not hasattr(self, "desk") or any(pod.given is None for pod in self.pods.values()):
+            return
+        chosen, has = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        for pod in self.pods.values():
+            if pod.gpus is not None and pod.given is not None:
+                chosen.update(zip(pod.sizes, pod.gpus, strict=True))
+                has.update(zip(pod.sizes, pod.given, strict=True))
+        if self.tells_pods:
+            assert has == chosen
+
+
+class DecidedUnasked(Decided):
+    """A kubelet before 1.34: it cannot be asked about a pod. Every pod has a decision and none ends in between."""
+
+    tells_pods = False
+    undecided = False
+
+    @rule(n=st.integers(0, 100))
+    def end(self, n: int) -> None:
+        """Only all at once: whoever ends takes along what he has, and not what was chosen for him."""
+        if n < 10 and all(pod.given for pod in self.pods.values()):
+            self.desk.end(*self.pods)
+            self.pods.clear()
+            self.show()
+
+    @invariant()
+    def sums_are_those_of_the_schedulers_book(self) -> None:
+        if not hasattr(self, "desk") or any(pod.given is None for pod in self.pods.values()):
+            return
+        has: Counter[int] = Counter()
+        for pod in self.pods.values():
+            for gpu, size in zip(pod.given or (), pod.sizes, strict=True):
+                has[gpu] += size
+        assert has == self.used()
+
+
+TestDecided = Decided.TestCase
+TestDecidedUnasked = DecidedUnasked.TestCase
+TestDecided.settings = TestDecidedUnasked.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

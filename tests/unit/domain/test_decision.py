@@ -1,0 +1,229 @@
+"""What schedulers decided about shares: read, checked against the pod, resolved to this node's GPUs."""
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpuagent.domain import annotations as an
+from gpuagent.domain.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION
+from gpuagent.domain.decision import Decision, Ignored, read
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Mode, Resources
+from gpuagent.domain.pods import Pod, parse_pod
+from tests.unit.domain.builders import CORE, MEM, WHOLE, pod_json, uuid
+
+SHARE, CORE_MEM = (Resources().sold(mode) for mode in (Mode.SHARE, Mode.CORE_MEM))
+MINORS = {uuid(n): n for n in range(4)}
+BORN_NS = 1_767_225_600 * 10**9
+"""When pods of `pod_json` were created."""
+
+
+def v1(gpu: int | str, units: int, **texts: str | None) -> dict[str, str]:
+    """As the open extender writes it; None takes a key away."""
+    found = {
+        an.V1_GPU: str(gpu),
+        an.V1_UNITS: str(units),
+        an.V1_GPU_UNITS: "16",
+        an.V1_ASSUMED: str(BORN_NS + 10**9),
+        an.V1_ASSIGNED: "false",
+        **{f"ALIYUN_COM_GPU_MEM_{key}": text for key, text in texts.items()},
+    }
+    return {key: text for key, text in found.items() if text is not None}
+
+
+def v2(containers: object, key: str = MEMORY_ANNOTATION) -> dict[str, str]:
+    return {key: json.dumps(containers)}
+
+
+def pod(annotations: dict[str, str], *containers: dict[str, int], **more) -> Pod:
+    return parse_pod(pod_json("a", *(containers or ({MEM: 4},)), annotations=annotations, **more))
+
+
+def units(found: object) -> dict[tuple[str, str], dict[int, int]]:
+    """By container and resource, minor number to units."""
+    assert isinstance(found, Decision), found
+    assert not found.unmet
+    return {name: {MINORS[u]: n for u, n in gpus.items()} for name, gpus in found.units.items()}
+
+
+def test_v1_names_one_gpu_for_all_containers_of_the_pod():
+    found = read(pod(v1(2, 7), {MEM: 4}, {}, {MEM: 3}), SHARE, MINORS)
+    assert units(found) == {("main", MEM): {2: 4}, ("main-2", MEM): {2: 3}}
+
+
+def test_v2_names_gpus_for_each_container():
+    found = read(pod(v2({"0": {"1": 4}, "2": {"3": 3}}), {MEM: 4}, {}, {MEM: 3}), SHARE, MINORS)
+    assert units(found) == {("main", MEM): {1: 4}, ("main-2", MEM): {3: 3}}
+
+
+def test_gpus_are_named_by_minor_number_or_by_uuid():
+    minors = {uuid(0): 5, uuid(1): 4}
+    by_number = read(pod(v2({"0": {"4": 4}})), SHARE, minors)
+    assert by_number == read(pod(v2({"0": {uuid(1): 4}})), SHARE, minors)
+    assert isinstance(by_number, Decision)
+    assert by_number.uuids == {uuid(1)}
+    first = read(pod(v1(uuid(0), 4)), SHARE, minors)
+    assert isinstance(first, Decision)
+    assert first.uuids == {uuid(0)}
+
+
+def test_v2_comes_before_v1_where_it_is_a_decision():
+    assert units(read(pod(v2({"0": {"1": 4}}) | v1(2, 4)), SHARE, MINORS)) == {("main", MEM): {1: 4}}
+    assert units(read(pod(v2({"0": {"1": 9}}) | v1(2, 4)), SHARE, MINORS)) == {("main", MEM): {2: 4}}
+
+
+def test_units_are_spread_where_the_label_asks_for_it():
+    two = {GPU_COUNT_LABEL: "2"}
+    found = read(pod(v2({"0": {"1": 2, "3": 2}}), labels=two), SHARE, MINORS)
+    assert units(found) == {("main", MEM): {1: 2, 3: 2}}
+    for uneven in ({"1": 3, "3": 1}, {"1": 4}, {"0": 1, "1": 1, "2": 2}):
+        assert isinstance(read(pod(v2({"0": uneven}), labels=two), SHARE, MINORS), Ignored)
+    assert isinstance(read(pod(v2({"0": {"1": 2, "3": 2}})), SHARE, MINORS), Ignored)
+    assert isinstance(read(pod(v1(1, 4), labels=two), SHARE, MINORS), Ignored)
+
+
+def test_compute_goes_where_memory_goes_and_the_other_way_round():
+    both = {MEM: 4, CORE: 30}
+    wanted = {("main", MEM): {1: 4}, ("main", CORE): {1: 30}}
+    cores = v2({"0": {"1": 30}}, CORE_ANNOTATION)
+    for annotations in (v2({"0": {"1": 4}}), cores, v2({"0": {"1": 4}}) | cores, v1(1, 4), v1(1, 4) | cores):
+        assert units(read(pod(annotations, both), CORE_MEM, MINORS)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        (v2({"0": {"1": 4}}) | v2({"0": {"2": 30}}, CORE_ANNOTATION), "memory on GPU 1 and its compute on GPU 2"),
+        (v2({"0": {"1": 4}}) | v2({"0": {"1": 20}}, CORE_ANNOTATION), "gives container main 20 of"),
+        (v2({"0": {"1": 4}}) | {CORE_ANNOTATION: "x"}, "is no JSON object"),
+    ],
+)
+def test_memory_and_compute_that_do_not_fit_each_other_are_no_decision(annotations, says):
+    found = read(pod(annotations, {MEM: 4, CORE: 30}), CORE_MEM, MINORS)
+    assert isinstance(found, Ignored)
+    assert says in found.why
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        (v1(2, 5), "ALIYUN_COM_GPU_MEM_POD says 5, and the pod's containers ask for 4"),
+        (v1(2, 4, POD=None), "says nothing, and the pod's containers ask for 4"),
+        (v1(2, 4, ASSUME_TIME=None), "stands without ALIYUN_COM_GPU_MEM_ASSUME_TIME: no scheduler wrote it"),
+        (v1(2, 4, ASSIGNED=None), "stands without ALIYUN_COM_GPU_MEM_ASSIGNED"),
+        (v1(2, 4, ASSIGNED="maybe"), "is neither true nor false"),
+        (v1(2, 4, ASSUME_TIME=str(BORN_NS - 10**12)), "is older than the pod: it was copied from another pod"),
+        (v1(2, 4, ASSUME_TIME=str(BORN_NS - 10**12), ASSIGNED="true"), "is older than the pod"),
+        (v2({"0": {"1": 5}}), "gives container main 5 of aliyun.com/gpu-mem, and it asks for 4"),
+        (v2({}), "gives container main 0 of"),
+        (v2({"0": {"1": 4}, "1": {"1": 1}}), "names container 1, and the pod has 1"),
+        (v2({"0": {"1": 2, "2": 2}}), "units of GPU 1 and 2, and no label aliyun.com/gpu-count asks for several"),
+        (v2([]), "is no JSON object"),
+    ],
+)
+def test_what_does_not_fit_the_pod_is_no_decision(annotations, says):
+    found = read(pod(annotations), SHARE, MINORS)
+    assert isinstance(found, Ignored)
+    assert says in found.why
+
+
+def test_a_decision_that_was_carried_out_still_holds_for_its_own_pod():
+    assert units(read(pod(v1(2, 4, ASSIGNED="true")), SHARE, MINORS)) == {("main", MEM): {2: 4}}
+
+
+def test_clocks_may_differ_a_little():
+    soon = str(BORN_NS - 10**10)
+    assert units(read(pod(v1(2, 4, ASSUME_TIME=soon)), SHARE, MINORS))
+    assert isinstance(read(pod(v1(2, 4, ASSUME_TIME=soon, ASSIGNED="true")), SHARE, MINORS), Ignored), "a copy"
+
+
+def test_a_gpu_that_is_not_there_makes_a_decision_that_cannot_be_kept():
+    for annotations in (v1(7, 4), v2({"0": {"7": 4}})):
+        found = read(pod(annotations), SHARE, MINORS)
+        assert isinstance(found, Decision)
+        assert found.unmet == "names GPU 7, and this node has no such GPU"
+
+
+def test_there_is_nothing_to_decide_for_a_pod_without_a_share_and_in_other_modes():
+    assert read(pod(v2({"0": {"1": 4}}), {WHOLE: 1}), SHARE, MINORS) is None
+    assert read(pod(v1(1, 4)), Resources().sold(Mode.TOPOLOGY), MINORS) is None
+    assert read(pod({}), SHARE, MINORS) is None
+    assert read(pod({an.GROUP_ANNOTATION: "0"}), SHARE, MINORS) is None
+
+
+def test_init_containers_follow_the_container_that_gets_their_units():
+    found = read(pod(v2({"0": {"1": 4}, "1": {"2": 3}}), {MEM: 4}, {MEM: 3}, init=({MEM: 4},)), SHARE, MINORS)
+    assert isinstance(found, Decision)
+    assert found.follows == {("init-0", MEM): "main"}
+    assert not found.unmet
+
+
+def test_units_that_go_from_one_init_container_to_two_gpus_cannot_be():
+    found = read(pod(v2({"0": {"1": 4}, "1": {"2": 3}}), {MEM: 4}, {MEM: 3}, init=({MEM: 5},)), SHARE, MINORS)
+    assert isinstance(found, Decision)
+    assert "puts main and main-1 on different GPUs, and kubelet hands the units of init-0 on to both" in found.unmet
+
+
+def test_sidecars_are_not_numbered_by_schedulers():
+    found = read(pod(v2({"0": {"1": 4}}), {MEM: 4}, sidecar=({MEM: 2},)), SHARE, MINORS)
+    assert units(found) == {("main", MEM): {1: 4}}
+    assert units(read(pod(v1(1, 4), {MEM: 4}, sidecar=({MEM: 2},)), SHARE, MINORS)) == {("main", MEM): {1: 4}}
+
+
+# -- whatever anybody writes -------------------------------------------------------------------------------------
+
+gpus = st.one_of(st.integers(0, 5).map(str), st.sampled_from(sorted(MINORS)), st.text(max_size=3))
+amounts = st.one_of(st.integers(0, 9), st.sampled_from([30, -1, 2**40, True, None, "4", 4.0]))
+tables = st.dictionaries(
+    st.one_of(st.integers(0, 3).map(str), st.text(max_size=2)), st.dictionaries(gpus, amounts, max_size=3), max_size=3
+)
+texts = st.one_of(tables.map(json.dumps), st.text(max_size=30), st.integers(0, 20).map(str), gpus)
+times = st.one_of(st.integers(BORN_NS - 10**12, BORN_NS + 10**12).map(str), st.text(max_size=4))
+hostile = st.fixed_dictionaries(
+    {},
+    optional={key: times if key == an.V1_ASSUMED else texts | st.sampled_from(["true", "false"]) for key in an.KEYS},
+)
+limits = st.fixed_dictionaries({}, optional={MEM: st.integers(1, 9), CORE: st.sampled_from([5, 30]), WHOLE: st.just(1)})
+labels = st.fixed_dictionaries({}, optional={GPU_COUNT_LABEL: st.sampled_from(["1", "2", "3", "x", ""])})
+pods = st.builds(
+    lambda annotations, apps, first, side, said, created: parse_pod(
+        pod_json("a", *apps, init=first, sidecar=side, labels=said, annotations=annotations, created=created)
+    ),
+    hostile,
+    st.lists(limits, min_size=1, max_size=3),
+    st.lists(limits, max_size=2).map(tuple),
+    st.lists(limits, max_size=1).map(tuple),
+    labels,
+    st.sampled_from(["2026-01-01T00:00:00Z", "", "yesterday", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"]),
+)
+
+
+@given(pods, st.sampled_from([SHARE, CORE_MEM, {}]))
+@example(pod(v2({"0": {"1": 4}}) | v1(2, 4)), SHARE)
+def test_a_decision_is_never_for_more_than_the_limits_nor_for_a_gpu_that_is_not_there(asker, sold):
+    found = read(asker, sold, MINORS)
+    if not isinstance(found, Decision):
+        assert found is None or (isinstance(found, Ignored) and found.why)
+        return
+    limits = {c.name: c.limits for c in asker.app_containers}
+    for (name, resource), given_units in found.units.items():
+        assert sum(given_units.values()) == limits[name][resource]
+        assert given_units.keys() <= MINORS.keys()
+        assert len(set(given_units.values())) == 1
+        assert len(given_units) == (asker.gpu_count or 1)
+    for (name, resource), taker in found.follows.items():
+        assert (taker, resource) in found.units
+        assert name not in limits
+    by_container: dict[str, set[frozenset[str]]] = {}
+    for (name, _), given_units in found.units.items():
+        by_container.setdefault(name, set()).add(frozenset(given_units))
+    assert all(len(places) == 1 for places in by_container.values())
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(sorted(MINORS))), min_size=1, max_size=4))
+def test_what_a_scheduler_writes_is_read_exactly(wanted):
+    table = {str(n): {str(MINORS[gpu]): amount} for n, (amount, gpu) in enumerate(wanted)}
+    found = read(pod(v2(table), *({MEM: amount} for amount, _ in wanted)), SHARE, MINORS)
+    names = [f"main-{n}" if n else "main" for n in range(len(wanted))]
+    assert units(found) == {(name, MEM): {MINORS[gpu]: n} for name, (n, gpu) in zip(names, wanted, strict=True)}

@@ -1,0 +1,386 @@
+"""Schedulers' decisions about shares at the allocator: every pod gets the GPU that was chosen for it, or hears why not."""
+
+import json
+import random
+
+import pytest
+
+from gpuagent.domain import annotations as an
+from gpuagent.domain.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION
+from gpuagent.domain.errors import Reason
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Mode
+from gpuagent.domain.pods import PodName
+from tests.unit.desk import Desk
+from tests.unit.domain.builders import CORE, MEM, box, gpu, in_force, key, owner, pod_json, uuid
+from tests.unit.domain.test_decision import v1, v2
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
+    monkeypatch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+
+
+def desk_of(*pods, mode=Mode.SHARE, gpus=4, tells_pods=True, **policy) -> Desk:
+    desk = Desk(in_force(mode, gpus if isinstance(gpus, tuple) else box(gpus), **policy)).pods(*pods)
+    desk.book.tells_pods = tells_pods
+    return desk
+
+
+def decided(name, index, size=4, second=0, **more):
+    return pod_json(name, {MEM: size}, annotations=v1(index, size), created=f"2026-01-01T00:00:{second:02}Z", **more)
+
+
+def serve(desk, name, size=4, container="main", resource=MEM):
+    """Kubelet, which knows of no pod after this one, asks for it."""
+    desk.book.asking = name
+    return desk.serve(owner(name, container), resource, size)
+
+
+def at(desk, name, container="main", resource=MEM) -> list[int]:
+    return sorted(desk.snap.gpus[u].minor for u in desk.on(owner(name, container), resource))
+
+
+@pytest.mark.parametrize("annotations", [v1(2, 4), v2({"0": {"2": 4}}), v2({"0": {uuid(2): 4}})])
+def test_a_share_gets_the_gpu_that_a_scheduler_chose(annotations):
+    desk = desk_of(pod_json("a", {MEM: 4}, annotations=annotations))
+    assert serve(desk, "a").env["ALIYUN_COM_GPU_MEM_IDX"] == "2"
+    assert at(desk, "a") == [2]
+
+
+def test_the_index_is_the_minor_number():
+    gpus = tuple(gpu(n, minor=3 - n) for n in range(4))
+    desk = desk_of(decided("a", 0), gpus=gpus)
+    assert [g.index for g in serve(desk, "a").gpus] == [3]
+    assert at(desk, "a") == [0]
+
+
+def test_every_container_gets_its_own_gpu():
+    pod = pod_json("a", {MEM: 4}, {MEM: 4}, {MEM: 2}, annotations=v2({"0": {"3": 4}, "1": {"1": 4}, "2": {"3": 2}}))
+    desk = desk_of(pod)
+    for container, size in (("main", 4), ("main-1", 4), ("main-2", 2)):
+        serve(desk, "a", size, container)
+    assert [at(desk, "a", c) for c in ("main", "main-1", "main-2")] == [[3], [1], [3]]
+
+
+def test_a_share_is_spread_over_the_gpus_that_were_chosen():
+    pod = pod_json("a", {MEM: 4}, annotations=v2({"0": {"1": 2, "3": 2}}), labels={GPU_COUNT_LABEL: "2"})
+    desk = desk_of(pod)
+    assert serve(desk, "a").units == 2
+    assert at(desk, "a") == [1, 3]
+
+
+@pytest.mark.parametrize("first", [MEM, CORE])
+def test_memory_and_compute_go_to_the_chosen_gpu_in_any_order(first):
+    both = {MEM: 4, CORE: 30}
+    pod = pod_json("a", both, annotations=v2({"0": {"2": 4}}) | v2({"0": {"2": 30}}, CORE_ANNOTATION))
+    desk = desk_of(pod, mode=Mode.CORE_MEM)
+    for resource in (first, MEM if first == CORE else CORE):
+        serve(desk, "a", both[resource], resource=resource)
+    assert at(desk, "a") == at(desk, "a", resource=CORE) == [2]
+
+
+def test_an_init_container_is_where_the_container_after_it_will_be():
+    pod = pod_json("a", {MEM: 4}, annotations=v1(2, 4), init=({MEM: 6},))
+    desk = desk_of(pod)
+    serve(desk, "a", 6, "init-0")
+    assert at(desk, "a", "init-0") == [2]
+
+
+def test_a_sidecar_is_beside_its_pod_where_it_fits():
+    pod = pod_json("a", {MEM: 4}, annotations=v1(2, 4), sidecar=({MEM: 6},))
+    desk = desk_of(pod)
+    serve(desk, "a", 6, "side-0")
+    serve(desk, "a", 4)
+    assert at(desk, "a", "side-0") == at(desk, "a") == [2]
+
+
+def test_a_sidecar_takes_nothing_that_was_chosen_for_its_pod():
+    pod = pod_json("a", {MEM: 12}, annotations=v1(2, 12), sidecar=({MEM: 6},))
+    desk = desk_of(pod)
+    serve(desk, "a", 6, "side-0")
+    serve(desk, "a", 12)
+    assert at(desk, "a", "side-0") != at(desk, "a") == [2]
+
+
+# -- what cannot be kept -------------------------------------------------------------------------------------------
+
+
+def full(desk: Desk) -> Desk:
+    """GPU 0 has 2 units left: somebody without a decision has the others."""
+    desk.pods(*[pod_json("big", {MEM: 14})])
+    serve(desk, "big", 14)
+    assert at(desk, "big") == [0]
+    return desk
+
+
+def test_a_chosen_gpu_that_is_full_is_refused_with_the_reason():
+    desk = full(desk_of())
+    desk.pods(pod_json("big", {MEM: 14}), decided("a", 0))
+    refusal = desk.refusal(lambda: serve(desk, "a"))
+    assert refusal.reason is Reason.GPU_DECISION
+    assert refusal.message == (
+        "aliyun.com/gpu-mem: ml/a[main] asks for 4 GiB; a scheduler chose GPU 0 for it (annotation "
+        "ALIYUN_COM_GPU_MEM_IDX), and GPU 0 has 2 free and not 4 (free: GPU 0: 2, GPU 1: 16, GPU 2: 16, GPU 3: 16)"
+    )
+    assert (PodName("ml", "a"), "GpuRefused", refusal.message) in desk.said
+
+
+def test_a_setting_has_another_gpu_chosen_where_the_chosen_one_is_full():
+    desk = full(desk_of(keep_decisions=False))
+    desk.pods(pod_json("big", {MEM: 14}), decided("a", 0))
+    serve(desk, "a")
+    assert at(desk, "a") == [1]
+    assert desk.said[-1] == (
+        PodName("ml", "a"),
+        "GpuDecisionNotKept",
+        (
+            "aliyun.com/gpu-mem: ml/a[main] gets GPU 1: a scheduler chose GPU 0 for it (annotation "
+            "ALIYUN_COM_GPU_MEM_IDX), which is full or gone, and --decided-gpu-full is choose"
+        ),
+    )
+
+
+def test_the_setting_changes_nothing_where_the_chosen_gpu_has_room():
+    desk = desk_of(decided("a", 3), keep_decisions=False)
+    serve(desk, "a")
+    assert at(desk, "a") == [3]
+    assert not desk.said
+
+
+def test_a_chosen_gpu_that_is_sick_is_refused():
+    from gpuagent.domain import events as ev
+
+    desk = desk_of(decided("a", 1))
+    offered = desk.free(MEM)
+    desk.node.tell(ev.XidRaised(uuid(1), 79, desk.node.now))
+    desk.publish()
+    refusal = desk.refusal(lambda: desk.allocator.prefer(MEM, offered, (), 4))
+    assert refusal.reason is Reason.GPU_DECISION
+    assert "GPU 1 is unhealthy or leaves this mode" in refusal.message
+
+
+def test_a_chosen_gpu_that_is_gone_is_refused_or_replaced():
+    desk = desk_of(decided("a", 7))
+    refusal = desk.refusal(lambda: serve(desk, "a"))
+    assert refusal.reason is Reason.GPU_DECISION
+    assert "annotation ALIYUN_COM_GPU_MEM_IDX names GPU 7, and this node has no such GPU" in refusal.message
+    desk = desk_of(decided("a", 7), keep_decisions=False)
+    assert serve(desk, "a")
+    assert "names GPU 7, and this node has no such GPU, and --decided-gpu-full is choose" in desk.said[-1][2]
+
+
+def test_a_gpu_that_has_as_many_pods_as_allowed_is_refused():
+    desk = desk_of(decided("a", 0, 1), max_pods_per_gpu=1)
+    serve(desk, "a", 1)
+    desk.pods(decided("a", 0, 1), decided("b", 0, 1))
+    assert "GPU 0 has 1 pods already, the most allowed" in desk.refusal(lambda: serve(desk, "b", 1)).message
+
+
+def test_a_gpu_that_kubelet_does_not_offer_is_refused():
+    desk = desk_of(decided("a", 0))
+    aligned = [i for i in desk.free(MEM) if i.startswith((key(2), key(3)))]
+    assert "kubelet offers nothing of GPU 0" in desk.refusal(lambda: desk.allocator.prefer(MEM, aligned, (), 4)).message
+
+
+def test_what_is_no_decision_is_left_out_of_account_and_said():
+    desk = desk_of(pod_json("a", {MEM: 4}, annotations=v1(2, 9)))
+    serve(desk, "a")
+    assert at(desk, "a") == [0]
+    ((pod, reason, text),) = desk.said
+    assert (pod, reason) == (PodName("ml", "a"), "GpuDecisionIgnored")
+    assert "ALIYUN_COM_GPU_MEM_POD says 9, and the pod's containers ask for 4" in text
+
+
+def test_nobody_gets_more_than_the_limit_or_anothers_units_by_what_is_written():
+    forged = pod_json("thief", {MEM: 4}, annotations=v2({"0": {"0": 16}}))
+    desk = desk_of(decided("a", 0, 16), forged)
+    assert serve(desk, "thief").units == 4
+    assert at(desk, "thief") == [1], "GPU 0 is promised to another pod"
+    serve(desk, "a", 16)
+
+
+# -- kubelets that ask no preference, or do not follow --------------------------------------------------------------
+
+
+def test_a_kubelet_that_picks_another_gpu_is_refused():
+    desk = desk_of(decided("a", 2))
+    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, [f"{key(1)}-ms-{n}" for n in range(4)]))
+    assert refusal.reason is Reason.GPU_DECISION
+    assert "kubelet picked GPU 1 for ml/a[main], and a scheduler chose GPU 2 for it" in refusal.message
+    assert desk.allocator.allocate(MEM, [f"{key(2)}-ms-{n}" for n in range(4)])
+
+
+def test_a_decision_for_one_pod_is_nothing_to_an_equal_pod_without():
+    desk = desk_of(decided("a", 2), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:09Z"), tells_pods=False)
+    assert desk.allocator.allocate(MEM, [f"{key(1)}-ms-{n}" for n in range(4)])
+
+
+# -- several pods in flight ------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_kubelet_gave_up_after_its_memory_is_not_taken_for_the_next_one():
+    both = {MEM: 4, CORE: 30}
+    first = pod_json("a", both, annotations=v2({"0": {"1": 4}}))
+    desk = desk_of(first, pod_json("b", both, annotations=v2({"0": {"2": 4}})), mode=Mode.CORE_MEM)
+    serve(desk, "a")
+    desk.end("a")  # its admission failed for another reason; our watch does not show it yet
+    desk.book.asking = "b"
+    serve(desk, "b", 30, resource=CORE)
+    serve(desk, "b")
+    assert at(desk, "b") == at(desk, "b", resource=CORE) == [2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_of_many_equal_pods_gets_its_own_gpu_where_kubelet_can_be_asked(seed):
+    pods = [decided(f"p{n}", n % 4, second=n) for n in range(10)]
+    desk = desk_of(*pods)
+    order = random.Random(seed).sample(range(10), 10)
+    for n in order:
+        serve(desk, f"p{n}")
+    assert {n: at(desk, f"p{n}") for n in order} == {n: [n % 4] for n in order}
+
+
+def test_among_more_pods_than_kubelet_can_be_asked_about_it_is_one_of_the_others():
+    pods = [decided(f"p{n:02}", n // 10, size=1, second=n) for n in range(12)]
+    desk = desk_of(*pods)
+    serve(desk, "p11", 1)
+    assert at(desk, "p11") == [1]
+    assert desk.book.gets == 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_pods_get_each_others_gpus_where_kubelet_cannot_be_asked(seed):
+    rng = random.Random(seed)
+    pods = [decided(f"p{n}", n % 4, second=n) for n in range(16)]
+    desk = desk_of(*pods, tells_pods=False)
+    for n in rng.sample(range(16), 16):
+        serve(desk, f"p{n}")
+        if rng.random() < 0.6:
+            desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
+    assert sorted(at(desk, f"p{n}") for n in range(16)) == sorted([n % 4] for n in range(16))
+
+
+def test_a_pod_whose_gpu_went_to_an_equal_pod_gets_that_ones():
+    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
+    serve(desk, "b", 16)
+    assert at(desk, "b") == [0], "nobody could know"
+    assert desk.allocator.prestart(MEM, desk.book.holdings[-1].ids) == owner("b")
+    serve(desk, "a", 16)
+    assert at(desk, "a") == [1]
+
+
+@pytest.mark.parametrize("first", [("b",), ("a", "b"), ("b", "a")])
+def test_so_it_is_when_annotations_were_made_true_since(first):
+    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
+    serve(desk, "b", 16)
+    desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
+    true = {"a": decided("a", 0, 16), "b": decided("b", 1, 16, second=1)}
+    for name in first:
+        true[name] = decided(name, {"a": 1, "b": 0}[name], 16)
+        desk.pods(*true.values())
+        desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
+    serve(desk, "a", 16)
+    assert at(desk, "a") == [1]
+
+
+def test_so_it_is_when_they_were_made_true_before_the_container_started():
+    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
+    serve(desk, "b", 16)
+    desk.node.now += 1
+    desk.read_book()
+    desk.pods(decided("a", 0, 16), decided("b", 0, 16, second=1))
+    serve(desk, "a", 16)
+    assert at(desk, "a") == [1]
+
+
+def test_so_it_is_after_a_restart_of_the_agent():
+    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
+    serve(desk, "b", 16)
+    again = Desk(desk.node)
+    again.book = desk.book
+    again.allocator._book = again.book
+    again.read_book()
+    serve(again, "a", 16)
+    assert at(again, "a") == [1]
+
+
+@pytest.mark.parametrize("proved", [lambda d: d.allocator.prestart(MEM, d.book.holdings[-1].ids), Desk.read_book])
+def test_a_pod_whose_gpu_went_to_one_without_a_decision_gets_any(proved):
+    desk = desk_of(decided("a", 0, 16), pod_json("u", {MEM: 16}, created="2026-01-01T00:00:01Z"), tells_pods=False)
+    serve(desk, "u", 16)
+    assert at(desk, "u") == [0]
+    desk.node.now += 1
+    proved(desk)
+    serve(desk, "a", 16)
+    assert at(desk, "a") == [1]
+
+
+def test_pods_of_one_size_and_different_shape_share_a_pool_too():
+    pair = pod_json("b", {MEM: 4}, {MEM: 12}, annotations=v1(1, 16), created="2026-01-01T00:00:01Z")
+    desk = desk_of(decided("a", 0, 4), pair, gpus=2, tells_pods=False)
+    serve(desk, "b", 4)
+    serve(desk, "b", 12, "main-1")
+    assert at(desk, "b") == [0], "taken for the other one"
+    assert at(desk, "b", "main-1") == [1]
+    serve(desk, "a", 4)
+    assert at(desk, "a") == [1]
+
+
+def test_what_one_pod_cannot_have_does_not_spoil_an_equal_pod():
+    desk = desk_of(decided("a", 7), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:01Z"), tells_pods=False)
+    serve(desk, "b")
+    desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
+    assert desk.refusal(lambda: serve(desk, "a")).reason is Reason.GPU_DECISION
+
+
+def test_pods_without_a_decision_leave_what_is_promised():
+    desk = desk_of(decided("a", 0, 10), pod_json("b", {MEM: 8}), gpus=2)
+    serve(desk, "b", 8)
+    assert at(desk, "b") == [1]
+    serve(desk, "a", 10)
+    assert at(desk, "a") == [0]
+
+
+def test_promised_units_are_refused_to_others_aloud():
+    desk = desk_of(decided("a", 0, 10), pod_json("b", {MEM: 8}), gpus=1)
+    refusal = desk.refusal(lambda: serve(desk, "b", 8))
+    assert refusal.reason is Reason.NO_SINGLE_GPU
+    assert "of 16 free on the node schedulers have promised 10 to pods that are still to come" in refusal.message
+    desk = desk_of(decided("a", 0, 10) | {"status": {"phase": "Failed"}}, pod_json("b", {MEM: 8}), gpus=1)
+    serve(desk, "b", 8)
+
+
+def test_what_is_promised_counts_for_compute_too():
+    both = {MEM: 2, CORE: 80}
+    desk = desk_of(
+        pod_json("a", both, annotations=v2({"0": {"0": 2}})), pod_json("b", {MEM: 2, CORE: 30}), mode=Mode.CORE_MEM
+    )
+    serve(desk, "b", 30, resource=CORE)
+    serve(desk, "b", 2)
+    assert at(desk, "b") == at(desk, "b", resource=CORE) == [1]
+
+
+def test_a_pod_that_is_being_deleted_has_nothing_promised():
+    leaving = decided("a", 0, 16)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+    desk = desk_of(leaving, pod_json("b", {MEM: 16}), gpus=1)
+    serve(desk, "b", 16)
+    assert at(desk, "b") == [0]
+
+
+def test_only_pods_with_different_decisions_cost_kubelet_a_question():
+    desk = desk_of(*(decided(f"p{n}", 0, second=n) for n in range(3)))
+    serve(desk, "p1")
+    assert desk.book.gets == 0
+    desk = desk_of(*(decided(f"p{n}", n, second=n) for n in range(4)))
+    serve(desk, "p1")
+    assert desk.book.gets == 2
+
+
+def test_annotations_of_another_version_do_not_make_a_v1_decision_of_a_v2_one():
+    both = {MEMORY_ANNOTATION: json.dumps({"0": {"3": 4}}), **v1(1, 4)}
+    desk = desk_of(pod_json("a", {MEM: 4}, annotations=both))
+    serve(desk, "a")
+    assert at(desk, "a") == [3]
+    assert an.V1_GPU in both
