@@ -221,7 +221,8 @@ class Agent:
         if self._kube:
             if isinstance(event, ev.NodeSeen):
                 self._kube.observe(event.node)
-            self._kube.desire(after)
+            for announcement in self._kube.desire(after):
+                self._announce(announcement)
         self._follow_holdings(before, after)
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():

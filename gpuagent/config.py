@@ -185,6 +185,12 @@ class Settings:
     fatal_xids: frozenset[int] = _setting(
         frozenset(), _xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
     )
+    annotate_pods: bool = _setting(
+        True,
+        is_on,
+        "annotate pods that no scheduler annotated, so that schedulers and inspect tools count them",
+        metavar="BOOL",
+    )
     visible_devices: str = _setting(
         "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
     )
@@ -230,6 +236,7 @@ class Settings:
             fence_file=str(self.fence_file or ""),
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
+            annotate_pods=self.annotate_pods,
         )
 
     @property

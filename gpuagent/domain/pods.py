@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gpuagent.domain.mode import GPU_COUNT_LABEL, GROUP_ANNOTATION, VISIBLE_ANNOTATION
+from gpuagent.domain.annotations import KEYS
+from gpuagent.domain.mode import GPU_COUNT_LABEL
 
-_DECISIONS = (GROUP_ANNOTATION, VISIBLE_ANNOTATION)
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
 _COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
 _QUANTITY = re.compile(r"([0-9]{1,12})(|k|M|Ki|Mi)")
@@ -35,11 +35,15 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """A container's limits on extended resources. `init` is an ordinary init container, not a sidecar."""
+    """A container's limits on extended resources.
+
+    `init` is an ordinary init container; a `sidecar` is an init container that goes on running.
+    """
 
     name: str
     limits: Mapping[str, int]
     init: bool = False
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,15 @@ class Pod:
     ended: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those that a scheduler's decision is in."""
+    deleting: bool = False
+    """Somebody asked for its end. Kubelet admits such a pod no more."""
+    version: str = ""
+    """The API server's `resourceVersion` of the pod."""
+
+    @property
+    def app_containers(self) -> tuple[ContainerSpec, ...]:
+        """`spec.containers`, in order: the ones that schedulers number."""
+        return tuple(c for c in self.containers if not (c.init or c.sidecar))
 
     @property
     def gpu_count_label(self) -> str | None:
@@ -95,8 +108,8 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
     meta, spec, status = (_object(pod.get(part)) for part in ("metadata", "spec", "status"))
     annotations = _object(meta.get("annotations"))
     containers = [
-        *(_container(c, init=c.get("restartPolicy") != "Always") for c in _objects(spec.get("initContainers"))),
-        *(_container(c, init=False) for c in _objects(spec.get("containers"))),
+        *(_first(c, sidecar=c.get("restartPolicy") == "Always") for c in _objects(spec.get("initContainers"))),
+        *map(_container, _objects(spec.get("containers"))),
     ]
     return Pod(
         name=PodName(_text(meta.get("namespace")), _text(meta.get("name"))),
@@ -105,15 +118,21 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         labels={key: value for key, value in _object(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
-        annotations={key: text for key, text in annotations.items() if key in _DECISIONS and isinstance(text, str)},
+        deleting=bool(meta.get("deletionTimestamp")),
+        version=_text(meta.get("resourceVersion")),
+        annotations={key: text for key, text in annotations.items() if key in KEYS and isinstance(text, str)},
     )
 
 
-def _container(container: Mapping[str, Any], *, init: bool) -> ContainerSpec:
+def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
+    return replace(_container(container), init=not sidecar, sidecar=sidecar)
+
+
+def _container(container: Mapping[str, Any]) -> ContainerSpec:
     limits = _object(_object(container.get("resources")).get("limits"))
     # Extended resources are whole numbers with a "/" in their name; cpu and memory are nothing to us.
     whole = {name: amount for name, text in limits.items() if "/" in name and (amount := whole_number(str(text)))}
-    return ContainerSpec(_text(container.get("name")), whole, init=init)
+    return ContainerSpec(_text(container.get("name")), whole)
 
 
 def _object(value: object) -> Mapping[str, Any]:

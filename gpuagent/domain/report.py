@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpuagent.domain import misread
 from gpuagent.domain.fence import EXAMPLE, Fence
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import NVIDIA_GPU, located
 from gpuagent.domain.isolation import Layer
-from gpuagent.domain.mode import DISABLE_LABEL, MODE_LABEL, PROMISES
+from gpuagent.domain.mode import DISABLE_LABEL, GPU_COUNT, MODE_LABEL, PROMISES
 from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.state import State
@@ -58,6 +59,7 @@ def problems(state: State) -> list[Problem]:
         *_offer_problems(state),
         *_outside_problems(state),
         *_fence_problems(state),
+        *_misread_problems(state),
     ]
 
 
@@ -170,6 +172,8 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("PodsUnavailable", state.pods_problem)
     if state.reports_problem is not None:
         yield Problem("ReportNotWritten", state.reports_problem)
+    if state.annotations_problem is not None:
+        yield Problem("AnnotationsNotWritten", state.annotations_problem)
 
 
 def _fence_problems(state: State) -> Iterator[Problem]:
@@ -189,6 +193,12 @@ def _fence_problems(state: State) -> Iterator[Problem]:
         if gpu.uuid in fenced:
             text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced[gpu.uuid]}: take the entry out of {file} to use it again"
             yield Problem("GpuFenced", text, warning=False)
+
+
+def _misread_problems(state: State) -> Iterator[Problem]:
+    yield from (Problem("UnitsChanged", text) for text in state.former_units)
+    yield from (Problem("MixedGpus", text, warning=False) for text in misread.by_division(state))
+    yield from (Problem("GpuNumbersGap", text, warning=False) for text in misread.by_number(state))
 
 
 def _by_index(state: State) -> list[Gpu]:
@@ -211,7 +221,7 @@ def node_labels(state: State) -> dict[str, str | None]:
 
 def node_capacity(state: State) -> dict[str, str]:
     """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`; empty until the driver answered."""
-    return {"aliyun.com/gpu-count": str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
+    return {GPU_COUNT: str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
 
 
 def _has_no_gpus(state: State) -> bool:

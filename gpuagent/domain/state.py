@@ -42,6 +42,8 @@ class Policy:
     """How long a GPU that was sick has to be well before it is offered again."""
     harmless_xids: frozenset[int] = APPLICATION_XIDS
     """XIDs that cost no GPU where the driver knows no recovery actions."""
+    annotate_pods: bool = True
+    """Pods that no scheduler annotated get the annotations by which others count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class State:
         fades: units on their way out of the lists.
         layers: isolation driver's name to its word on itself, best first.
         bound: mode to the isolation driver of its running containers; another may come, they keep theirs.
+        former_units: pods that were given units of another size than a unit has now, in words.
         unheard: isolation drivers that have not said anything yet.
         unaudited: GPUs (UUIDs) that may have been sold under another mode, or by another plugin, until `cleared_at`
             and whose holders have not been read from kubelet since.
@@ -118,6 +121,7 @@ class State:
     node_problem: str | None = None
     pods_problem: str | None = None
     reports_problem: str | None = None
+    annotations_problem: str | None = None
     pods: tuple[Pod, ...] = ()
     pods_known: bool = False
     holdings: tuple[Holding, ...] | None = None
@@ -131,6 +135,7 @@ class State:
     last_allocate_end: float = float("-inf")
     layers: Mapping[str, Layer] = field(default_factory=dict)
     bound: Mapping[Mode, str] = field(default_factory=dict)
+    former_units: tuple[str, ...] = ()
     unheard: frozenset[str] = frozenset()
     unaudited: frozenset[str] = frozenset()
     cleared_at: float = float("-inf")

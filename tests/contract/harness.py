@@ -280,7 +280,9 @@ class Node:
 
         wait_for(caught_up, timeout, "the agent has not taken the node's last label")
 
-    def bind(self, pod: Pod, labels: Mapping[str, str] | None = None) -> Pod:
+    def bind(
+        self, pod: Pod, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
+    ) -> Pod:
         """Make the pod known to the API server, bound to this node, and wait until the agents know it."""
         spec: dict[str, Any] = {"nodeName": NODE}
         for field, containers in (("initContainers", pod.init_containers), ("containers", pod.containers)):
@@ -294,7 +296,7 @@ class Node:
                 for c in containers
             ]
         body = {
-            "metadata": {"name": pod.name, "labels": dict(labels or {})},
+            "metadata": {"name": pod.name, "labels": dict(labels or {}), "annotations": dict(annotations or {})},
             "spec": spec,
             "status": {"phase": "Pending"},
         }

@@ -153,6 +153,7 @@ def test_every_refusal_has_its_heading():
 def test_every_event_is_told():
     reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
     refused = strings_given_to("gpuagent/allocator.py", "_say", 1)
+    refused |= strings_given_to("gpuagent/domain/assigned.py", "Announcement")
     assert reasons
     assert refused
     told = section(OPERATIONS, "Events")

@@ -45,7 +45,7 @@ def test_a_pod_says_what_its_containers_ask_for():
     assert (pod.uid, pod.ended, pod.labels) == ("uid-a", False, {"x": "y"})
     assert pod.containers == (
         ContainerSpec("init-0", {MEM: 1}, init=True),
-        ContainerSpec("side-0", {MEM: 3}),
+        ContainerSpec("side-0", {MEM: 3}, sidecar=True),
         ContainerSpec("main", {MEM: 4, CORE: 30}),
         ContainerSpec("main-1", {MEM: 2}),
     )
