@@ -93,7 +93,7 @@ def _write(held: PodHeld, state: State) -> PodWrite:
     handshake = any(key in draft.has for key in an.V1_KEYS)
     if memory and (handshake or (annotate and GPU_MEM not in told and len(memory) == 1)):
         whole_family = len(memory) == 1 or GPU_MEM not in told or an.V1_GPU in draft.has
-        _complete(draft, memory, _totals(held, state.gpus, state.policy.unit), whole_family=whole_family)
+        _complete(draft, held, state.gpus, state.policy.unit, whole_family=whole_family)
     for resource, key in _SHARES:
         # V1 has one GPU for the whole pod: what it cannot say, the other family has to.
         by_v1 = handshake and resource == GPU_MEM and len(memory) == 1
@@ -107,7 +107,7 @@ def _write(held: PodHeld, state: State) -> PodWrite:
 def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[str, Gpu]) -> None:
     """V2, for one resource: each container's units on each GPU."""
     got = {n: _by_number(amounts, gpus) for (name, n), amounts in sorted(held.containers.items()) if name == resource}
-    found = an.shares(draft.has, key)
+    found = an.shares(_numbered(draft.has, key, gpus), key)
     text = an.shares_text(Shares(got))
     if found is None:
         if got and not held.besides.get(resource):  # else it would tell too little, and readers take it for all
@@ -126,19 +126,26 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
     draft.put({key: text})
 
 
-def _complete(draft: _Draft, memory: Mapping[int, int], totals: Mapping[int, int], *, whole_family: bool) -> None:
+def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: MemoryUnit, *, whole_family: bool) -> None:
     """V1: one GPU and the pod's units on it, taken over by the device plugin.
 
     `whole_family`: keys that are missing are added; not where the pod is on several GPUs, which V2 says already.
     """
-    found = an.assumed(draft.has)
+    memory = _by_number(held.of(GPU_MEM), gpus)
+    found = an.assumed({**draft.has, **_numbered(draft.has, an.V1_GPU, gpus)})
     named = found.gpu if isinstance(found, Assumed) else None
     most = max(memory, key=lambda number: (memory[number], -number))
     gpu = most if named is None or named not in memory else named
-    wanted = an.assumed_texts(Assumed(gpu, memory[gpu], totals[gpu], assigned=True))
+    # A scheduler counts neither sidecars nor init containers: its sum is as right as that of everything that is held.
+    ours = sum(_by_number(of, gpus).get(gpu, 0) for (name, _), of in held.containers.items() if name == GPU_MEM)
+    right = {memory[gpu], ours}
+    units = found.units if isinstance(found, Assumed) and found.units in right else memory[gpu]
+    wanted = an.assumed_texts(Assumed(gpu, units, _totals(held, gpus, unit)[gpu], assigned=True))
+    if named == gpu:
+        wanted[an.V1_GPU] = draft.has[an.V1_GPU]  # as a UUID, if the scheduler likes it so
     if isinstance(found, Malformed):
         draft.correct(found.key, found, f"{memory[gpu]} units of GPU {gpu}")
-    elif found and (named != gpu or found.units not in (None, memory[gpu])):
+    elif found and (named != gpu or found.units not in (None, *right)):
         told = f"{found.gpu}, with {'no' if found.units is None else found.units} units in {an.V1_UNITS}"
         more = "" if len(memory) == 1 else f" (and of {len(memory) - 1} more GPUs, which one index cannot say)"
         draft.correct(an.V1_GPU, told, f"{memory[gpu]} units of GPU {gpu}{more}")
@@ -177,6 +184,16 @@ def _whole(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], *, annotate: b
         said = visible if isinstance(visible, Malformed) else ",".join(visible)
         draft.correct(VISIBLE_ANNOTATION, said, f"GPUs {text(got)}")
         draft.put({VISIBLE_ANNOTATION: text(seen | got)})
+
+
+def _numbered(has: Mapping[str, str], key: str, gpus: Mapping[str, Gpu]) -> dict[str, str]:
+    """The annotation, if there is one, with UUIDs of this node's GPUs replaced by their minor numbers."""
+    text = has.get(key)
+    if text is None:
+        return {}
+    for uuid, gpu in gpus.items() if "GPU-" in text else ():
+        text = str(gpu.minor) if text == uuid else text.replace(f'"{uuid}"', f'"{gpu.minor}"')
+    return {key: text}
 
 
 def _by_number(amounts: Mapping[tuple[str, Kind], int], gpus: Mapping[str, Gpu]) -> dict[int, int]:

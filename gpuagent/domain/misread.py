@@ -11,9 +11,9 @@ from gpuagent.domain import annotations as an
 from gpuagent.domain.annotations import Assumed
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_COUNT, GPU_MEM
-from gpuagent.domain.podbook import certain
+from gpuagent.domain.podbook import certain, counted
 from gpuagent.domain.state import State
-from gpuagent.domain.units import parse_id, units_of
+from gpuagent.domain.units import units_of
 
 MANY_PODS = 8
 """So many pods are named in one message."""
@@ -51,12 +51,12 @@ def by_former_units(state: State) -> Iterator[str]:
     former: dict[str, set[str]] = defaultdict(set)
     by_key = {gpu.key: gpu for gpu in state.gpus.values()}
     for holding in state.living_holdings:
-        units = (parse_id(device_id) for device_id in holding.ids)
-        known = [(unit, by_key[unit.gpu_key]) for unit in units if unit and unit.gpu_key in by_key]
-        for unit, gpu in known:
-            if unit.kind.is_memory and unit.n >= units_of(gpu, unit.kind, state.policy.unit):
+        for highest, _ in counted(holding.ids):
+            gpu = by_key.get(highest.gpu_key) if highest and highest.kind.is_memory else None
+            if gpu and highest and highest.n >= units_of(gpu, highest.kind, state.policy.unit):
                 former[gpu.uuid].add(str(holding.owner.pod))
-    for held in certain(state):
+    told = any(an.V1_GPU_UNITS in pod.annotations for pod in state.pods)
+    for held in certain(state) if told else ():
         found = an.assumed(held.pod.annotations)
         if not (isinstance(found, Assumed) and found.assigned and found.gpu_units is not None):
             continue

@@ -1,7 +1,7 @@
 """What kubelet's book gives to the pods of this node, for those pods where that is certain."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind
@@ -11,6 +11,7 @@ from gpuagent.domain.units import UnitId, parse_id
 
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 """Those that schedulers tell of in annotations."""
+_DIGITS = 7
 
 Amounts = Mapping[tuple[str, Kind], int]
 """GPU UUID and kind of unit to units."""
@@ -105,17 +106,27 @@ def _read(pod: Pod, held: list[Holding], by_key: Mapping[str, str]) -> PodHeld |
     containers: dict[tuple[str, int], Counter[tuple[str, Kind]]] = defaultdict(Counter)
     besides: dict[str, Counter[tuple[str, Kind]]] = defaultdict(Counter)
     for holding in held:
-        units = [parse_id(device_id) for device_id in holding.ids]
-        known = [unit for unit in units if unit and unit.gpu_key in by_key and _fits(holding.resource, unit)]
-        if len(known) < len(units):  # another plugin's ids, or a GPU that is not known now
-            return None
         position = positions.get(holding.owner.container)
         into = besides[holding.resource] if position is None else containers[holding.resource, position]
-        into.update((by_key[unit.gpu_key], unit.kind) for unit in known)
+        for unit, count in counted(holding.ids):
+            if unit is None or unit.gpu_key not in by_key or not _fits(holding.resource, unit.kind):
+                return None  # another plugin's ids, or a GPU that is not known now
+            into[by_key[unit.gpu_key], unit.kind] += count
     return PodHeld(pod, containers, besides)
 
 
-def _fits(resource: str, unit: UnitId) -> bool:
-    return {GPU_MEM: unit.kind.is_memory, GPU_CORE: unit.kind is Kind.CORE_CORE_MEM, GPU_WHOLE: unit.kind.is_whole}[
-        resource
-    ]
+def counted(ids: Iterable[str]) -> Iterator[tuple[UnitId | None, int]]:
+    """Of each GPU and kind, the unit with the highest number and how many there are; None for ids that are not ours.
+
+    A full node has thousands of ids: what they begin with is read once.
+    """
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for device_id in ids:
+        head, _, number = device_id.rpartition("-")
+        numbers[head].append(int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS else -1)
+    for head, found in numbers.items():
+        yield (None if min(found) < 0 else parse_id(f"{head}-{max(found)}")), len(found)
+
+
+def _fits(resource: str, kind: Kind) -> bool:
+    return {GPU_MEM: kind.is_memory, GPU_CORE: kind is Kind.CORE_CORE_MEM, GPU_WHOLE: kind.is_whole}[resource]

@@ -121,7 +121,21 @@ def test_sidecars_and_what_init_containers_leave_are_counted_in_the_pods_units()
         CheckpointEntry("uid-a", "side-0", MEM, unit_ids(1, MS, 9)),
     )
     life = node().pods(pod).tell(ev.HoldingsRead(held, 0.0, 0.0, kept))
+    after = settles(life, pod)
+    assert (after[an.V1_UNITS], after[an.V1_ASSIGNED]) == ("4", "true")  # a scheduler's sum is as it counts
+    silent = {**pod, "metadata": {**pod["metadata"], "annotations": {}}}
+    assert settles(life, silent)[an.V1_UNITS] == "7"
+    pod["metadata"]["annotations"][an.V1_UNITS] = "5"
     assert settles(life, pod)[an.V1_UNITS] == "7"
+
+
+def test_a_uuid_in_the_place_of_a_number_is_that_gpu():
+    held = share("a", 1, 0, 1, 2, 3)
+    right = {**BY_SCHEDULER, an.V1_GPU: gpu(1).uuid, an.V1_ASSIGNED: "true", V2: f'{{"0":{{"{gpu(1).uuid}":4}}}}'}
+    assert writes(node(held).pods(pod_json("a", {MEM: 4}, annotations=right)).state) == ()
+    wrong = {**right, an.V1_GPU: gpu(2).uuid, V2: f'{{"0":{{"{gpu(2).uuid}":4}}}}'}
+    after = settles(node(held), pod_json("a", {MEM: 4}, annotations=wrong))
+    assert (after[an.V1_GPU], after[V2]) == ("1", '{"0":{"1":4}}')
 
 
 # -- V2 ----------------------------------------------------------------------------------------------------------
