@@ -185,12 +185,6 @@ class Settings:
     fatal_xids: frozenset[int] = _setting(
         frozenset(), _xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
     )
-    annotate_pods: bool = _setting(
-        True,
-        is_on,
-        "annotate pods that no scheduler annotated, so that schedulers and inspect tools count them",
-        metavar="BOOL",
-    )
     visible_devices: str = _setting(
         "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
     )
@@ -208,6 +202,12 @@ class Settings:
         lambda text: DeviceStrategy(_one_of(*DeviceStrategy)(text)),
         "how containers get at a GPU: device-nodes or cdi",
         metavar="HOW",
+    )
+    annotate_pods: bool = _setting(
+        True,
+        is_on,
+        "annotate pods that no scheduler annotated, so that schedulers and inspect tools count them",
+        metavar="BOOL",
     )
     http_address: tuple[str, int] | None = _setting(
         ("", 9445),

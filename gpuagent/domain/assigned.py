@@ -51,8 +51,8 @@ class PodWrite:
 
 
 def writes(state: State) -> tuple[PodWrite, ...]:
-    """The writes that pods of this node need; none for a pod whose annotations are as they should be."""
-    needed = (_write(held, state) for held in certain(state))
+    """The writes that pods of this node need; none for one that is as it should be, or on its way out."""
+    needed = (_write(held, state) for held in certain(state) if not held.pod.deleting)
     return tuple(write for write in needed if write.texts or write.stamped)
 
 

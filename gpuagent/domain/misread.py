@@ -25,7 +25,8 @@ def by_division(state: State) -> Iterator[str]:
     if kind is None or not state.gpus:
         return
     gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.minor)
-    units = {gpu.uuid: 0 if gpu.mig else units_of(gpu, kind, state.policy.unit) for gpu in gpus}
+    out = {gpu.uuid for gpu in gpus if gpu.mig} | set(state.layer.left_out)
+    units = {gpu.uuid: 0 if gpu.uuid in out else units_of(gpu, kind, state.policy.unit) for gpu in gpus}
     if len(set(units.values())) > 1:
         share = sum(units.values()) // len(gpus)
         each = ", ".join(f"GPU {gpu.minor} {units[gpu.uuid]}" for gpu in gpus)

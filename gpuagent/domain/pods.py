@@ -56,12 +56,12 @@ class Pod:
     labels: Mapping[str, str]
     containers: tuple[ContainerSpec, ...]
     ended: bool = False
+    version: str = ""
+    """The API server's `resourceVersion` of the pod."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those that a scheduler's decision is in."""
     deleting: bool = False
     """Somebody asked for its end. Kubelet admits such a pod no more."""
-    version: str = ""
-    """The API server's `resourceVersion` of the pod."""
 
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
@@ -114,12 +114,12 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
     return Pod(
         name=PodName(_text(meta.get("namespace")), _text(meta.get("name"))),
         uid=_text(meta.get("uid")),
+        version=_text(meta.get("resourceVersion")),
         created=_text(meta.get("creationTimestamp")),
         labels={key: value for key, value in _object(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         deleting=bool(meta.get("deletionTimestamp")),
-        version=_text(meta.get("resourceVersion")),
         annotations={key: text for key, text in annotations.items() if key in KEYS and isinstance(text, str)},
     )
 

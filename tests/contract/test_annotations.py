@@ -95,6 +95,17 @@ def test_a_pod_of_the_gpushare_extender_is_completed_once(node: MakeNode) -> Non
     assert events(one) == []
 
 
+def test_annotation_and_environment_tell_the_same_gpu_whatever_a_scheduler_chose(node: MakeNode) -> None:
+    one = shared(node)
+    one.run()
+    one.offers(mem=48)
+    for n, (gpu, units) in enumerate([(1, 6), (0, 7), (1, 8), (0, 9)]):
+        made = one.bind(pod(f"p{n}", {MEM: units}), annotations=decided(gpu, units))
+        env = one.kubelet.admit(made).containers["c0"].env
+        one.kubelet.start_container(made, "c0")
+        wait_written(one, f"p{n}", ASSIGNED="true", IDX=env[INDEX], POD=str(units))
+
+
 def test_nothing_is_written_before_kubelet_has_it_in_its_book(node: MakeNode) -> None:
     """A pod that is bound and not admitted, and one that was refused, are left alone."""
     one = shared(node)
@@ -277,8 +288,12 @@ def test_a_missing_right_is_a_problem_and_stops_nothing(node: MakeNode) -> None:
     one.offers(mem=48)
     start(one, pod("p", {MEM: 6}))
     one.event("AnnotationsNotWritten", 'allow verb "patch" on resource "pods"')
-    conditions = [c for c in one.server.node()["status"]["conditions"] if c["type"] == "GpuAgentReady"]
-    assert [c["status"] for c in conditions] == ["True"]
+
+    def condition() -> tuple[str, str]:
+        (found,) = (c for c in one.server.node()["status"]["conditions"] if c["type"] == "GpuAgentReady")
+        return found["status"], found["reason"]
+
+    assert one.server.wait(lambda: condition() == ("True", "AnnotationsNotWritten")), condition()
     one.server.allow("patch", "pods")
     wait_written(one, "p", ASSIGNED="true")
     wait_for(lambda: problems(agent) == [])

@@ -270,6 +270,9 @@ def test_a_pod_in_the_middle_of_its_admission_waits():
 def test_a_pod_that_has_ended_or_is_not_there_is_not_written():
     life = node(share("a", 1, 0, 1), share("b", 2, 0))
     assert writes(life.pods(pod_json("a", {MEM: 2}, phase="Succeeded")).state) == ()
+    deleted = pod_json("a", {MEM: 2}, annotations=BY_SCHEDULER)
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert writes(life.pods(deleted).state) == ()
     assert writes(life.pods().state) == ()
 
 
