@@ -87,12 +87,15 @@ def test_every_pod_is_written_once(server: ApiServer, make: Callable[..., Desk])
     assert desk.told == []
 
 
-def test_the_time_of_the_write_is_stamped(server: ApiServer, make: Callable[..., Desk]) -> None:
-    pod = server.create_pod("p", annotations={KEY: "1"})
-    desk = make()
-    desk.writer.desire([write(pod, stamped=True)])
-    stamp = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-    assert server.wait(lambda: server.pods()[0]["metadata"]["annotations"].get(stamp) == "17")
+def test_the_time_of_the_write_is_stamped(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
+    writer = PodAnnotations(client, wall_ns=lambda: 17, backoff=quick, pace=quick)
+    writer.start()
+    try:
+        writer.desire([write(server.create_pod("p"), stamped=True)])
+        stamped = {KEY: "1", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "17"}
+        assert server.wait(lambda: server.pods()[0]["metadata"]["annotations"] == stamped)
+    finally:
+        writer.stop()
 
 
 def test_a_write_that_somebody_outran_is_worked_out_anew(server: ApiServer, make: Callable[..., Desk]) -> None:
