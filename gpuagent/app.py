@@ -219,9 +219,12 @@ class Agent:
         for announcement in (*seen, *news):
             self._announce(announcement)
         if self._kube:
-            self._kube.desire(after)  # first: what was wanted of the node before need not be wanted of this one
+            # First: what was wanted of the node before need not be wanted of this one.
+            corrections = self._kube.desire(after)
             if isinstance(event, ev.NodeSeen):
                 self._kube.observe(event.node)
+            for announcement in corrections:
+                self._announce(announcement)
         self._follow_holdings(before, after)
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():

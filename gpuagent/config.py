@@ -238,6 +238,12 @@ class Settings:
         "how containers get at a GPU: device-nodes or cdi",
         metavar="HOW",
     )
+    annotate_pods: bool = _setting(
+        True,
+        is_on,
+        "annotate pods that no scheduler annotated, so that schedulers and inspect tools count them",
+        metavar="BOOL",
+    )
     http_address: tuple[str, int] | None = _setting(
         ("", 9445),
         _address,
@@ -271,6 +277,7 @@ class Settings:
             startup_taint=self.startup_taint,
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
+            annotate_pods=self.annotate_pods,
         )
 
     @property

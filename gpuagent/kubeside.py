@@ -1,20 +1,22 @@
 """The API server's side of the agent: what is watched there, and what is written there."""
 
+import operator
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuagent.domain import assigned, nodereports, report
 from gpuagent.domain import events as ev
-from gpuagent.domain import nodereports, report
 from gpuagent.domain.cleanup import to_delete
 from gpuagent.domain.pods import Controller, PodName
 from gpuagent.domain.startup import unwanted_taint
-from gpuagent.domain.state import State
+from gpuagent.domain.state import Announcement, State
 from gpuagent.kube.client import Client
 from gpuagent.kube.configmaps import ConfigMaps
 from gpuagent.kube.deletions import Deletions
 from gpuagent.kube.eventlog import Involved
+from gpuagent.kube.podannotations import PodAnnotations
 from gpuagent.kube.watch import Watcher
 from gpuagent.kube.writer import Writer
 
@@ -23,7 +25,7 @@ STOP_S = 1.0
 
 
 class KubeSide:
-    """Watches this node and its pods, keeps the node's facts and ConfigMaps true, deletes failed pods, sends Events.
+    """Watches this node and its pods, keeps what is written of them true, deletes failed pods, sends Events.
 
     Never blocks the caller. `answered` is told of every request: its verb, and its HTTP status or ``none``.
     """
@@ -47,32 +49,52 @@ class KubeSide:
             deleted=lambda pod: post(ev.FailedPodDeleted(pod, time.monotonic())),
             told=lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
         )
+        self._annotations = PodAnnotations(
+            self._client, told=lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
+        )
         self._uids: dict[PodName, str] = {}
+        self._book: tuple[object, ...] = ()
+        self._writes: tuple[assigned.PodWrite, ...] = ()
 
     def start(self) -> None:
         self._watcher.start()
         self._writer.start()
         self._config_maps.start()
         self._deletions.start()
+        self._annotations.start()
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_S
-        for part in (self._watcher, self._writer, self._config_maps, self._deletions):
+        for part in (self._watcher, self._writer, self._config_maps, self._deletions, self._annotations):
             part.stop(max(0.1, min(STOP_S / 2, deadline - time.monotonic())))
         self._client.close()
 
     def observe(self, node: Mapping[str, Any]) -> None:
         """The Node as it is now."""
         self._writer.observe(node)
+        self._annotations.nudge()
 
-    def desire(self, state: State) -> None:
-        """What should be there, as follows from `state`: the Node's facts, the ConfigMaps; which failed pods go."""
+    def desire(self, state: State) -> tuple[Announcement, ...]:
+        """What should be there, as follows from `state`: the Node's facts, ConfigMaps, pods; which failed ones go.
+
+        Returns what people should hear of annotations that are corrected.
+        """
         self._uids = {pod.name: pod.uid for pod in state.pods}
         self._writer.set_desired(
             report.node_labels(state), report.node_capacity(state), report.node_condition(state), unwanted_taint(state)
         )
         self._config_maps.desire(nodereports.config_maps(state, self._node_name))
         self._deletions.desire(to_delete(state))
+        return self._annotate(state)
+
+    def _annotate(self, state: State) -> tuple[Announcement, ...]:
+        book = (state.pods, state.holdings, state.checkpoint, state.gpus)
+        if not state.pods_watched or (self._book and all(map(operator.is_, book, self._book))):
+            return ()  # an old pod is refused as such; each held unit is looked at only where something changed
+        self._book, before = book, self._writes
+        self._writes = assigned.writes(state)
+        self._annotations.desire(self._writes)
+        return tuple(assigned.corrected(before, self._writes))
 
     def event(
         self, pod: PodName | None, kind: str, reason: str, message: str, *, owner: Controller | None = None

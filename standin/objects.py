@@ -19,6 +19,7 @@ Key = tuple[str, str, str]  # resource, namespace ("" for nodes), name
 KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "configmaps": "ConfigMap"}
 CLUSTER_WIDE = {"nodes"}
 _LOG = 1000
+_MAX_ANNOTATIONS_BYTES = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +111,16 @@ class Objects:
             return self._store(key, made)
 
     def update(self, key: Key, change: Callable[[Json], Json]) -> Json:
-        """Replace an object by what ``change`` makes of a copy of it. Raises Refusal 404, 409 (its version is old)."""
+        """Replace an object by what ``change`` makes of a copy of it. Raises Refusal 404, 409 (old version), 422."""
         with self.news:
             before = self.get(key)
             after = change(self.get(key))
             if after["metadata"].get("resourceVersion") != before["metadata"]["resourceVersion"]:
                 text = "the object has been modified; please apply your changes to the latest version and try again"
                 raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {key[0]} "{key[2]}": {text}')
+            if (uid := after["metadata"].get("uid")) not in (None, before["metadata"]["uid"]):
+                text = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+                raise Refusal(422, "Invalid", f'{KINDS[key[0]]} "{key[2]}" is invalid: {text}')
             for fixed in ("name", "namespace", "uid", "creationTimestamp"):
                 if fixed in before["metadata"]:
                     after["metadata"][fixed] = before["metadata"][fixed]
@@ -185,6 +189,10 @@ class Objects:
 
     def _store(self, key: Key, found: Json) -> Json:
         before = self._objects.get(key)
+        annotations = found["metadata"].get("annotations") or {}
+        if sum(len(part.encode()) for pair in annotations.items() for part in pair) > _MAX_ANNOTATIONS_BYTES:
+            text = f"metadata.annotations: Too long: may not be more than {_MAX_ANNOTATIONS_BYTES} bytes"
+            raise Refusal(422, "Invalid", f'{KINDS[key[0]]} "{key[2]}" is invalid: {text}')
         if key[0] == "configmaps":
             check_config_map(before, found)
         self._objects[key] = found

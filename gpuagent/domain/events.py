@@ -94,6 +94,14 @@ class ReportsKept:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnotationsKept:
+    """The annotations of pods are as they should be (`problem` is None), or one could not be written, and why."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FenceRead:
     """The operator's fence file says something new; where there is no file, nothing is fenced."""
 
@@ -190,6 +198,7 @@ Event = (
     | PodsSeen
     | ApiUnavailable
     | ReportsKept
+    | AnnotationsKept
     | FenceRead
     | FenceUnreadable
     | HoldingsRead

@@ -52,7 +52,7 @@ class Round:
 
 def failed_pod(pod: Pod, ours: Collection[str]) -> FailedPod | None:
     """`pod` if it failed for want of a resource in `ours` and its controller makes another one; else None."""
-    if pod.rejected is None or pod.going or pod.controller is None or not _is_made_anew(pod.controller):
+    if pod.rejected is None or pod.deleting or pod.controller is None or not _is_made_anew(pod.controller):
         return None
     failure = _failure(pod, ours)
     if failure is None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_CORE = "aliyun.com/gpu-core.percentage"
 GPU_WHOLE = "aliyun.com/gpu"
+GPU_COUNT = "aliyun.com/gpu-count"
+"""An amount of the node that kubelet does not manage: how many GPUs there are."""
 
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"

@@ -78,18 +78,13 @@ class Pod:
     """Minor numbers of the GPUs that a scheduler named for its shares; None where none did."""
     version: str = ""
     """Its resourceVersion."""
-    going: bool = False
-    """Somebody has deleted it; finalizers or its containers keep it for now."""
+    deleting: bool = False
+    """Somebody has deleted it; finalizers or its containers keep it for now. Kubelet admits such a pod no more."""
     controller: Controller | None = None
     rejected: str | None = None
     """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
-
-    @property
-    def deleting(self) -> bool:
-        """Kubelet admits such a pod no more."""
-        return self.going
 
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
@@ -155,7 +150,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         annotations={key: said for key, said in annotations.items() if key in KEYS and isinstance(said, str)},
         share_gpus=named_for_shares(annotations),
         version=text(meta.get("resourceVersion")),
-        going="deletionTimestamp" in meta,
+        deleting="deletionTimestamp" in meta,
         controller=_controller(meta),
         rejected=text(status.get("message")) if _is_rejected(status) else None,
         container_ids=_container_ids(status),

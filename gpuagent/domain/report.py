@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpuagent.domain import misread
 from gpuagent.domain.fence import EXAMPLE, Fence
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import NVIDIA_GPU, located
 from gpuagent.domain.isolation import Layer
-from gpuagent.domain.mode import DISABLE_LABEL, MODE_LABEL, PROMISES
+from gpuagent.domain.mode import DISABLE_LABEL, GPU_COUNT, MODE_LABEL, PROMISES
 from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.startup import taint_stands
@@ -59,6 +60,7 @@ def problems(state: State) -> list[Problem]:
         *_offer_problems(state),
         *_outside_problems(state),
         *_fence_problems(state),
+        *_misread_problems(state),
     ]
 
 
@@ -176,6 +178,8 @@ def _outside_problems(state: State) -> Iterator[Problem]:
     if taint_stands(state):
         text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
         yield Problem("StartupTaint", text, warning=False)
+    if state.annotations_problem is not None:
+        yield Problem("AnnotationsNotWritten", state.annotations_problem)
 
 
 def _fence_problems(state: State) -> Iterator[Problem]:
@@ -195,6 +199,12 @@ def _fence_problems(state: State) -> Iterator[Problem]:
         if gpu.uuid in fenced:
             text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced[gpu.uuid]}: take the entry out of {file} to use it again"
             yield Problem("GpuFenced", text, warning=False)
+
+
+def _misread_problems(state: State) -> Iterator[Problem]:
+    yield from (Problem("UnitsChanged", text) for text in state.former_units)
+    yield from (Problem("MixedGpus", text, warning=False) for text in misread.by_division(state))
+    yield from (Problem("GpuNumbersGap", text, warning=False) for text in misread.by_number(state))
 
 
 def _by_index(state: State) -> list[Gpu]:
@@ -217,7 +227,7 @@ def node_labels(state: State) -> dict[str, str | None]:
 
 def node_capacity(state: State) -> dict[str, str]:
     """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`; empty until the driver answered."""
-    return {"aliyun.com/gpu-count": str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
+    return {GPU_COUNT: str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
 
 
 def _has_no_gpus(state: State) -> bool:

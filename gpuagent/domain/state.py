@@ -49,6 +49,8 @@ class Policy:
     """Pods that kubelet failed for want of our devices are deleted, so that their controllers make new ones."""
     startup_taint: str = ""
     """Key of the taint that keeps pods off the node until it shows its amounts; empty for none."""
+    annotate_pods: bool = True
+    """Pods that no scheduler annotated get the annotations by which others count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class State:
         fades: units on their way out of the lists.
         layers: isolation driver's name to its word on itself, best first.
         bound: mode to the isolation driver of its running containers; another may come, they keep theirs.
+        former_units: pods that were given units of another size than a unit has now, in words.
         unheard: isolation drivers that have not said anything yet.
         unaudited: GPUs (UUIDs) that may have been sold under another mode, or by another plugin, until `cleared_at`
             and whose holders have not been read from kubelet since.
@@ -130,6 +133,7 @@ class State:
     node_problem: str | None = None
     pods_problem: str | None = None
     reports_problem: str | None = None
+    annotations_problem: str | None = None
     pods: tuple[Pod, ...] = ()
     pods_known: bool = False
     holdings: tuple[Holding, ...] | None = None
@@ -147,6 +151,7 @@ class State:
     last_allocate_end: float = float("-inf")
     layers: Mapping[str, Layer] = field(default_factory=dict)
     bound: Mapping[Mode, str] = field(default_factory=dict)
+    former_units: tuple[str, ...] = ()
     unheard: frozenset[str] = frozenset()
     unaudited: frozenset[str] = frozenset()
     cleared_at: float = float("-inf")

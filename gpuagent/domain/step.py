@@ -12,6 +12,7 @@ from gpuagent.domain.health import APPLICATION_XIDS, Case
 from gpuagent.domain.healthnews import health_news
 from gpuagent.domain.isolation import NONE
 from gpuagent.domain.links import topology
+from gpuagent.domain.misread import by_former_units
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import parse_pod
@@ -23,7 +24,7 @@ from gpuagent.domain.state import Announcement, State
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
     """Take in one event and bring the lists as far as is safe at that moment."""
     judged = _judged(_take(state, event), event.at)
-    after = cleanup.rounds(offer.advertise(judged, event.at), event.at)
+    after = _audited(state, cleanup.rounds(offer.advertise(judged, event.at), event.at))
     return after, (*_heard(event, after), *_news(state, after))
 
 
@@ -56,6 +57,8 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return replace(state, node_problem=event.reason)
         case ev.ReportsKept():
             return replace(state, reports_problem=event.problem)
+        case ev.AnnotationsKept():
+            return replace(state, annotations_problem=event.problem)
         case ev.FenceRead():
             return replace(state, fence=event.fence, fence_problem=None)
         case ev.FenceUnreadable():
@@ -201,6 +204,13 @@ def _node(state: State, node: Mapping[str, Any], at: float) -> State:
 
 _MODES = {str(mode): mode for mode in Mode}
 _PLACEMENTS = {str(placement): placement for placement in Placement}
+
+
+def _audited(before: State, after: State) -> State:
+    """Each held unit is looked at, so only where something of it changed."""
+    if all(getattr(before, part) is getattr(after, part) for part in ("pods", "holdings", "checkpoint", "gpus")):
+        return after
+    return replace(after, former_units=tuple(by_former_units(after)))
 
 
 def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:

@@ -152,6 +152,7 @@ def test_every_event_is_told():
     reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
     reasons |= strings_given_to("gpuagent/domain/healthnews.py", "Announcement")
     refused = strings_given_to("gpuagent/allocator.py", "_say", 1)
+    refused |= strings_given_to("gpuagent/domain/assigned.py", "Announcement")
     assert reasons
     assert refused
     told = section(OPERATIONS, "Events")

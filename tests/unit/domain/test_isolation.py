@@ -118,8 +118,8 @@ def test_nothing_is_said_before_the_drivers_have_looked():
 def test_a_gpu_the_driver_cannot_isolate_is_left_out_aloud():
     node = says(living(), replace(CGPU, left_out={uuid(1): "too old; use mode share"}))
     assert {i.split("-")[0] for i in node.ids(MEM)} == {node.state.gpus[uuid(0)].key}
-    (problem,) = problems(node.state)
-    assert problem.reason == "GpuNotIsolated"
+    problem, divided = problems(node.state)
+    assert (problem.reason, divided.reason) == ("GpuNotIsolated", "MixedGpus")
     assert "GPU 1" in problem.message
     assert "too old; use mode share" in problem.message
 

@@ -321,7 +321,7 @@ def test_a_gpu_smaller_than_one_unit_has_no_block():
 def test_a_mig_gpu_is_left_out_and_its_neighbours_serve():
     node = in_force(Mode.SHARE, (gpu(0, mig=True), gpu(1)))
     assert (node.offer(MEM), node.fenced(MEM)) == ({1: 16}, {})
-    assert node.heard() == ["MigEnabled"]
+    assert node.heard() == ["MigEnabled", "MixedGpus"]
     assert node.inventory(gpu(0), gpu(1)).offer(MEM) == {0: 16, 1: 16}
 
 
