@@ -21,6 +21,14 @@ def small_pages(monkeypatch):
     monkeypatch.setattr(pages, "PAGE", 3)
 
 
+@pytest.fixture
+def client(server, tmp_path):
+    """Nothing is silent here: a busy machine gets the time it needs."""
+    made = Client(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
+    yield made
+    made.close()
+
+
 def name(found):
     return found["metadata"]["name"]
 
