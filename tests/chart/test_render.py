@@ -42,7 +42,7 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
             "tolerations": [],
             "priorityClassName": "",
             "cleanFailedPods": False,
-            "rbac": {"configMaps": False},
+            "rbac": {"configMaps": False, "podAnnotations": False},
             "admissionPolicy": {"enabled": False},
             "mps": {"enabled": True, "daemon": False},
         },
@@ -138,7 +138,7 @@ def test_the_rights_are_no_more_than_these(chart: Chart) -> None:
     assert rules == {
         (("nodes",), ("list", "watch", "patch")),
         (("nodes/status",), ("patch",)),
-        (("pods",), ("list", "watch", "delete")),
+        (("pods",), ("list", "watch", "patch", "delete")),
         (("events",), ("create", "patch")),
         (("configmaps",), ("get", "create", "patch", "delete")),
     }

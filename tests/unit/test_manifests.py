@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gpuagent.config import Settings
+from gpuagent.domain.annotations import KEYS
 from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, SCHEMA, digest, settings_schema
 
 INSTALL = (FOLDER.parent / "docs" / "install.md").read_text(encoding="utf-8")
@@ -65,6 +66,16 @@ def test_the_agents_container_has_no_rights(name):
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["priorityClassName"] == "system-node-critical"
     assert VALUES["policy"] == 5
+
+
+def test_the_policy_lets_the_agent_set_the_annotations_that_it_knows():
+    (policy,) = (
+        one
+        for one in objects("gpuagent.yaml")
+        if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "gpuagent-pods")
+    )
+    (own,) = (one["expression"] for one in policy["spec"]["variables"] if one["name"] == "ownAnnotations")
+    assert set(re.findall(r"'([^']+)'", own)) == set(KEYS)
 
 
 def leaves(values: dict[str, Any], path: str = "") -> set[str]:

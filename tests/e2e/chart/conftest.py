@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.kubelet.podresources import PodResources
 from tests.e2e.agent.conftest import MODE, PLACEMENT, Node, kubelets_book
-from tests.e2e.chart.release import BASE, Release, merged
+from tests.e2e.chart.release import Release
 from tests.e2e.cluster import Cluster
 
 
@@ -30,7 +30,6 @@ def release(cluster: Cluster, agent_image: str, tmp_path: Path) -> Iterator[Call
             workdir = tmp_path / f"release-{next(numbers)}"
             workdir.mkdir()
             one = Release(cluster, workdir, box, namespace)
-            one.values = merged(one.values, BASE)
 
             def end() -> None:
                 if one.removable:

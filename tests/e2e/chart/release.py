@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpuagent.config import Settings
 from gpuagent.nvml.simulated_socket import inject
 from manifests.render import CHART
 from tests.e2e.agent.pages import AgentPages
@@ -129,7 +128,3 @@ class Release(AgentPages):
 
     def inject(self, **fault: object) -> None:
         inject(self.state_dir / "simulator.sock", fault)
-
-
-# An agent that does not know a setting does not start.
-BASE: Values = {"cleanFailedPods": "clean_failed_pods" in Settings.__dataclass_fields__}

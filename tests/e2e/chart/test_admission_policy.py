@@ -295,12 +295,13 @@ THE_NODE, A_POD = (
     {"kind": "Node", "name": NODE_NAME, "uid": NODE_NAME},
     {"kind": "Pod", "name": "p", "namespace": "default"},
 )
+A_CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "namespace": "default"}
 EVENTS = "/api/v1/namespaces/default/events"
 
 
 def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, agents: Agents) -> None:
-    for about in (THE_NODE, A_POD):
-        body = event(NODE_NAME, about)
+    deleted = event(NODE_NAME, A_CONTROLLER, reason="FailedPodDeleted")
+    for body in (event(NODE_NAME, THE_NODE), event(NODE_NAME, A_POD), deleted):
         assert cluster.api("POST", EVENTS, body, token=agents.ours)[0] == 201
         path = f"{EVENTS}/{body['metadata']['name']}"
         assert patch(cluster, agents.ours, path, {"count": 2, "lastTimestamp": "2026-01-01T00:00:00Z"})[0] == 200
@@ -317,6 +318,8 @@ def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, ag
         (event(NODE_NAME, A_POD, reportingComponent="kubelet"), "in its own name only"),
         (event(NODE_NAME, {"kind": "Node", "name": OTHER}), f'about node "{NODE_NAME}" and about pods only'),
         (event(NODE_NAME, {"kind": "Secret", "name": "s", "namespace": "default"}), "about pods only"),
+        (event(NODE_NAME, A_CONTROLLER), "about pods only"),
+        (event(NODE_NAME, {"kind": "Node", "name": OTHER}, reason="FailedPodDeleted"), "about pods only"),
     ],
 )
 def test_events_in_anothers_name_or_about_others_are_refused(
@@ -352,6 +355,32 @@ def test_pods_are_not_written(cluster: Cluster, agents: Agents) -> None:
         assert cluster.api("POST", "/api/v1/namespaces/default/pods", new, token=agents.ours)[0] == 422
     finally:
         cluster.delete_pod("victim")
+
+
+MINE = {"scheduler.framework.gpushare.allocation": '{"0":{"1":4}}', "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+
+
+def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(cluster: Cluster, agents: Agents) -> None:
+    manifest = pod_manifest("annotated", {}, node=OTHER, annotations={"kept": "yes"}, labels={"app": "a"})
+    cluster.create_pod(manifest)
+    path = "/api/v1/namespaces/default/pods/annotated"
+    try:
+        for agent in (agents.ours, agents.unbound):
+            assert patch(cluster, agent, path, {"metadata": {"annotations": MINE}})[0] == 422
+        assert patch(cluster, agents.others, path, {"metadata": {"annotations": MINE}})[0] == 200
+        for wrong, said in (
+            ({"metadata": {"annotations": {"kept": "no"}}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"annotations": {"kept": None}}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"annotations": {"new": "yes"}}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"annotations": dict.fromkeys(MINE)}}, "only the annotations that say which GPUs"),
+            ({"metadata": {"labels": {"app": "b"}}}, "a pod's annotations only"),
+            ({"metadata": {"finalizers": ["a/b"]}}, "a pod's annotations only"),
+            ({"spec": {"activeDeadlineSeconds": 1}}, "a pod's annotations only"),
+        ):
+            status, message = patch(cluster, agents.others, path, wrong)
+            assert (status, said in message) == (422, True), message
+    finally:
+        cluster.api("DELETE", path, {"gracePeriodSeconds": 0})
 
 
 def test_failed_pods_of_its_own_node_alone_are_deleted(cluster: Cluster, agents: Agents) -> None:

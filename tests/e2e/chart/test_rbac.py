@@ -9,8 +9,8 @@ from tests.e2e.cluster import NODE_NAME, Cluster
 
 AGENT = "system:serviceaccount:kube-system:gpuagent"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
-WRITES_ONLY_WHEN = {("pods", "delete")}
-"""Rights that are for rare days, which have their own tests: failed pods are deleted."""
+WRITES_ONLY_WHEN = {("pods", "delete"), ("pods", "patch")}
+"""Rights that have their own tests: failed pods are deleted, pods are annotated."""
 
 
 def granted(node: Node) -> set[tuple[str, str]]:

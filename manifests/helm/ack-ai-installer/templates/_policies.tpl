@@ -76,13 +76,26 @@ validations:
 {{- end }}
 
 {{- define "gpuagent.policy.pods" -}}
+- name: oldAnnotations
+  expression: "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
+- name: newAnnotations
+  expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"
+- name: ownAnnotations
+  expression: >-
+    ['scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',
+    'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME',
+    'ALIYUN_COM_GPU_MEM_ASSIGNED', 'topology.kubernetes.io/gpu-group', 'topology.kubernetes.io/gpu-visible']
+{{- $may := list }}
+{{- if .Values.rbac.podAnnotations }}{{ $may = append $may "UPDATE" }}{{ end }}
+{{- if .Values.cleanFailedPods }}{{ $may = append $may "DELETE" }}{{ end }}
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
-  {{- if .Values.cleanFailedPods }}
-  - expression: request.operation == 'DELETE' && variables.part == ''
-    message: the agent may delete failed pods, and do nothing else to pods
+  - expression: request.operation in [{{ range $n, $one := $may }}{{ if $n }}, {{ end }}{{ squote $one }}{{ end }}] && variables.part == ''
+    message: >-
+      the agent may {{ if .Values.rbac.podAnnotations }}annotate pods{{ if .Values.cleanFailedPods }} and {{ end }}{{ end -}}
+      {{ if .Values.cleanFailedPods }}delete failed pods{{ end }}{{ if not $may }}do nothing{{ end }}, and do nothing else to pods
   - expression: >-
-      request.operation != 'DELETE'
+      !(request.operation in ['UPDATE', 'DELETE'])
       || has(oldObject.spec.nodeName) && oldObject.spec.nodeName == variables.node
     messageExpression: >-
       'the agent of node "' + variables.node + '" may not touch pod "' + variables.target + '" of another node'
@@ -91,10 +104,22 @@ validations:
       || has(oldObject.status.phase) && oldObject.status.phase == 'Failed'
       && has(oldObject.status.reason) && oldObject.status.reason == 'UnexpectedAdmissionError'
     message: the agent may delete only pods that have failed with UnexpectedAdmissionError
-  {{- else }}
-  - expression: "false"
-    message: the agent may not write pods
-  {{- end }}
+  - expression: >-
+      request.operation != 'UPDATE'
+      || object.spec == oldObject.spec
+      && (has(object.metadata.labels) ? object.metadata.labels : {})
+      == (has(oldObject.metadata.labels) ? oldObject.metadata.labels : {})
+      && (has(object.metadata.finalizers) ? object.metadata.finalizers : [])
+      == (has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : [])
+      && has(object.metadata.ownerReferences) == has(oldObject.metadata.ownerReferences)
+      && (!has(object.metadata.ownerReferences) || object.metadata.ownerReferences == oldObject.metadata.ownerReferences)
+    message: the agent may change a pod's annotations only
+  - expression: >-
+      request.operation != 'UPDATE'
+      || variables.newAnnotations.all(key, key in variables.ownAnnotations
+      || (key in variables.oldAnnotations && variables.oldAnnotations[key] == variables.newAnnotations[key]))
+      && variables.oldAnnotations.all(key, key in variables.newAnnotations)
+    message: the agent may set only the annotations that say which GPUs a pod has
 {{- end }}
 
 {{- define "gpuagent.policy.events" -}}
@@ -120,7 +145,10 @@ validations:
       !(request.operation in ['CREATE', 'UPDATE'])
       || has(object.involvedObject.kind) && has(object.involvedObject.name)
       && (object.involvedObject.kind == 'Node' && object.involvedObject.name == variables.node
-      || object.involvedObject.kind == 'Pod')
+      || object.involvedObject.kind == 'Pod'
+      {{- if .Values.cleanFailedPods }}
+      || object.involvedObject.kind != 'Node' && has(object.reason) && object.reason == 'FailedPodDeleted'
+      {{- end }})
     messageExpression: >-
       'the agent may send Events about node "' + variables.node + '" and about pods only'
 {{- end }}
