@@ -103,9 +103,9 @@ class Claims:
             return None
         ask, took = self.snapshot.decided_asks.get(owner), Role(handout.uuids)
         # Annotations that were made true since do not tell any more that it had been another's.
-        if ask and not (handout.instead and ask.role == took):
+        if ask and ask.role != took:
             return None
-        return Stray(handout.meant, (handout.resource, len(handout.ids)), took, handout.instead if ask else None)
+        return Stray(handout.meant, (handout.resource, len(handout.ids)), took, handout.instead)
 
     def role_of_size(self, resource: str, size: int) -> Role | None:
         """GPUs of one that a scheduler decided on, that has nothing yet and asks for as much; None without such."""

@@ -12,7 +12,7 @@ from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import NVIDIA_GPU, located
 from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import DISABLE_LABEL, GPU_COUNT, MODE_LABEL, PROMISES
-from gpuagent.domain.offer import rival_offers
+from gpuagent.domain.offer import kubelet_that_does_not_ask, rival_offers
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.startup import taint_stands
 from gpuagent.domain.state import State
@@ -167,6 +167,13 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
     for resource, text in state.registration_problems.items():
         yield Problem("NotRegistered", f"{resource}: {text}", blocking=True)
+    shared = not all(kind.is_whole for kind in state.policy.resources.sold(state.mode).values())
+    if shared and len(state.gpus) > 1 and (version := kubelet_that_does_not_ask(state)):
+        text = (
+            f"kubelet {version} picks units itself and asks nobody: a share is refused where it picks several GPUs, or "
+            "another one than a scheduler chose; upgrade kubelet to 1.19 or later"
+        )
+        yield Problem("KubeletDoesNotAsk", text)
     if state.node_problem is not None:
         yield Problem("ApiUnavailable", state.node_problem)
     if state.pods_problem is not None:

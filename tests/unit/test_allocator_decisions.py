@@ -306,12 +306,16 @@ def test_so_it_is_after_a_restart_of_the_agent():
 
 
 @pytest.mark.parametrize("proved", [lambda d: d.allocator.prestart(MEM, d.book.holdings[-1].ids), Desk.read_book])
-def test_a_pod_whose_gpu_went_to_one_without_a_decision_gets_any(proved):
+@pytest.mark.parametrize("annotated", [False, True])
+def test_a_pod_whose_gpu_went_to_one_without_a_decision_gets_any(proved, annotated):
     desk = desk_of(decided("a", 0, 16), pod_json("u", {MEM: 16}, created="2026-01-01T00:00:01Z"), tells_pods=False)
     serve(desk, "u", 16)
     assert at(desk, "u") == [0]
     desk.node.now += 1
     proved(desk)
+    if annotated:  # the agent says on the pod what it has
+        desk.allocator.prefer(MEM, desk.free(MEM), (), 1)
+        desk.pods(decided("a", 0, 16), decided("u", 0, 16, second=1))
     serve(desk, "a", 16)
     assert at(desk, "a") == [1]
 

@@ -12,7 +12,20 @@ from gpuagent.domain.gpu import UnreadableGpu
 from gpuagent.domain.mode import Kind, Mode
 from gpuagent.domain.report import node_capacity, node_condition, node_labels, problems, status, switch
 from gpuagent.domain.units import MemoryUnit
-from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, gpu, holding, in_force, key, unit_ids, uuid
+from tests.unit.domain.builders import (
+    CORE,
+    MEM,
+    WHOLE,
+    Life,
+    box,
+    gpu,
+    holding,
+    in_force,
+    key,
+    node_json,
+    unit_ids,
+    uuid,
+)
 
 OLD = holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0, 1))
 
@@ -31,6 +44,23 @@ def message(node: Life, reason: str) -> str:
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_sound_node_has_no_problem(mode):
     assert reasons(in_force(mode)) == []
+
+
+@pytest.mark.parametrize("version", ["v1.18.20", "v1.18.20-aliyun.1", "1.9.0"])
+def test_a_kubelet_that_picks_units_itself_is_told_where_gpus_are_shared(version):
+    def node(mode: Mode, gpus: int = 2) -> Life:
+        found = node_json(str(mode)) | {"status": {"nodeInfo": {"kubeletVersion": version}}}
+        return in_force(mode, box(gpus)).tell(ev.NodeSeen(found, 1.0))
+
+    assert reasons(node(Mode.SHARE)) == ["KubeletDoesNotAsk"]
+    assert f"kubelet {version} picks units itself" in message(node(Mode.SHARE), "KubeletDoesNotAsk")
+    assert reasons(node(Mode.SHARE, 1)) == reasons(node(Mode.TOPOLOGY)) == []
+
+
+@pytest.mark.parametrize("version", ["v1.19.0", "v1.36.3", "v2.0.0", "", None, "x", "v1.180.1"])
+def test_no_other_kubelet_is_told_of(version):
+    found = node_json("share") | {"status": {"nodeInfo": {"kubeletVersion": version}}}
+    assert reasons(in_force(Mode.SHARE).tell(ev.NodeSeen(found, 1.0))) == []
 
 
 def test_before_the_driver_answered_that_is_the_problem():
