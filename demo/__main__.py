@@ -107,7 +107,7 @@ def isolation(node: DemoNode) -> None:
 
     step("NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and offers.")
     node.install_mps()
-    until(node, offers("aliyun.com/gpu-mem", 560))
+    until(node, offers("aliyun.com/gpu-mem", 640))
     for name, mem, core in (("fast", 10, 30), ("large", 40, 50)):
         caps(node, name, mem=mem, core=core)
     show(node)
@@ -115,7 +115,7 @@ def isolation(node: DemoNode) -> None:
     step("The MPS daemon dies: nothing new is offered, what runs is left alone. The agent starts it again.")
     node.mps.kill(node.mps.own)
     node.wait(lambda: any(event["reason"] == "IsolationDown" for event in node.api.events()))
-    until(node, offers("aliyun.com/gpu-mem", 560))
+    until(node, offers("aliyun.com/gpu-mem", 640))
     show(node)
 
 
