@@ -12,7 +12,7 @@ from gpuagent import __version__
 from gpuagent.allocator import Allocator
 from gpuagent.config import Settings
 from gpuagent.domain import events as ev
-from gpuagent.domain import linkreport, report
+from gpuagent.domain import linkreport, problems, report
 from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import Mode
@@ -175,7 +175,7 @@ class Agent:
 
     def _loop(self) -> None:
         self._publish(self._state)
-        for problem in report.problems(self._state):
+        for problem in problems.problems(self._state):
             if problem.reason != "DriverUnavailable":  # nobody has looked yet
                 self._announce(Announcement(problem.reason, problem.message, warning=problem.warning))
         while True:
@@ -245,7 +245,7 @@ class Agent:
             threading.Thread(target=sets.work_out, name="best-sets", daemon=True).start()
 
     def _follow_holdings(self, before: State, after: State) -> None:
-        waits = report.switch(after).phase != "steady"
+        waits = problems.switch(after).phase != "steady"
         self._holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
         pods_left = len(after.pods) < len(before.pods) or sum(p.ended for p in after.pods) > sum(
             p.ended for p in before.pods

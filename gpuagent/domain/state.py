@@ -157,6 +157,11 @@ class State:
     cleared_at: float = float("-inf")
 
     @property
+    def gpus_by_index(self) -> list[Gpu]:
+        """In NVML's order."""
+        return sorted(self.gpus.values(), key=lambda gpu: gpu.index)
+
+    @property
     def sick(self) -> dict[str, str]:
         """GPU UUID to why it is unhealthy."""
         return {uuid: case.cause for uuid, case in self.health.items() if case.cause is not None}

@@ -16,7 +16,7 @@ from gpuagent.domain.misread import by_former_units
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import parse_pod
-from gpuagent.domain.report import problems
+from gpuagent.domain.problems import problems
 from gpuagent.domain.startup import shows_amounts, taint_stands
 from gpuagent.domain.state import Announcement, State
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.pods import Owner
-from gpuagent.domain.report import Problem, Switch, problems, switch
+from gpuagent.domain.problems import Problem, Switch, problems, switch
 from gpuagent.domain.shares import Share, shares
 from gpuagent.domain.state import State
 from gpuagent.domain.usage import Samples, Use, use

@@ -143,7 +143,7 @@ def test_the_environment_of_a_container_is_told():
 
 
 def test_every_condition_reason_has_its_heading():
-    reasons = strings_given_to("gpuagent/domain/report.py", "Problem")
+    reasons = {r for file in ("problems", "report") for r in strings_given_to(f"gpuagent/domain/{file}.py", "Problem")}
     assert len(reasons) > 10
     assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
 

@@ -8,7 +8,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.cleanup import FIRST_DELAY_S, MOST_DELAY_S, REFUSED_S, to_delete
 from gpuagent.domain.failedpod import Failure
 from gpuagent.domain.mode import Mode
-from gpuagent.domain.report import problems
+from gpuagent.domain.problems import problems
 from gpuagent.domain.step import deadline
 from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, in_force, pod_json
 

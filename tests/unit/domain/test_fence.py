@@ -10,7 +10,8 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.fence import EXAMPLE, Fence, parse_fence
 from gpuagent.domain.mode import Kind, Mode, Resources
 from gpuagent.domain.offer import SETTLE_S
-from gpuagent.domain.report import problems, status
+from gpuagent.domain.problems import problems
+from gpuagent.domain.report import status
 from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, gpu, holding, in_force, unit_ids, uuid
 
 FILE = "/etc/fence.json"

@@ -23,7 +23,7 @@ from gpuagent.domain.health import (
 )
 from gpuagent.domain.mode import Kind, Mode
 from gpuagent.domain.offer import deadline
-from gpuagent.domain.report import problems
+from gpuagent.domain.problems import problems
 from tests.unit.domain.builders import MEM, Life, box, gpu, holding, in_force, owner, unit_ids, uuid
 
 WELL, RESET = Vitals(action=0), Vitals(action=1)

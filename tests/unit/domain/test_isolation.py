@@ -7,7 +7,8 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.isolation import AUTO, NO_LAYER, Layer, chosen
 from gpuagent.domain.mode import Isolates, Mode
-from gpuagent.domain.report import node_condition, problems, status
+from gpuagent.domain.problems import problems
+from gpuagent.domain.report import node_condition, status
 from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, node_json, uuid
 
 BOTH = frozenset(Isolates)

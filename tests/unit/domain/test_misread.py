@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import annotations as an
-from gpuagent.domain import report
+from gpuagent.domain import problems, report
 from gpuagent.domain.mode import Kind, Mode
 from gpuagent.domain.state import Policy
 from gpuagent.domain.units import MemoryUnit
@@ -16,7 +16,7 @@ GPU_KINDS = (gpu(0, 16), gpu(1, 24))
 
 
 def told(life: Life, reason: str) -> list[str]:
-    return [problem.message for problem in report.problems(life.state) if problem.reason == reason]
+    return [problem.message for problem in problems.problems(life.state) if problem.reason == reason]
 
 
 @pytest.mark.parametrize("mode", [Mode.SHARE, Mode.CGPU, Mode.MPS, Mode.CORE_MEM])

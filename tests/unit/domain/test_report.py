@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import UnreadableGpu
 from gpuagent.domain.mode import Kind, Mode
-from gpuagent.domain.report import node_capacity, node_condition, node_labels, problems, status, switch
+from gpuagent.domain.problems import problems, switch
+from gpuagent.domain.report import node_capacity, node_condition, node_labels, status
 from gpuagent.domain.units import MemoryUnit
 from tests.unit.domain.builders import (
     CORE,

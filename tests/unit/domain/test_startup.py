@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.mode import Mode
-from gpuagent.domain.report import problems
+from gpuagent.domain.problems import problems
 from gpuagent.domain.startup import unwanted_taint
 from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, node_json, uuid
 
