@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
+# What the agent runs with, and nothing else.
+RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" " -f1)
 
 .PHONY: help demo test fuzz lint types chart manifests e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
 
@@ -52,8 +54,13 @@ image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: se
 sbom: $(STAMP)  ## image/sbom.cdx.json, the bill of materials, from requirements.lock
 	$(BIN)/python -m image.sbom
 
-bench: $(STAMP)  ## measure, as a table and build/bench.json
-	$(BIN)/python -m bench
+$(RUNTIME):
+	$(PYTHON) -m venv build/runtime
+	build/runtime/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	touch $@
+
+bench: $(STAMP) $(RUNTIME)  ## measure, as a table and build/bench.json (ARGS: see python -m bench --help)
+	AGENT_PYTHON=$(CURDIR)/build/runtime/bin/python $(BIN)/python -m bench $(ARGS)
 
 gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the stand-in kubelet on the real driver
 	$(BIN)/python -m bench.gpu_check

@@ -2,7 +2,6 @@
 
 import itertools
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Self
 import grpc
 
 from bench.echo import SERVICE
-from bench.node import BenchError
+from bench.node import AGENT_PYTHON, BenchError
 from bench.result import ROOT
 
 Call = Callable[[bytes], bytes]
@@ -48,7 +47,7 @@ class Echo:
     """One bare server as a process, and a connection to it."""
 
     def __init__(self, path: Path, how: str) -> None:
-        command = [sys.executable, "-m", "bench.echo", str(path), how]
+        command = [AGENT_PYTHON, "-m", "bench.echo", str(path), how]
         self._process = subprocess.Popen(command, cwd=ROOT)  # noqa: S603 (ourselves)
         pause, end = threading.Event(), time.monotonic() + 10
         while not path.exists():

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.node import BenchError
+from bench.node import AGENT_PYTHON, BenchError
 from bench.result import ROOT, Results, Say
 
 NODES, PODS_A_NODE = 5_000, 10
@@ -64,7 +64,7 @@ class Took:
 
 
 def _run(kubeconfig: Path, flags: list[str]) -> Took:
-    command = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", str(kubeconfig), *flags]
+    command = [AGENT_PYTHON, "-m", "inspectcgpu", "--kubeconfig", str(kubeconfig), *flags]
     began = time.monotonic()
     with subprocess.Popen(command, env=_ENVIRON, stdout=subprocess.DEVNULL) as process:  # noqa: S603
         _, code, used = os.wait4(process.pid, 0)

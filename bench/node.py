@@ -25,6 +25,9 @@ from standin.pods import Admission, Container, Pod
 from standin.state import Received
 
 NODE = "bench-node"
+AGENT_PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
+"""What the agent runs on: `make bench` gives it the libraries of requirements.lock alone, as the image does. Tools of
+development would be imported by libraries that can do with or without them, and cost memory that no node pays."""
 EXCLUSIVE = "nvidia.com/gpu"
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE, EXCLUSIVE)
 _COMPILED = ("gpuagent", "grpc", "google.protobuf", "kubernetes", "urllib3", "prometheus_client", "pynvml")
@@ -60,7 +63,7 @@ class Node:
         self.agent: subprocess.Popen[bytes] | None = None
         self.kubelet.start()
         self._command = [
-            *(sys.executable, "-m", "gpuagent", "run", "--node-name", NODE, "--exclusive-resource", EXCLUSIVE),
+            *(AGENT_PYTHON, "-m", "gpuagent", "run", "--node-name", NODE, "--exclusive-resource", EXCLUSIVE),
             *("--kubelet-dir", str(self.root / "k"), "--state-dir", str(self.root / "s"), "--fence-file", "off"),
             *("--http-address", f"127.0.0.1:{self.http_port}"),
             *(("--simulate", box) if box else ()),
