@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuagent import __version__, config, log, mpscontrol
+from gpuagent import __version__, config, log, mpscontrol, settingvalues
 from gpuagent.config import ConfigError, Settings
 from gpuagent.host.mps import ACK, CONTROL
 
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     settings = config.load(vars(options), os.environ)
     write_out = log.setup(settings.log_format, settings.log_level)
-    dry_run = options.dry_run or config.is_on(os.environ.get("GPUAGENT_DRY_RUN", "false"))
+    dry_run = options.dry_run or settingvalues.is_on(os.environ.get("GPUAGENT_DRY_RUN", "false"))
     _simulated(settings, listen=not dry_run)
     if dry_run:
         from gpuagent import dryrun  # noqa: PLC0415 (only this command needs it)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from gpuagent import settingvalues as values
 from gpuagent.domain.bestset import Goal
 from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.health import APPLICATION_XIDS
-from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, Mode, Resources
+from gpuagent.domain.mode import Mode, Resources
 from gpuagent.domain.state import Policy
 from gpuagent.domain.units import MemoryUnit
 from gpuagent.host.mps import CONTROL, OWN_DIRECTORY
@@ -22,114 +23,6 @@ from gpuagent.isolation.drivers import SETTINGS as ISOLATION_SETTINGS
 
 class ConfigError(Exception):
     """A setting that an operator has to mend; the agent does not start."""
-
-
-def _path(text: str) -> Path:
-    path = Path(text)
-    if not path.is_absolute():
-        msg = f"{text!r} is not an absolute path"
-        raise ValueError(msg)
-    return path
-
-
-def _path_or_off(text: str) -> Path | None:
-    return None if text in {"", "off"} else _path(text)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        msg = f"{text!r} is not a whole number of 1 or more"
-        raise ValueError(msg)
-    return int(text)
-
-
-def _step(text: str) -> int:
-    step = _count(text)
-    if CORE_PERCENT_PER_GPU % step:
-        msg = f"{text!r} does not divide the {CORE_PERCENT_PER_GPU} percent of a GPU"
-        raise ValueError(msg)
-    return step
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text, re.ASCII):
-        msg = f"{text!r} is not a number of seconds"
-        raise ValueError(msg)
-    return float(text)
-
-
-def _xids(text: str) -> frozenset[int]:
-    numbers = [part.strip() for part in text.split(",") if part.strip()]
-    wrong = next((number for number in numbers if not re.fullmatch(r"\d{1,5}", number, re.ASCII)), None)
-    if wrong is not None:
-        msg = f"{wrong!r} is not the number of an XID; give a list such as 63,94"
-        raise ValueError(msg)
-    return frozenset(map(int, numbers))
-
-
-def _address(text: str) -> tuple[str, int] | None:
-    if text in {"", "off"}:
-        return None
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        msg = f"{text!r} is not HOST:PORT, :PORT or off"
-        raise ValueError(msg)
-    return host.strip("[]"), int(port)
-
-
-def is_on(text: str) -> bool:
-    """Read true or false. Raises ValueError."""
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
-        msg = f"{text!r} is neither true nor false"
-        raise ValueError(msg)
-    return known[text.lower()]
-
-
-def _mode(text: str) -> Mode:
-    return Mode(_one_of(*Mode)(text))
-
-
-def _resource(text: str) -> str | None:
-    """Kubelet's rule for an extended resource's name, in short."""
-    domain, slash, name = text.partition("/")
-    plain = all(c.isalnum() or c in "-_." for c in domain + name)
-    if not text:
-        return None
-    if not (domain and slash and name and plain) or "kubernetes.io" in domain or domain.startswith("requests."):
-        msg = f"{text!r} is not a resource name such as nvidia.com/gpu"
-        raise ValueError(msg)
-    if domain == "aliyun.com":
-        msg = f"{text!r} is one of the agent's own resources; name another, such as nvidia.com/gpu"
-        raise ValueError(msg)
-    return text
-
-
-def _taint_key(text: str) -> str:
-    """The API server's rule for a taint's key. Kubernetes' own taints say what is wrong with a node: they stay."""
-    prefix, slash, name = text.rpartition("/")
-    well_formed = _TAINT_NAME.fullmatch(name) and (_TAINT_PREFIX.fullmatch(prefix) if slash else True)
-    if text and not well_formed:
-        msg = f"{text!r} is not the key of a taint, such as example.com/gpu-starting (no value, no effect)"
-        raise ValueError(msg)
-    if prefix in {"node.kubernetes.io", "node.cloudprovider.kubernetes.io"}:
-        msg = f"{text!r} is a taint of Kubernetes' own, which says what is wrong with the node; name one of yours"
-        raise ValueError(msg)
-    return text
-
-
-_TAINT_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
-_TAINT_PREFIX = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-
-
-def _one_of(*known: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in known:
-            msg = f"{text!r} is not one of {', '.join(known)}"
-            raise ValueError(msg)
-        return text
-
-    return parse
 
 
 def _setting(
@@ -148,114 +41,122 @@ class Settings:
     """Every setting of `gpuagent run`. Field `x_y` is flag `--x-y`, environment `GPUAGENT_X_Y`, file key `x-y`."""
 
     node_name: str = _setting("", str, "name of this node", metavar="NAME", env="NODE_NAME")
-    kubeconfig: Path | None = _setting(None, _path, "file to reach the API server with (default: in-cluster)")
+    kubeconfig: Path | None = _setting(None, values.path, "file to reach the API server with (default: in-cluster)")
     kubelet_dir: Path = _setting(
-        Path("/var/lib/kubelet"), _path, "kubelet's directory: device-plugins and pod-resources are below it"
+        Path("/var/lib/kubelet"), values.path, "kubelet's directory: device-plugins and pod-resources are below it"
     )
-    state_dir: Path = _setting(Path("/var/lib/gpuagent"), _path, "where the last mode in force is remembered")
+    state_dir: Path = _setting(Path("/var/lib/gpuagent"), values.path, "where the last mode in force is remembered")
     fence_file: Path | None = _setting(
         Path("/etc/nvidia-device-plugin/unhealthyDevices.json"),
-        _path_or_off,
+        values.path_or_off,
         "file in which the operator names GPUs that shall not be used; off for none",
     )
     simulate: str = _setting("", str, "use a simulated box instead of the NVIDIA driver", metavar="BOX")
     mode: Mode | None = _setting(
-        None, _mode, "force a mode whatever the node label says; needs no API server", metavar="MODE"
+        None, values.mode, "force a mode whatever the node label says; needs no API server", metavar="MODE"
     )
     memory_unit: MemoryUnit = _setting(
         MemoryUnit(), MemoryUnit.parse, "what one unit of aliyun.com/gpu-mem is: GiB, 2GiB, 256MiB", metavar="UNIT"
     )
-    max_pods_per_gpu: int = _setting(20, _count, "most pods that may share one GPU", metavar="N")
+    max_pods_per_gpu: int = _setting(20, values.count, "most pods that may share one GPU", metavar="N")
     isolation: str = _setting(
         "auto",
-        _one_of(*ISOLATION_SETTINGS),
+        values.one_of(*ISOLATION_SETTINGS),
         f"what keeps containers apart: {', '.join(ISOLATION_SETTINGS)} (auto: the first that can)",
         metavar="DRIVER",
     )
     cgpu_percent_per_weight: int = _setting(
-        5, _count, "compute percent that make one unit of cGPU's weight", metavar="PERCENT"
+        5, values.count, "compute percent that make one unit of cGPU's weight", metavar="PERCENT"
     )
     mps_control: str = _setting(CONTROL, str, "name or path of MPS's control program", metavar="PROGRAM")
-    mps_pipe_dir: Path = _setting(OWN_DIRECTORY, _path, "where an MPS daemon that the agent starts has its pipes")
+    mps_pipe_dir: Path = _setting(OWN_DIRECTORY, values.path, "where an MPS daemon that the agent starts has its pipes")
     mps_start: bool = _setting(
-        True, is_on, "start an MPS daemon where none is found; false: it is somebody else's to run", metavar="BOOL"
+        True,
+        values.is_on,
+        "start an MPS daemon where none is found; false: it is somebody else's to run",
+        metavar="BOOL",
     )
     mps_exclusive: bool = _setting(
-        True, is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
+        True, values.is_on, "set GPUs that MPS serves to compute mode EXCLUSIVE_PROCESS", metavar="BOOL"
     )
-    core_step: int = _setting(5, _step, "requests for compute are multiples of this many percent", metavar="PERCENT")
+    core_step: int = _setting(
+        5, values.step, "requests for compute are multiples of this many percent", metavar="PERCENT"
+    )
     core_mem_both: bool = _setting(
-        True, is_on, "in core_mem a container asks for memory and compute, or for neither", metavar="BOOL"
+        True, values.is_on, "in core_mem a container asks for memory and compute, or for neither", metavar="BOOL"
     )
     topology_goal: Goal = _setting(
         Goal.WEAKEST_LINK,
-        lambda text: Goal(_one_of(*Goal)(text)),
+        lambda text: Goal(values.one_of(*Goal)(text)),
         "what the choice of whole GPUs looks at first: weakest-link, or partition of all free GPUs into such sets",
         metavar="GOAL",
     )
     settle: float = _setting(
-        60, _seconds, "how long a GPU that was sick has to be well before it is offered again", metavar="SECONDS"
+        60, values.seconds, "how long a GPU that was sick has to be well before it is offered again", metavar="SECONDS"
     )
     ignore_xids: frozenset[int] = _setting(
         frozenset(),
-        _xids,
+        values.xids,
         "more XIDs that cost no GPU where the driver tells no recovery action: 63,94",
         metavar="LIST",
     )
     fatal_xids: frozenset[int] = _setting(
-        frozenset(), _xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
+        frozenset(), values.xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
     )
     decided_gpu_full: str = _setting(
         "refuse",
-        _one_of("refuse", "choose"),
+        values.one_of("refuse", "choose"),
         "what a share gets whose GPU, as a scheduler chose it, is full or gone: refuse, or choose another one",
         metavar="WHAT",
     )
     clean_failed_pods: bool = _setting(
         False,
-        is_on,
+        values.is_on,
         "delete pods of controllers that kubelet failed for want of devices, as after a reboot, so that they come back",
         metavar="BOOL",
     )
     startup_taint: str = _setting(
-        "", _taint_key, "remove the node's taint of this key when the node shows its amounts", metavar="KEY"
+        "", values.taint_key, "remove the node's taint of this key when the node shows its amounts", metavar="KEY"
     )
     visible_devices: str = _setting(
-        "uuid", _one_of("uuid", "index"), "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index", metavar="WHAT"
+        "uuid",
+        values.one_of("uuid", "index"),
+        "what NVIDIA_VISIBLE_DEVICES names GPUs by: uuid or index",
+        metavar="WHAT",
     )
     allow_unisolated: bool = _setting(
-        False, is_on, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
+        False, values.is_on, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
     )
     exclusive_resource: str | None = _setting(
         None,
-        _resource,
+        values.resource,
         "serve mode default under this resource, such as nvidia.com/gpu (default: leave it to NVIDIA's plugin)",
         metavar="NAME",
     )
     device_strategy: DeviceStrategy = _setting(
         DeviceStrategy.DEVICE_NODES,
-        lambda text: DeviceStrategy(_one_of(*DeviceStrategy)(text)),
+        lambda text: DeviceStrategy(values.one_of(*DeviceStrategy)(text)),
         "how containers get at a GPU: device-nodes or cdi",
         metavar="HOW",
     )
     annotate_pods: bool = _setting(
         True,
-        is_on,
+        values.is_on,
         "annotate pods that no scheduler annotated, so that schedulers and inspect tools count them",
         metavar="BOOL",
     )
     http_address: tuple[str, int] | None = _setting(
         ("", 9445),
-        _address,
+        values.address,
         "address of /metrics, /healthz, /readyz, /status and /topology; off for none",
         metavar="HOST:PORT",
     )
     compat_metrics: bool = _setting(
-        False, is_on, "also tell the three metrics nvidia_gpu_* that arena reads", metavar="BOOL"
+        False, values.is_on, "also tell the three metrics nvidia_gpu_* that arena reads", metavar="BOOL"
     )
-    log_format: str = _setting("text", _one_of("text", "json"), "log lines for people (text) or machines (json)")
+    log_format: str = _setting("text", values.one_of("text", "json"), "log lines for people (text) or machines (json)")
     log_level: str = _setting(
-        "info", _one_of("debug", "info", "warning", "error"), "least severity that is logged", metavar="LEVEL"
+        "info", values.one_of("debug", "info", "warning", "error"), "least severity that is logged", metavar="LEVEL"
     )
 
     @property
@@ -309,7 +210,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for setting in fields(Settings):
         flag, meta = f"--{_key(setting.name)}", setting.metadata
         env = " or ".join(name for name in (_env(setting.name), meta["env"]) if name)
-        isis_on = meta["parse"] is is_on
+        isis_on = meta["parse"] is values.is_on
         parser.add_argument(
             flag,
             dest=setting.name,
@@ -353,7 +254,7 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     if unknown:
         msg = f"environment: unknown setting {', '.join(unknown)}"
         raise ConfigError(msg)
-    values = {}
+    chosen = {}
     for setting in fields(Settings):
         sources = [
             (f"--{_key(setting.name)}", flags.get(setting.name)),
@@ -364,11 +265,11 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
         source, text = next(((s, t) for s, t in sources if t is not None), ("", None))
         if text is not None:
             try:
-                values[setting.name] = setting.metadata["parse"](text)
+                chosen[setting.name] = setting.metadata["parse"](text)
             except ValueError as err:
                 msg = f"{source}: {err}"
                 raise ConfigError(msg) from err
-    settings = Settings(**values)
+    settings = Settings(**chosen)
     if not settings.node_name and settings.mode is None and not flags.get("dry_run"):
         msg = "--node-name (or NODE_NAME) is needed to read the node's label; or force a mode with --mode"
         raise ConfigError(msg)

@@ -12,7 +12,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from gpuagent import config
+from gpuagent import config, settingvalues
 from gpuagent.config import Settings
 
 FOLDER = Path(__file__).parent
@@ -52,11 +52,11 @@ def settings_schema() -> dict[str, Any]:
 
 def _of(setting: Field[Any]) -> dict[str, Any]:
     parse, said = setting.metadata["parse"], {"description": setting.metadata["help"]}
-    if parse is config.is_on:
+    if parse is settingvalues.is_on:
         return {"type": "boolean"} | said
-    if parse in {config._count, config._step}:  # noqa: SLF001 (what it takes is what it is)
+    if parse in {settingvalues.count, settingvalues.step}:
         return {"type": "integer", "minimum": 1} | said
-    if parse is config._seconds:  # noqa: SLF001
+    if parse is settingvalues.seconds:
         return {"type": "number", "minimum": 0} | said
     return {"type": "string"} | _choice(parse) | said
 
