@@ -139,3 +139,14 @@ def test_helm_commands_name_one_release_and_take_over_values_in_one_way(page):
 
 def test_the_documents_install_upgrade_and_roll_back():
     assert {words[0] for page in PAGES for words in helm_commands(page)} >= {"install", "upgrade", "rollback"}
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_let_into_namespaces_of_level_baseline(example):
+    """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
+    manifest = yaml.safe_load(example.read_text(encoding="utf-8"))
+    if manifest["kind"] == "Pod":
+        spec = manifest["spec"]
+        assert spec.keys() <= {"restartPolicy", "terminationGracePeriodSeconds", "containers"}
+        for container in spec["containers"]:
+            assert container.keys() <= {"name", "image", "imagePullPolicy", "command", "resources"}
