@@ -255,6 +255,30 @@ def test_every_make_target_is_told():
     assert {quoted(row[0])[0].removeprefix("make ") for row in rows} == targets()
 
 
+def modules(folder: str) -> set[str]:
+    return {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
+
+
+def threads() -> set[str]:
+    """Names of the agent's threads, up to their first variable part."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "gpuagent").rglob("*.py"))
+    return set(re.findall(r'(?:Thread|DirectoryWatch)\([^\n]*name=f?"([a-z-]+)', source)) | set(
+        re.findall(r'self\.name = f"([a-z-]+)-', source)
+    )
+
+
+def test_every_module_and_thread_has_its_place_in_the_architecture():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    packages = re.findall(r"[a-z_]+", " ".join(quoted(section(page, "Packages"))))
+    assert modules("gpuagent") - set(packages) == set()
+    core = {name for row in table(section(page, "Packages"), "of the core") for name in quoted(row[1])}
+    assert core == modules("gpuagent/domain")
+    rows = table(section(page, "Threads and the one loop"), "threads")
+    told = [name for row in rows for name in quoted(row[0])]
+    assert len(threads()) > 15
+    assert {name for name in threads() if not any(one.startswith(name) for one in told)} == set()
+
+
 def test_every_record_of_a_decision_is_in_the_index():
     folder = ROOT / "docs/adr"
     assert {path.name for path in folder.glob("0*.md")} == set(links(folder / "README.md"))

@@ -17,7 +17,8 @@ from gpuagent.config import Settings
 from gpuisolation import cli as installer
 from tests.unit.test_docs import PAGES, ROOT, name_of
 
-CHART = ROOT / "manifests/helm/ack-ai-installer"
+RELEASE = "ack-ai-installer"
+CHART = ROOT / "manifests/helm" / RELEASE
 
 
 def blocks(page: Path, *languages: str) -> Iterator[str]:
@@ -116,3 +117,36 @@ def test_the_chart_has_the_values_that_are_set(page):
             for key in rest:
                 assert key in here, (first, *rest)
                 here = here[key]
+
+
+def helm_commands(page: Path) -> Iterator[list[str]]:
+    """Words after `helm` of each command that concerns our own release: of the chart, or on no chart of others."""
+    for words in commands(page):
+        arguments = after(words, "helm")
+        if arguments and (f"manifests/helm/{RELEASE}" in arguments or not any("/" in word for word in arguments[1:])):
+            yield arguments
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_helm_commands_name_one_release_and_take_over_values_in_one_way(page):
+    """An upgrade under another name would be a second release, and `--reuse-values` hides a newer chart's defaults."""
+    for verb, name, *rest in helm_commands(page):
+        assert name == RELEASE, (verb, name)
+        assert rest[rest.index("--namespace") + 1] == "kube-system", (verb, rest)
+        assert "--reuse-values" not in rest
+        assert ("--reset-then-reuse-values" in rest) == (verb == "upgrade"), (verb, rest)
+
+
+def test_the_documents_install_upgrade_and_roll_back():
+    assert {words[0] for page in PAGES for words in helm_commands(page)} >= {"install", "upgrade", "rollback"}
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_let_into_namespaces_of_level_baseline(example):
+    """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
+    manifest = yaml.safe_load(example.read_text(encoding="utf-8"))
+    if manifest["kind"] == "Pod":
+        spec = manifest["spec"]
+        assert spec.keys() <= {"restartPolicy", "terminationGracePeriodSeconds", "containers"}
+        for container in spec["containers"]:
+            assert container.keys() <= {"name", "image", "imagePullPolicy", "command", "resources"}
