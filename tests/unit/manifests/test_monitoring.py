@@ -12,7 +12,7 @@ from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.metrics.families import CHAPTERS
 
 ROOT = Path(__file__).parents[3]
-MONITORING = ROOT / "manifests/monitoring"
+MONITORING = ROOT / "manifests/helm/ack-ai-installer/monitoring"
 FAMILIES = {family.name: family for families in CHAPTERS.values() for family in families}
 RULES = {
     rule["alert"]: rule
