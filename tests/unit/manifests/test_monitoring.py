@@ -96,6 +96,14 @@ def test_the_dashboards_panels_have_units_and_ids_of_their_own() -> None:
             assert all("_ratio" in t["expr"] or "/" in t["expr"] for t in panel["targets"]), panel["title"]
 
 
+def test_panels_show_the_first_of_what_begins_with_it() -> None:
+    """increase() and rate() see nothing of it: the series is not there before."""
+    for panel in panels():
+        for target in panel["targets"]:
+            for counter in ("gpuagent_gpu_xids_total", "gpuagent_refusals_total"):
+                assert not re.search(rf"{counter}{{[^}}]*}}\[", target["expr"]), panel["title"]
+
+
 def test_the_dashboards_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
