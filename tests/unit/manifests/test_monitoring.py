@@ -96,6 +96,27 @@ def test_the_dashboards_panels_have_units_and_ids_of_their_own() -> None:
             assert all("_ratio" in t["expr"] or "/" in t["expr"] for t in panel["targets"]), panel["title"]
 
 
+def test_a_legend_tells_apart_what_a_query_returns() -> None:
+    """By every label of the series, but for pods: one of that name is on one node."""
+    for panel in (one for one in panels() if one["type"] != "table"):
+        for target in panel["targets"]:
+            grouped = re.search(r"\bby \(([^)]*)\)", target["expr"])
+            if grouped:
+                labels = {*re.split(r",\s*", grouped[1])} - {"le"}
+            else:
+                (family, *_) = names(target["expr"])
+                known = FAMILIES.get(base(family))
+                labels = {"instance", *(known.labels if known else ())} - {"UUID"}
+            assert labels <= set(re.findall(r"{{(\w+)}}", target["legendFormat"])), panel["title"]
+
+
+def test_no_panel_shows_a_bare_counter_without_saying_since_when() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            if re.search(r"_total{[^}]*}(?!\[)", target["expr"]):
+                assert "since the agent started" in panel["description"], panel["title"]
+
+
 def test_panels_show_the_first_of_what_begins_with_it() -> None:
     """increase() and rate() see nothing of it: the series is not there before."""
     for panel in panels():
