@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 _CONTAINER = re.compile(r"(?:^|[-:])(?<!conmon-)([0-9a-f]{64})(?:\.scope)?$")
 """containerd ``<id>``, ``cri-containerd-<id>.scope``, ``<slice>:cri-containerd:<id>``; CRI-O ``crio-<id>``; Docker."""
-_POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:$|\.slice)")
-"""Drivers cgroupfs ``pod<uid>`` and systemd ``kubepods-burstable-pod<uid with _>.slice``."""
+_POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:$|\.slice)")
+"""Drivers cgroupfs ``pod<uid>`` and systemd ``kubepods-burstable-pod<uid with _>.slice``; a static pod's is a hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,12 @@ class Place:
     """Where a process runs.
 
     Attributes:
-        containers: ids of every container that its cgroups name, outermost first. More than one where containers are
-            nested: a node that is itself a container has one around all pods, Docker in a pod makes some within.
-        pods: UIDs of pods, likewise.
+        container: id of its container; None where its cgroups do not tell it.
+        pod: UID of its pod, likewise. A static pod's is the hash of its file, not the UID at the API server.
     """
 
-    containers: tuple[str, ...] = ()
-    pods: tuple[str, ...] = ()
+    container: str | None = None
+    pod: str | None = None
 
 
 def parse_cgroup(text: str) -> Place:
@@ -28,16 +27,28 @@ def parse_cgroup(text: str) -> Place:
 
     A line is ``<hierarchy>:<controllers>:<path>``. In v1 each hierarchy has a path of its own, and not all need name
     the container; from within a namespace paths begin with ``/..``. Lines of any other shape mean nothing.
+
+    The outermost pod counts, and the first container in it: a container may make cgroups within its own, with any name.
     """
-    containers: dict[str, None] = {}
-    pods: dict[str, None] = {}
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        _, _, path = rest.partition(":")
-        for part in path.split("/"):
-            # A slice may be followed by the container in the same part; the pod stands in the first.
-            if found := _POD.search(part.partition(":")[0]):
-                pods[found[1].replace("_", "-")] = None
-            if found := _CONTAINER.search(part):
-                containers[found[1]] = None
-    return Place(tuple(containers), tuple(pods))
+    places = {_place(line.partition(":")[2].partition(":")[2]) for line in text.splitlines()}
+    pods = {place.pod for place in places if place.pod}
+    if len(pods) > 1:
+        return Place()
+    pod = pods.pop() if pods else None
+    containers = {place.container for place in places if place.pod == pod and place.container}
+    return Place(containers.pop() if len(containers) == 1 else None, pod)
+
+
+def _place(path: str) -> Place:
+    """What one hierarchy tells."""
+    pod = container = None
+    for part in path.split("/"):
+        # A slice may be followed by the container in the same part; the pod stands in the first.
+        if not pod and (found := _POD.search(part.partition(":")[0])):
+            # What is around the pod is the node's own container, where a node is one.
+            pod, container = found[1].replace("_", "-"), None
+        if not container and (found := _CONTAINER.search(part)):
+            container = found[1]
+            if pod:
+                break
+    return Place(container, pod)

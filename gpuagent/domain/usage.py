@@ -136,16 +136,16 @@ class _Names:
 
     def owner(self, place: Place, uuid: str) -> Owner | None:
         """The container, by its id; by its pod where the id is not known (yet) and the pod leaves no choice."""
-        for container_id in place.containers:
-            if found := self._by_id.get(container_id):
-                return found
-        name = next((self._names[uid] for uid in place.pods if uid in self._names), None)
+        name = self._names.get(place.pod or "")
+        found = self._by_id.get(place.container or "")
+        if found and name in {None, found.pod}:
+            return found
         if name is None:
             return None
         held = {owner for gpu, owner in self.holders if gpu == uuid and owner.pod == name}
         if len(held) == 1:
             return held.pop()
-        pod = next((self._pods[uid] for uid in place.pods if uid in self._pods), None)
+        pod = self._pods.get(place.pod or "")
         only = pod.containers if pod else ()
         return Owner(name, only[0].name) if len(only) == 1 else None
 

@@ -1,5 +1,6 @@
 """What the chart becomes, and what it refuses."""
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -28,7 +29,12 @@ EVERYTHING: dict[str, Any] = {
     "podLabels": {"team": "ml"},
     "podAnnotations": {"note": "yes"},
     "startupTaint": "gpuagent/starting",
-    "metrics": {"perContainerUse": True, "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "metrics": {
+        "perContainerUse": True,
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboard": {"enabled": True},
+    },
     "mps": {"enabled": True, "exclusive": True},
     "cgpu": {"enabled": True, "image": "registry.example.com/cgpu:1.5.10", "sha256": "0" * 64, "accept": ["cgroup"]},
 }
@@ -51,8 +57,8 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def check(version: str, objects: list[dict[str, Any]], workdir: Path) -> None:
-    """Against the version's schemas, unknown fields refused. A PodMonitor has none in Kubernetes."""
-    objects = [one for one in objects if one["kind"] != "PodMonitor"]
+    """Against the version's schemas, unknown fields refused. The Prometheus operator's kinds have none in Kubernetes."""
+    objects = [one for one in objects if not one["apiVersion"].startswith("monitoring.coreos.com/")]
     if version != "1.24":
         for one in objects:
             kubernetes_validate.validate(one, version, strict=True)
@@ -288,6 +294,37 @@ def test_a_quota_admits_the_priority_class_outside_of_kube_system(chart: Chart) 
     quota = find(chart.render(namespace="gpu"), "ResourceQuota", "gpuagent")
     assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == ["system-node-critical"]
     assert "ResourceQuota" not in [one["kind"] for one in chart.render()]
+
+
+# -- monitoring -----------------------------------------------------------------------------------------------------
+
+
+def test_the_pod_monitor_names_targets_as_rules_and_dashboard_ask_for_them(chart: Chart) -> None:
+    objects = chart.render(metrics={"podMonitor": {"enabled": True}})
+    monitor = find(objects, "PodMonitor", "gpuagent")["spec"]
+    pods = find(objects, "DaemonSet", "gpuagent")["spec"]["template"]
+    assert monitor["selector"]["matchLabels"].items() <= pods["metadata"]["labels"].items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in containers(objects)["gpuagent"]["ports"]}
+    assert endpoint["honorLabels"] is True
+    set_ = {one["targetLabel"]: one.get("replacement", *one.get("sourceLabels", ())) for one in endpoint["relabelings"]}
+    node = "__meta_kubernetes_pod_node_name"
+    assert set_ == {"job": "gpuagent", "instance": node, "node": node}
+
+
+def test_rules_and_dashboard_reach_the_cluster_as_they_are(chart: Chart) -> None:
+    chosen = {"prometheusRule": {"enabled": True, "labels": {"release": "p"}}, "dashboard": {"enabled": True}}
+    objects = chart.render(namespace="gpu", metrics=chosen)
+    rule, dashboard = find(objects, "PrometheusRule", "gpuagent"), find(objects, "ConfigMap", "gpuagent-dashboard")
+    assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "alerts.yaml").read_text())
+    assert rule["metadata"]["labels"]["release"] == "p"
+    shown = json.loads(dashboard["data"]["gpuagent.json"])
+    assert shown == json.loads((CHART / "monitoring" / "dashboard.json").read_text())
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {one["metadata"]["namespace"] for one in (rule, dashboard)} == {"gpu"}
+    kinds = {one["kind"] for one in chart.render()}
+    assert not kinds & {"PodMonitor", "PrometheusRule"}
+    assert "gpuagent-dashboard" not in {one["metadata"]["name"] for one in chart.render()}
 
 
 def test_the_charts_version_is_the_agents() -> None:

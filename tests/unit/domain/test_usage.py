@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.domain.cgroup import Place
+from gpuagent.domain.cgroup import Place, parse_cgroup
 from gpuagent.domain.mode import Kind, Mode
 from gpuagent.domain.pods import CheckpointEntry, ContainerSpec, Owner, Pod, PodName, parse_pod
 from gpuagent.domain.shares import MIB, Share, shares
@@ -49,10 +49,10 @@ def test_processes_of_a_container_add_up_by_its_id() -> None:
     known = state(pod("a", {ID(1): "main", ID(2): "side"}, ("main", "side")), pod("b", {ID(3): "main"}))
     got = used(
         known,
-        process(Place((ID(1),))),
-        process(Place((ID(1),)), GIB // 2),
-        process(Place((ID(3),))),
-        process(Place((ID(2),))),
+        process(Place(ID(1))),
+        process(Place(ID(1)), GIB // 2),
+        process(Place(ID(3))),
+        process(Place(ID(2))),
     )
     assert got.by_container == {
         (uuid(0), owner("a")): Used(GIB + GIB // 2, 0.5),
@@ -62,10 +62,29 @@ def test_processes_of_a_container_add_up_by_its_id() -> None:
     assert got.strays == {uuid(0): 0}
 
 
-def test_the_outermost_container_that_is_a_pods_counts() -> None:
-    """The node may be a container itself, and a pod may run containers of its own."""
-    got = used(state(pod("a", {ID(1): "main"})), process(Place((ID(9), ID(1), ID(8)))))
-    assert list(got.by_container) == [(uuid(0), owner("a"))]
+def test_an_id_counts_only_for_the_pod_that_the_process_is_in() -> None:
+    victim, other = pod("victim", {ID(1): "main"}), pod("other", {}, ("main", "side"))
+    got = used(state(victim, other), process(Place(ID(1), "uid-other")), process(Place(ID(1), "uid-victim")))
+    assert got.by_container == {(uuid(0), owner("victim")): Used(GIB, 0.25)}
+    assert got.strays == {uuid(0): 1}
+
+
+def test_a_neighbours_name_within_a_container_takes_nothing_over() -> None:
+    """Whoever may write cgroups in a container may call them after a neighbour: before the own id is known, and after."""
+    uids = {"victim": "6f1c2e4a-0b1d-4c3e-9f00-1234567890ab", "evil": "7f1c2e4a-0b1d-4c3e-9f00-1234567890ab"}
+    victim = pod("victim", {ID(1): "main"}, uid=uids["victim"])
+    for ids, ended in (({ID(2): "main"}, False), ({}, False), ({ID(2): "main"}, True)):
+        known = state(victim, pod("evil", ids, uid=uids["evil"], ended=ended))
+        for within in ("", f"/{ID(1)}", f"/pod{uids['victim']}/{ID(1)}", f"/pod{uids['victim']}"):
+            place = parse_cgroup(f"0::/kubepods/pod{uids['evil']}/{ID(2)}{within}\n")
+            expected = set() if ended else {(uuid(0), owner("evil"))}
+            assert set(used(known, process(place)).by_container) == expected, (ids, ended, within)
+
+
+def test_a_pod_of_a_file_is_found_by_its_containers() -> None:
+    """Its cgroup has the hash of the file for a UID, which the API server's pod has not."""
+    got = used(state(pod("static", {ID(1): "main"})), process(Place(ID(1), "9a" * 16)))
+    assert set(got.by_container) == {(uuid(0), owner("static"))}
 
 
 def test_a_process_of_no_known_container_is_a_stray() -> None:
@@ -74,8 +93,8 @@ def test_a_process_of_no_known_container_is_a_stray() -> None:
         known,
         process(None),
         process(Place()),
-        process(Place((ID(7),), ("uid-x",))),
-        process(Place((ID(2),), ("uid-gone",))),
+        process(Place(ID(7), "uid-x")),
+        process(Place(ID(2), "uid-gone")),
     )
     assert got.by_container == {}
     assert got.strays == {uuid(0): 4}
@@ -86,7 +105,7 @@ def test_an_id_that_is_not_known_yet_is_found_by_the_pod_if_that_leaves_no_choic
     known = state(
         pod("one", {}), pod("two", {}, ("main", "side")), pod("three", {}, ("main", "side")), holdings=(holds,)
     )
-    places = [Place((ID(5),), (f"uid-{name}",)) for name in ("one", "two", "three")]
+    places = [Place(ID(5), f"uid-{name}") for name in ("one", "two", "three")]
     got = used(known, *map(process, places))
     assert set(got.by_container) == {(uuid(0), owner("one")), (uuid(0), owner("two", "side"))}
     assert got.strays == {uuid(0): 1}
@@ -96,12 +115,12 @@ def test_without_an_api_server_kubelets_checkpoint_names_the_pod() -> None:
     ids = unit_ids(0, Kind.MEMORY_SHARE, 1)
     entry = CheckpointEntry("uid-a", "main", MEM, ids)
     known = state(holdings=(holding("a", ids),), checkpoint=(entry,), pods_known=False)
-    assert set(used(known, process(Place((), ("uid-a",)))).by_container) == {(uuid(0), owner("a"))}
+    assert set(used(known, process(Place(None, "uid-a"))).by_container) == {(uuid(0), owner("a"))}
 
 
 def test_what_the_driver_does_not_tell_of_one_process_is_not_known_of_its_container() -> None:
     known = state(pod("a", {ID(1): "main"}))
-    place = Place((ID(1),))
+    place = Place(ID(1))
     got = used(known, process(place), process(place, None, None)).by_container
     assert got == {(uuid(0), owner("a")): Used(None, None)}
 
@@ -112,7 +131,7 @@ def test_a_holder_without_processes_uses_nothing_only_if_its_processes_would_be_
     unsure = used(known, process(None), pids_seen=False)
     assert (unsure.by_container, unsure.pids_seen) == ({}, False)
     other = state(pod("b", {ID(1): "main"}), holdings=known.holdings)
-    proven = used(other, process(Place((ID(1),))), pids_seen=False)
+    proven = used(other, process(Place(ID(1))), pids_seen=False)
     assert (set(proven.by_container), proven.pids_seen) == ({(uuid(0), owner("a")), (uuid(0), owner("b"))}, True)
 
 
@@ -177,7 +196,7 @@ def test_container_ids_are_read_from_every_list_of_a_pods_status() -> None:
 
 def test_a_restarted_container_is_found_by_its_new_id() -> None:
     before, after = state(pod("a", {ID(1): "main"})), state(pod("a", {ID(2): "main"}))
-    place = Place((ID(2),), ("uid-a",))
+    place = Place(ID(2), "uid-a")
     for known in (before, after):  # before the status is new, the pod leaves no choice
         assert set(used(known, process(place)).by_container) == {(uuid(0), owner("a"))}
     assert Owner(PodName("ml", "a"), "main") == owner("a")

@@ -12,7 +12,7 @@ from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.metrics.families import CHAPTERS
 
 ROOT = Path(__file__).parents[3]
-MONITORING = ROOT / "manifests/monitoring"
+MONITORING = ROOT / "manifests/helm/ack-ai-installer/monitoring"
 FAMILIES = {family.name: family for families in CHAPTERS.values() for family in families}
 RULES = {
     rule["alert"]: rule
@@ -79,7 +79,9 @@ def test_every_alert_is_tested_to_fire_and_not_to(name: str) -> None:
 
 
 def test_xids_of_programs_do_not_alert() -> None:
-    assert set(map(int, re.findall(r"!= (\d+)", RULES["GpuXid"]["expr"]))) == APPLICATION_XIDS
+    left_out = re.findall(r'xid!~"([\d|]+)"', RULES["GpuXid"]["expr"])
+    assert len(left_out) == RULES["GpuXid"]["expr"].count("gpuagent_gpu_xids_total{")
+    assert {frozenset(map(int, one.split("|"))) for one in left_out} == {APPLICATION_XIDS}
 
 
 def test_the_dashboards_panels_have_units_and_ids_of_their_own() -> None:
@@ -92,6 +94,35 @@ def test_the_dashboards_panels_have_units_and_ids_of_their_own() -> None:
         assert panel["fieldConfig"]["defaults"].get("unit"), panel["title"]
         if panel["fieldConfig"]["defaults"]["unit"] == "percentunit":
             assert all("_ratio" in t["expr"] or "/" in t["expr"] for t in panel["targets"]), panel["title"]
+
+
+def test_a_legend_tells_apart_what_a_query_returns() -> None:
+    """By every label of the series, but for pods: one of that name is on one node."""
+    for panel in (one for one in panels() if one["type"] != "table"):
+        for target in panel["targets"]:
+            grouped = re.search(r"\bby \(([^)]*)\)", target["expr"])
+            if grouped:
+                labels = {*re.split(r",\s*", grouped[1])} - {"le"}
+            else:
+                (family, *_) = names(target["expr"])
+                known = FAMILIES.get(base(family))
+                labels = {"instance", *(known.labels if known else ())} - {"UUID"}
+            assert labels <= set(re.findall(r"{{(\w+)}}", target["legendFormat"])), panel["title"]
+
+
+def test_no_panel_shows_a_bare_counter_without_saying_since_when() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            if re.search(r"_total{[^}]*}(?!\[)", target["expr"]):
+                assert "since the agent started" in panel["description"], panel["title"]
+
+
+def test_panels_show_the_first_of_what_begins_with_it() -> None:
+    """increase() and rate() see nothing of it: the series is not there before."""
+    for panel in panels():
+        for target in panel["targets"]:
+            for counter in ("gpuagent_gpu_xids_total", "gpuagent_refusals_total"):
+                assert not re.search(rf"{counter}{{[^}}]*}}\[", target["expr"]), panel["title"]
 
 
 def test_the_dashboards_panels_do_not_overlap() -> None:

@@ -50,7 +50,7 @@ def pod(name: str, number: int, *containers: str) -> Pod:
 
 def sample(number: int, *processes: tuple[int, int | None], used: int = 0, busy: float = 0.5) -> GpuSample:
     """Processes as (number of the container's id, GiB)."""
-    found = tuple(GpuProcess(n, None if gib is None else gib * GIB, 0.25, Place((ID(n),))) for n, gib in processes)
+    found = tuple(GpuProcess(n, None if gib is None else gib * GIB, 0.25, Place(ID(n))) for n, gib in processes)
     return GpuSample(uuid=uuid(number), at=0, memory_used_bytes=used * GIB, busy=busy, processes=found)
 
 
