@@ -193,9 +193,10 @@ class GpuVitals:
             moved = bool(self._uuid) and uuid != self._uuid
             news = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
             taken = self._awaited is not None and self._looking >= self._awaited
-            if self._owed or self._away or (news and not taken):
+            was_out = self._away or self._lost  # told as lost, whatever the error was
+            if self._owed or was_out or moved or (news and not taken):
                 self._post(VitalsRead(uuid, vitals, self._pulse.clock(), anew=self._away))
-            if self._away or moved:
+            if was_out or moved:
                 self._pulse.back()
             self._uuid, self._vitals, self._said = uuid, vitals, ""
             self._owed = self._away = self._lost = self._uncounted = False

@@ -348,6 +348,26 @@ def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make
         watched.watching(0, 1)
 
 
+@pytest.mark.parametrize("code", ["UNKNOWN", "TIMEOUT"])
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"],
+    ids=lambda name: name[4:],
+)
+def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, watch, make_box, function, code):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, vitals_s=0.02, sick_vitals_s=0.02, reread_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    for _ in range(2):
+        simulator.fail(function, code, 0)
+        assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
+        simulator.fail(function, None, 0)
+        event = watched.heard("VitalsRead")  # a look at the driver may come between
+        assert (event.uuid, event.vitals, event.anew) == (uuid(simulator, 0), WELL, False)
+        watched.watching(0, 1)
+
+
 def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, monkeypatch):
     simulator, failed = simulate(make_box(1)), threading.Event()
     fails = GpuVitals._fails
