@@ -62,3 +62,5 @@ class Inventory:
     """Device nodes of the driver that exist on this node, full paths: ``/dev/nvidia0``, ``/dev/nvidiactl``, …"""
     wiring: Mapping[str, Wiring] = field(default_factory=dict)
     """GPU UUID to what it reports of its connections; a GPU that could not be asked is absent."""
+    unasked: frozenset[str] = field(default=frozenset(), compare=False)
+    """UUIDs of GPUs that have not said yet how they are. That they do is told by itself: it is no other inventory."""

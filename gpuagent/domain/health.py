@@ -15,6 +15,8 @@ errors that end with the program. All others are taken to need one."""
 RELAPSE_S = 3600.0
 """A GPU that falls ill sooner than this after it recovered has relapsed."""
 LEAST_RELAPSE_S, MOST_SETTLE_S = 0.5, 1800.0
+FIRST_ANSWER_S = 3.0
+"""A GPU that does not say how it is when it is first seen is not offered until it does, or for so long."""
 MOST_TOLD = 4
 """So many different XIDs are told of one illness."""
 NOTE_S = 600.0
@@ -46,6 +48,7 @@ class Vitals:
         hot: the hardware slows the GPU down for its temperature.
         power_brake: something outside, such as the power supply, slows it down.
         silent_on: what the driver was asked for and did not say, though it knows it: of `ACTION` and `REST`.
+        partial: `REST` was not answered yet since this GPU is asked. That is no news.
     """
 
     action: int | None = None
@@ -55,6 +58,7 @@ class Vitals:
     hot: bool = False
     power_brake: bool = False
     silent_on: frozenset[str] = frozenset()
+    partial: bool = field(default=False, compare=False)
 
     @property
     def decides(self) -> bool:
@@ -99,11 +103,11 @@ class Vitals:
             yield f"the driver does not tell {' and '.join(sorted(self.silent_on))}; the agent's log has its words"
 
     def after(self, former: "Vitals") -> "Vitals":
-        """With what was known before in place of what the driver is silent on."""
-        known = self
+        """With what was known before in place of what the driver has not said."""
+        known = replace(self, partial=False)
         if ACTION in self.silent_on:
             known = replace(known, action=former.action)
-        if REST in self.silent_on:
+        if REST in self.silent_on or self.partial:
             was = {name: getattr(former, name) for name in _REST}
             known = replace(known, **was)
         return known
@@ -121,6 +125,8 @@ class Case:
         lost: why it does not answer; None while it does.
         unlisted: the driver lists other GPUs, and not this one any more.
         unread: the driver lists it, and it could not be read, and why.
+        asked: it has said at least once how it is.
+        awaited_until: until when that is waited for, at most; None while it is not.
         xids: those that cost the GPU in this illness.
         stuck: one of them needs a reset, of which nothing was seen yet.
         shaken: one of them came after the last verdict.
@@ -138,6 +144,8 @@ class Case:
     lost: str | None = None
     unlisted: bool = False
     unread: str | None = None
+    asked: bool = False
+    awaited_until: float | None = None
     xids: tuple[int, ...] = ()
     stuck: bool = False
     shaken: bool = False
@@ -157,9 +165,9 @@ class Case:
 
     @property
     def next(self) -> float | None:
-        """When the verdict changes if nothing happens: a sick GPU is healthy again, or a note is over."""
+        """When the verdict changes if nothing happens: a sick GPU is healthy again, a note or a wait is over."""
         over = (since + NOTE_S for since in self.passing.values() if since is not None)
-        return min((*over, *(() if self.due is None else (self.due,))), default=None)
+        return min((*over, *(at for at in (self.due, self.awaited_until) if at is not None)), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -201,7 +209,13 @@ class Case:
         known = vitals.after(self.vitals)
         if anew and ACTION in vitals.silent_on:  # what was asked for before a reset is not asked for after it
             known = replace(known, action=None)
-        return replace(self, vitals=known, lost=None, stuck=self.stuck and not (anew or vitals.decides))
+        stuck = self.stuck and not (anew or vitals.decides)
+        asked, until = self.asked or not vitals.partial, self.awaited_until if vitals.partial else None
+        return replace(self, vitals=known, lost=None, stuck=stuck, asked=asked, awaited_until=until)
+
+    def awaited(self, at: float) -> "Case":
+        """The GPU was seen for the first time, and it has not said how it is when it was asked."""
+        return self if self.asked else replace(self, awaited_until=at + FIRST_ANSWER_S)
 
     def goes(self, reason: str) -> "Case":
         """The GPU does not answer any more."""
@@ -217,6 +231,8 @@ class Case:
     def judged(self, at: float, settle_s: float, *, known: bool) -> "Case":
         """The case with the verdict of this moment; `known`: the GPU can be asked now, else it does not get well."""
         case, passing = self._weighed(at, settle_s, known=known), self._passing(at)
+        if case.awaited_until is not None and at >= case.awaited_until:
+            case = replace(case, awaited_until=None)
         return case if passing == case.passing else replace(case, passing=passing)
 
     def _passing(self, at: float) -> dict[str, float | None]:

@@ -183,9 +183,14 @@ class State:
 
     @property
     def unhealthy(self) -> dict[str, str]:
-        """By UUID, why a GPU is shown to kubelet and schedulers as unhealthy: it is ill, it is fenced, or both."""
-        both = (self.sick, self.fenced)
-        return {uuid: "; ".join(why[uuid] for why in both if uuid in why) for uuid in {**both[0], **both[1]}}
+        """By UUID, why a GPU is shown to kubelet and schedulers as unhealthy: ill, fenced, or not asked yet."""
+        whys = (self.sick, self.fenced, self._unasked)
+        return {uuid: "; ".join(why[uuid] for why in whys if uuid in why) for uuid in whys[0] | whys[1] | whys[2]}
+
+    @property
+    def _unasked(self) -> dict[str, str]:
+        waiting = (uuid for uuid, case in self.health.items() if case.awaited_until is not None and not case.cause)
+        return dict.fromkeys(waiting, "it was not asked yet: the driver takes its time")
 
     @property
     def held_under(self) -> set[tuple[Mode, str]]:

@@ -115,6 +115,9 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
         uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(uuid in seen, unread.get(uuid))
         for uuid in gpus
     }
+    health |= {
+        uuid: health[uuid].awaited(event.at) for uuid in event.inventory.unasked & gpus.keys() - state.gpus.keys()
+    }
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
     wiring = {**state.wiring, **event.inventory.wiring}

@@ -30,16 +30,26 @@ class Condition:
     def __init__(self, index: int, clock: Callable[[], float], late: Callable[[], None]) -> None:
         self._index = index
         self._clock = clock
-        self._questions = Questions[str, Vitals](patience_s=REST_PATIENCE_S, clock=clock, late=late)
-        self._known = Vitals()
+        self._late = late
+        self._uuid = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing, and await no answer."""
+        self._questions = Questions[str, Vitals](patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late)
+        self._known: Vitals | None = None
         self._asked_at: float | None = None
         self._silent: dict[str, str] = {}
 
-    def ask(self, nvml: Nvml, gpu: Handle, *, in_a_hurry: bool = False) -> Vitals:
+    def ask(self, nvml: Nvml, gpu: Handle, uuid: str, *, in_a_hurry: bool = False) -> Vitals:
         """How the GPU is, as far as it says; all but the action as it was before where somebody waits.
 
-        Raises CallError if it is not there any more.
+        `uuid` says which GPU has the index now: nothing that was said of another one is said of it. Raises CallError
+        if it is not there any more.
         """
+        if uuid != self._uuid:
+            self._uuid = uuid
+            self._begin()
         silent: dict[str, str] = {}
         action = None
         try:
@@ -54,7 +64,8 @@ class Condition:
             if self._silent.get(what) != words:
                 log.warning("a GPU is silent", extra={"gpu": self._index, "silent_on": what, "error": words})
         self._silent = silent
-        return replace(self._known, action=action, silent_on=frozenset(silent))
+        partial = self._known is None and REST not in silent
+        return replace(self._known or Vitals(), action=action, silent_on=frozenset(silent), partial=partial)
 
     def _ask_rest(self, gpu: Handle) -> str:
         """Learn all else, or what was learnt before if that takes long; why it is not said, empty if it is."""

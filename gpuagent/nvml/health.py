@@ -94,13 +94,18 @@ class HealthWatch:
                     watch.is_of(uuid)
         self.wake()
 
-    def first_looks(self, patience_s: float) -> None:
-        """Wait until each GPU was asked once how it is; one that has not answered in time is not waited for again."""
-        until = time.monotonic() + patience_s
+    def first_looks(self, patience_s: float) -> frozenset[int]:
+        """Wait until each GPU was asked once how it is; one that has not answered in time is not waited for again.
+
+        Returns the indexes of those that have not answered yet: their first answers are posted, whatever they are.
+        """
+        until, unasked = time.monotonic() + patience_s, set[int]()
         for index, vitals in tuple(self._vitals.items()):
-            if index not in self._met:
-                self._met.add(index)
-                vitals.first_look(max(0.0, until - time.monotonic()))
+            left_s = 0.0 if index in self._met else max(0.0, until - time.monotonic())
+            self._met.add(index)
+            if not vitals.first_look(left_s):
+                unasked.add(index)
+        return frozenset(unasked)
 
     def wake(self) -> None:
         """Try again at once what could not be watched; take note of `stopping`."""

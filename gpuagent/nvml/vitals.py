@@ -72,6 +72,7 @@ class GpuVitals:
         self._said = ""
         self._condition = Condition(index, pulse.clock, self.wake)
         self._looked_once = False
+        self._missed = False
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @property
@@ -91,9 +92,11 @@ class GpuVitals:
             self._changed.notify_all()
 
     def first_look(self, patience_s: float) -> bool:
-        """Wait for the first answer, also for one that is none; whether it came in time."""
+        """Wait for the first whole answer, also for one that is none; whether it came in time, else it is posted."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._looked_once, patience_s)
+            in_time = self._changed.wait_for(lambda: self._looked_once, patience_s)
+            self._missed |= not in_time
+            return in_time
 
     def after_xid(self, uuid: str, patience_s: float) -> Vitals | None:
         """How that GPU is right after an XID; None if it does not say: then it is posted when it does.
@@ -145,7 +148,8 @@ class GpuVitals:
         with self._changed:
             wary = self._pulse.clock() < self._wary_until
             # While the driver is away, discovery looks for it and wakes everybody.
-            fine = self._vitals is not None and self._vitals.well and not self._vitals.silent_on
+            said = self._vitals
+            fine = said is not None and said.well and not said.silent_on and not said.partial
             often = (self._failed or wary or not fine) and not self._driver_away
             period_s = self._pulse.sick_s if often else self._pulse.well_s
             self._changed.wait_for(lambda: self._wish > self._looked or self._pulse.stopping.is_set(), period_s)
@@ -173,7 +177,7 @@ class GpuVitals:
             return
         try:
             in_a_hurry = self._awaited is not None
-            vitals = self._condition.ask(self.nvml, handle, in_a_hurry=in_a_hurry)
+            vitals = self._condition.ask(self.nvml, handle, uuid, in_a_hurry=in_a_hurry)
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
@@ -186,16 +190,19 @@ class GpuVitals:
     def _told(self, uuid: str, vitals: Vitals) -> None:
         with self._changed:
             self._looked, self._failed = self._looking, self._looking < self._gone_at
-            self._looked_once = True
+            self._looked_once |= not vitals.partial
             self._changed.notify_all()
             if self._failed:
                 return  # it was lost meanwhile
             moved = bool(self._uuid) and uuid != self._uuid
             news = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
             taken = self._awaited is not None and self._looking >= self._awaited
-            if self._owed or self._away or (news and not taken):
+            was_out = self._away or self._lost  # told as lost, whatever the error was
+            late = self._missed and not vitals.partial
+            if self._owed or was_out or moved or late or (news and not taken):
                 self._post(VitalsRead(uuid, vitals, self._pulse.clock(), anew=self._away))
-            if self._away or moved:
+            self._missed = (self._missed or moved) and vitals.partial
+            if was_out or moved:
                 self._pulse.back()
             self._uuid, self._vitals, self._said = uuid, vitals, ""
             self._owed = self._away = self._lost = self._uncounted = False

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gpuagent.backoff import Backoff
@@ -22,7 +23,7 @@ from gpuagent.nvml.wishes import Wishes
 log = logging.getLogger(__name__)
 
 FIRST_LOOKS_S = 0.1
-"""How long GPUs that are new wait for what the driver says of their health."""
+"""How long GPUs that are new wait for what the driver says of their health; then they are told as not asked yet."""
 STOP_S = 1.0
 """How long `stop` waits for threads; one that hangs in the driver is left behind (all are daemons)."""
 
@@ -163,8 +164,9 @@ class NvmlWatch:
                 self._delays.reset()
                 self._health.tend(count, {gpu.index: gpu.uuid for gpu in inventory.gpus})
                 # What ails a GPU is told before the GPU itself: no list offers one that the driver wants reset.
-                self._health.first_looks(FIRST_LOOKS_S)
-                self._read(inventory)
+                unasked = self._health.first_looks(FIRST_LOOKS_S)
+                silent = frozenset(gpu.uuid for gpu in inventory.gpus if gpu.index in unasked)
+                self._read(replace(inventory, unasked=silent))
                 delay_s = self._until_next(inventory)
             if not self._stopping.is_set():  # its wish may have been taken for this look's
                 self._wishes.wait(delay_s)

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.fence import Fence
-from gpuagent.domain.gpu import UnreadableGpu
+from gpuagent.domain.gpu import Inventory, UnreadableGpu
 from gpuagent.domain.health import (
     ACTION,
     APPLICATION_XIDS,
+    FIRST_ANSWER_S,
     MOST_SETTLE_S,
     MOST_TOLD,
     NOTE_S,
@@ -50,6 +51,56 @@ def cause(node, n=0):
 @pytest.fixture
 def node():
     return in_force(Mode.SHARE)
+
+
+# -- the first answer -----------------------------------------------------------------------------------------------
+
+
+def starts(*unasked):
+    """Two GPUs are read for the first time; of these the driver has not said yet how they are."""
+    node = Life(Mode.SHARE)
+    seen = Inventory(box(), driver_version="580.1", unasked=frozenset(uuid(n) for n in unasked))
+    return node.tell(ev.InventoryRead(seen, node.now)).holdings()
+
+
+def test_a_gpu_is_not_offered_until_it_has_said_how_it_is():
+    node = starts(0)
+    assert (is_offered(node), is_offered(node, 1)) == (False, True)
+    assert [is_ill for _, is_ill in sorted(node.state.unhealthy.items())] == [
+        "it was not asked yet: the driver takes its time"
+    ]
+    assert says(node, Vitals(action=0, partial=True)).offer(MEM).keys() == {1}
+    node.heard()
+    assert is_offered(says(node, WELL))
+    assert node.heard() == [], "nothing happened to it"
+
+
+def test_a_gpu_that_says_at_last_that_it_needs_a_reset_is_never_offered():
+    node = starts(0)
+    assert not is_offered(says(node, RESET))
+    assert cause(node) == "the driver asks to reset the GPU"
+
+
+def test_a_gpu_that_says_nothing_is_offered_after_a_while():
+    node = starts(0)
+    assert deadline(node.state) == node.now + FIRST_ANSWER_S
+    assert not is_offered(node.wait(FIRST_ANSWER_S - 0.1))
+    assert is_offered(node.wait(0.1))
+    seen = Inventory(box(), driver_version="580.2", unasked=frozenset({uuid(0)}))
+    assert is_offered(node.tell(ev.InventoryRead(seen, node.now))), "it is waited for once"
+
+
+def test_an_answer_that_came_before_the_gpu_was_read_counts():
+    node = says(Life(Mode.SHARE), WELL)
+    seen = Inventory(box(), driver_version="580.1", unasked=frozenset({uuid(0)}))
+    assert is_offered(node.tell(ev.InventoryRead(seen, node.now)).holdings())
+
+
+def test_what_was_not_asked_yet_stays_as_it_was_said(node):
+    says(node, Vitals(action=0, remap_failed=True))
+    says(node, Vitals(action=0, partial=True))
+    assert not is_offered(node)
+    assert node.state.health[uuid(0)].well_since is None
 
 
 # -- drivers that know recovery actions ---------------------------------------------------------------------------

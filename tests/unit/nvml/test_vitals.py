@@ -109,11 +109,49 @@ def test_what_is_wrong_with_a_gpu_is_told_before_the_gpu_itself(simulate, watch,
         pass
 
 
-def test_gpus_are_told_although_their_health_is_not(simulate, watch, make_box):
+def test_gpus_are_told_although_their_health_is_not_and_that_when_it_is(simulate, watch, make_box):
     simulator = simulate(make_box(2))
     simulator.hang("nvmlDeviceGetFieldValues")
     watched = watch(simulator, **SELDOM)
-    assert len(watched.next(InventoryRead).inventory.gpus) == 2
+    inventory = watched.next(InventoryRead).inventory
+    assert len(inventory.gpus) == 2
+    assert inventory.unasked == {uuid(simulator, 0), uuid(simulator, 1)}
+    simulator.unhang()
+    told = {event.uuid: event for event in (watched.heard("VitalsRead"), watched.heard("VitalsRead"))}
+    assert told.keys() == inventory.unasked
+    assert all(event.vitals == WELL and not event.vitals.partial for event in told.values())
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
+def test_a_gpu_is_not_asked_until_all_was_asked(simulate, watch, make_box, function):
+    simulator = simulate(make_box(2))
+    simulator.hang(function, 1)
+    watched = watch(simulator, **SELDOM)
+    assert watched.next(InventoryRead).inventory.unasked == {uuid(simulator, 1)}
+    simulator.unhang()
+    assert not vitals_of(watched, simulator, 1).vitals.partial
+
+
+def test_a_gpu_is_not_told_the_fault_of_the_one_that_had_its_index(simulate, watch, make_box, monkeypatch):
+    """GPU 0 goes, with a row that could not be replaced; the others move down while the driver takes its time."""
+    simulator = simulate(make_box(3))
+    names = [uuid(simulator, index) for index in range(3)]
+    simulator.remap(0, failed=True)
+    watched = watch(simulator, vitals_s=0.05, sick_vitals_s=0.05)
+    assert vitals_of(watched, simulator).vitals.remap_failed
+    watched.next(InventoryRead)
+    watched.watching(0, 1, 2)
+    asked = Nvml.condition
+    hold = threading.Event()
+    monkeypatch.setattr(Nvml, "condition", lambda *args: (hold.wait(10), asked(*args))[1])
+    with simulator.changed:
+        simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
+    told = [watched.heard("VitalsRead")]
+    hold.set()
+    while len([event for event in told if not event.vitals.partial]) < 2:
+        told.append(watched.heard("VitalsRead"))
+    assert {event.uuid for event in told} == set(names[1:])
+    assert not [event for event in told if event.vitals.remap_failed]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
@@ -345,6 +383,26 @@ def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make
         simulator.restore(0)
         event = watched.heard("VitalsRead")  # a look that its return asked for may come between
         assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
+        watched.watching(0, 1)
+
+
+@pytest.mark.parametrize("code", ["UNKNOWN", "TIMEOUT"])
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"],
+    ids=lambda name: name[4:],
+)
+def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, watch, make_box, function, code):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, vitals_s=0.02, sick_vitals_s=0.02, reread_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    for _ in range(2):
+        simulator.fail(function, code, 0)
+        assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
+        simulator.fail(function, None, 0)
+        event = watched.heard("VitalsRead")  # a look at the driver may come between
+        assert (event.uuid, event.vitals, event.anew) == (uuid(simulator, 0), WELL, False)
         watched.watching(0, 1)
 
 
