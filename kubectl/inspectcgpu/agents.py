@@ -17,7 +17,7 @@ from gpuagent.kube.pages import list_pages
 from inspectcgpu.agentpage import AgentView, read_page
 from inspectcgpu.usage import Usage, read_usage
 
-LABEL = "app.kubernetes.io/name=gpuagent"
+LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent"
 AT_A_TIME = 16
 _FORBIDDEN = 403
 
