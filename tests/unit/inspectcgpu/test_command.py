@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from gpuagent.kube import pages
+from gpuagent.kube.errors import KubeError
 from inspectcgpu.cli import run
 from standin.apiserver import ApiServer
 from tests.unit.inspectcgpu.sample import V2, node_json
@@ -110,6 +111,14 @@ def test_a_right_that_is_missing_is_named(server, call, what):
     assert f'RBAC refuses: allow verb "list" on resource "{what}" in API group ""' in err
 
 
+def test_what_a_server_says_steers_no_terminal(call, capsys, monkeypatch):
+    def refuse(*_):
+        raise KubeError("said \x1b[2J\x9b31m\nof another line")
+
+    monkeypatch.setattr("inspectcgpu.cli.read_nodes", refuse)
+    assert call() == (1, "", "kubectl-inspect-cgpu: said �[2J�31m of another line\n")
+
+
 def test_an_api_server_that_is_away_is_told(server, call):
     server.stop()
     code, _, err = call()
@@ -171,6 +180,7 @@ STATUS = {
         }
     ],
 }
+AGENT = {"app.kubernetes.io/name": "gpuagent", "app.kubernetes.io/component": "agent"}
 METRICS = """# TYPE gpuagent_container_gpu_memory_used_bytes gauge
 gpuagent_container_gpu_memory_used_bytes{UUID="GPU-a",gpu="1",namespace="default",pod="p",container="main"} 1.073741824e+09
 # TYPE gpuagent_container_gpu_memory_limit_bytes gauge
@@ -193,7 +203,7 @@ def agent(server) -> Iterator[str]:
 
     add_node(server, "n1", gpus=1, mem=15)
     add_pod(server, "p", "n1", 3)
-    server.create_pod("gpuagent-x", node="n1", namespace="kube-system", labels={"app.kubernetes.io/name": "gpuagent"})
+    server.create_pod("gpuagent-x", node="n1", namespace="kube-system", labels=AGENT)
     status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
     server.patch_pod("gpuagent-x", status, namespace="kube-system", subresource="status")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
@@ -210,6 +220,15 @@ def test_a_pod_without_annotations_is_found_through_its_nodes_agent(call, agent)
     assert "Pods without" not in out
     _, out, _ = call("--no-agents")
     assert out.splitlines()[1].split()[2:] == ["0/15", "3", "3/15"]
+
+
+def test_a_pod_of_another_component_on_the_node_is_not_taken_for_the_agent(server, call, agent):
+    labels = AGENT | {"app.kubernetes.io/component": "mps-control"}
+    server.create_pod("mps-control-x", node="n1", namespace="kube-system", labels=labels)
+    status = {"status": {"phase": "Running", "podIP": "127.0.0.2"}}
+    server.patch_pod("mps-control-x", status, namespace="kube-system", subresource="status")
+    _, out, _ = call("--agent-port", agent)
+    assert out.splitlines()[1].split()[2:] == ["0/0", "3/15", "3/15"]
 
 
 def test_details_show_what_is_used(call, agent):
@@ -254,7 +273,7 @@ def test_an_agent_that_is_silent_does_not_hold_up_the_command(server, config):
 
     add_node(server, "n1", gpus=1, mem=15)
     add_pod(server, "p", "n1", 3)
-    server.create_pod("agent", node="n1", namespace="kube-system", labels={"app.kubernetes.io/name": "gpuagent"})
+    server.create_pod("agent", node="n1", namespace="kube-system", labels=AGENT)
     status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
     server.patch_pod("agent", status, namespace="kube-system", subresource="status")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as found:

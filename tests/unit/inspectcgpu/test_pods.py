@@ -162,7 +162,9 @@ def test_what_containers_use_is_summed_for_the_pod():
 def test_an_agent_without_a_driver_costs_nothing_but_its_word():
     """It shows no GPUs then: those of labels and annotations stand, in its unit."""
     views = {"n1": AgentView(MemoryUnit(256), {})}
-    found = report([node("n1", gpus=2, mem=30), node("n2", gpus=2, mem=30)], [on("a", 0, 4), pod("b", mem=3)], views=views)
+    found = report(
+        [node("n1", gpus=2, mem=30), node("n2", gpus=2, mem=30)], [on("a", 0, 4), pod("b", mem=3)], views=views
+    )
     first, second = found.nodes
     assert [str(gpu.amounts["aliyun.com/gpu-mem"]) for gpu in first.gpus] == ["4/15", "0/15"]
     assert (first.unit, second.unit) == ("256MiB", "GiB")
