@@ -116,7 +116,7 @@ def look_beside(
         return Beside(told, Answers(usage_problem=problem), tuple(problems))
     busy = {pod.node for pod in pods if pod.node and not pod.refused}
     names = [node.name for node in nodes]
-    wanted = _agents_wanted(nodes, pods)
+    wanted = agents_wanted(nodes, pods)
     users = [name for name in names if name in busy] if usage else []
     # Who is asked what pods use is asked who has what, too: kubelet's book is nearer to the truth than an annotation.
     marked = {node.name for node in nodes if node.agent}
@@ -141,7 +141,7 @@ def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
     ]
 
 
-def _agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
+def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
     """Nodes whose labels and annotations leave something open."""
     open_pods = {pod.node for pod in pods if not pod.refused and pod.node and pod.asks.keys() != pod.places.keys()}
     return {node.name for node in nodes if node.name in open_pods or (node.offered(GPU_MEM) and measure(node).doubt)}
