@@ -31,7 +31,6 @@ NO_GPUS = (
 )
 _PIPE_CLOSED = 141  # as a program that SIGPIPE ends
 _INTERRUPTED = 130
-_REFRESH_S = 30.0
 
 Lines = Callable[[Report], list[str]]
 
@@ -89,7 +88,7 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
     following.start()
     try:
         while True:
-            following.news.wait(_REFRESH_S)
+            following.news.wait(following.good_for_s)
             following.news.clear()
             if following.complete:
                 screen.show(_shown(following.facts(), lines, options))

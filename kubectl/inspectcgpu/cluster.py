@@ -1,11 +1,13 @@
 """Reading the cluster: nodes and pods in pages, ConfigMaps, and agents where labels and annotations do not say all."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
+from gpuagent.domain.pods import PodName
 from gpuagent.domain.shape import mapping, text
 from gpuagent.kube.client import Client
 from gpuagent.kube.errors import ApiError, KubeError
@@ -147,8 +149,14 @@ def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
     return {node.name for node in nodes if node.name in open_pods or (node.offered(GPU_MEM) and measure(node).doubt)}
 
 
-def facts(nodes: Sequence[GpuNode], pods: Sequence[GpuPod], beside: Beside, problems: Sequence[str] = ()) -> Facts:
-    """Everything for a report."""
+def facts(
+    nodes: Sequence[GpuNode],
+    pods: Sequence[GpuPod],
+    beside: Beside,
+    problems: Sequence[str] = (),
+    newer: AbstractSet[PodName] = frozenset(),
+) -> Facts:
+    """Everything for a report. `newer` are pods that changed since agents were asked."""
     answers = beside.answers
     return Facts(
         nodes=nodes,
@@ -159,4 +167,5 @@ def facts(nodes: Sequence[GpuNode], pods: Sequence[GpuPod], beside: Beside, prob
         usage=answers.usage,
         usage_problem=answers.usage_problem,
         problems=(*problems, *beside.problems),
+        newer=newer,
     )

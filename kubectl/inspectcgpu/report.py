@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM, GPU_WHOLE
@@ -31,6 +32,7 @@ class Facts:
         usage: pod to what it uses, where agents' metrics say.
         usage_problem: why no agent says what pods use; "" where one does, or none was asked.
         problems: what could not be read, in words for people.
+        newer: pods that changed since agents were asked.
     """
 
     nodes: Sequence[GpuNode]
@@ -41,6 +43,7 @@ class Facts:
     usage: Mapping[PodName, Usage] = field(default_factory=dict)
     usage_problem: str = ""
     problems: tuple[str, ...] = ()
+    newer: AbstractSet[PodName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
     view = page if page and page.gpus else None
     known = _numbers(node, view, told)
     unseen = facts.unseen.get(node.name, "")
-    reports = tuple(_pod(pod, known, page, unseen, facts.usage.get(pod.name)) for pod in pods)
+    reports = tuple(_pod(pod, known, page, unseen, facts) for pod in pods)
     held: Counter[tuple[int, str]] = Counter()
     pending: Counter[str] = Counter()
     for report in reports:
@@ -216,9 +219,7 @@ class _Sizes:
         return "" if word == HEALTHY else word or "Unhealthy"
 
 
-def _pod(
-    pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, usage: Usage | None
-) -> PodReport:
+def _pod(pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, facts: Facts) -> PodReport:
     """Where it is: by kubelet's book as its node's agent shows it, else by the annotations of a scheduler."""
     faults = list(pod.faults)
     places, sources = {}, {}
@@ -235,15 +236,17 @@ def _pod(
         if resource in pod.asks:
             places[resource], sources[resource] = gpus, AGENT
     pending = {resource: amount for resource, amount in pod.asks.items() if resource not in places}
-    why = _why(pod, faults, view, unseen) if pending else "; ".join(faults)
-    return PodReport(pod, places, sources, pending, why, differs, usage)
+    why = _why(pod, faults, view, unseen, newer=pod.name in facts.newer) if pending else "; ".join(faults)
+    return PodReport(pod, places, sources, pending, why, differs, facts.usage.get(pod.name))
 
 
-def _why(pod: GpuPod, faults: Sequence[str], view: AgentView | None, unseen: str) -> str:
+def _why(pod: GpuPod, faults: Sequence[str], view: AgentView | None, unseen: str, *, newer: bool) -> str:
     """Why no GPU of it is known."""
     agent = "the node's agent could not be asked" if unseen else ""
     if view:
         agent = "the node's agent has given it none yet" if view.gpus else "the node's agent sees no GPUs"
+    if view and newer:
+        agent = "the node's agent is asked again soon: it was before the pod changed"
     annotated = [] if faults else ["not annotated by a scheduler"]
     return "; ".join(filter(None, (*faults, *annotated, agent, pod.waits)))
 

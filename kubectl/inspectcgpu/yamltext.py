@@ -6,7 +6,7 @@ import yaml
 
 
 def dump(value: Any) -> str:  # noqa: ANN401 (plain values, as for JSON)
-    """Block style, in the order of the value's keys. Other letters than ASCII's are escaped where some cannot be shown."""
+    """Block style, in the order of the value's keys. Where something cannot be shown, it is ASCII."""
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text = str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True))
     if text.replace("\n", "").isprintable():

@@ -12,13 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from gpuagent.domain.pods import PodName
 from gpuagent.kube import pages
+from gpuagent.kube.client import Client
 from gpuagent.kube.errors import KubeError
+from inspectcgpu.agents import Asking
 from inspectcgpu.cli import run
+from inspectcgpu.following import BESIDE_EVERY_S, REFRESH_S, Following
 from standin.apiserver import ApiServer
 from tests.unit.inspectcgpu.sample import V2, node_json
 
@@ -416,6 +421,31 @@ def test_a_watch_shows_changes_survives_the_api_server_and_ends_cleanly(server, 
     finally:
         assert watching.end() == (0, "")
     assert "\x1b" not in watching.text
+
+
+def test_a_watch_asks_an_agent_again_for_a_pod_that_came_after_the_last_asking(server, config, agent, monkeypatch):
+    """Nothing else happens then that would wake it."""
+    clock = [1000.0]
+    monkeypatch.setattr("inspectcgpu.following.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    following = Following(Client(config), (), Asking(port=int(agent)), usage=False)
+    following.start()
+    try:
+        while not following.complete:
+            following.news.wait(20)
+            following.news.clear()
+        assert following.facts().newer == set()
+        assert following.good_for_s == REFRESH_S
+        clock[0] += 3
+        following.news.clear()
+        server.create_pod("new", {"aliyun.com/gpu-mem": "4"}, node="n1")
+        assert following.news.wait(20)
+        assert following.facts().newer == {PodName("default", "new")}
+        assert following.good_for_s == BESIDE_EVERY_S - 3
+        clock[0] += following.good_for_s
+        assert following.facts().newer == set()
+        assert following.good_for_s == REFRESH_S
+    finally:
+        following.stop()
 
 
 def test_a_watch_for_programs_is_one_document_a_line(server, config):

@@ -213,3 +213,8 @@ def test_the_agent_of_a_pod_whose_annotation_is_of_another_amount_is_asked():
     shown = report([node("n1", gpus=2, mem=30)], [found], views=views).nodes[0].pods[0]
     assert (shown.places, shown.pending) == ({"aliyun.com/gpu-mem": {1: 4}}, {})
     assert "its annotation gives it 1" in shown.why
+
+
+def test_what_an_agent_said_before_the_pod_changed_is_no_reason():
+    found = report([node("n1", gpus=2, mem=30)], [pod("a", mem=3)], views=agent({}), newer={PodName("default", "a")})
+    assert found.nodes[0].pods[0].why.endswith("the node's agent is asked again soon: it was before the pod changed")
