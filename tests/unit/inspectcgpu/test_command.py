@@ -154,6 +154,28 @@ def test_contexts_and_kubeconfigs(server, call, tmp_path, config):
     assert call(environ=home)[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("echo 'expired, log in' >&2; exit 1", "exec: process returned 1. expired, log in"), (None, "No such file")],
+)
+def test_a_credential_plugin_that_fails_is_told(server, config, tmp_path, script, said):
+    plugin = tmp_path / "plugin"
+    if script:
+        plugin.write_text(f"#!/bin/sh\n{script}\n")
+        plugin.chmod(0o755)
+    kubeconfig = json.loads(Path(config).read_text())
+    kubeconfig["users"][0]["user"] = {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    }
+    Path(config).write_text(json.dumps(kubeconfig))
+    with start(config, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        err = process.stderr.read().decode()
+        assert process.wait() == 2
+    assert err.startswith(f"kubectl-inspect-cgpu: kubeconfig {config} gives no credentials: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
 def test_of_several_files_the_first_current_context_counts(server, call, tmp_path, config):
     add_node(server, "n1", gpus=1, mem=15)
     away = json.loads(Path(config).read_text().replace("standin", "away"))
@@ -240,6 +262,14 @@ def test_details_show_what_is_used(call, agent):
     _, out, _ = call("-d", "--agent-port", agent)
     assert out.splitlines()[5].split() == ["p", "default", "0", "3", "1.0/3.0"]
     assert "USED/LIMIT is not known" not in out
+
+
+def test_where_the_agent_tells_limits_alone_the_reason_is_told(call, agent, monkeypatch):
+    monkeypatch.setitem(globals(), "METRICS", METRICS[METRICS.index("# TYPE", 1) :])
+    _, out, _ = call("-d", "--agent-port", agent)
+    assert out.splitlines()[5].split() == ["p", "default", "0", "3", "-/3.0"]
+    assert "USED/LIMIT is not known: node n1: its agent does not tell what containers use" in out
+    assert "metrics.perContainerUse" in out
 
 
 def test_rights_on_agents_that_are_missing_are_named_once(server, call, agent):
