@@ -5,7 +5,9 @@ named here, which keeps 20 MiB and half a second out of the agent.
 """
 
 import ipaddress
+import logging
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +161,8 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
             raise ConfigError(f"kubeconfig {file} cannot be read: {text}") from err
     if not readable:
         raise ConfigError(f"kubeconfig {path} is empty")
+    told = _Told()
+    logging.getLogger().addHandler(told)
     try:
         kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
     except Exception as err:  # the loader lets through whatever odd input makes it raise
@@ -166,8 +170,25 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
             raise ConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
         text = " ".join(str(err).split()) or type(err).__name__
         raise ConfigError(f"kubeconfig {path} is malformed: {text}") from err
+    finally:
+        logging.getLogger().removeHandler(told)
+    if told.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
+        raise ConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(told.texts)}")
     if urlsplit(str(configuration.host)).scheme not in ("http", "https"):
         raise ConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
+
+
+class _Told(logging.Handler):
+    """Keeps what the library only logs, in this thread: why a credential plugin (``exec``) gave nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._thread = threading.get_ident()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            self.texts.append(" ".join(record.getMessage().split()))
 
 
 def _contexts(path: str) -> list[str]:

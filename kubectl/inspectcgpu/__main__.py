@@ -12,7 +12,7 @@ from inspectcgpu.cli import run
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     # Errors are told as results; what the libraries log besides is noise between the rows.
-    logging.disable()
+    logging.getLogger().addHandler(logging.NullHandler())
     warnings.simplefilter("ignore")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuagent.domain.annotations import MOST_UNITS
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.shape import mapping, mappings, number, text
 from gpuagent.domain.units import MemoryUnit
@@ -53,7 +54,7 @@ def read_page(page: str) -> AgentView | None:
         gpus[minor] = _gpu(gpu, minor)
         for holder in mappings(gpu.get("containers")):
             match = _CONTAINER.fullmatch(text(holder.get("container")))
-            units, resource = number(holder.get("units")), text(holder.get("resource"))
+            units, resource = _amount(holder.get("units")), text(holder.get("resource"))
             if match and units and resource in RESOURCES:
                 mine = places.setdefault(PodName(match[1], match[2]), {}).setdefault(resource, {})
                 mine[minor] = mine.get(minor, 0) + units
@@ -65,11 +66,16 @@ def _gpu(gpu: Mapping[str, Any], minor: int) -> SeenGpu:
     return SeenGpu(
         minor=minor,
         model=text(gpu.get("model")),
-        memory_mib=number(gpu.get("memory_mib")) or 0,
+        memory_mib=_amount(gpu.get("memory_mib")) or 0,
         healthy=gpu.get("health") == "Healthy",
         cause=text(gpu.get("cause")),
-        units={name: amount for name in RESOURCES if (amount := number(units.get(name)))},
+        units={name: amount for name in RESOURCES if (amount := _amount(units.get(name)))},
     )
+
+
+def _amount(said: object) -> int | None:
+    found = number(said)
+    return found if found is not None and found <= MOST_UNITS else None
 
 
 def _unit(said: object) -> MemoryUnit | None:

@@ -17,8 +17,12 @@ from gpuagent.kube.pages import list_pages
 from inspectcgpu.agentpage import AgentView, read_page
 from inspectcgpu.usage import Usage, read_usage
 
-LABEL = "app.kubernetes.io/name=gpuagent"
+LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent"
 AT_A_TIME = 16
+USE_NOT_SEEN = (
+    "its agent does not tell what containers use, only what they may: it does not see the host's processes "
+    "(chart value metrics.perContainerUse)"
+)
 _FORBIDDEN = 403
 
 
@@ -74,6 +78,8 @@ def ask(
         found = None if page is None else read_usage(page)
         if found is not None:
             answers.usage.update(found)
+            if found and all(one.used is None for one in found.values()):
+                reasons[node] = USE_NOT_SEEN
         else:
             untold = "its agent's metrics do not tell what containers use"
             reasons[node] = untold if page is not None else metrics.problems[node]

@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import json
 import math
 import os
 import sys
@@ -14,10 +13,11 @@ from gpuagent import __version__
 from gpuagent.kube.client import Client
 from gpuagent.kube.errors import ConfigError, KubeError
 from inspectcgpu.agents import Asking
+from inspectcgpu.cells import printable
 from inspectcgpu.cluster import facts, look_beside, read_nodes, read_pods
 from inspectcgpu.connection import connect
 from inspectcgpu.details import details
-from inspectcgpu.documents import document, json_lines, yaml_lines
+from inspectcgpu.documents import document, json_lines, json_text, yaml_lines
 from inspectcgpu.errors import UsageError
 from inspectcgpu.following import Following
 from inspectcgpu.report import Facts, Report, build
@@ -31,7 +31,6 @@ NO_GPUS = (
 )
 _PIPE_CLOSED = 141  # as a program that SIGPIPE ends
 _INTERRUPTED = 130
-_REFRESH_S = 30.0
 
 Lines = Callable[[Report], list[str]]
 
@@ -44,10 +43,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
         code = _watch(client, options, environ) if options.watch else _once(client, options, environ)
         sys.stdout.flush()
     except (UsageError, ConfigError) as err:
-        print(f"{PROG}: {err}", file=sys.stderr)
+        _complain(str(err))
         return 2
     except KubeError as err:
-        print(f"{PROG}: {err}", file=sys.stderr)
+        _complain(str(err))
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
@@ -55,6 +54,11 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     except KeyboardInterrupt:
         return 0 if options.watch else _INTERRUPTED
     return code
+
+
+def _complain(text: str) -> None:
+    """Servers' words may be in it."""
+    print(printable(f"{PROG}: {text}"), file=sys.stderr)
 
 
 def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -68,9 +72,9 @@ def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str
     elif not options.nodes:
         print(NO_GPUS, file=sys.stderr)
     for name in nodes.without:
-        print(f"{PROG}: node {name} has no GPUs to share or to place", file=sys.stderr)
+        _complain(f"node {name} has no GPUs to share or to place")
     for name in nodes.missing:
-        print(f"{PROG}: there is no node {name}", file=sys.stderr)
+        _complain(f"there is no node {name}")
     return 1 if nodes.missing else 0
 
 
@@ -84,7 +88,7 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
     following.start()
     try:
         while True:
-            following.news.wait(_REFRESH_S)
+            following.news.wait(following.good_for_s)
             following.news.clear()
             if following.complete:
                 screen.show(_shown(following.facts(), lines, options))
@@ -107,7 +111,7 @@ def _shown(found: Facts, lines: Lines, options: argparse.Namespace) -> list[str]
 
 def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) -> Lines:
     def as_json(report: Report) -> list[str]:
-        return [json.dumps(document(report), ensure_ascii=False)] if compact else list(json_lines(report))
+        return [json_text(document(report))] if compact else list(json_lines(report))
 
     def as_yaml(report: Report) -> list[str]:
         from inspectcgpu import yamltext  # noqa: PLC0415 (only this output needs it)

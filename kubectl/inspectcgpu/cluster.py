@@ -1,11 +1,13 @@
 """Reading the cluster: nodes and pods in pages, ConfigMaps, and agents where labels and annotations do not say all."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
+from gpuagent.domain.pods import PodName
 from gpuagent.domain.shape import mapping, text
 from gpuagent.kube.client import Client
 from gpuagent.kube.errors import ApiError, KubeError
@@ -116,7 +118,7 @@ def look_beside(
         return Beside(told, Answers(usage_problem=problem), tuple(problems))
     busy = {pod.node for pod in pods if pod.node and not pod.refused}
     names = [node.name for node in nodes]
-    wanted = _agents_wanted(nodes, pods)
+    wanted = agents_wanted(nodes, pods)
     users = [name for name in names if name in busy] if usage else []
     # Who is asked what pods use is asked who has what, too: kubelet's book is nearer to the truth than an annotation.
     marked = {node.name for node in nodes if node.agent}
@@ -141,14 +143,20 @@ def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
     ]
 
 
-def _agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
+def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
     """Nodes whose labels and annotations leave something open."""
     open_pods = {pod.node for pod in pods if not pod.refused and pod.node and pod.asks.keys() != pod.places.keys()}
     return {node.name for node in nodes if node.name in open_pods or (node.offered(GPU_MEM) and measure(node).doubt)}
 
 
-def facts(nodes: Sequence[GpuNode], pods: Sequence[GpuPod], beside: Beside, problems: Sequence[str] = ()) -> Facts:
-    """Everything for a report."""
+def facts(
+    nodes: Sequence[GpuNode],
+    pods: Sequence[GpuPod],
+    beside: Beside,
+    problems: Sequence[str] = (),
+    newer: AbstractSet[PodName] = frozenset(),
+) -> Facts:
+    """Everything for a report. `newer` are pods that changed since agents were asked."""
     answers = beside.answers
     return Facts(
         nodes=nodes,
@@ -159,4 +167,5 @@ def facts(nodes: Sequence[GpuNode], pods: Sequence[GpuPod], beside: Beside, prob
         usage=answers.usage,
         usage_problem=answers.usage_problem,
         problems=(*problems, *beside.problems),
+        newer=newer,
     )

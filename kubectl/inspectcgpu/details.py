@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from inspectcgpu.cells import Cell, Style, align, row, width
+from inspectcgpu.cells import Cell, Style, align, printable, row, width
 from inspectcgpu.report import NodeReport, PodReport, Report
 from inspectcgpu.summary import address, below, gpu_columns, percent, totals, whole_total
 
@@ -24,7 +24,7 @@ def details(report: Report, *, wide: bool = False, colour: bool = False) -> list
         if report.having(GPU_WHOLE):
             lines += whole_total(report, "  ")
     if report.usage_problem and any(node.pods for node in report.nodes):
-        lines += ["", f"USED/LIMIT is not known: {report.usage_problem}"]
+        lines += ["", printable(f"USED/LIMIT is not known: {report.usage_problem}")]
     return lines + below(report, None, colour=colour)
 
 

@@ -10,6 +10,7 @@ from inspectcgpu.report import Amount, GpuReport, NodeReport, PodReport, Report
 from inspectcgpu.summary import percent
 
 VERSION = "inspectcgpu/v1"
+_DEL = 0x7F
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -40,12 +41,22 @@ def parts(report: Report) -> Iterator[tuple[str, Iterator[Any]]]:
     yield "notes", iter(notes(report) + ([f"use is not known: {report.usage_problem}"] if report.usage_problem else []))
 
 
+def json_text(value: Any) -> str:  # noqa: ANN401 (plain values)
+    """On one line. What could steer a terminal, or turn its lines around, is escaped; letters of any script are not."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else json.dumps(one)[1:-1] if ord(one) > _DEL else "\\u007f" for one in text
+    )
+
+
 def json_lines(report: Report) -> Iterator[str]:
     """The document as JSON, a node a line, and a pod that waits."""
-    yield json.dumps(head(report), ensure_ascii=False)[:-1] + ","
+    yield json_text(head(report))[:-1] + ","
     ends = {"nodes": "],", "waiting": "],", "notes": "]}"}
     for name, values in parts(report):
-        texts = [json.dumps(value, ensure_ascii=False) for value in values]
+        texts = [json_text(value) for value in values]
         yield f'"{name}": ['
         yield from (f"{text}{',' if n < len(texts) else ''}" for n, text in enumerate(texts, 1))
         yield ends[name]

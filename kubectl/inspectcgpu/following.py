@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
+from gpuagent.domain.pods import PodName
 from gpuagent.domain.shape import mapping, text
 from gpuagent.kube.client import Client
 from gpuagent.kube.follow import Follow
@@ -20,8 +21,8 @@ T = TypeVar("T")
 Params = Mapping[str, str | int | bool]
 Json = dict[str, Any]
 
-BESIDE_EVERY_S = 10.0
-"""Agents and ConfigMaps are asked anew at most so often, and at least every third time."""
+BESIDE_EVERY_S, REFRESH_S = 10.0, 30.0
+"""Agents and ConfigMaps are asked anew at most so often, and at least so often."""
 _KEPT = "kept"
 
 
@@ -117,6 +118,8 @@ class Following:
         self._wanted = set(names)
         self._beside: Beside | None = None
         self._beside_at = 0.0
+        self._pods_then: Mapping[PodName, GpuPod] = {}
+        self._behind = False
         self.news = threading.Event()
         self._nodes = Collection[GpuNode](client, "nodes", self._node, self.news)
         self._pods = Collection[GpuPod](client, "pods", self._pod, self.news)
@@ -147,15 +150,23 @@ class Following:
     def problems(self) -> list[str]:
         return [problem for problem in (self._nodes.problem, self._pods.problem) if problem]
 
+    @property
+    def good_for_s(self) -> float:
+        """How long the last facts may stand without news: not long where agents were asked before pods changed."""
+        return max(0.0, self._beside_at + BESIDE_EVERY_S - time.monotonic()) if self._behind else REFRESH_S
+
     def facts(self) -> Facts:
         """As of now."""
         nodes = by_name(self._nodes.known())
         pods = sorted(self._pods.known(), key=lambda pod: pod.name)
         problems = self.problems
-        if self._beside is None or (not problems and time.monotonic() - self._beside_at > BESIDE_EVERY_S):
+        if self._beside is None or (not problems and time.monotonic() - self._beside_at >= BESIDE_EVERY_S):
             self._beside = look_beside(self._client, nodes, pods, self._asking, usage=self._usage)
             self._beside_at = time.monotonic()
-        return facts(nodes, pods, self._beside, problems)
+            self._pods_then = {pod.name: pod for pod in pods}
+        newer = frozenset(pod.name for pod in pods if self._pods_then.get(pod.name) != pod)
+        self._behind = bool(newer) and not problems
+        return facts(nodes, pods, self._beside, problems, newer)
 
     def _node(self, found: Json) -> GpuNode | None:
         return read_node(found) if not self._wanted or _key(found)[1] in self._wanted else None

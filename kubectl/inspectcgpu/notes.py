@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.domain.mode import GPU_MEM
 from inspectcgpu.node import RESOURCES
-from inspectcgpu.report import NodeReport, PodReport, Report
+from inspectcgpu.report import NO_GPUS_SEEN, NodeReport, PodReport, Report
 
 MANY = 5
 """So many names stand for all in a sentence."""
@@ -63,6 +63,9 @@ def _unseen(nodes: Iterable[NodeReport]) -> Iterator[str]:
         if node.unseen:
             by_reason[node.unseen].append(node.node.name)
     for reason, names in by_reason.items():
+        if reason == NO_GPUS_SEEN:
+            yield f"the agent of node {some(names)} sees no GPUs: what labels and annotations say of them is shown"
+            continue
         yield f"the agent of node {some(names)} could not be asked: {reason}"
 
 

@@ -28,7 +28,7 @@ class GpuPod:
         node: where it is bound to; "" while it is not.
         phase: as the API server has it.
         asks: resource to units, as kubelet counts them over containers, init containers and sidecars.
-        places: what its annotations give it.
+        places: what its annotations give it; nothing of a resource where that is another amount than it asks for.
         sources: family of annotations by resource in `places`: ``V2``, ``V1``, ``gpu-group``.
         visible: names of the GPUs it shall see besides, mode topology.
         faults: what is wrong with its annotations.
@@ -61,11 +61,13 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
     if not asks:
         return None
     reading = _Reading(mapping(mapping(found.get("metadata")).get("annotations")), asks)
-    for resource, gpus in reading.places.items():
+    for resource, gpus in list(reading.places.items()):
         # Schedulers leave init containers out.
         lasting = sum(one.limits.get(resource, 0) for one in parsed.containers if not one.init)
-        if (has := sum(gpus.values())) not in (asks[resource], lasting):
+        has = sum(gpus.values())
+        if not has or has not in (asks[resource], lasting):
             reading.faults.append(f"its annotation gives it {has} of {resource}, and it asks for {asks[resource]}")
+            del reading.places[resource], reading.sources[resource]  # so the agent is asked, as for a malformed one
     return GpuPod(
         name=PodName(sys.intern(parsed.name.namespace), parsed.name.name),
         node=sys.intern(text(spec.get("nodeName"))),

@@ -2,7 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.domain.pods import PodName
@@ -15,6 +16,7 @@ from inspectcgpu.usage import Usage
 
 AGENT = "agent"
 UNKNOWN = "?"
+NO_GPUS_SEEN = "it sees no GPUs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class Facts:
         usage: pod to what it uses, where agents' metrics say.
         usage_problem: why no agent says what pods use; "" where one does, or none was asked.
         problems: what could not be read, in words for people.
+        newer: pods that changed since agents were asked.
     """
 
     nodes: Sequence[GpuNode]
@@ -40,6 +43,7 @@ class Facts:
     usage: Mapping[PodName, Usage] = field(default_factory=dict)
     usage_problem: str = ""
     problems: tuple[str, ...] = ()
+    newer: AbstractSet[PodName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +130,29 @@ def build(facts: Facts) -> Report:
             waiting.append(PodReport(pod, {}, {}, pod.asks, pod.waits))
         elif pod.node in there:
             of_node[pod.node].append(pod)
-    nodes = tuple(_node(node, of_node.get(node.name, ()), facts) for node in facts.nodes)
+    nodes = tuple(_node_at_least(node, of_node.get(node.name, ()), facts) for node in facts.nodes)
     return Report(nodes, tuple(waiting), facts.usage_problem, facts.problems)
 
 
+def _node_at_least(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
+    """The node, without what others say of it where that cannot be shown: it must not cost the other nodes."""
+    try:
+        return _node(node, pods, facts)
+    except Exception as err:  # noqa: BLE001 - whatever a page of another program makes of it
+        unseen = {node.name: f"what it and ConfigMaps say cannot be shown ({type(err).__name__}: {err})"}
+        return _node(node, pods, replace(facts, views={}, told={}, unseen=unseen))
+
+
 def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
-    view, told = facts.views.get(node.name), facts.told.get(node.name)
+    page, told = facts.views.get(node.name), facts.told.get(node.name)
     measured = measure(node) if node.offered(GPU_MEM) else Measure(None, None)
-    if view and view.unit:
-        measured = Measure(view.unit, measured.per_gpu)
+    if page and page.unit:
+        measured = Measure(page.unit, measured.per_gpu, measured.doubt)
+    # Without a driver an agent shows no GPUs: what labels and annotations say of them stands.
+    view = page if page and page.gpus else None
     known = _numbers(node, view, told)
     unseen = facts.unseen.get(node.name, "")
-    reports = tuple(_pod(pod, known, view, unseen, facts.usage.get(pod.name)) for pod in pods)
+    reports = tuple(_pod(pod, known, page, unseen, facts) for pod in pods)
     held: Counter[tuple[int, str]] = Counter()
     pending: Counter[str] = Counter()
     for report in reports:
@@ -163,12 +178,14 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
         for name in shown
     }
     links = told.links if told else ()
+    if page and not view:
+        unseen = NO_GPUS_SEEN
     return NodeReport(node, measured, gpus, amounts, dict(pending), reports, links, view is not None, unseen)
 
 
 def _numbers(node: GpuNode, view: AgentView | None, told: Told | None) -> list[int] | None:
     """Minor numbers of the node's GPUs; None where nothing tells how many there are."""
-    if view and view.gpus:
+    if view:
         return sorted(view.gpus)
     if told and told.whole and told.health:
         return sorted(told.health)
@@ -202,9 +219,7 @@ class _Sizes:
         return "" if word == HEALTHY else word or "Unhealthy"
 
 
-def _pod(
-    pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, usage: Usage | None
-) -> PodReport:
+def _pod(pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, facts: Facts) -> PodReport:
     """Where it is: by kubelet's book as its node's agent shows it, else by the annotations of a scheduler."""
     faults = list(pod.faults)
     places, sources = {}, {}
@@ -221,15 +236,17 @@ def _pod(
         if resource in pod.asks:
             places[resource], sources[resource] = gpus, AGENT
     pending = {resource: amount for resource, amount in pod.asks.items() if resource not in places}
-    why = _why(pod, faults, view, unseen) if pending else "; ".join(faults)
-    return PodReport(pod, places, sources, pending, why, differs, usage)
+    why = _why(pod, faults, view, unseen, newer=pod.name in facts.newer) if pending else "; ".join(faults)
+    return PodReport(pod, places, sources, pending, why, differs, facts.usage.get(pod.name))
 
 
-def _why(pod: GpuPod, faults: Sequence[str], view: AgentView | None, unseen: str) -> str:
+def _why(pod: GpuPod, faults: Sequence[str], view: AgentView | None, unseen: str, *, newer: bool) -> str:
     """Why no GPU of it is known."""
-    agent = (
-        "the node's agent has given it none yet" if view else "the node's agent could not be asked" if unseen else ""
-    )
+    agent = "the node's agent could not be asked" if unseen else ""
+    if view:
+        agent = "the node's agent has given it none yet" if view.gpus else "the node's agent sees no GPUs"
+    if view and newer:
+        agent = "the node's agent is asked again soon: it was before the pod changed"
     annotated = [] if faults else ["not annotated by a scheduler"]
     return "; ".join(filter(None, (*faults, *annotated, agent, pod.waits)))
 

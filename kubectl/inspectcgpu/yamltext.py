@@ -6,10 +6,12 @@ import yaml
 
 
 def dump(value: Any) -> str:  # noqa: ANN401 (plain values, as for JSON)
-    """Block style, in the order of the value's keys."""
-    return str(
-        yaml.dump(value, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False, allow_unicode=True)
-    )
+    """Block style, in the order of the value's keys. Where something cannot be shown, it is ASCII."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text = str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True))
+    if text.replace("\n", "").isprintable():
+        return text
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=False))
 
 
 def load(text: str) -> Any:  # noqa: ANN401 (anything)

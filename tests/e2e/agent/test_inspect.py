@@ -61,7 +61,7 @@ def plugin(onefile: Path, cluster: Cluster, tmp_path: Path) -> Plugin:
 
 
 def stand_for_the_daemonset(node: Node, plugin: Plugin) -> None:
-    labels = {"app.kubernetes.io/name": "gpuagent"}
+    labels = {"app.kubernetes.io/name": "gpuagent", "app.kubernetes.io/component": "agent"}
     node.run(pod_manifest("gpuagent", {}, labels=labels, node=NODE_NAME))
     plugin.flags = ("--agent-namespace", "default", "--agent-port", str(node.agent.port))
 

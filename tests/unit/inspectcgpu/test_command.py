@@ -12,12 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from gpuagent.domain.pods import PodName
 from gpuagent.kube import pages
+from gpuagent.kube.client import Client
+from gpuagent.kube.errors import KubeError
+from inspectcgpu.agents import Asking
 from inspectcgpu.cli import run
+from inspectcgpu.following import BESIDE_EVERY_S, REFRESH_S, Following
 from standin.apiserver import ApiServer
 from tests.unit.inspectcgpu.sample import V2, node_json
 
@@ -110,6 +116,14 @@ def test_a_right_that_is_missing_is_named(server, call, what):
     assert f'RBAC refuses: allow verb "list" on resource "{what}" in API group ""' in err
 
 
+def test_what_a_server_says_steers_no_terminal(call, capsys, monkeypatch):
+    def refuse(*_):
+        raise KubeError("said \x1b[2J\x9b31m\nof another line")
+
+    monkeypatch.setattr("inspectcgpu.cli.read_nodes", refuse)
+    assert call() == (1, "", "kubectl-inspect-cgpu: said �[2J�31m of another line\n")
+
+
 def test_an_api_server_that_is_away_is_told(server, call):
     server.stop()
     code, _, err = call()
@@ -138,6 +152,28 @@ def test_contexts_and_kubeconfigs(server, call, tmp_path, config):
     (tmp_path / "home" / ".kube").mkdir(parents=True)
     (tmp_path / "home" / ".kube" / "config").write_text(Path(config).read_text())
     assert call(environ=home)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("echo 'expired, log in' >&2; exit 1", "exec: process returned 1. expired, log in"), (None, "No such file")],
+)
+def test_a_credential_plugin_that_fails_is_told(server, config, tmp_path, script, said):
+    plugin = tmp_path / "plugin"
+    if script:
+        plugin.write_text(f"#!/bin/sh\n{script}\n")
+        plugin.chmod(0o755)
+    kubeconfig = json.loads(Path(config).read_text())
+    kubeconfig["users"][0]["user"] = {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    }
+    Path(config).write_text(json.dumps(kubeconfig))
+    with start(config, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        err = process.stderr.read().decode()
+        assert process.wait() == 2
+    assert err.startswith(f"kubectl-inspect-cgpu: kubeconfig {config} gives no credentials: ")
+    assert said in err
+    assert err.count("\n") == 1
 
 
 def test_of_several_files_the_first_current_context_counts(server, call, tmp_path, config):
@@ -171,6 +207,7 @@ STATUS = {
         }
     ],
 }
+AGENT = {"app.kubernetes.io/name": "gpuagent", "app.kubernetes.io/component": "agent"}
 METRICS = """# TYPE gpuagent_container_gpu_memory_used_bytes gauge
 gpuagent_container_gpu_memory_used_bytes{UUID="GPU-a",gpu="1",namespace="default",pod="p",container="main"} 1.073741824e+09
 # TYPE gpuagent_container_gpu_memory_limit_bytes gauge
@@ -193,7 +230,7 @@ def agent(server) -> Iterator[str]:
 
     add_node(server, "n1", gpus=1, mem=15)
     add_pod(server, "p", "n1", 3)
-    server.create_pod("gpuagent-x", node="n1", namespace="kube-system", labels={"app.kubernetes.io/name": "gpuagent"})
+    server.create_pod("gpuagent-x", node="n1", namespace="kube-system", labels=AGENT)
     status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
     server.patch_pod("gpuagent-x", status, namespace="kube-system", subresource="status")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
@@ -212,10 +249,27 @@ def test_a_pod_without_annotations_is_found_through_its_nodes_agent(call, agent)
     assert out.splitlines()[1].split()[2:] == ["0/15", "3", "3/15"]
 
 
+def test_a_pod_of_another_component_on_the_node_is_not_taken_for_the_agent(server, call, agent):
+    labels = AGENT | {"app.kubernetes.io/component": "mps-control"}
+    server.create_pod("mps-control-x", node="n1", namespace="kube-system", labels=labels)
+    status = {"status": {"phase": "Running", "podIP": "127.0.0.2"}}
+    server.patch_pod("mps-control-x", status, namespace="kube-system", subresource="status")
+    _, out, _ = call("--agent-port", agent)
+    assert out.splitlines()[1].split()[2:] == ["0/0", "3/15", "3/15"]
+
+
 def test_details_show_what_is_used(call, agent):
     _, out, _ = call("-d", "--agent-port", agent)
     assert out.splitlines()[5].split() == ["p", "default", "0", "3", "1.0/3.0"]
     assert "USED/LIMIT is not known" not in out
+
+
+def test_where_the_agent_tells_limits_alone_the_reason_is_told(call, agent, monkeypatch):
+    monkeypatch.setitem(globals(), "METRICS", METRICS[METRICS.index("# TYPE", 1) :])
+    _, out, _ = call("-d", "--agent-port", agent)
+    assert out.splitlines()[5].split() == ["p", "default", "0", "3", "-/3.0"]
+    assert "USED/LIMIT is not known: node n1: its agent does not tell what containers use" in out
+    assert "metrics.perContainerUse" in out
 
 
 def test_rights_on_agents_that_are_missing_are_named_once(server, call, agent):
@@ -254,7 +308,7 @@ def test_an_agent_that_is_silent_does_not_hold_up_the_command(server, config):
 
     add_node(server, "n1", gpus=1, mem=15)
     add_pod(server, "p", "n1", 3)
-    server.create_pod("agent", node="n1", namespace="kube-system", labels={"app.kubernetes.io/name": "gpuagent"})
+    server.create_pod("agent", node="n1", namespace="kube-system", labels=AGENT)
     status = {"status": {"phase": "Running", "podIP": "127.0.0.1"}}
     server.patch_pod("agent", status, namespace="kube-system", subresource="status")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as found:
@@ -397,6 +451,31 @@ def test_a_watch_shows_changes_survives_the_api_server_and_ends_cleanly(server, 
     finally:
         assert watching.end() == (0, "")
     assert "\x1b" not in watching.text
+
+
+def test_a_watch_asks_an_agent_again_for_a_pod_that_came_after_the_last_asking(server, config, agent, monkeypatch):
+    """Nothing else happens then that would wake it."""
+    clock = [1000.0]
+    monkeypatch.setattr("inspectcgpu.following.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    following = Following(Client(config), (), Asking(port=int(agent)), usage=False)
+    following.start()
+    try:
+        while not following.complete:
+            following.news.wait(20)
+            following.news.clear()
+        assert following.facts().newer == set()
+        assert following.good_for_s == REFRESH_S
+        clock[0] += 3
+        following.news.clear()
+        server.create_pod("new", {"aliyun.com/gpu-mem": "4"}, node="n1")
+        assert following.news.wait(20)
+        assert following.facts().newer == {PodName("default", "new")}
+        assert following.good_for_s == BESIDE_EVERY_S - 3
+        clock[0] += following.good_for_s
+        assert following.facts().newer == set()
+        assert following.good_for_s == REFRESH_S
+    finally:
+        following.stop()
 
 
 def test_a_watch_for_programs_is_one_document_a_line(server, config):

@@ -85,7 +85,7 @@ pods = st.builds(
         },
         "status": status,
     },
-    st.sampled_from(["a", "b", "pod\nwith a break", "\u202e"]),
+    st.sampled_from(["a", "b", "pod\nwith a break", "\u202e", "\x9b31m\x7f\x85\u2028", "節😀\U000e0001"]),
     st.dictionaries(st.sampled_from(an.KEYS), texts),
     amounts,
     amounts,
@@ -122,13 +122,17 @@ def test_a_report_of_anything_can_be_shown(node_list, pod_list):
             nodes=[node for one in node_list if (node := read_node(one))],
             pods=[pod for one in pod_list if (pod := read_pod(one))],
             unseen={"n1": "said \x1b[1m\n"},
+            usage_problem="node n1: \x1b]0;y\x07\x9b31m\n5/5 (100%)",
             problems=("x\r\n\x07",),
         )
     )
     for lines in (summary(found), summary(found, wide=True), details(found, wide=True)):
         assert all(line.isprintable() for line in lines)
-    assert json.loads("\n".join(documents.json_lines(found))) == documents.document(found)
+    as_json = list(documents.json_lines(found))
+    assert all(line.isprintable() for line in as_json)
+    assert json.loads("\n".join(as_json)) == documents.document(found)
     text = "\n".join(documents.yaml_lines(found, yamltext.dump))
+    assert text.replace("\n", "").isprintable()
     assert yamltext.load(text) == documents.document(found)
 
 
@@ -142,3 +146,9 @@ def test_colour_moves_no_column():
     rows = [[Cell("a", Style.ILL), Cell("节点", Style.HEAD), Cell("x")], [Cell("bb"), Cell(""), Cell("y")]]
     assert align(rows, colour=True) == ["\x1b[31ma\x1b[0m   \x1b[1m节点\x1b[0m  x", "bb        y"]
     assert align(rows, colour=False) == ["a   节点  x", "bb        y"]
+
+
+def test_what_cannot_be_shown_is_escaped_in_json_and_letters_are_not():
+    text = documents.json_text("Größe 節😀\x7f\x9b\u202e\u2028\U000e0001")
+    assert text == r'"Größe 節😀\u007f\u009b\u202e\u2028\udb40\udc01"'
+    assert json.loads(text) == "Größe 節😀\x7f\x9b\u202e\u2028\U000e0001"

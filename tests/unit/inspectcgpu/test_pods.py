@@ -5,6 +5,8 @@ import pytest
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.units import MemoryUnit
 from inspectcgpu.agentpage import AgentView, SeenGpu, read_page
+from inspectcgpu.cluster import agents_wanted
+from inspectcgpu.notes import notes
 from inspectcgpu.pod import read_pod
 from inspectcgpu.usage import Usage, read_usage
 from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, pod_json, report
@@ -156,3 +158,63 @@ def test_what_containers_use_is_summed_for_the_pod():
     ]
     assert read_usage("\n".join(lines)) == {PodName("ml", "a"): Usage(200, 1000)}
     assert read_usage("# TYPE up gauge\nup 1\n") is None
+
+
+def test_an_agent_without_a_driver_costs_nothing_but_its_word():
+    """It shows no GPUs then: those of labels and annotations stand, in its unit."""
+    views = {"n1": AgentView(MemoryUnit(256), {})}
+    found = report(
+        [node("n1", gpus=2, mem=30), node("n2", gpus=2, mem=30)], [on("a", 0, 4), pod("b", mem=3)], views=views
+    )
+    first, second = found.nodes
+    assert [str(gpu.amounts["aliyun.com/gpu-mem"]) for gpu in first.gpus] == ["4/15", "0/15"]
+    assert (first.unit, second.unit) == ("256MiB", "GiB")
+    assert first.pods[1].why == "not annotated by a scheduler; the node's agent sees no GPUs"
+    assert any(note.startswith("the agent of node n1 sees no GPUs") for note in notes(found))
+
+
+def test_a_page_that_cannot_be_shown_costs_its_node_alone():
+    found = report(
+        [node("n1", gpus=2, mem=30), node("n2", gpus=2, mem=30)],
+        [on("a", 0, 4)],
+        views={"n1": AgentView(MemoryUnit(1024), {0: None})},
+    )
+    assert [str(gpu.amounts["aliyun.com/gpu-mem"]) for gpu in found.nodes[0].gpus] == ["4/15", "0/15"]
+    assert "cannot be shown (AttributeError" in found.nodes[0].unseen
+    assert found.nodes[1].unseen == ""
+
+
+def test_amounts_that_no_gpu_has_are_not_believed():
+    page = '{"memory_unit": "GiB", "gpus": [{"minor": 0, "memory_mib": 9%s, "units": {"aliyun.com/gpu-mem": 9%s}}]}'
+    assert read_page(page % ("9" * 4000, "9" * 4000)).gpus[0] == SeenGpu(0, "", 0, False, "", {})
+
+
+@pytest.mark.parametrize(
+    ("annotations", "asks"),
+    [
+        ({V2: '{"0":{"0":2147483647}}'}, {"mem": 4}),
+        ({V2: '{"0":{"1":1}}'}, {"mem": 4}),
+        ({"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "0"}, {"mem": 4}),
+        ({"topology.kubernetes.io/gpu-group": "0,1"}, {"whole": 1}),
+    ],
+)
+def test_an_annotation_of_another_amount_than_is_asked_for_counts_for_nothing(annotations, asks):
+    found = pod("a", annotations=annotations, **asks)
+    assert (found.places, found.sources) == ({}, {})
+    shown = report([node("n1", gpus=2, mem=30, whole=2)], [found]).nodes[0]
+    assert list(shown.pending.values()) == list(asks.values())
+    assert shown.pods[0].why.startswith("its annotation gives it ")
+
+
+def test_the_agent_of_a_pod_whose_annotation_is_of_another_amount_is_asked():
+    views = agent({PodName("default", "a"): {"aliyun.com/gpu-mem": {1: 4}}})
+    found = pod("a", annotations={V2: '{"0":{"0":1}}'}, mem=4)
+    assert agents_wanted([node("n1", gpus=2, mem=30)], [found]) == {"n1"}
+    shown = report([node("n1", gpus=2, mem=30)], [found], views=views).nodes[0].pods[0]
+    assert (shown.places, shown.pending) == ({"aliyun.com/gpu-mem": {1: 4}}, {})
+    assert "its annotation gives it 1" in shown.why
+
+
+def test_what_an_agent_said_before_the_pod_changed_is_no_reason():
+    found = report([node("n1", gpus=2, mem=30)], [pod("a", mem=3)], views=agent({}), newer={PodName("default", "a")})
+    assert found.nodes[0].pods[0].why.endswith("the node's agent is asked again soon: it was before the pod changed")
