@@ -82,7 +82,11 @@ def leaves(values: dict[str, Any], path: str = "") -> set[str]:
     found: set[str] = set()
     for key, value in values.items():
         below = f"{path}.{key}" if path else key
-        found |= leaves(value, below) if isinstance(value, dict) and value and key != "resources" else {below}
+        found |= (
+            leaves(value, below)
+            if isinstance(value, dict) and value and key not in {"resources", "labels"}
+            else {below}
+        )
     return found
 
 
