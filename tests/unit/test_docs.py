@@ -255,6 +255,12 @@ def test_every_make_target_is_told():
     assert {quoted(row[0])[0].removeprefix("make ") for row in rows} == targets()
 
 
+def test_the_steps_of_the_demo_are_counted():
+    tree = ast.walk(ast.parse((ROOT / "demo/__main__.py").read_text(encoding="utf-8")))
+    steps = [call for call in tree if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "step"]
+    assert f"`make demo`. {len(steps)} steps" in README
+
+
 def modules(folder: str) -> set[str]:
     return {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
 
