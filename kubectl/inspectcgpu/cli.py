@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
             "type": _seconds,
             "default": 5.0,
             "metavar": "S",
-            "help": "for asking the nodes' agents, all together (default: 5)",
+            "help": "without an answer of any agent, and for 250 of them in all (default: 5)",
         },
         "--no-agents": {"action": "store_true", "help": "go by labels and annotations alone"},
     }
