@@ -21,7 +21,8 @@ def notes(report: Report) -> list[str]:
     found.extend(f"node {some(names)}: {text}" for text, names in alike.items())
     units = defaultdict(list)
     for node in report.having(GPU_MEM):
-        units[node.unit].append(node.node.name)
+        if node.node.offered(GPU_MEM):
+            units[node.unit].append(node.node.name)
     if len(units) > 1:
         counts = ", ".join(f"{unit} ({len(names)})" for unit, names in sorted(units.items()))
         found.append(f"nodes count GPU memory in different units: {counts}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM
 from gpuagent.domain.units import MemoryUnit
 from inspectcgpu.node import GpuNode
 
@@ -45,6 +45,12 @@ def measure(node: GpuNode) -> Measure:
     if some and odd.per_gpu:
         return Measure(None, None, f"{odd.doubt}; or else {some.doubt}")
     return some or odd
+
+
+def part_of_each(node: GpuNode, resource: str) -> int | None:
+    """Compute, or whole GPUs, of each GPU; None where the node does not offer all of them, as in a mode switch."""
+    each = CORE_PERCENT_PER_GPU if resource == GPU_CORE else 1
+    return each if node.offered(resource) == each * (node.gpu_count or 0) else None
 
 
 def _alike(each: int, memory: int) -> Measure | None:
