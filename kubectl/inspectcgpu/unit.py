@@ -39,7 +39,7 @@ def measure(node: GpuNode) -> Measure:
         return Measure(
             None, each, "the node has no label aliyun.accelerator/nvidia_mem, so what a unit is is not known"
         )
-    if each and (alike := _alike(each, memory)):
+    if each and (alike := _alike(each, memory, cut=node.agent)):
         return alike
     some, odd = _some_offered(units, count, memory), _odd(each, units, count, memory)
     if some and odd.per_gpu:
@@ -53,10 +53,10 @@ def part_of_each(node: GpuNode, resource: str) -> int | None:
     return each if node.offered(resource) == each * (node.gpu_count or 0) else None
 
 
-def _alike(each: int, memory: int) -> Measure | None:
-    """Every GPU has the units of the first."""
+def _alike(each: int, memory: int, *, cut: bool) -> Measure | None:
+    """Every GPU has the units of the first. `cut`: only whole ones count, as with this project's agent."""
     # Some plugins count a GiB that is not whole, as the first of 15109 MiB to 15 GiB.
-    if each in (memory // GIB, -(-memory // GIB)):
+    if each == memory // GIB or (not cut and each == -(-memory // GIB)):
         return Measure(MemoryUnit(GIB), each)
     return Measure(MemoryUnit(MIB), each) if each == memory else None
 
