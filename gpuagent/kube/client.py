@@ -1,11 +1,13 @@
 """Raw JSON calls to the API server, with timeouts, and errors in words for people."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpuagent.domain.shape import mapping, number
 from gpuagent.kube.errors import ApiError, refused
 from gpuagent.kube.listtext import read_list
 from gpuagent.kube.stream import Watch
@@ -21,6 +23,7 @@ Params = Mapping[str, str | int | bool]
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
+_SECONDS = re.compile("[0-9]{1,6}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,9 @@ class Client:
         response = self._sent("watch", lambda: transport.stream(request, silence_s))
         if not 200 <= response.status < 300:
             data = transport.body(response, timeout_s)
-            raise self._error("watch", path, response.status, response.reason or "", data)
+            raise self._error(
+                "watch", path, response.status, response.reason or "", data, response.headers.get("Retry-After")
+            )
         return Watch(response, lambda err: transport.unreachable(err, silence_s))
 
     def close(self) -> None:
@@ -169,7 +174,9 @@ class Client:
         response = self._sent(verb, lambda: transport.send(request))
         data = transport.body(response, timeout_s)
         if not 200 <= response.status < 300:
-            raise self._error(verb, path, response.status, response.reason or "", data)
+            raise self._error(
+                verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After")
+            )
         return response.status, data
 
     def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
@@ -189,7 +196,9 @@ class Client:
                 self._transport = transport.connect(self._kubeconfig, self._context)
             return self._transport
 
-    def _error(self, verb: str, path: str, status: int, reason: str, data: bytes) -> ApiError:
+    def _error(  # noqa: PLR0913 - what the answer has
+        self, verb: str, path: str, status: int, reason: str, data: bytes, retry_after: str | None = None
+    ) -> ApiError:
         if status == _UNAUTHORIZED:
             self.close()  # credentials may have been rotated on disk: read them again next time
         try:
@@ -201,7 +210,10 @@ class Client:
         message = str(said.get("message") or reason)
         if status == _FORBIDDEN:
             return refused(verb, *resource_of(path), message)
-        return ApiError(status, str(said.get("reason") or reason), message)
+        seconds = int(retry_after) if retry_after and _SECONDS.fullmatch(retry_after) else None
+        if seconds is None:
+            seconds = number(mapping(said.get("details")).get("retryAfterSeconds"))
+        return ApiError(status, str(said.get("reason") or reason), message, retry_after_s=seconds)
 
 
 def resource_of(path: str) -> tuple[str, str]:

@@ -20,12 +20,16 @@ class ApiError(KubeError):
         status: HTTP status, or the code of a watch's ERROR event.
         reason: the Status object's reason, such as ``NotFound``, ``Forbidden``, ``Expired``; "" where there is none.
         message: what the server said.
+        retry_after_s: when to ask again, where the server says so (``Retry-After``); None where it does not.
     """
 
-    def __init__(self, status: int, reason: str, message: str, hint: str = "") -> None:
+    def __init__(
+        self, status: int, reason: str, message: str, hint: str = "", retry_after_s: int | None = None
+    ) -> None:
         self.status = status
         self.reason = reason
         self.message = message
+        self.retry_after_s = retry_after_s
         super().__init__(hint or f"the API server answers {status} {reason}: {message}")
 
     @property

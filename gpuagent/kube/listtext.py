@@ -26,8 +26,13 @@ def read_list(data: bytes) -> tuple[Json, Iterator[Json]]:
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
-        return found.get("metadata") or {}, iter(found.get("items") or ())
-    return head.get("metadata") or {}, _items(text, at + len(_ITEMS))
+        return _metadata(found), iter(found["items"] if isinstance(found.get("items"), list) else ())
+    return _metadata(head), _items(text, at + len(_ITEMS))
+
+
+def _metadata(found: Json) -> Json:
+    metadata = found.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _items(text: str, at: int) -> Iterator[Json]:

@@ -1,5 +1,6 @@
 """Large lists, a page at a time: of each page only what is asked for stays in memory."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -11,7 +12,9 @@ Params = Mapping[str, str | int | bool]
 PAGE = 500
 """Objects a page, as kubectl asks for them."""
 MOST_STARTS = 4
-_GONE = 410
+MOST_WAITS, LONGEST_WAIT_S = 3, 10
+"""So often, and so long at a time, a list that the server puts off (429) is waited for."""
+_GONE, _TOO_MANY = 410, 429
 
 
 class Lister(Protocol):
@@ -34,8 +37,8 @@ def list_pages(
 ) -> Listed[T]:
     """List a collection; of each object what ``keep`` makes of it, unless that is None. All of it is of one version.
 
-    Where the server forgets that version meanwhile (410), the list begins anew, a few times. May raise what
-    ``Client.page`` does.
+    Where the server forgets that version meanwhile (410), the list begins anew, a few times; where it puts a page off
+    (429), that is asked for again when it says. May raise what ``Client.page`` does.
     """
     for start in range(1, MOST_STARTS + 1):
         try:
@@ -50,10 +53,22 @@ def _once(client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None],
     listed = Listed[T]()
     query: dict[str, str | int | bool] = {**params, "limit": PAGE}
     while True:
-        metadata, items = client.page(path, query)
-        listed.items.extend(kept for kept in map(keep, items) if kept is not None)
+        metadata, items = _page(client, path, query)
+        objects = (item for item in items if isinstance(item, dict))
+        listed.items.extend(kept for kept in map(keep, objects) if kept is not None)
         listed.version = str(metadata.get("resourceVersion") or "")
         token = metadata.get("continue")
         if not token:
             return listed
         query["continue"] = str(token)
+
+
+def _page(client: Lister, path: str, query: Params) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    for _ in range(MOST_WAITS):
+        try:
+            return client.page(path, query)
+        except ApiError as err:
+            if err.status != _TOO_MANY or err.retry_after_s is None or err.retry_after_s > LONGEST_WAIT_S:
+                raise
+            time.sleep(err.retry_after_s)
+    return client.page(path, query)

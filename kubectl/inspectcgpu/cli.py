@@ -31,6 +31,7 @@ NO_GPUS = (
 )
 _PIPE_CLOSED = 141  # as a program that SIGPIPE ends
 _INTERRUPTED = 130
+_DAY_S = 86400
 
 Lines = Callable[[Report], list[str]]
 
@@ -49,11 +50,20 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
         _complain(str(err))
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        _drop_output()
         return _PIPE_CLOSED
+    except OSError as err:
+        _complain(f"the output cannot be written: {err.strerror or err}")
+        _drop_output()
+        return 1
     except KeyboardInterrupt:
         return 0 if options.watch else _INTERRUPTED
     return code
+
+
+def _drop_output() -> None:
+    """Or the interpreter complains at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(text: str) -> None:
@@ -161,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
             "type": _seconds,
             "default": 5.0,
             "metavar": "S",
-            "help": "for asking the nodes' agents, all together (default: 5)",
+            "help": "without an answer of any agent, and for 250 of them in all (default: 5)",
         },
         "--no-agents": {"action": "store_true", "help": "go by labels and annotations alone"},
     }
@@ -176,6 +186,6 @@ def _seconds(value: str) -> float:
         seconds = float(value)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds above 0")
+    if not 0 < seconds <= _DAY_S:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a number of seconds above 0, a day at most")
     return seconds

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
+from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.shape import mapping, text
 from gpuagent.kube.client import Client
@@ -17,7 +17,7 @@ from inspectcgpu.configmaps import NAMESPACE, Told, read_config_map
 from inspectcgpu.node import RESOURCES, GpuNode, read_node
 from inspectcgpu.pod import GpuPod, read_pod
 from inspectcgpu.report import Facts
-from inspectcgpu.unit import measure
+from inspectcgpu.unit import measure, part_of_each
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 NOT_SUCCEEDED = "status.phase!=Succeeded"
@@ -144,9 +144,23 @@ def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
 
 
 def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
-    """Nodes whose labels and annotations leave something open."""
-    open_pods = {pod.node for pod in pods if not pod.refused and pod.node and pod.asks.keys() != pod.places.keys()}
-    return {node.name for node in nodes if node.name in open_pods or (node.offered(GPU_MEM) and measure(node).doubt)}
+    """Nodes whose labels and annotations leave something open, as in the middle of a mode switch."""
+    by_name = {node.name: node for node in nodes}
+    bound = [pod for pod in pods if not pod.refused and pod.node in by_name]
+    # A pod that was not annotated, and one that holds what its node offers no more.
+    open_pods = {
+        pod.node
+        for pod in bound
+        if pod.asks.keys() != pod.places.keys() or not all(map(by_name[pod.node].offered, pod.asks))
+    }
+    return open_pods | {node.name for node in nodes if _unclear(node)}
+
+
+def _unclear(node: GpuNode) -> bool:
+    """The size of a unit, or of a GPU, does not follow from what the node says."""
+    return bool(node.offered(GPU_MEM) and measure(node).doubt) or any(
+        node.offered(name) and part_of_each(node, name) is None for name in (GPU_CORE, GPU_WHOLE)
+    )
 
 
 def facts(

@@ -49,13 +49,26 @@ def _resources(node: NodeReport) -> tuple[str, ...]:
     return tuple(name for name in (GPU_MEM, GPU_WHOLE, GPU_CORE) if name in node.amounts)
 
 
+def _what(node: NodeReport, resource: str) -> str:
+    """What a column has; memory and whole GPUs are told apart where a node has both, in the middle of a mode switch."""
+    if resource == GPU_CORE:
+        return " Core(%)"
+    return f"{_both(node, resource)}(Allocated)"
+
+
+def _both(node: NodeReport, resource: str) -> str:
+    if not {GPU_MEM, GPU_WHOLE} <= node.amounts.keys():
+        return ""
+    return {GPU_MEM: " Memory", GPU_WHOLE: " Whole"}.get(resource, "")
+
+
 def _head(node: NodeReport) -> list[Cell]:
     texts = ["NAME", "NAMESPACE"]
     for resource in _resources(node):
-        core = resource == GPU_CORE
-        texts += [f"GPU{n} Core(%)" if core else f"GPU{n}(Allocated)" for n in gpu_columns([node])]
+        what = _what(node, resource)
+        texts += [f"GPU{n}{what}" for n in gpu_columns([node])]
         if node.pending.get(resource):
-            texts.append("Pending Core(%)" if core else "Pending(Allocated)")
+            texts.append(f"Pending{what}")
     return row(*texts, "USED/LIMIT(GiB)", style=Style.HEAD)
 
 
@@ -78,6 +91,6 @@ def _usage(report: PodReport) -> str:
 
 def _sums(node: NodeReport) -> Iterator[Sequence[Cell]]:
     for resource in _resources(node):
-        amount, more = node.amounts[resource], " Core" if resource == GPU_CORE else ""
+        amount, more = node.amounts[resource], " Core" if resource == GPU_CORE else _both(node, resource)
         yield row(f"Allocated{more} :", f"{amount.allocated} ({percent(amount)}%)")
         yield row(f"Total{more} :", str(amount.total))

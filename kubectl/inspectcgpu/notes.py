@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.domain.mode import GPU_MEM
 from inspectcgpu.node import RESOURCES
-from inspectcgpu.report import NO_GPUS_SEEN, NodeReport, PodReport, Report
+from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, NodeReport, PodReport, Report
 
 MANY = 5
 """So many names stand for all in a sentence."""
@@ -19,12 +19,15 @@ def notes(report: Report) -> list[str]:
         for text in _of_node(node):
             alike[text].append(node.node.name)
     found.extend(f"node {some(names)}: {text}" for text, names in alike.items())
-    units = defaultdict(list)
+    units: dict[str, list[str]] = defaultdict(list)
     for node in report.having(GPU_MEM):
-        units[node.unit].append(node.node.name)
+        if node.node.offered(GPU_MEM):
+            units[node.unit].append(node.node.name)
     if len(units) > 1:
         counts = ", ".join(f"{unit} ({len(names)})" for unit, names in sorted(units.items()))
         found.append(f"nodes count GPU memory in different units: {counts}")
+    if len(unknown := units.get(UNKNOWN, [])) > 1:
+        found.append(f"the unit of node {some(unknown)} is not known: their sum is right if they count alike")
     for pod in _pods(report):
         if pod.why and not pod.pending:
             found.append(f"pod {pod.pod.name}: {pod.why}")

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE
 from gpuagent.domain.pods import PodName
 from inspectcgpu.agentpage import AgentView
 from inspectcgpu.configmaps import HEALTHY, Told
 from inspectcgpu.node import RESOURCES, GpuNode
 from inspectcgpu.pod import GpuPod, Places
-from inspectcgpu.unit import Measure, measure
+from inspectcgpu.unit import Measure, measure, part_of_each
 from inspectcgpu.usage import Usage
 
 AGENT = "agent"
@@ -204,12 +204,13 @@ class _Sizes:
     def of(self, number: int, resource: str) -> int | None:
         if self.view:
             return self.view.gpus[number].units.get(resource, 0)
+        if not self.node.offered(resource):
+            return 0
         if resource == GPU_MEM:
             return self.measured.per_gpu
-        each = CORE_PERCENT_PER_GPU if resource == GPU_CORE else 1
         if resource == GPU_WHOLE and self.told and self.told.whole:
-            return each
-        return each if self.node.offered(resource) == each * (self.node.gpu_count or 0) else None
+            return 1
+        return part_of_each(self.node, resource)
 
     def cause(self, number: int) -> str:
         if self.view:

@@ -97,7 +97,8 @@ class _Shared:
     """Memory, then compute where a node sells it."""
 
     def __init__(self, nodes: Sequence[NodeReport]) -> None:
-        units = {node.unit for node in nodes if GPU_MEM in node.amounts}
+        # A node that offers memory no more, and has pods of it still, does not tell its unit.
+        units = {node.unit for node in nodes if GPU_MEM in node.amounts and node.node.offered(GPU_MEM)}
         self._unit = units.pop() if len(units) == 1 else None
         self._gpus = gpu_columns(nodes)
         self._pending = any(node.pending.get(GPU_MEM) for node in nodes)
@@ -123,7 +124,8 @@ class _Shared:
         if self._pending:
             yield _pending(node, GPU_MEM)
         amount = node.amounts.get(GPU_MEM, Amount(0, 0))
-        yield Cell(str(amount) if self._unit else f"{amount} {node.unit}")
+        named = GPU_MEM in node.amounts and node.unit != self._unit
+        yield Cell(f"{amount} {node.unit}" if named else str(amount))
         if self._core:
             has = GPU_CORE in node.amounts
             yield from (gpu_cell(by_number.get(n), GPU_CORE) if has else Cell("-") for n in self._cores)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM
 from gpuagent.domain.units import MemoryUnit
 from inspectcgpu.node import GpuNode
 
@@ -39,7 +39,7 @@ def measure(node: GpuNode) -> Measure:
         return Measure(
             None, each, "the node has no label aliyun.accelerator/nvidia_mem, so what a unit is is not known"
         )
-    if each and (alike := _alike(each, memory)):
+    if each and (alike := _alike(each, memory, cut=node.agent)):
         return alike
     some, odd = _some_offered(units, count, memory), _odd(each, units, count, memory)
     if some and odd.per_gpu:
@@ -47,10 +47,16 @@ def measure(node: GpuNode) -> Measure:
     return some or odd
 
 
-def _alike(each: int, memory: int) -> Measure | None:
-    """Every GPU has the units of the first."""
+def part_of_each(node: GpuNode, resource: str) -> int | None:
+    """Compute, or whole GPUs, of each GPU; None where the node does not offer all of them, as in a mode switch."""
+    each = CORE_PERCENT_PER_GPU if resource == GPU_CORE else 1
+    return each if node.offered(resource) == each * (node.gpu_count or 0) else None
+
+
+def _alike(each: int, memory: int, *, cut: bool) -> Measure | None:
+    """Every GPU has the units of the first. `cut`: only whole ones count, as with this project's agent."""
     # Some plugins count a GiB that is not whole, as the first of 15109 MiB to 15 GiB.
-    if each in (memory // GIB, -(-memory // GIB)):
+    if each == memory // GIB or (not cut and each == -(-memory // GIB)):
         return Measure(MemoryUnit(GIB), each)
     return Measure(MemoryUnit(MIB), each) if each == memory else None
 

@@ -24,7 +24,7 @@ def read_usage(page: str) -> Mapping[PodName, Usage] | None:
     found: dict[PodName, dict[str, int]] = {}
     told = False
     try:
-        for family in text_string_to_metric_families(page):
+        for family in text_string_to_metric_families(_matter(page)):
             if family.name not in (USED, LIMIT):
                 continue
             told = True
@@ -36,3 +36,8 @@ def read_usage(page: str) -> Mapping[PodName, Usage] | None:
     except (ValueError, OverflowError, KeyError, IndexError, TypeError):  # what the parser lets through
         return None
     return {name: Usage(values.get(USED), values.get(LIMIT)) for name, values in found.items()} if told else None
+
+
+def _matter(page: str) -> str:
+    """The lines that matter: the library takes its time for each, and a node has a thousand others."""
+    return "".join(f"{line}\n" for line in page.split("\n") if USED in line or LIMIT in line)

@@ -339,7 +339,16 @@ def test_ill_gpus_are_known_from_their_config_map(server, call):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--interval", "0"], ["--interval", "x"], ["-o", "xml"], ["--agent-timeout", "nan"], ["--nonsense"]]
+    "arguments",
+    [
+        ["--interval", "0"],
+        ["--interval", "1e300"],
+        ["--interval", "x"],
+        ["--agent-timeout", "nan"],
+        ["-o", "xml"],
+        ["--agent-timeout", "1e300"],
+        ["--nonsense"],
+    ],
 )
 def test_mistakes_in_flags_end_with_2(call, arguments):
     assert call(*arguments)[0] == 2
@@ -390,6 +399,14 @@ def test_a_pipe_that_is_closed_early_is_no_crash(server, config):
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+def test_a_disk_that_is_full_is_told(server, config):
+    add_node(server, "n1", gpus=1, mem=15)
+    with Path("/dev/full").open("w") as full, start(config, stdout=full, stderr=subprocess.PIPE) as process:
+        text = b"kubectl-inspect-cgpu: the output cannot be written: No space left on device\n"
+        assert process.stderr.read() == text
+        assert process.wait() == 1
 
 
 def test_a_locale_without_the_letters_is_no_crash(server, config):

@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.domain.units import MemoryUnit
 from inspectcgpu.agentpage import AgentView, SeenGpu
+from inspectcgpu.cluster import agents_wanted
 from inspectcgpu.configmaps import Told
 from inspectcgpu.details import details
 from inspectcgpu.summary import summary
@@ -278,3 +279,24 @@ def test_wide_has_more_columns():
     head, line, *_ = shown(found, wide=True).splitlines()
     assert head.split()[-5:] == ["MODE", "PLACEMENT", "UNIT", "MODEL", "PODS"]
     assert line.split()[-5:] == ["share", "spread", "GiB", "Tesla-T4", "1"]
+
+
+def test_a_node_in_the_middle_of_a_switch_shows_both_resources_apart():
+    nodes = [node("n1", gpus=2, mem=30), node("n2", "topology", gpus=2, whole=1)]
+    pods = [on("a", 0, 4), on("b", 0, 4, "n2"), pod("c", "n2", {"topology.kubernetes.io/gpu-group": "1"}, whole=1)]
+    assert agents_wanted(nodes, pods) == {"n2"}
+    assert agents_wanted([node("n2", "topology", gpus=2, whole=1)], []) == {"n2"}
+    assert agents_wanted([node("n3", "core_mem", gpus=2, mem=30, core=100)], []) == {"n3"}
+    found = report(nodes, pods)
+    lines = summary(found)
+    assert lines[0].endswith("GPU Memory(GiB)")
+    assert lines[1].split()[2:] == ["4/15", "0/15", "4/30"]
+    assert lines[2].split()[2:] == ["4/0", "0/0", "4/0", "?"]
+    assert not any("different units" in line for line in lines)
+    shown = details(found)
+    assert next(line for line in shown if "GPU0 Whole" in line).split()[2:] == [
+        *("GPU0", "Memory(Allocated)", "GPU1", "Memory(Allocated)"),
+        *("GPU0", "Whole(Allocated)", "GPU1", "Whole(Allocated)", "USED/LIMIT(GiB)"),
+    ]
+    assert "Allocated Whole :   1 (100%)" in shown
+    assert "Allocated Memory :  4 (0%)" in shown

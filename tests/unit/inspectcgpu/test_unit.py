@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain.units import MemoryUnit
+from inspectcgpu.notes import notes
 from inspectcgpu.unit import measure
-from tests.unit.inspectcgpu.sample import node
+from tests.unit.inspectcgpu.sample import node, report
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,18 @@ def test_without_labels_nothing_is_guessed(how):
     found = measure(node(**{"gpus": 2, "mib": 81920, "mem": 160, **how}))
     assert found.unit is None
     assert found.doubt
+
+
+def test_with_this_projects_agent_only_whole_units_count():
+    """1000MiB on 24564 MiB is 24 units, as 23.99 GiB would be to plugins that round up."""
+    agent = {"conditions": [{"type": "GpuAgentReady", "status": "True"}]}
+    assert measure(node("n1", gpus=2, mib=24564, mem=48, **agent)).doubt
+    assert not measure(node("n1", gpus=2, mib=24564, mem=48)).doubt
+    assert measure(node("n1", gpus=2, mib=24564, mem=46, **agent)).doubt == ""
+
+
+def test_a_sum_of_nodes_of_unknown_units_is_told():
+    nodes = [node(name, gpus=2, mib=None, mem=30) for name in ("n1", "n2")]
+    text = "the unit of node n1, n2 is not known: their sum is right if they count alike"
+    assert text in notes(report(nodes))
+    assert text not in notes(report(nodes[:1]))

@@ -223,3 +223,11 @@ def test_no_api_class_and_no_model_is_loaded(server: ApiServer, tmp_path: Path) 
     )
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
     assert result.stdout.strip() == "[]"
+
+
+def test_when_to_ask_again_is_read_where_it_is_a_number_of_seconds(client: Client) -> None:
+    said = ["7", "Wed, 21 Oct 2015 07:28:00 GMT", "", None, "9" * 9]
+    errors = [client._error("list", NODE, 429, "", b"too many", one) for one in said]  # noqa: SLF001
+    assert [error.retry_after_s for error in errors] == [7, None, None, None, None]
+    body = b'{"message": "too many", "details": {"retryAfterSeconds": 3}}'
+    assert client._error("list", NODE, 429, "", body).retry_after_s == 3  # noqa: SLF001

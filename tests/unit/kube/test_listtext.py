@@ -49,3 +49,8 @@ def test_what_is_no_list_is_a_value_error(data):
 def test_a_list_that_is_cut_is_not_taken_for_whole(text):
     with pytest.raises(ValueError):  # noqa: PT011
         list(read_list(text.encode())[1])
+
+
+def test_what_is_no_list_of_objects_has_no_items():
+    assert [list(read_list(data)[1]) for data in (b'{"items":null,"metadata":7}', b'{"items":5}')] == [[], []]
+    assert read_list(b'{"metadata":7,"items":[]}')[0] == {}

@@ -146,3 +146,32 @@ def test_several_files_are_joined(server, tmp_path):
     made = Client(f"{one}:{two}", context="two")
     assert made.list("/api/v1/nodes")["kind"] == "NodeList"
     made.close()
+
+
+class PutsOff:
+    """Answers 429 so many times to the second page."""
+
+    def __init__(self, times, after):
+        self.left = times
+        self._after = after
+
+    def page(self, _path, params=None):
+        if "continue" in params and self.left:
+            self.left -= 1
+            raise ApiError(429, "TooManyRequests", "later", retry_after_s=self._after)
+        more = {} if "continue" in params else {"continue": "x"}
+        return {"resourceVersion": "1", **more}, iter([{"n": 1}, None, 7])
+
+
+def test_a_page_that_is_put_off_is_asked_for_again_when_the_server_says(monkeypatch):
+    slept = []
+    monkeypatch.setattr(pages.time, "sleep", slept.append)
+    assert list_pages(PutsOff(2, 3), "/x", lambda found: found).items == [{"n": 1}, {"n": 1}]
+    assert slept == [3, 3]
+
+
+@pytest.mark.parametrize(("times", "after"), [(9, 1), (1, None), (1, 3600)])
+def test_a_page_that_is_put_off_for_too_long_is_told(monkeypatch, times, after):
+    monkeypatch.setattr(pages.time, "sleep", lambda _: None)
+    with pytest.raises(ApiError, match="429 TooManyRequests"):
+        list_pages(PutsOff(times, after), "/x", lambda found: found)
