@@ -7,9 +7,31 @@ from enum import StrEnum
 
 from gpuagent.domain.pods import Controller, Pod, PodName
 
-_RPC = re.compile(r"rpc error: code = (\w+)")
+_CAUSE = re.compile(r"Allocate failed due to (.+)", re.DOTALL)
+_KUBELETS = re.compile(
+    r"(?:no healthy devices present; |previously allocated devices are no longer healthy; )?"
+    r"(?:cannot allocate unhealthy devices|can(?:not|'t) allocate unregistered device"
+    r"|requested number of devices unavailable for|unknown Device Plugin) (?P<resource>[\w./-]*\w)"
+)
+"""Sentences of kubelet's device manager (pkg/kubelet/cm/devicemanager), 1.18 to 1.37, with the resource in them."""
+_PLUGINS = re.compile(
+    r"(?:device plugin GetPreferredAllocation rpc failed with err: )?"
+    r"(?:rpc error: code = (?P<code>\w+) desc = |endpoint .*has been stopped)",
+    re.DOTALL,
+)
+"""What kubelet hands on of a plugin's answer, or of its end: it need not name plugin or resource."""
 _AWAY = {"Unavailable", "Canceled", "DeadlineExceeded"}
 """gRPC codes that a plugin's end, or a start under way, gives."""
+_REFUSALS = {"FailedPrecondition", "InvalidArgument", "Internal"}
+"""The other codes with which this agent refuses."""
+
+REPLACING = {
+    "": {"ReplicationController"},
+    "apps": {"ReplicaSet", "StatefulSet", "DaemonSet"},
+    "apps.kruise.io": {"CloneSet", "StatefulSet", "DaemonSet"},
+}
+"""API group to kinds of controllers that keep a number of pods, whatever became of former ones. Deployments, and
+Rollouts of Argo, own ReplicaSets. To Jobs and workflows of all makes a failed pod is a result, which they count."""
 
 
 class Failure(StrEnum):
@@ -52,7 +74,7 @@ class Round:
 
 def failed_pod(pod: Pod, ours: Collection[str]) -> FailedPod | None:
     """`pod` if it failed for want of a resource in `ours` and its controller makes another one; else None."""
-    if pod.rejected is None or pod.deleting or pod.controller is None or not _is_made_anew(pod.controller):
+    if pod.rejected is None or pod.deleting or pod.controller is None or not _replaces(pod.controller):
         return None
     failure = _failure(pod, ours)
     if failure is None:
@@ -60,24 +82,24 @@ def failed_pod(pod: Pod, ours: Collection[str]) -> FailedPod | None:
     return FailedPod(pod.name, pod.uid, pod.version, pod.controller, failure, pod.rejected)
 
 
-def _is_made_anew(controller: Controller) -> bool:
-    """A static pod's kubelet makes no other one. A Job does by itself, and its failed pods are its record."""
-    core_job = controller.kind == "Job" and controller.api_version.startswith("batch/")
-    return controller.kind != "Node" and not core_job
+def _replaces(controller: Controller) -> bool:
+    """Whether it is known to make another pod in place of one that has gone."""
+    group, slash, _ = controller.api_version.rpartition("/")
+    return controller.kind in REPLACING.get(group if slash else "", ())
 
 
 def _failure(pod: Pod, ours: Collection[str]) -> Failure | None:
-    words = pod.rejected or ""
+    cause = _CAUSE.search(pod.rejected or "")
     asked = {name for container in pod.containers for name in container.limits}
     mine = asked & set(ours)
-    rpc = _RPC.search(words)
-    # A plugin's own words need not name the resource: then they are this agent's if no other plugin was asked.
-    named = any(_names(words, name) for name in mine) or (rpc is not None and bool(mine) and mine == asked)
-    if not named:
+    if cause is None or not mine:
         return None
-    return Failure.NO_DEVICES if rpc is None or rpc[1] in _AWAY else Failure.REFUSED
-
-
-def _names(text: str, resource: str) -> bool:
-    """Whether the name stands there by itself: `aliyun.com/gpu` is the beginning of another one."""
-    return re.search(rf"(?<![\w./-]){re.escape(resource)}(?![\w/-]|\.\w)", text) is not None
+    if kubelets := _KUBELETS.match(cause[1]):
+        return Failure.NO_DEVICES if kubelets["resource"] in mine else None
+    said = _PLUGINS.match(cause[1])
+    # A plugin's own words are this agent's if no other plugin was asked; what they name shows nothing.
+    if said is None or mine != asked:
+        return None
+    if said["code"] is None or said["code"] in _AWAY:
+        return Failure.NO_DEVICES
+    return Failure.REFUSED if said["code"] in _REFUSALS else None

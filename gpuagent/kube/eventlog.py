@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 _COMPONENT = "gpuagent"
 _REPEAT_S = 300.0
+COUNT_GAP_S = 10.0
+"""An Event's count is written once in so long: XIDs come by the hundred in a second, and each of them repeats one."""
 _QUEUE = 256
 _REMEMBERED = 512
 _MESSAGE_CHARS = 1024
@@ -80,17 +82,31 @@ class _Series:
     first_s: float
     last_s: float
     created: bool = False
+    due: float = float("-inf")
+    """Not sent before; monotonic seconds."""
 
 
 class EventLog:
-    """A daemon thread that sends what ``add`` queued, oldest first, again and again while the server is away."""
+    """A daemon thread that sends what ``add`` queued, oldest first, again and again while the server is away.
 
-    def __init__(
-        self, client: Api, node_name: str, *, wall: Callable[[], float] = time.time, backoff: Backoff | None = None
+    The count of an Event that the server has is sent once in ``count_gap_s``, the last one too.
+    """
+
+    def __init__(  # noqa: PLR0913 (all by name)
+        self,
+        client: Api,
+        node_name: str,
+        *,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        backoff: Backoff | None = None,
+        count_gap_s: float = COUNT_GAP_S,
     ) -> None:
         self._client = client
         self._node_name = node_name
         self._wall = wall
+        self._clock = clock
+        self._count_gap_s = count_gap_s
         self._backoff = backoff or Backoff()
         self._wake = threading.Condition()
         self._stopped = False
@@ -129,9 +145,9 @@ class EventLog:
             self._wake.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued; False where ``timeout_s`` was too short."""
+        """Wait until nothing is queued but counts that are not due yet; False where ``timeout_s`` was too short."""
         with self._wake:
-            return self._wake.wait_for(lambda: not self._queue and not self._busy, timeout_s)
+            return self._wake.wait_for(lambda: self._first_due() is None and not self._busy, timeout_s)
 
     def counts(self) -> EventCounts:
         """Return the counters."""
@@ -148,17 +164,23 @@ class EventLog:
 
     def _next(self) -> tuple[_Key, _Series] | None:
         with self._wake:
-            self._wake.wait_for(lambda: self._queue or self._stopped)
-            if self._stopped:
+            while not self._stopped and (key := self._first_due()) is None:
+                next_due = min((series.due for series in self._queue.values()), default=None)
+                self._wake.wait(None if next_due is None else max(0.0, next_due - self._clock()))
+            if self._stopped or key is None:
                 return None
             self._busy = True
-            key, series = self._queue.popitem(last=False)
+            series = self._queue.pop(key)
             # From now on, so that a repeat during the call is counted on this one.
             self._begun[key] = series
             self._begun.move_to_end(key)
             if len(self._begun) > _REMEMBERED:
                 self._begun.popitem(last=False)
             return key, series
+
+    def _first_due(self) -> _Key | None:
+        now = self._clock()
+        return next((key for key, series in self._queue.items() if series.due <= now), None)
 
     def _try(self, key: _Key, series: _Series) -> float:
         """Send one; return how long to wait before the next, in seconds."""
@@ -170,6 +192,7 @@ class EventLog:
             return self._failed(key, series, err)
         self._backoff.reset()
         with self._wake:
+            series.due = self._clock() + self._count_gap_s
             self._count(sent=1)
             self._complained.clear()
         return 0.0

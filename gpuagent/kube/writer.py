@@ -11,7 +11,7 @@ from gpuagent.backoff import Backoff
 from gpuagent.domain.nodefacts import NodeFacts, NodePatch, node_patches
 from gpuagent.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from gpuagent.kube.errors import ApiUnreachable, KubeError
-from gpuagent.kube.eventlog import EventCounts, EventLog, Involved
+from gpuagent.kube.eventlog import COUNT_GAP_S, EventCounts, EventLog, Involved
 from gpuagent.kube.timestamp import rfc3339
 from gpuagent.kube.trim import trim_node
 
@@ -53,16 +53,18 @@ class Writer:
         node_name: the Node that is written, and the host that Events name.
         wall: seconds since the epoch, for times in objects.
         gap_s: least time between two rounds of patches, against a fight with another writer.
+        count_gap_s: least time between two counts of one Event.
         backoff: makes the delays after failures.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all by name)
         self,
         client: Api,
         node_name: str,
         *,
         wall: Callable[[], float] = time.time,
         gap_s: float = 0.2,
+        count_gap_s: float = COUNT_GAP_S,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         self._client = client
@@ -70,7 +72,7 @@ class Writer:
         self._wall = wall
         self._gap_s = gap_s
         self._backoff = backoff()
-        self._events = EventLog(client, node_name, wall=wall, backoff=backoff())
+        self._events = EventLog(client, node_name, wall=wall, backoff=backoff(), count_gap_s=count_gap_s)
         self._wake = threading.Condition()
         self._stopped = False
         self._facts = NodeFacts()

@@ -15,10 +15,28 @@ from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, in_force, po
 NO_DEVICES = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {}"
 SHORT = "Allocate failed due to requested number of devices unavailable for {}. Requested: 1, Available: 0, which is"
 UNREGISTERED = "Pod Allocate failed due to can't allocate unregistered device {}, which is unexpected"
+UNKNOWN = "Allocate failed due to unknown Device Plugin {}, which is unexpected"
+NOT_HEALTHY = (
+    "Pod was rejected: Allocate failed due to previously allocated devices are no longer healthy; cannot allocate "
+    "unhealthy devices {}, which is unexpected"
+)
+PREFERRED_DIED = (
+    "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: "
+    "code = Unavailable desc = error reading from server: EOF, which is unexpected"
+)
+STOPPED = "Allocate failed due to endpoint &{{0 0} /gpuagent.sock true} has been stopped, which is unexpected"
 AGENT_DIED = "Allocate failed due to rpc error: code = Unavailable desc = error reading from server: EOF, which is"
 REFUSED = (
     "Allocate failed due to rpc error: code = FailedPrecondition desc = ml/p[main] asks for 9, which is unexpected"
 )
+NAMES_OURS = (
+    f"Allocate failed due to rpc error: code = Unknown desc = rdma/hca conflicts with {MEM}, which is unexpected"
+)
+NOT_REPLACING = [
+    *(("batch/v1", "Job"), ("batch.volcano.sh/v1alpha1", "Job"), ("kubeflow.org/v1", "TFJob")),
+    *(("argoproj.io/v1alpha1", "Workflow"), ("tekton.dev/v1", "TaskRun"), ("apps.kruise.io/v1alpha1", "BroadcastJob")),
+    *(("v1", "Pod"), ("v1", "ReplicaSet"), ("example.com/v1", "StatefulSet")),
+]
 REPLICA_SET = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True}
 
 
@@ -46,7 +64,13 @@ def doomed(node: Life) -> list[str]:
     return [pod.name.name for pod in to_delete(node.state)]
 
 
-@pytest.mark.parametrize("words", [NO_DEVICES.format(MEM), SHORT.format(MEM), UNREGISTERED.format(MEM), AGENT_DIED])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(NO_DEVICES.format(MEM), SHORT.format(MEM), UNREGISTERED.format(MEM), AGENT_DIED, UNKNOWN.format(MEM)),
+        *(NOT_HEALTHY.format(MEM), PREFERRED_DIED, STOPPED),
+    ],
+)
 def test_a_pod_that_found_no_plugin_is_deleted_at_once_when_the_node_serves(words: str) -> None:
     node = serving().pods(failed("a", words), failed("b", words))
     assert doomed(node) == ["a", "b"]
@@ -66,10 +90,15 @@ def test_it_is_a_setting() -> None:
         failed(owner=None),
         failed(owner={**REPLICA_SET, "controller": False}),
         failed(owner={**REPLICA_SET, "apiVersion": "v1", "kind": "Node"}),
-        failed(owner={**REPLICA_SET, "apiVersion": "batch/v1", "kind": "Job"}),
+        *(failed(owner={**REPLICA_SET, "apiVersion": api, "kind": kind}) for api, kind in NOT_REPLACING),
         failed(message="Allocate failed due to not enough cpus available to satisfy request, which is unexpected"),
         failed(message=NO_DEVICES.format("rdma/hca"), limits={MEM: 1, "rdma/hca": 1}),
         failed(message=REFUSED, limits={MEM: 1, "rdma/hca": 1}),
+        failed(message=NAMES_OURS, limits={MEM: 1, "rdma/hca": 1}),
+        failed(message="Allocate failed due to rpc error: code = Unknown desc = not this agent's code, which is"),
+        failed(message=f"Allocate failed due to {MEM} is not what this resource manager has, which is unexpected"),
+        failed(message=f'Allocate failed due to pod "p" changed request for resource "{MEM}" from 1 to 2, which is'),
+        failed(message=NO_DEVICES.format("rdma/hca") + f"; also {MEM}", limits={MEM: 1, "rdma/hca": 1}),
         failed(message=NO_DEVICES.format(MEM), limits={WHOLE: 1}),
         failed(message=NO_DEVICES.format(MEM + "ory"), limits={MEM: 1}),
         failed(limits={"cpu": 1}),
@@ -79,8 +108,10 @@ def test_it_is_a_setting() -> None:
         {**failed(), "status": {"phase": "Running", "reason": "UnexpectedAdmissionError", "message": MEM}},
     ],
     ids=[
-        *("bare", "owner that is no controller", "static", "Job", "CPU Manager", "another plugin's resource"),
-        *("perhaps another plugin's words", "a resource it did not ask for", "a longer name", "nothing of ours"),
+        *("bare", "owner that is no controller", "static", *("/".join(owner) for owner in NOT_REPLACING)),
+        *("CPU Manager", "another plugin's resource", "perhaps another plugin's words", "words that name ours"),
+        *("a code of others", "a sentence of others", "a changed request", "another's sentence that goes on"),
+        *("a resource it did not ask for", "a longer name", "nothing of ours"),
         *("going already", "running", "evicted", "not failed"),
     ],
 )
@@ -88,8 +119,16 @@ def test_others_are_left_alone(pod: dict[str, Any]) -> None:
     assert doomed(serving().pods(pod)) == []
 
 
-def test_a_pod_of_a_controller_from_another_api_group_is_deleted_although_it_is_called_job() -> None:
-    owner = {**REPLICA_SET, "apiVersion": "kubeflow.org/v1", "kind": "Job"}
+@pytest.mark.parametrize(
+    ("api", "kind"),
+    [
+        *(("apps/v1", kind) for kind in ("ReplicaSet", "StatefulSet", "DaemonSet")),
+        *(("apps.kruise.io/v1beta1", kind) for kind in ("CloneSet", "StatefulSet", "DaemonSet")),
+        ("v1", "ReplicationController"),
+    ],
+)
+def test_pods_of_controllers_that_replace_them_are_deleted(api: str, kind: str) -> None:
+    owner = {**REPLICA_SET, "apiVersion": api, "kind": kind}
     assert doomed(serving().pods(failed(owner=owner))) == ["p"]
 
 

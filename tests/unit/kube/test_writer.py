@@ -38,7 +38,7 @@ def wall() -> Wall:
 @pytest.fixture
 def writer(client: Client, wall: Wall, quick: Callable[[], Backoff]) -> Iterator[Writer]:
     """Start a writer that observes through a watch, as in the agent."""
-    made = Writer(client, "n1", wall=wall, gap_s=0.01, backoff=quick)
+    made = Writer(client, "n1", wall=wall, gap_s=0.01, count_gap_s=0.01, backoff=quick)
 
     def post(event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
         if isinstance(event, NodeSeen):

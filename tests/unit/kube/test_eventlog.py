@@ -1,0 +1,96 @@
+"""An Event that repeats by the hundred is a few requests, and its last count arrives."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gpuagent.backoff import Backoff
+from gpuagent.kube.eventlog import COUNT_GAP_S, EventLog, Involved
+
+NODE = Involved.node("n1")
+
+
+class Server:
+    """Takes everything, and keeps the counts in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.created: list[str] = []
+        self.counts: list[int] = []
+        self.came = threading.Condition()
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self.came:
+            self.created.append(body["message"])
+            self.came.notify_all()
+        return {}
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self.came:
+            self.counts.append(body["count"])
+            self.came.notify_all()
+        return {}
+
+    def wait(self, so: Callable[[], bool]) -> bool:
+        with self.came:
+            return self.came.wait_for(so, 10)
+
+
+class Clock:
+    """Monotonic seconds that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., tuple[EventLog, Server]]]:
+    running: list[EventLog] = []
+
+    def make(**options: Any) -> tuple[EventLog, Server]:
+        server = Server()
+        running.append(EventLog(server, "n1", backoff=Backoff(0.01, 0.02), **options))
+        running[-1].start()
+        return running[-1], server
+
+    yield make
+    for log in running:
+        log.stop(5)
+
+
+def storm(log: EventLog, times: int = 500) -> None:
+    for _ in range(times):
+        log.add(NODE, "Warning", "ApplicationXid", "XID 31")
+
+
+def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+    clock = Clock()
+    log, server = begin(clock=clock)
+    storm(log, 1)
+    assert server.wait(lambda: bool(server.created))
+    assert log.flush(10)
+    storm(log)
+    log.add(NODE, "Warning", "GpuUnhealthy", "another")
+    assert server.wait(lambda: len(server.created) == 2), "others do not wait for it"
+    assert log.flush(10)
+    assert server.counts == []
+    clock.now = COUNT_GAP_S
+    storm(log, 1)
+    assert server.wait(lambda: bool(server.counts))
+    assert log.flush(10)
+    storm(log)
+    assert log.flush(10)
+    assert (server.created, server.counts) == (["XID 31", "another"], [502])
+
+
+def test_the_last_count_of_a_storm_is_sent_although_nothing_follows(
+    begin: Callable[..., tuple[EventLog, Server]],
+) -> None:
+    log, server = begin(count_gap_s=0.05)
+    storm(log, 1)
+    assert server.wait(lambda: bool(server.created))
+    storm(log)
+    assert server.wait(lambda: server.counts[-1:] == [501])
