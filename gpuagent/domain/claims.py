@@ -123,8 +123,10 @@ class Claims:
     def promised(self, resource: str) -> Counter[str]:
         """GPU UUID to units of `resource` that schedulers chose it for and nobody has asked for yet."""
         found: Counter[str] = Counter()
+        # One that was given its units is not still to come; whether kubelet has lost them is for `doubted` to tell.
+        given = {claim.owner for claim in self.doubted}
         for owner, role in self.roles.items():
-            for uuid in role or ():
+            for uuid in (role if owner not in given else None) or ():
                 found[uuid] += self.snapshot.decided_asks[owner].units.get(resource, 0)
         return found
 

@@ -210,4 +210,6 @@ class DecidedUnasked(Decided):
 
 TestDecided = Decided.TestCase
 TestDecidedUnasked = DecidedUnasked.TestCase
-TestDecided.settings = TestDecidedUnasked.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestDecided.settings = TestDecidedUnasked.settings = settings(max_examples=40, stateful_step_count=25)
+# Forty lives take a busy machine more than the minute of other tests.
+TestDecided.pytestmark = TestDecidedUnasked.pytestmark = [pytest.mark.timeout(300)]

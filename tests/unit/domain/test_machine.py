@@ -604,6 +604,8 @@ NodeLife.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 TestNodeLife = NodeLife.TestCase
+# Fifty lives take a busy machine more than the minute of other tests.
+TestNodeLife.pytestmark = [pytest.mark.timeout(300)]
 
 
 # -- the same machine, driven by dice --------------------------------------------------------------------------------
