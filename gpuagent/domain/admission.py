@@ -94,11 +94,11 @@ class Admission:
         return tuple(step for step in self._steps(claims) if step and step.may_want(resource, size))
 
     def _steps(self, claims: Claims) -> Iterator[Candidate | None]:
-        """What each place is followed by: a container of the same pod, or None where the pod is complete."""
+        """What each place is followed by: a container of the same pod, or None where the pod is complete, or gone."""
         snap = claims.snapshot
         for place in self.places:
-            if claims.now - self.at < PAIR_S and place.pod.name in snap.living_pods:
-                yield _next(place, snap.sold)
+            if claims.now - self.at < PAIR_S:
+                yield _next(place, snap.sold) if place.pod.name in snap.living_pods else None
 
 
 def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:

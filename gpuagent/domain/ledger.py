@@ -62,14 +62,23 @@ class Ledger:
     def believed(
         self, ids: frozenset[str], owner: Owner, uid: str | None, instead: frozenset[str] | None = None
     ) -> "Ledger":
-        """With `owner`, in the pod of that UID, as the container that the handout of `ids` was for."""
+        """With `owner`, in the pod of that UID, as the container that the handout of `ids` was for.
+
+        Who was taken for it has then what was taken for `owner`'s: two that could not be told apart were mistaken for
+        each other.
+        """
+        before = next((h for h in self.handouts if h.ids == ids), None)
+        mistaken = before if before and before.owner not in {None, owner} else None
 
         def proved(handout: Handout) -> Handout:
-            there = handout.instead if handout.owner == owner else instead
-            return replace(handout, owner=owner, uid=uid, instead=there if uid != handout.meant else None)
+            if handout.ids == ids:
+                there = handout.instead if handout.owner == owner else instead
+                return replace(handout, owner=owner, uid=uid, instead=there if uid != handout.meant else None)
+            if mistaken and (handout.owner, handout.resource) == (owner, mistaken.resource):
+                return replace(handout, owner=mistaken.owner, uid=mistaken.uid)
+            return handout
 
-        handouts = tuple(proved(h) if h.ids == ids else h for h in self.handouts)
-        return replace(self, handouts=handouts)
+        return replace(self, handouts=tuple(map(proved, self.handouts)))
 
     def listed(
         self, holdings: Iterable[Holding], read_at: float, pods: Mapping[PodName, Pod], asks: Mapping[Owner, Ask]
