@@ -24,6 +24,10 @@ from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 ROOT = Path(__file__).parents[3]
 
 
+UNANNOTATED = "--annotate-pods=false"
+"""So that only the agents know who has what, and are asked."""
+
+
 @pytest.fixture(scope="session")
 def onefile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file, in a folder that can stand in PATH."""
@@ -88,7 +92,7 @@ def told(document: dict[str, Any], resource: str) -> dict[int, int]:
 def test_what_every_gpu_has_on_it_in_modes_share_core_mem_and_topology(
     make_node: Callable[..., Node], plugin: Plugin
 ) -> None:
-    node = make_node(mode="share", flags=UNISOLATED)
+    node = make_node(mode="share", flags=(*UNISOLATED, UNANNOTATED))
     node.wait_amounts(mem=640)
     stand_for_the_daemonset(node, plugin)
     node.run(pod_manifest("one", {MEM: 10}))
@@ -134,7 +138,7 @@ def test_what_every_gpu_has_on_it_in_modes_share_core_mem_and_topology(
 
 
 def test_without_the_right_to_agents_pages_the_reason_is_told(make_node: Callable[..., Node], plugin: Plugin) -> None:
-    node = make_node(mode="share")
+    node = make_node(mode="share", flags=(UNANNOTATED,))
     node.wait_amounts(mem=640)
     stand_for_the_daemonset(node, plugin)
     node.run(pod_manifest("one", {MEM: 10}))
