@@ -52,6 +52,8 @@ def settings_schema() -> dict[str, Any]:
 
 def _of(setting: Field[Any]) -> dict[str, Any]:
     parse, said = setting.metadata["parse"], {"description": setting.metadata["help"]}
+    if parse is settingvalues.path_or_off:  # its folder becomes a mount of the pod
+        return {"type": "string", "pattern": "^(off|(/[^/:]+)+/[^/:]+)$"} | said
     if parse is settingvalues.is_on:
         return {"type": "boolean"} | said
     if parse in {settingvalues.count, settingvalues.step}:

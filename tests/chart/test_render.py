@@ -236,10 +236,29 @@ def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart
         ({"nodeLabels": []}, "/nodeLabels"),
         ({"startupTaint": "a b"}, "/startupTaint"),
         ({"image": {"digest": "sha256:1"}}, "/image/digest"),
+        ({"settings": {"fence-file": "OFF"}}, "/settings/fence-file"),
+        ({"settings": {"fence-file": "/fence.json"}}, "/settings/fence-file"),
+        ({"settings": {"fence-file": "/a, readOnly: false/f.json"}}, "/settings/fence-file"),
+        ({"settings": {"fence-file": "/var/lib/kubelet/device-plugins/f.json"}}, "two folders of the agent's pod"),
+        ({"mps": {"enabled": True, "directory": "/var/lib/gpuagent"}}, "two folders of the agent's pod"),
     ],
 )
 def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[str, Any], said: str) -> None:
     assert said in chart.refusal(**values)
+
+
+def test_a_fence_file_in_the_state_directory_needs_no_mount_of_its_own(chart: Chart) -> None:
+    found = chart.render(settings={"fence-file": "/var/lib/gpuagent/fence.json"})
+    (container,) = find(found, "DaemonSet", "gpuagent")["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+    assert len(mounts) == len(container["volumeMounts"])
+    assert mounts["/var/lib/gpuagent"] is False
+
+
+def test_the_agent_tolerates_the_taint_that_it_takes_off(chart: Chart) -> None:
+    found = chart.render(startupTaint="example.com/starting", tolerations=[{"key": "a", "operator": "Exists"}])
+    tolerations = find(found, "DaemonSet", "gpuagent")["spec"]["template"]["spec"]["tolerations"]
+    assert {"key": "example.com/starting", "operator": "Exists"} in tolerations
 
 
 def test_a_chart_above_this_one_may_use_it(chart: Chart) -> None:

@@ -317,6 +317,8 @@ def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, ag
         (event(OTHER, A_POD), "in its own name only"),
         (event(NODE_NAME, A_POD, reportingInstance=OTHER), "in its own name only"),
         (event(NODE_NAME, A_POD, reportingComponent="kubelet"), "in its own name only"),
+        (event(NODE_NAME, A_POD, source={"component": "default-scheduler", "host": NODE_NAME}), "in its own name only"),
+        (event(NODE_NAME, {"kind": "node", "name": OTHER}, reason="FailedPodDeleted"), "about pods only"),
         (event(NODE_NAME, {"kind": "Node", "name": OTHER}), f'about node "{NODE_NAME}" and about pods only'),
         (event(NODE_NAME, {"kind": "Secret", "name": "s", "namespace": "default"}), "about pods only"),
         (event(NODE_NAME, A_CONTROLLER), "about pods only"),

@@ -46,7 +46,20 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "gpuagent.fenceDir" -}}
 {{- $file := get .Values.settings "fence-file" | default "/etc/nvidia-device-plugin/unhealthyDevices.json" -}}
-{{- if ne $file "off" }}{{ dir $file }}{{ end -}}
+{{- /* The state directory is mounted already. */ -}}
+{{- if and (ne $file "off") (ne (dir $file) (clean .Values.paths.state)) }}{{ dir $file }}{{ end -}}
+{{- end }}
+
+{{/* Two mounts at one path: the API server refuses a new DaemonSet with them, and merges them in one that is there. */}}
+{{- define "gpuagent.distinctMounts" -}}
+{{- $paths := list "/etc/gpuagent" (printf "%s/device-plugins" .Values.paths.kubelet) (printf "%s/pod-resources" .Values.paths.kubelet) .Values.paths.state -}}
+{{- with include "gpuagent.fenceDir" . }}{{ $paths = append $paths . }}{{ end -}}
+{{- if .Values.mps.enabled }}{{ $paths = append $paths .Values.mps.directory }}{{ end -}}
+{{- $clean := list -}}
+{{- range $paths }}{{ $clean = append $clean (clean .) }}{{ end -}}
+{{- if ne (len (uniq $clean)) (len $clean) -}}
+{{- fail (printf "two folders of the agent's pod are the same: paths.kubelet, paths.state, the folder of settings.fence-file and mps.directory have to differ (%s)" (join ", " $clean)) -}}
+{{- end -}}
 {{- end }}
 
 {{/* Nodes that have one of the labels, and all of the selector. */}}
@@ -76,7 +89,12 @@ enableServiceLinks: false
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with .Values.tolerations }}
+{{- $tolerations := .Values.tolerations | default list }}
+{{- if and .Values.startupTaint (not (has (dict "operator" "Exists") $tolerations)) }}
+{{- /* The agent takes that taint off. */ -}}
+{{- $tolerations = append $tolerations (dict "key" .Values.startupTaint "operator" "Exists") }}
+{{- end }}
+{{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -68,7 +68,7 @@ validations:
       ? oldObject.status.conditions.filter(one, one.type != 'GpuAgentReady') : [])
     message: the agent may change the condition GpuAgentReady only
   - expression: >-
-      {{- range $n, $field := list "addresses" "daemonEndpoints" "nodeInfo" "images" "volumesAttached" "volumesInUse" "phase" "config" "runtimeHandlers" "features" }}
+      {{- range $n, $field := list "addresses" "daemonEndpoints" "nodeInfo" "images" "volumesAttached" "volumesInUse" "phase" "config" "runtimeHandlers" "features" "declaredFeatures" }}
       {{ if $n }}&& {{ end }}has(object.status.{{ $field }}) == has(oldObject.status.{{ $field }})
       && (!has(object.status.{{ $field }}) || object.status.{{ $field }} == oldObject.status.{{ $field }})
       {{- end }}
@@ -130,6 +130,7 @@ validations:
   - expression: >-
       !(request.operation in ['CREATE', 'UPDATE'])
       || has(object.involvedObject) && has(object.source.host) && object.source.host == variables.node
+      && has(object.source.component) && object.source.component == 'gpuagent'
       && has(object.reportingComponent) && object.reportingComponent == 'gpuagent'
       && has(object.reportingInstance) && object.reportingInstance == variables.node
     messageExpression: >-
@@ -147,7 +148,8 @@ validations:
       && (object.involvedObject.kind == 'Node' && object.involvedObject.name == variables.node
       || object.involvedObject.kind == 'Pod'
       {{- if .Values.cleanFailedPods }}
-      || object.involvedObject.kind != 'Node' && has(object.reason) && object.reason == 'FailedPodDeleted'
+      || object.involvedObject.kind in ['ReplicaSet', 'StatefulSet', 'DaemonSet', 'ReplicationController', 'CloneSet']
+      && has(object.reason) && object.reason == 'FailedPodDeleted'
       {{- end }})
     messageExpression: >-
       'the agent may send Events about node "' + variables.node + '" and about pods only'
