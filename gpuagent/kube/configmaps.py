@@ -1,7 +1,6 @@
 """Keeps ConfigMaps as they shall be; nothing here ever blocks the caller."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from gpuagent.backoff import Backoff
 from gpuagent.domain.configmap import Change, ConfigMapFacts, change
 from gpuagent.kube.errors import ApiError, KubeError
+from gpuagent.kube.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Kept:
         self.due, self.asked, self.right = due, True, False
 
 
-class ConfigMaps:
+class ConfigMaps(Worker):
     """Level-triggered: remembers what shall be true, looks at what is there, and writes the difference.
 
     It looks when something else is desired, every ``recheck_s``, and after a failure again and again; each ConfigMap by
@@ -81,29 +81,15 @@ class ConfigMaps:
         gap_s: float = 0.2,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
+        super().__init__("kube-configmaps")
         self._client = client
         self._told = told
         self._said = ""
         self._recheck_s = recheck_s
         self._gap_s = gap_s
         self._backoff = backoff
-        self._wake = threading.Condition()
-        self._stopped = False
         self._desired: tuple[ConfigMapFacts, ...] = ()
         self._kept: dict[tuple[str, str], _Kept] = {}
-        self._thread = threading.Thread(target=self._run, name="kube-configmaps", daemon=True)
-
-    def start(self) -> None:
-        """Start looking; returns at once."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
-        with self._wake:
-            self._stopped = True
-            self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
 
     def desire(self, facts: tuple[ConfigMapFacts, ...]) -> None:
         """Replace what shall be true; never blocks. Of two about one ConfigMap the last counts."""

@@ -1,7 +1,6 @@
 """Deletes the failed pods that it was told of, each as it was judged; nothing here ever blocks the caller."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -9,6 +8,7 @@ from typing import Any, Protocol
 from gpuagent.backoff import Backoff
 from gpuagent.domain.failedpod import FailedPod
 from gpuagent.kube.errors import ApiError, KubeError
+from gpuagent.kube.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Api(Protocol):
         """DELETE, with DeleteOptions."""
 
 
-class Deletions:
+class Deletions(Worker):
     """Level-triggered: remembers which pods shall go, and asks until the server has taken each deletion once.
 
     A deletion names UID and version, so that nothing but the pod that was judged goes. One that has changed, or is
@@ -43,31 +43,17 @@ class Deletions:
         told: Callable[[str | None], None],
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
+        super().__init__("kube-deletions")
         self._client = client
         self._deleted = deleted
         self._told = told
         self._backoff = backoff()
-        self._wake = threading.Condition()
-        self._stopped = False
         self._wanted: tuple[FailedPod, ...] = ()
         self._settled: frozenset[tuple[str, str]] = frozenset()
         self._not_before = 0.0
         self._failures: dict[tuple[str, str], str] = {}
         self._tries: dict[tuple[str, str], int] = {}
         self._said: str | None = None
-        self._thread = threading.Thread(target=self._run, name="kube-deletions", daemon=True)
-
-    def start(self) -> None:
-        """Start; returns at once."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
-        with self._wake:
-            self._stopped = True
-            self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
 
     def desire(self, pods: tuple[FailedPod, ...]) -> None:
         """Replace which pods shall go; never blocks."""

@@ -1,7 +1,6 @@
 """Sends core/v1 Events from a bounded queue; repeats are counted on the first."""
 
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any, Protocol, Self
 from gpuagent.backoff import Backoff
 from gpuagent.kube.errors import ApiError, KubeError
 from gpuagent.kube.timestamp import rfc3339
+from gpuagent.kube.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class _Series:
     """Not sent before; monotonic seconds."""
 
 
-class EventLog:
+class EventLog(Worker):
     """A daemon thread that sends what ``add`` queued, oldest first, again and again while the server is away.
 
     The count of an Event that the server has is sent once in ``count_gap_s``, the last one too.
@@ -102,33 +102,19 @@ class EventLog:
         backoff: Backoff | None = None,
         count_gap_s: float = COUNT_GAP_S,
     ) -> None:
+        super().__init__("kube-events")
         self._client = client
         self._node_name = node_name
         self._wall = wall
         self._clock = clock
         self._count_gap_s = count_gap_s
         self._backoff = backoff or Backoff()
-        self._wake = threading.Condition()
-        self._stopped = False
         self._busy = False
         # Not yet sent: by key, oldest first. A repeat while it waits only counts, so a storm is one request.
         self._queue: OrderedDict[_Key, _Series] = OrderedDict()
         self._begun: OrderedDict[_Key, _Series] = OrderedDict()
         self._counts = EventCounts(0, 0, 0)
         self._complained: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name="kube-events", daemon=True)
-
-    def start(self) -> None:
-        """Start sending."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """Stop and wait up to ``timeout_s``."""
-        with self._wake:
-            self._stopped = True
-            self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
 
     def add(self, involved: Involved, kind: str, reason: str, message: str) -> None:
         """Queue one; never blocks. From a full queue the oldest falls out and is counted."""

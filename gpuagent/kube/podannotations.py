@@ -1,7 +1,6 @@
 """Writes annotations of this node's pods; nothing here ever blocks the caller."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from gpuagent.backoff import Backoff
 from gpuagent.domain.assigned import PodWrite
 from gpuagent.kube.errors import ApiError, ApiUnreachable, KubeError
+from gpuagent.kube.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class _Wanted:
     tried: _Tried = field(repr=False)
 
 
-class PodAnnotations:
+class PodAnnotations(Worker):
     """Level-triggered: remembers which writes pods need, and sends each against the version it follows from.
 
     The server refuses a write (409) when the pod has changed since; the watch then brings the pod as it is, and what
@@ -84,31 +84,17 @@ class PodAnnotations:
         backoff: Callable[[], Backoff] = lambda: Backoff(limit_s=60.0),
         pace: Callable[[], Backoff] = lambda: Backoff(first_s=0.05, limit_s=5.0),
     ) -> None:
+        super().__init__("kube-annotations")
         self._client = client
         self._told = told
         self._said: tuple[str, str] = ("", "")
         self._wall_ns = wall_ns
         self._backoff, self._pace = backoff, pace
-        self._wake = threading.Condition()
-        self._stopped = False
         self._busy = ""
         self._wanted: dict[str, _Wanted] = {}
         self._tried: dict[str, _Tried] = {}
         self._cut_off = backoff()
         self._cut_off_until = 0.0
-        self._thread = threading.Thread(target=self._run, name="kube-annotations", daemon=True)
-
-    def start(self) -> None:
-        """Start writing; returns at once."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
-        with self._wake:
-            self._stopped = True
-            self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
 
     def desire(self, writes: Iterable[PodWrite]) -> None:
         """Replace the writes that pods need; never blocks."""

@@ -1,7 +1,6 @@
 """Keeps the agent's facts on its Node true, and sends Events; nothing here ever blocks the caller."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from gpuagent.kube.errors import ApiUnreachable, KubeError
 from gpuagent.kube.eventlog import COUNT_GAP_S, EventCounts, EventLog, Involved
 from gpuagent.kube.timestamp import rfc3339
 from gpuagent.kube.trim import trim_node
+from gpuagent.kube.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class WriterCounts:
     events: EventCounts
 
 
-class Writer:
+class Writer(Worker):
     """Level-triggered: remembers what shall be true and what was observed, and patches the difference.
 
     Nothing is written before the first ``observe``. After a failure it tries again by itself, and after every observed
@@ -67,14 +67,13 @@ class Writer:
         count_gap_s: float = COUNT_GAP_S,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
+        super().__init__("kube-write")
         self._client = client
         self._path = f"/api/v1/nodes/{node_name}"
         self._wall = wall
         self._gap_s = gap_s
         self._backoff = backoff()
         self._events = EventLog(client, node_name, wall=wall, backoff=backoff(), count_gap_s=count_gap_s)
-        self._wake = threading.Condition()
-        self._stopped = False
         self._facts = NodeFacts()
         self._node: Mapping[str, Any] | None = None
         self._dirty = False
@@ -84,21 +83,16 @@ class Writer:
         self._wrote_at = -_STALE_S
         self._patches = self._failures = 0
         self._error = ""
-        self._thread = threading.Thread(target=self._run, name="kube-write", daemon=True)
 
     def start(self) -> None:
         """Start both threads; returns at once."""
-        self._thread.start()
+        super().start()
         self._events.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Stop and wait up to ``timeout_s``; what is not written stays unwritten."""
         deadline = time.monotonic() + timeout_s
-        with self._wake:
-            self._stopped = True
-            self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        super().stop(timeout_s)
         self._events.stop(max(0.0, deadline - time.monotonic()))
 
     def set_desired(
