@@ -32,10 +32,7 @@ COUNT = GPU_COUNT_LABEL
 SHARE = Kind.MEMORY_SHARE
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
-    monkeypatch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def share_desk(*gpus, **policy) -> Desk:

@@ -14,11 +14,7 @@ from tests.unit.desk import Desk
 from tests.unit.domain.builders import CORE, MEM, box, gpu, in_force, key, owner, pod_json, uuid
 from tests.unit.domain.test_decision import v1, v2
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
-    monkeypatch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def desk_of(*pods, mode=Mode.SHARE, gpus=4, tells_pods=True, **policy) -> Desk:

@@ -22,11 +22,7 @@ from tests.unit.domain.builders import (
     uuid,
 )
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
-    monkeypatch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def mesh(*pods, gpus=None) -> Desk:

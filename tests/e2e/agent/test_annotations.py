@@ -2,15 +2,13 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from gpuagent.domain.annotations import MEMORY_ANNOTATION as V2
 from gpuagent.domain.mode import GPU_COUNT, GROUP_ANNOTATION
 from tests.e2e.agent.conftest import Node
-from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+from tests.e2e.cluster import NODE_NAME, pod_manifest
 
 MEM, GPU = "aliyun.com/gpu-mem", "aliyun.com/gpu"
 INDEX, UNITS, GPU_UNITS, ASSUMED, ASSIGNED = (
@@ -18,17 +16,6 @@ INDEX, UNITS, GPU_UNITS, ASSUMED, ASSIGNED = (
 )
 LONG_AGO = "1700000000000000000"
 MERGE = "application/merge-patch+json"
-
-
-@pytest.fixture(params=["1.36", "1.30"], scope="module")
-def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """The kubelet version under the test; the cluster's own afterwards."""
-    version, own = str(request.param), cluster.kubelet_version
-    if version != own:
-        cluster.restart_kubelet(version)
-    yield version
-    if version != own:
-        cluster.restart_kubelet(own)
 
 
 def decided(gpu: int, units: int) -> dict[str, str]:

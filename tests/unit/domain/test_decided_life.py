@@ -23,11 +23,7 @@ from tests.unit.domain.test_decision import v1
 GPUS, UNITS = 3, 8
 
 
-@pytest.fixture(autouse=True, scope="module")
-def impatient():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
-        yield
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @dataclass

@@ -44,12 +44,7 @@ SPREAD = {6: "2"}
 """Memory sizes that carry the label to be spread over GPUs; no pod asks for so much without it."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def impatient():
-    """No waiting for a pod to appear in the watch: nothing happens while the machine waits."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
-        yield
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class Crash(Exception):

@@ -1,0 +1,13 @@
+"""What unit tests of several modules need."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[None]:
+    """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuagent.allocator.PATIENCE_S", 0.0)
+        yield
