@@ -1,7 +1,12 @@
-"""How many examples property tests take: as many as they say, or with HYPOTHESIS_PROFILE=fuzz a hundred thousand."""
+"""What runs only when it is asked for, and how many examples property tests take.
+
+As many as they say, or with HYPOTHESIS_PROFILE=fuzz a hundred thousand.
+"""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
@@ -15,3 +20,18 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+ON_REQUEST = {
+    "e2e": "end-to-end tests run with -m e2e",  # they take over kubelet's place on the machine
+    "chart": "tests of the chart run with make chart",  # they take Helm
+}
+"""Folder, and mark of what is in it, to why it is skipped."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for name, reason in ON_REQUEST.items():
+        for item in items:
+            if item.path.is_relative_to(Path(__file__).parent / name):
+                item.add_marker(name)
+                if name not in config.getoption("-m"):
+                    item.add_marker(pytest.mark.skip(reason=reason))

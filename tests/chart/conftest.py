@@ -12,17 +12,6 @@ from manifests.render import CHART
 from tests.e2e.build import bin_dir
 
 HELM = bin_dir() / "helm"
-_HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark everything here, and run it only when asked for: it takes Helm."""
-    wanted = "chart" in config.getoption("-m")
-    for item in items:
-        if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.chart)
-            if not wanted:
-                item.add_marker(pytest.mark.skip(reason="tests of the chart run with make chart"))
 
 
 class Chart:

@@ -8,18 +8,6 @@ import pytest
 from tests.e2e import build
 from tests.e2e.cluster import Cluster
 
-_HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark everything here, and run it only when asked for: it takes over kubelet's place on the machine."""
-    wanted = "e2e" in config.getoption("-m")
-    for item in items:
-        if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.e2e)
-            if not wanted:
-                item.add_marker(pytest.mark.skip(reason="end-to-end tests run with -m e2e"))
-
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
