@@ -15,6 +15,7 @@ from gpuagent.domain.admission import Admission, Candidate, beginning
 from gpuagent.domain.checks import apart, as_decided, check_core_mem, check_offered, check_sharers, free_by_gpu
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.exchange import Exchanged, key, picks_itself, written
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.holdings import given_by_another, holder
 from gpuagent.domain.honour import ignored, not_kept
@@ -23,6 +24,8 @@ from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Owner, PodName
 from gpuagent.domain.question import Question, chosen_for, doubted, for_any
 from gpuagent.domain.snapshot import Snapshot
+from gpuagent.domain.unasked import paired, pick
+from gpuagent.inflight import InFlight
 from gpuagent.isolation import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
 
@@ -31,6 +34,9 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 0.1
 """How long a question of kubelet's waits for the pod it is about to appear in our own watch."""
 
+
+BOOK_S = 5.0
+"""How long kubelet's book is waited for where a container is about to start."""
 
 MOST_GIVEN = 1024
 """Grants that are remembered for PreStartContainer."""
@@ -51,6 +57,7 @@ class Allocator:
         strategy: DeviceStrategy,
         say: Say,
     ) -> None:
+        self.in_flight = InFlight(clock)
         self._clock = clock
         self._book = book
         self._isolation = isolation
@@ -61,28 +68,16 @@ class Allocator:
         self._ledger = Ledger()
         self._given: OrderedDict[tuple[str, frozenset[str]], Grant] = OrderedDict()
         self._admission = Admission()
+        self._asked = False
         self._answered: tuple[str, frozenset[str], tuple[Candidate, ...]] | None = None
         self._lock = threading.Lock()
         self._published = threading.Condition()
-        self._in_flight = 0
-        self._last_end = float("-inf")
-        self._idle = threading.Condition()
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
         with self._published:
             self._snapshot = snapshot
             self._published.notify_all()
-
-    def under_way(self) -> tuple[int, float]:
-        """How many Allocate calls are under way, and when the last one ended."""
-        with self._idle:
-            return self._in_flight, self._last_end
-
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no Allocate is under way: kubelet may lose one's devices if it is asked for a list then."""
-        with self._idle:
-            return self._idle.wait_for(lambda: self._in_flight == 0, timeout_s)
 
     # -- GetPreferredAllocation ------------------------------------------------------------------------------
 
@@ -102,6 +97,15 @@ class Allocator:
         offered, must_include = frozenset(available), frozenset(must_include)
         if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
+        with self._lock:
+            self._asked = True
+            if self._counts_only(self._current()):
+                return (*must_include, *sorted(offered - must_include))[:size]
+        return self._chosen(resource, offered, must_include, size)
+
+    def _chosen(
+        self, resource: str, offered: frozenset[str], must_include: frozenset[str], size: int
+    ) -> tuple[str, ...]:
         with self._lock:
             self._read_owners()
             claims, candidates = self._look(resource, size, offered)
@@ -185,13 +189,42 @@ class Allocator:
         Raises:
             Refusal: the request cannot be honoured.
         """
-        self._begun()
-        try:
-            return self._allocate(resource, frozenset(ids))
-        finally:
-            self._ended()
+        with self.in_flight.one():
+            exchanged = self._exchanged(resource, frozenset(ids))
+            share = self._allocate(resource, frozenset(exchanged.values()) or frozenset(ids), exchanged)
+        if not exchanged:
+            return share
+        return replace(share, annotations={**share.annotations, key(resource): written(exchanged)})
 
-    def _allocate(self, resource: str, ids: frozenset[str]) -> Grant:
+    def _exchanged(self, resource: str, picked: frozenset[str]) -> Exchanged:
+        """What ids are exchanged for that kubelet picked without asking; nothing where they stand for themselves."""
+        snap = self._current()
+        with self._lock:
+            if not self._counts_only(snap):
+                return {}
+            self._check_read(resource, snap)
+            claims = Claims(snap, self._ledger, frozenset(), self._clock())
+            found = pick(resource, picked, self._admission.going_on(resource, len(picked), claims), claims)
+        if len(found.exchanged) == len(picked) or not locate(resource, picked, snap).listed:
+            return found.exchanged
+        chosen = self._chosen(resource, found.offered, frozenset(found.exchanged.values()), len(picked))
+        return paired(picked, chosen, found.exchanged)
+
+    def _counts_only(self, snap: Snapshot) -> bool:
+        """Kubelet's ids are counts: it does not ask which to take, or still has some that it took so."""
+        exchanged = snap.exchanged or any(handout.exchanged for handout in self._ledger.handouts)
+        return bool(exchanged) or picks_itself(snap.kubelet, asked=self._asked)
+
+    def _units_known(self, snap: Snapshot) -> bool:
+        return snap.holdings_known or (bool(snap.kubelet) and not self._counts_only(snap))
+
+    def _check_read(self, resource: str, snap: Snapshot) -> None:
+        """Only kubelet's book tells what its ids were exchanged for before the agent started."""
+        if self._counts_only(snap) and not snap.holdings_known:
+            text = f"{resource}: the GPU agent is starting and has not read yet what kubelet gave out; try again"
+            raise Refusal(Reason.NOT_READY, text)
+
+    def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
         snap, now = self._current(), self._clock()
         at = locate(resource, ids, snap)
         with self._lock:
@@ -208,7 +241,8 @@ class Allocator:
             raise
         with self._lock:
             meant = candidates[0].pod.uid if candidates else None
-            self._record(Handout(resource, ids, tuple(at.counts), now, meant=meant), candidates, claims)
+            given = Handout(resource, ids, tuple(at.counts), now, meant=meant, exchanged=exchanged)
+            self._record(given, candidates, claims)
             self._given[resource, ids] = share
             self._given.move_to_end((resource, ids))
             if len(self._given) > MOST_GIVEN:
@@ -274,16 +308,6 @@ class Allocator:
         except IsolationError as err:
             raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
 
-    def _begun(self) -> None:
-        with self._idle:
-            self._in_flight += 1
-
-    def _ended(self) -> None:
-        with self._idle:
-            self._in_flight -= 1
-            self._last_end = self._clock()
-            self._idle.notify_all()
-
     # -- PreStartContainer -----------------------------------------------------------------------------------
 
     def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
@@ -294,24 +318,31 @@ class Allocator:
         Raises:
             Refusal: the isolation layer is not ready for it; kubelet tries again.
         """
+        with self._published:
+            self._published.wait_for(lambda: self._units_known(self._current()), BOOK_S)
         snap = self._current()
-        key = frozenset(ids)
-        if given_by_another(key):
-            owner = holder(resource, key, self._book.read(timeout_s=5.0) or ())
+        picked = frozenset(ids)
+        if given_by_another(picked):
+            owner = holder(resource, picked, self._book.read(timeout_s=BOOK_S) or ())
             log.info(
                 "a container of another plugin starts again", extra={"resource": resource, "container": str(owner)}
             )
             return owner
-        at = locate(resource, key, snap)
-        owner = self._known_owner(resource, key, snap) or holder(resource, key, self._book.read(timeout_s=5.0) or ())
+        with self._lock:
+            claims = Claims(snap, self._ledger, frozenset(), self._clock())
+            self._check_read(resource, snap)
+        units = frozenset(claims.exchanged.get(device_id, device_id) for device_id in picked)
+        at = locate(resource, units, snap)
+        owner = self._known_owner(resource, units, snap)
+        owner = owner or holder(resource, picked, self._book.read(timeout_s=BOOK_S) or ())
         with self._lock:
             if owner:
                 pod = snap.living_pods.get(owner.pod)
-                claims = Claims(snap, self._ledger, frozenset(), self._clock())
-                self._ledger = self._ledger.believed(key, owner, pod.uid if pod else None, claims.roles.get(owner))
-        log.info("container starts", extra={"resource": resource, "units": len(key), "container": str(owner)})
+                claims = replace(claims, ledger=self._ledger)
+                self._ledger = self._ledger.believed(units, owner, pod.uid if pod else None, claims.roles.get(owner))
+        log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
-        share = self._given.get((resource, key)) or grant(resource, at, snap, self._strategy)
+        share = self._given.get((resource, units)) or grant(resource, at, snap, self._strategy)
         try:
             self._isolation[serving_layer(share, snap).driver].verify(share, owner)
         except IsolationError as err:

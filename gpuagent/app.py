@@ -184,7 +184,7 @@ class Agent:
             try:
                 event = self._events.get(timeout=pause)
             except queue.Empty:
-                event = self._silent_driver() or ev.AllocatesSeen(*self.allocator.under_way(), self._clock())
+                event = self._silent_driver() or ev.AllocatesSeen(*self.allocator.in_flight.now(), self._clock())
             if event is None:
                 return
             self._beat_at = self._clock()
@@ -207,7 +207,7 @@ class Agent:
         known, seen = before, tuple[Announcement, ...]()
         if before.fades and not isinstance(event, ev.AllocatesSeen):
             # No unit leaves a list on old knowledge of what kubelet is waiting for.
-            known, seen = step(before, ev.AllocatesSeen(*self.allocator.under_way(), now))
+            known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
         after, news = step(known, replace(event, at=now))
         self._state = after
         self._publish(after)
@@ -273,7 +273,7 @@ class Agent:
         )
 
     def _wait_idle(self, timeout_s: float) -> bool:
-        return self.allocator.wait_idle(timeout_s)
+        return self.allocator.in_flight.wait_idle(timeout_s)
 
     def _layer_seen(self, layer: Layer) -> None:
         self.post(ev.LayerSeen(layer, self._clock()))

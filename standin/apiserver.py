@@ -57,9 +57,12 @@ class ApiServer:
     Args:
         node_name: name of that Node.
         labels: its labels.
+        kubelet: version of its kubelet, as the Node tells it; empty for none.
     """
 
-    def __init__(self, node_name: str = "node-1", labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, node_name: str = "node-1", labels: Mapping[str, str] | None = None, *, kubelet: str = ""
+    ) -> None:
         self.objects = Objects()
         self.node_name = node_name
         self.requests: Counter[str] = Counter()  # by "verb resource": "patch nodes/status"
@@ -72,7 +75,7 @@ class ApiServer:
         self._port = 0
         self.server: _Server | None = None
         self._thread: threading.Thread | None = None
-        self.objects.create("nodes", "", node_body(node_name, labels or {}))
+        self.objects.create("nodes", "", node_body(node_name, labels or {}, kubelet))
         self.start()
 
     def __enter__(self) -> Self:
@@ -226,7 +229,7 @@ def hang_up(connection: socket.socket) -> None:
         return  # it is gone already
 
 
-def node_body(name: str, labels: Mapping[str, str]) -> Json:
+def node_body(name: str, labels: Mapping[str, str], kubelet: str) -> Json:
     """Return a Node as a kubelet without device plugins registers it."""
     amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
     return {
@@ -236,5 +239,6 @@ def node_body(name: str, labels: Mapping[str, str]) -> Json:
             "capacity": dict(amounts),
             "allocatable": dict(amounts),
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
+            "nodeInfo": {"kubeletVersion": kubelet},
         },
     }

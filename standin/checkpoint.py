@@ -8,19 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
-from standin.devices import Devices, Held, Slot
+from standin.devices import WITHOUT_TOPOLOGY, Devices, Held, Slot
 
 FILE_NAME = "kubelet_internal_checkpoint"
 
 
-def write(directory: Path, devices: Devices) -> None:
-    """Replace the file. Kubelet also syncs it to disk, which a stand-in on a temporary folder need not."""
+def write(directory: Path, devices: Devices, *, by_numa: bool) -> None:
+    """Replace the file. Kubelet also syncs it to disk, which a stand-in on a temporary folder need not.
+
+    `by_numa`: devices come by their NUMA nodes; a list of them otherwise.
+    """
     entries = [
         {
             "PodUID": slot.uid,
             "ContainerName": slot.container,
             "ResourceName": slot.resource,
-            "DeviceIDs": {str(node): list(ids) for node, ids in held.by_numa.items()},
+            "DeviceIDs": {str(node): list(ids) for node, ids in held.by_numa.items()} if by_numa else sorted(held.ids),
             "AllocResp": base64.b64encode(held.answer.SerializeToString()).decode(),
         }
         for slot, held in devices.held.items()
@@ -43,9 +46,15 @@ def read(directory: Path) -> tuple[Mapping[Slot, Held], list[str]]:
     data = json.loads(path.read_text())["Data"]
     held = {
         Slot(entry["PodUID"], entry["ContainerName"], entry["ResourceName"]): Held(
-            {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()},
+            _by_numa(entry["DeviceIDs"]),
             dp.ContainerAllocateResponse.FromString(base64.b64decode(entry["AllocResp"])),
         )
         for entry in data["PodDeviceEntries"] or ()
     }
     return held, list(data["RegisteredDevices"])
+
+
+def _by_numa(ids: Mapping[str, list[str]] | list[str]) -> dict[int, tuple[str, ...]]:
+    if isinstance(ids, list):
+        return {WITHOUT_TOPOLOGY: tuple(ids)}
+    return {int(node): tuple(here) for node, here in ids.items()}

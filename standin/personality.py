@@ -77,6 +77,11 @@ class Personality:
         return self.minor >= 20
 
     @property
+    def checkpoint_by_numa(self) -> bool:
+        """Whether the checkpoint has devices by NUMA node."""
+        return self.minor >= 20
+
+    @property
     def pod_resources_limited(self) -> bool:
         """Whether pod-resources calls are rate limited."""
         return self.minor >= 26

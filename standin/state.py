@@ -151,7 +151,7 @@ class State:
     def save(self) -> None:
         """Write the checkpoint, unless this kubelet is going down."""
         if not self.stopping.is_set():
-            checkpoint.write(self.directory, self.devices)
+            checkpoint.write(self.directory, self.devices, by_numa=self.personality.checkpoint_by_numa)
 
     def crash(self, text: str) -> None:
         """Note what would have ended a real kubelet."""

@@ -6,13 +6,17 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
+from gpuagent.domain.exchange import Exchanged, joined
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.pods import Holding, Owner, PodName
 from gpuagent.domain.promised import Role, Stray, roles_left
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.units import units_of
+
+LAPSE_S = 30.0
+"""Within this time what kubelet was answered is in its checkpoint, however slow the disk."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,11 @@ class Claims:
     def _unlisted(self) -> list[Handout]:
         """Handouts that the book does not show; of the others it knows better whose they are."""
         known = {(h.resource, h.ids) for h in self._holdings}
-        return [h for h in self._handouts if (h.resource, h.ids) not in known]
+        return [h for h in self._handouts if (h.resource, h.ids) not in known and not self._lapsed(h)]
+
+    def _lapsed(self, handout: Handout) -> bool:
+        """Kubelets that cannot be steered offer no ids: there the book alone tells that nobody has them any more."""
+        return bool(handout.exchanged) and self.snapshot.holdings_at - handout.at > LAPSE_S
 
     @cached_property
     def _handouts(self) -> list[Handout]:
@@ -54,6 +62,12 @@ class Claims:
             return True
         pod = self.snapshot.living_pods.get(claim.owner.pod)
         return pod is not None and not (isinstance(claim, Handout) and claim.uid and claim.uid != pod.uid)
+
+    @cached_property
+    def exchanged(self) -> Exchanged:
+        """What kubelet's ids were exchanged for; empty where it asks which ones to take."""
+        newer = (handout.exchanged for handout in self.ledger.recent(self.now) if handout.exchanged)
+        return reduce(joined, newer, self.snapshot.exchanged)
 
     @cached_property
     def standing(self) -> tuple[Holding | Handout, ...]:

@@ -1,7 +1,7 @@
 """What was handed out in the last minutes: the part of the truth that kubelet's book does not show yet."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.pods import Holding, Owner, Pod, PodName
 from gpuagent.domain.promised import Ask
@@ -19,7 +19,7 @@ class Handout:
 
     `uid` is that of its pod; None where only the name is known, which the pod may share with one before it. `meant` is
     the UID of the pod that it was taken for when it asked, right or wrong; `instead` the GPUs that a scheduler had
-    chosen for the one that it really was.
+    chosen for the one that it really was. `exchanged` are the ids that kubelet has in place of `ids`.
     """
 
     resource: str
@@ -30,6 +30,7 @@ class Handout:
     uid: str | None = None
     meant: str | None = None
     instead: frozenset[str] | None = None
+    exchanged: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ Two rules keep every list safe:
   mode is held, listed, or dropped without a look into kubelet's book since.
 """
 
-import re
 from dataclasses import replace
 
 from gpuagent.domain.holdings import NVIDIA_GPU
@@ -18,9 +17,6 @@ from gpuagent.domain.state import Block, Fade, Lists, State
 from gpuagent.domain.units import MAX_LIST_BYTES, list_bytes, units_of
 
 SETTLE_S = 2.0
-FIRST_THAT_ASKS = 19
-"""Kubelet 1.19 was the first with GetPreferredAllocation."""
-_KUBELET = re.compile(r"v?1\.([0-9]{1,3})(?![0-9])", re.ASCII)
 
 
 def unkept_promise(state: State) -> bool:
@@ -35,14 +31,6 @@ def rival_offers(state: State) -> int:
         return 0
     status = state.node.get("status") or {}
     return whole_number(str((status.get("allocatable") or {}).get(NVIDIA_GPU, 0))) or 0
-
-
-def kubelet_that_does_not_ask(state: State) -> str | None:
-    """Version of a kubelet that asks no plugin which units a container gets; None from 1.19 on, or where not known."""
-    info = ((state.node or {}).get("status") or {}).get("nodeInfo") or {}
-    version = str(info.get("kubeletVersion", ""))
-    match = _KUBELET.match(version)
-    return version if match and int(match[1]) < FIRST_THAT_ASKS else None
 
 
 def blocked_gpus(state: State) -> set[str]:

@@ -54,6 +54,8 @@ def certain(state: State) -> Iterator[PodHeld]:
     recorded: dict[tuple[str, str, str], frozenset[str]] = {}
     for entry in state.checkpoint:
         recorded[entry.pod_uid, entry.container, entry.resource] = entry.ids
+    if not recorded and state.counts_only:
+        return
     by_key = _unmistakable(state)
     for pod in state.pods:
         if pod.ended or not pod.uid or pod.name not in held:

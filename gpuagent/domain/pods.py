@@ -119,12 +119,16 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """What kubelet's checkpoint gives to a container, init containers included. Pods are known by UID there."""
+    """What kubelet's checkpoint gives to a container, init containers included. Pods are known by UID there.
+
+    `exchanged` are the units that were given for its ids, where kubelet asked nobody which to take (`exchange`).
+    """
 
     pod_uid: str
     container: str
     resource: str
     ids: frozenset[str]
+    exchanged: Mapping[str, str] = field(default_factory=dict)
 
 
 def count_of(label: str | None) -> int | None:

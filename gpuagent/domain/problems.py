@@ -7,7 +7,7 @@ from gpuagent.domain import misread
 from gpuagent.domain.fence import EXAMPLE, Fence
 from gpuagent.domain.holdings import NVIDIA_GPU
 from gpuagent.domain.mode import DISABLE_LABEL, PROMISES
-from gpuagent.domain.offer import kubelet_that_does_not_ask, rival_offers
+from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.startup import taint_stands
 from gpuagent.domain.state import State
@@ -159,13 +159,12 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
     for resource, text in state.registration_problems.items():
         yield Problem("NotRegistered", f"{resource}: {text}", blocking=True)
-    shared = not all(kind.is_whole for kind in state.policy.resources.sold(state.mode).values())
-    if shared and len(state.gpus) > 1 and (version := kubelet_that_does_not_ask(state)):
+    if state.counts_only:
         text = (
-            f"kubelet {version} picks units itself and asks nobody: a share is refused where it picks several GPUs, or "
-            "another one than a scheduler chose; upgrade kubelet to 1.19 or later"
+            f"kubelet {state.kubelet} picks device ids and asks nobody which ones: they are counts here. The agent "
+            "chooses the GPU of each container; what it chose is in kubelet's checkpoint and in the pods' annotations"
         )
-        yield Problem("KubeletDoesNotAsk", text)
+        yield Problem("KubeletDoesNotAsk", text, warning=False)
     if state.node_problem is not None:
         yield Problem("ApiUnavailable", state.node_problem)
     if state.pods_problem is not None:

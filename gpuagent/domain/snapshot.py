@@ -7,6 +7,7 @@ from functools import cached_property
 
 from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.decision import Decision, Ignored, read
+from gpuagent.domain.exchange import Exchanged
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.isolation import NO_LAYER, Layer, chosen
 from gpuagent.domain.links import Topology
@@ -23,7 +24,8 @@ class Snapshot:
     """One moment of the agent, immutable.
 
     `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
-    ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones.
+    ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones. `exchanged` maps ids in
+    kubelet's book to the units that were given for them; `kubelet` is kubelet's version.
     Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`).
     """
 
@@ -38,6 +40,8 @@ class Snapshot:
     blocks: Mapping[tuple[str, str, Kind], frozenset[str]]
     holdings: tuple[Holding, ...]
     holdings_at: float
+    exchanged: Exchanged
+    kubelet: str
     pods: tuple[Pod, ...]
     pods_known: bool
     pods_watched: bool
@@ -159,6 +163,8 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         blocks=blocks,
         holdings=state.living_holdings,
         holdings_at=state.holdings_at,
+        exchanged=state.exchanged,
+        kubelet=state.kubelet,
         pods=state.pods,
         pods_known=state.pods_known,
         pods_watched=state.pods_watched,

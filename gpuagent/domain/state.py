@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.bestset import Goal
+from gpuagent.domain.exchange import picks_itself
 from gpuagent.domain.failedpod import Round
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
@@ -97,6 +98,8 @@ class State:
         holdings: kubelet's book; None until it was read once, and until then nothing is offered.
         holdings_at: when the call that read it began.
         checkpoint: kubelet's checkpoint as of the same moment.
+        exchanged: ids in kubelet's book to the units that were given for them, where it cannot be steered; both
+            `holdings` and `checkpoint` have the units.
         registration_problems: resource name to why kubelet does not follow its list.
         connected: resources whose list kubelet follows now.
         rounds: by controller's UID, its last round of deletions of failed pods.
@@ -139,6 +142,7 @@ class State:
     holdings: tuple[Holding, ...] | None = None
     holdings_at: float = float("-inf")
     checkpoint: tuple[CheckpointEntry, ...] = ()
+    exchanged: Mapping[str, str] = field(default_factory=dict)
     registration_problems: Mapping[str, str] = field(default_factory=dict)
     connected: frozenset[str] = frozenset()
     rounds: Mapping[str, Round] = field(default_factory=dict)
@@ -199,6 +203,17 @@ class State:
         ids = (next(iter(holding.ids), "") for holding in self.living_holdings)
         units = (parse_id(device_id) for device_id in ids)
         return {(unit.kind.mode, by_key[unit.gpu_key]) for unit in units if unit and unit.gpu_key in by_key}
+
+    @property
+    def kubelet(self) -> str:
+        """Its version as the node tells it (``v1.36.3``); empty where that is not known."""
+        info = ((self.node or {}).get("status") or {}).get("nodeInfo") or {}
+        return str(info.get("kubeletVersion") or "")
+
+    @property
+    def counts_only(self) -> bool:
+        """Kubelet cannot be steered: the ids that it picks tell no GPU."""
+        return bool(self.exchanged) or picks_itself(self.kubelet, asked=True)
 
     @property
     def pods_watched(self) -> bool:

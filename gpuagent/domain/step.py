@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuagent.domain import cleanup, offer
 from gpuagent.domain import events as ev
+from gpuagent.domain.exchange import by_units
 from gpuagent.domain.failedpod import Failure
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
@@ -65,11 +66,13 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return replace(state, fence_problem=event.reason)
         case ev.HoldingsRead():
             audited = event.started_at >= state.cleared_at
+            holdings, checkpoint, exchanged = by_units(event.holdings, event.checkpoint)
             read = replace(
                 state,
-                holdings=event.holdings,
+                holdings=holdings,
                 holdings_at=event.started_at,
-                checkpoint=event.checkpoint,
+                checkpoint=checkpoint,
+                exchanged=exchanged,
                 holdings_problem=None,
                 unaudited=frozenset() if audited else state.unaudited,
             )

@@ -4,12 +4,15 @@ Pod-resources leaves them out although kubelet keeps their devices until the pod
 is not understood is skipped, and entries of pods that have ended may linger.
 """
 
+import base64
 import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.domain import exchange
 from gpuagent.domain.pods import CheckpointEntry
 
 log = logging.getLogger(__name__)
@@ -34,4 +37,15 @@ def _entries(entries: list[dict[str, Any]]) -> Iterator[CheckpointEntry]:
         ids = entry["DeviceIDs"]
         # A map from NUMA node to ids; a plain list before kubelet 1.20.
         flat = [i for group in ids.values() for i in group] if isinstance(ids, dict) else list(ids or ())
-        yield CheckpointEntry(entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(flat))
+        yield CheckpointEntry(
+            entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(flat), _exchanged(entry, flat)
+        )
+
+
+def _exchanged(entry: dict[str, Any], ids: list[str]) -> dict[str, str]:
+    """What the ids were exchanged for by the answer that kubelet got for them, as protobuf in base64."""
+    answer = base64.b64decode(entry.get("AllocResp") or "")
+    name = exchange.key(entry["ResourceName"])
+    if name.encode() not in answer:
+        return {}
+    return exchange.read(pb.ContainerAllocateResponse.FromString(answer).annotations[name], ids)

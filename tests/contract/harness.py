@@ -136,7 +136,9 @@ class Node:
         self.kubelet = Kubelet(self.root / "k", version, **kubelet)
         self.plugins = self.kubelet.plugins_dir
         self.fence_file = self.root / "etc" / "unhealthyDevices.json"
-        self.api: ApiServer | None = ApiServer(NODE, labels) if api or labels is not None else None
+        self.api: ApiServer | None = (
+            ApiServer(NODE, labels, kubelet=f"v{version}.0") if api or labels is not None else None
+        )
         self.agents: list[Agent] = []
         self.processes: list[subprocess.Popen[str]] = []
         if start:

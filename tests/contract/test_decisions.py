@@ -95,14 +95,3 @@ def test_what_is_promised_is_left_to_whom_it_was_promised(node: MakeNode) -> Non
     other = one.bind(pod("other", {MEM: 8}))
     assert admit(one, other) == [1]
     assert admit(one, decided) == [0]
-
-
-def test_a_kubelet_that_asks_no_preference_is_refused_on_another_gpu(node: MakeNode) -> None:
-    """1.18 picks ids itself."""
-    one = sharing(node, "1.18", 2)
-    asked = one.bind(pod("a", {MEM: 1}), annotations=by_v1(1, 1))
-    ids = ids_on(one.uuids[0], one.ids(MEM))[:1]
-    with pytest.raises(Exception, match="kubelet picked GPU 0 for default/a"):
-        one.allocate(MEM, ids)
-    assert one.allocate(MEM, ids_on(one.uuids[1], one.ids(MEM))[:1])
-    assert asked

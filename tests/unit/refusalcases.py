@@ -35,11 +35,13 @@ from tests.unit.domain.builders import (
     DGX1V,
     MEM,
     WHOLE,
+    Life,
     box,
     gpu,
     holding,
     in_force,
     key,
+    node_json,
     owner,
     pod_json,
     unit_ids,
@@ -197,6 +199,13 @@ def before_the_first_look() -> Refusal:
 
 
 # -- shares ----------------------------------------------------------------------------------------------------------
+
+
+@case
+def an_old_kubelet_before_its_book_was_read() -> Refusal:
+    status = {"status": {"nodeInfo": {"kubeletVersion": "v1.18.20"}}}
+    desk = Desk(Life(Mode.SHARE).inventory(*box()).tell(ev.NodeSeen(node_json("share") | status, 0.0)))
+    return refused(desk, lambda allocator: allocator.allocate(MEM, unit_ids(0, SHARE, 0)))
 
 
 @case

@@ -90,19 +90,19 @@ def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason
 
 def test_when_the_last_allocate_ended_is_known_also_if_it_was_refused():
     desk = share_desk()
-    assert desk.allocator.under_way() == (0, float("-inf"))
+    assert desk.allocator.in_flight.now() == (0, float("-inf"))
     desk.allocator.allocate(MEM, unit_ids(0, SHARE, 0))
-    assert desk.allocator.under_way() == (0, desk.node.now)
+    assert desk.allocator.in_flight.now() == (0, desk.node.now)
     desk.node.now += 5
     desk.refusal(lambda: desk.allocator.allocate(MEM, ["nonsense"]))
-    assert desk.allocator.under_way() == (0, desk.node.now)
-    assert desk.allocator.wait_idle(0)
+    assert desk.allocator.in_flight.now() == (0, desk.node.now)
+    assert desk.allocator.in_flight.wait_idle(0)
 
 
 def test_an_allocate_under_way_is_not_idle():
     desk = share_desk()
     idle = []
-    desk.isolation.prepare = lambda grant: (idle.append(desk.allocator.wait_idle(0)), grant)[1]
+    desk.isolation.prepare = lambda grant: (idle.append(desk.allocator.in_flight.wait_idle(0)), grant)[1]
     desk.allocator.allocate(MEM, unit_ids(0, SHARE, 0))
     assert idle == [False]
 
@@ -184,7 +184,7 @@ def test_a_share_that_cannot_be_isolated_is_refused_and_not_remembered():
     refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
     assert (refusal.reason, refusal.message) == (Reason.ISOLATION, f"{MEM}: the daemon is dead")
     assert desk.allocator._ledger.handouts == ()
-    assert desk.allocator.under_way()[0] == 0
+    assert desk.allocator.in_flight.now()[0] == 0
 
 
 def test_a_container_waits_while_its_isolation_is_not_ready():

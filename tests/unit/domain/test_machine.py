@@ -6,7 +6,7 @@ answer. Anything may happen between any two of its steps, also while an Allocate
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpuagent.allocator import Allocator
 from gpuagent.book import Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.exchange import key
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.domain.grant import DeviceStrategy, Grant
@@ -26,7 +27,7 @@ from gpuagent.domain.health import MOST_SETTLE_S, Vitals
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
 from gpuagent.domain.offer import SETTLE_S, deadline
-from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
 from gpuagent.domain.state import Policy, State
 from gpuagent.domain.step import step
@@ -127,6 +128,8 @@ EVENTS = st.just({}) | st.fixed_dictionaries(
 
 
 class NodeLife(RuleBasedStateMachine):
+    kubelet = "v1.36.3"
+
     @initialize(
         mode=st.sampled_from(Mode),
         exclusive=st.sampled_from([True, True, False]),
@@ -147,10 +150,11 @@ class NodeLife(RuleBasedStateMachine):
         self.living: dict[str, KubeletPod] = {}
         self.ended: dict[str, KubeletPod] = {}
         self.foreign: dict[str, str] = {}
+        self.exchanged: dict[str, str] = {}
         self.count = 0
         self.told: dict[str, dict[str, bool]] = {}
         self.in_flight: frozenset[str] = frozenset()
-        self.reading: tuple[float, tuple[Holding, ...]] | None = None
+        self.reading: tuple[float, tuple[Holding, ...], tuple[CheckpointEntry, ...]] | None = None
         self.during: list[tuple[str, Any]] = []
         self.crashes = False
         self.start_agent()
@@ -178,12 +182,16 @@ class NodeLife(RuleBasedStateMachine):
         self.published_at = self.now
         self.show_inventory()
         self.show_pods()
-        self.tell(ev.NodeSeen(node_json(self.label), self.now))
+        self.show_node()
+
+    def show_node(self) -> None:
+        status = {"status": {"nodeInfo": {"kubeletVersion": self.kubelet}}}
+        self.tell(ev.NodeSeen(node_json(self.label) | status, self.now))
 
     def tell(self, event: ev.Event) -> None:
         before = self.state
         # As the agent's loop does: no unit leaves a list on old knowledge of what kubelet is waiting for.
-        known, _ = step(before, ev.AllocatesSeen(*self.allocator.under_way(), self.now))
+        known, _ = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), self.now))
         self.state, _ = step(known, event)
         self.last_snapshot = snapshot(self.state, self.last_snapshot)
         self.allocator.publish(self.last_snapshot)
@@ -215,7 +223,7 @@ class NodeLife(RuleBasedStateMachine):
 
     def prepare(self, grant: Grant) -> Grant:
         """The middle of an Allocate: the place for whatever else happens then."""
-        assert self.allocator.under_way()[0] > 0
+        assert self.allocator.in_flight.now()[0] > 0
         happens, self.during = self.during, []
         for action in happens:
             self.do(*action)
@@ -268,7 +276,7 @@ class NodeLife(RuleBasedStateMachine):
 
     def change_label(self, label: str | None) -> None:
         self.label = label
-        self.tell(ev.NodeSeen(node_json(label), self.now))
+        self.show_node()
 
     def wait(self, seconds: float) -> None:
         if self.undelivered and self.now + seconds - self.published_at >= LIST_DELAY_S:
@@ -290,11 +298,15 @@ class NodeLife(RuleBasedStateMachine):
     def read_book(self, begins: bool) -> None:
         """Begin a read of kubelet's book, or let the one under way arrive."""
         if begins:
-            self.reading = (self.now, self.book())
+            self.reading = (self.now, self.book(), self.checkpoint())
         elif self.reading:
-            began, held = self.reading
+            began, held, kept = self.reading
             self.reading = None
-            self.tell(ev.HoldingsRead(held, began, self.now))
+            self.tell(ev.HoldingsRead(held, began, self.now, kept))
+
+    def checkpoint(self) -> tuple[CheckpointEntry, ...]:
+        """One that cannot be read, which a kubelet that asks can do without."""
+        return ()
 
     def end_pod(self, n: int) -> None:
         if n < len(self.living):
@@ -335,7 +347,7 @@ class NodeLife(RuleBasedStateMachine):
         ids = frozenset(reusable)
         if len(reusable) < size:
             try:
-                ids = frozenset(self.allocator.prefer(resource, sorted(free | ids), reusable, size))
+                ids = self.picked(resource, free | ids, reusable, size)
             except Refusal as refusal:
                 self.check_refusal(refusal, request, resource, size, free, reusable)
                 return False
@@ -349,13 +361,15 @@ class NodeLife(RuleBasedStateMachine):
         self.during = list(happens.get("during", ()))
         try:
             grant = self.allocator.allocate(resource, ids)
-        except Refusal:
+        except Refusal as refusal:
             self.in_flight = frozenset()
+            self.check_late_refusal(refusal, request, resource, size, free, reusable)
             return False
         except Crash:
             self.in_flight = frozenset()
             self.start_agent()
             return False
+        self.answered(ids, grant)
         self.check_grant(pod, resource, ids, grant)
         for action in happens.get("after", ()):  # the answer is out; kubelet has not written its book
             if action[0] != "wait":
@@ -366,6 +380,18 @@ class NodeLife(RuleBasedStateMachine):
         pod.held.append(Holding(who, resource, ids))
         pod.pool = pod.pool | ids if request.init else pod.pool - ids
         return True
+
+    def picked(self, resource: str, available: Collection[str], must: Sequence[str], size: int) -> frozenset[str]:
+        return frozenset(self.allocator.prefer(resource, sorted(available), must, size))
+
+    def answered(self, ids: frozenset[str], grant: Grant) -> None:
+        assert key(grant.resource) not in grant.annotations, (
+            "kubelet asked, and gets other units than it has in its book"
+        )
+
+    def units(self, ids: Iterable[str]) -> frozenset[str]:
+        """The units that kubelet's ids stand for."""
+        return frozenset(self.exchanged.get(device_id, device_id) for device_id in ids)
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
@@ -450,7 +476,7 @@ class NodeLife(RuleBasedStateMachine):
 
     def another_plugin_sells_a_gpu(self, n: int) -> None:
         """Only in mode default where the agent leaves it to NVIDIA's plugin, and only a GPU that is free."""
-        busy = {parse_id(i).gpu_key for i in self.held()}
+        busy = {parse_id(i).gpu_key for i in self.units(self.held())}
         if self.state.mode is Mode.DEFAULT and self.policy.resources.exclusive is None:
             if GPUS[n].key not in busy and uuid(n) not in self.foreign.values():
                 self.foreign[f"foreign-{self.count}"] = uuid(n)
@@ -476,7 +502,7 @@ class NodeLife(RuleBasedStateMachine):
     def the_inventory_changes(self, change: tuple[list[int], set[int], set[int]]) -> None:
         """GPUs are lost and come back, are counted in another order, and idle ones are switched to MIG and back."""
         order, gone, mig = change
-        busy = {parse_id(i).gpu_key for i in self.held()}
+        busy = {parse_id(i).gpu_key for i in self.units(self.held())}
         found = [gpu(n, GPUS[n].memory_mib // 1024, index=index) for index, n in enumerate(order) if n not in gone]
         idle_mig = {uuid(n) for n in mig if GPUS[n].key not in busy}
         self.present = {
@@ -523,7 +549,7 @@ class NodeLife(RuleBasedStateMachine):
         # What an ordinary init container had and no later one reuses is nobody's once it has ended; kubelet's book
         # does not show it either.
         used = {i for pod in self.living.values() for h in pod.held if is_app(h) for i in h.ids}
-        for device_id in used | self.in_flight:
+        for device_id in self.units(used | self.in_flight):
             unit = parse_id(device_id)
             on.setdefault(unit.gpu_key, set()).add(unit.kind.mode)
         for block in (b for blocks in self.state.lists.values() for b in blocks if b.healthy):
@@ -533,12 +559,13 @@ class NodeLife(RuleBasedStateMachine):
 
     def gpus_of(self, ids: frozenset[str]) -> set[str]:
         by_key = {g.key: g.uuid for g in GPUS}
-        return {by_key[parse_id(i).gpu_key] for i in ids}
+        return {by_key[parse_id(i).gpu_key] for i in self.units(ids)}
 
     def check_grant(self, pod: KubeletPod, resource: str, ids: frozenset[str], grant: Grant) -> None:
         for other in self.living.values():
             if other is not pod:
-                assert not any(ids & h.ids for h in other.held), f"{other.name} and {pod.name} have the same units"
+                taken = any(self.units(ids) & self.units(h.ids) for h in other.held)
+                assert not taken, f"{other.name} and {pod.name} have the same units"
         assert grant.resource == resource
         assert {g.uuid for g in grant.gpus} == self.gpus_of(ids)
         assert grant.units * len(grant.gpus) == len(ids)
@@ -558,8 +585,17 @@ class NodeLife(RuleBasedStateMachine):
         if refusal.reason not in {Reason.NO_SINGLE_GPU, Reason.NOT_ENOUGH} or len(request.limits) > 1 or reusable:
             return
         if resource == MEM and size not in SPREAD:
-            room = max(sum(parse_id(i).gpu_key == g.key for i in free) for g in GPUS)
+            room = max(sum(parse_id(i).gpu_key == g.key for i in self.room(resource, free)) for g in GPUS)
             assert room < size, f"refused although a GPU has {room} free: {refusal.message}"
+
+    def check_late_refusal(
+        self, refusal: Refusal, request: Request, resource: str, size: int, free: set[str], reusable: list[str]
+    ) -> None:
+        """Where kubelet asked, something has come between its question and the Allocate."""
+
+    def room(self, resource: str, free: Collection[str]) -> Collection[str]:
+        """Units that nobody has, of those kubelet may give."""
+        return free
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -47,21 +47,15 @@ def test_a_sound_node_has_no_problem(mode):
     assert reasons(in_force(mode)) == []
 
 
-@pytest.mark.parametrize("version", ["v1.18.20", "v1.18.20-aliyun.1", "1.9.0"])
-def test_a_kubelet_that_picks_units_itself_is_told_where_gpus_are_shared(version):
-    def node(mode: Mode, gpus: int = 2) -> Life:
-        found = node_json(str(mode)) | {"status": {"nodeInfo": {"kubeletVersion": version}}}
-        return in_force(mode, box(gpus)).tell(ev.NodeSeen(found, 1.0))
+def test_a_kubelet_that_picks_units_itself_is_told_of():
+    def node(version: str | None) -> Life:
+        found = node_json("share") | {"status": {"nodeInfo": {"kubeletVersion": version}}}
+        return in_force(Mode.SHARE).tell(ev.NodeSeen(found, 1.0))
 
-    assert reasons(node(Mode.SHARE)) == ["KubeletDoesNotAsk"]
-    assert f"kubelet {version} picks units itself" in message(node(Mode.SHARE), "KubeletDoesNotAsk")
-    assert reasons(node(Mode.SHARE, 1)) == reasons(node(Mode.TOPOLOGY)) == []
-
-
-@pytest.mark.parametrize("version", ["v1.19.0", "v1.36.3", "v2.0.0", "", None, "x", "v1.180.1"])
-def test_no_other_kubelet_is_told_of(version):
-    found = node_json("share") | {"status": {"nodeInfo": {"kubeletVersion": version}}}
-    assert reasons(in_force(Mode.SHARE).tell(ev.NodeSeen(found, 1.0))) == []
+    assert reasons(node("v1.18.20")) == ["KubeletDoesNotAsk"]
+    assert "kubelet v1.18.20 picks device ids" in message(node("v1.18.20"), "KubeletDoesNotAsk")
+    assert node_condition(node("v1.18.20").state)["status"] == "True"
+    assert reasons(node("v1.19.0")) == reasons(node(None)) == []
 
 
 def test_before_the_driver_answered_that_is_the_problem():
