@@ -134,11 +134,12 @@ def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: Memor
     memory = _by_number(held.of(GPU_MEM), gpus)
     found = an.assumed({**draft.has, **_numbered(draft.has, an.V1_GPU, gpus)})
     named = found.gpu if isinstance(found, Assumed) else None
-    most = max(memory, key=lambda number: (memory[number], -number))
-    gpu = most if named is None or named not in memory else named
-    # A scheduler counts neither sidecars nor init containers: its sum is as right as that of everything that is held.
-    ours = sum(_by_number(of, gpus).get(gpu, 0) for (name, _), of in held.containers.items() if name == GPU_MEM)
-    right = {memory[gpu], ours}
+    # A scheduler may count neither sidecars nor init containers: its sum is as right as that of everything held, and it
+    # is not their GPU that it chose.
+    counted = _by_number(held.of_containers(GPU_MEM), gpus) or memory
+    most = max(counted, key=lambda number: (counted[number], -number))
+    gpu = most if named is None or named not in counted else named
+    right = {memory[gpu], counted[gpu]}
     units = found.units if isinstance(found, Assumed) and found.units in right else memory[gpu]
     wanted = an.assumed_texts(Assumed(gpu, units, _totals(held, gpus, unit)[gpu], assigned=True))
     if named == gpu:
