@@ -11,10 +11,12 @@ from typing import Any
 
 from gpuagent.domain import annotations as an
 from gpuagent.domain.annotations import Assumed, Malformed, Shares
+from gpuagent.domain.claims import owed_to_others
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.podbook import PodHeld, certain
 from gpuagent.domain.pods import PodName
+from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.units import MemoryUnit, units_of
 
@@ -51,9 +53,17 @@ class PodWrite:
 
 
 def writes(state: State) -> tuple[PodWrite, ...]:
-    """The writes that pods of this node need; none for one that is as it should be, or on its way out."""
-    needed = (_write(held, state) for held in certain(state) if not held.pod.deleting)
-    return tuple(write for write in needed if write.texts or write.stamped)
+    """The writes that pods of this node need; none for one that is as it should be, or on its way out.
+
+    Nor for one that was taken for its equal, as long as that one waits: what is left to it follows from both their
+    annotations as the scheduler wrote them, and from kubelet's book, also for an agent that has just been started.
+    """
+    drafts = (_write(held, state) for held in certain(state) if not held.pod.deleting)
+    needed = [write for write in drafts if write.texts or write.stamped]
+    if any(write.corrections for write in needed):
+        told_by = owed_to_others(snapshot(state))
+        needed = [write for write in needed if not (write.corrections and write.pod in told_by)]
+    return tuple(needed)
 
 
 def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:
