@@ -7,7 +7,7 @@ from typing import Protocol
 from gpuagent.domain.admission import Candidate, beginning
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.honour import own_role
+from gpuagent.domain.honour import alike, own_role
 from gpuagent.domain.pods import Holding, PodName
 
 MOST_LOOKS = 10
@@ -57,7 +57,7 @@ def holds_first(book: Book, candidate: Candidate) -> bool | None:
 
 
 def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, claims: Claims) -> tuple[Candidate, ...]:
-    """Where pods that may be asking are to get different GPUs, kubelet's book tells which one it is.
+    """Where pods that may be asking are to get different GPUs, now or next, kubelet's book tells which one it is.
 
     Kubelet hears of pods one by one and admits each before it hears of the next. So the asker is the one that it knows
     and that has nothing yet. Empty where it is none of the candidates; all of them where kubelet cannot say.
@@ -68,7 +68,7 @@ def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, cla
         # Kubelet may have given that container up, and begun with another.
         begun = beginning(resource, candidates[0].container.limits[resource], claims)
         others += tuple(c for c in begun if own_role(c, resource, claims) is not None)
-    if all(own_role(candidate, resource, claims) == role for candidate in others):
+    if all(own_role(candidate, resource, claims) == role for candidate in others) and alike(candidates, claims):
         return candidates
     every = (candidates[0], *others)
     sold = claims.snapshot.sold

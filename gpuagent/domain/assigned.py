@@ -11,10 +11,12 @@ from typing import Any
 
 from gpuagent.domain import annotations as an
 from gpuagent.domain.annotations import Assumed, Malformed, Shares
+from gpuagent.domain.claims import owed_to_others
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.podbook import PodHeld, certain
 from gpuagent.domain.pods import PodName
+from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.units import MemoryUnit, units_of
 
@@ -51,9 +53,17 @@ class PodWrite:
 
 
 def writes(state: State) -> tuple[PodWrite, ...]:
-    """The writes that pods of this node need; none for one that is as it should be, or on its way out."""
-    needed = (_write(held, state) for held in certain(state) if not held.pod.deleting)
-    return tuple(write for write in needed if write.texts or write.stamped)
+    """The writes that pods of this node need; none for one that is as it should be, or on its way out.
+
+    Nor for one that was taken for its equal, as long as that one waits: what is left to it follows from both their
+    annotations as the scheduler wrote them, and from kubelet's book, also for an agent that has just been started.
+    """
+    drafts = (_write(held, state) for held in certain(state) if not held.pod.deleting)
+    needed = [write for write in drafts if write.texts or write.stamped]
+    if any(write.corrections for write in needed):
+        told_by = owed_to_others(snapshot(state))
+        needed = [write for write in needed if not (write.corrections and write.pod in told_by)]
+    return tuple(needed)
 
 
 def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:
@@ -134,11 +144,12 @@ def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: Memor
     memory = _by_number(held.of(GPU_MEM), gpus)
     found = an.assumed({**draft.has, **_numbered(draft.has, an.V1_GPU, gpus)})
     named = found.gpu if isinstance(found, Assumed) else None
-    most = max(memory, key=lambda number: (memory[number], -number))
-    gpu = most if named is None or named not in memory else named
-    # A scheduler counts neither sidecars nor init containers: its sum is as right as that of everything that is held.
-    ours = sum(_by_number(of, gpus).get(gpu, 0) for (name, _), of in held.containers.items() if name == GPU_MEM)
-    right = {memory[gpu], ours}
+    # A scheduler may count neither sidecars nor init containers: its sum is as right as that of everything held, and it
+    # is not their GPU that it chose.
+    counted = _by_number(held.of_containers(GPU_MEM), gpus) or memory
+    most = max(counted, key=lambda number: (counted[number], -number))
+    gpu = most if named is None or named not in counted else named
+    right = {memory[gpu], counted[gpu]}
     units = found.units if isinstance(found, Assumed) and found.units in right else memory[gpu]
     wanted = an.assumed_texts(Assumed(gpu, units, _totals(held, gpus, unit)[gpu], assigned=True))
     if named == gpu:

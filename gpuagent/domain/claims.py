@@ -196,3 +196,11 @@ class Claims:
     def doubted(self) -> tuple[Holding | Handout, ...]:
         """Claims of living pods whose ids are offered all the same: kubelet can lose a reservation from its books."""
         return tuple(claim for claim in self.all if not claim.ids.isdisjoint(self.offered) and self._may_live(claim))
+
+
+def owed_to_others(snapshot: Snapshot) -> frozenset[PodName]:
+    """Pods whose annotations, although kubelet's book contradicts them, say what is left to an equal that waits."""
+    asks = snapshot.decided_asks
+    roles = Claims(snapshot, Ledger(), frozenset(), snapshot.holdings_at).roles
+    owed = {asks[owner].size for owner, role in roles.items() if role != asks[owner].role}
+    return frozenset(owner.pod for owner, ask in asks.items() if ask.size in owed and owner not in roles)

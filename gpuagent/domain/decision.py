@@ -22,7 +22,7 @@ from gpuagent.domain.annotations import (
     shares,
 )
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
-from gpuagent.domain.pods import Pod
+from gpuagent.domain.pods import Pod, asked
 
 SKEW_NS = 60 * 10**9
 """The clocks of scheduler and API server may be so far apart."""
@@ -141,13 +141,21 @@ def _v1(pod: Pod, resource: str, minors: Mapping[str, int]) -> _Numbers | Ignore
     wanted = sum(c.limits.get(resource, 0) for c in pod.app_containers)
     if found is None or not wanted:
         return None
-    if why := _not_for(pod, found, wanted):
+    if why := _not_for(pod, found, wanted, asked(pod, resource)):
         return Ignored(why)
     return {c.name: {found.gpu: units} for c in pod.app_containers if (units := c.limits.get(resource))}
 
 
-def _not_for(pod: Pod, found: Assumed, wanted: int) -> str | None:
-    """Why V1 annotations are no decision for this pod, whose containers ask for `wanted` units."""
+def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
+    """Why V1 annotations are no decision for this pod.
+
+    Args:
+        pod: with its annotations.
+        found: what they say.
+        wanted: units of `spec.containers`, which the open extender adds up.
+        most: units with sidecars and init containers, as Kubernetes counts. A sidecar may be on another GPU: what the
+            agent writes of the pod's GPU is in between.
+    """
     if found.assumed_ns is None or found.assigned is None:
         missing = V1_ASSUMED if found.assumed_ns is None else V1_ASSIGNED
         return f"{V1_GPU} stands without {missing}: no scheduler wrote it"
@@ -155,9 +163,10 @@ def _not_for(pod: Pod, found: Assumed, wanted: int) -> str | None:
     skew = 0 if found.assigned else SKEW_NS  # who writes `true` sees the pod
     if created is not None and found.assumed_ns < created - skew:
         return f"{V1_ASSUMED} is older than the pod: it was copied from another pod"
-    if found.units != wanted:
+    if found.units is None or not wanted <= found.units <= most:
         said = "nothing" if found.units is None else str(found.units)
-        return f"{V1_UNITS} says {said}, and the pod's containers ask for {wanted}"
+        more = f", with its sidecars and init containers {most}" if most > wanted else ""
+        return f"{V1_UNITS} says {said}, and the pod's containers ask for {wanted}{more}"
     if (pod.gpu_count or 1) > 1:
         return f"{V1_GPU} names one GPU, and the pod's label {GPU_COUNT_LABEL} asks for {pod.gpu_count}"
     return None

@@ -59,6 +59,18 @@ def own_role(who: Candidate, resource: str, claims: Claims) -> Role | str | None
     return decision.unmet or _role(who, resource, decision, claims)
 
 
+def alike(candidates: Collection[Candidate], claims: Claims) -> bool:
+    """Whether it is all the same which of them asks: no promise is open, or their pods want the same from here on."""
+    return not claims.roles or len({_to_come(who, claims) for who in candidates}) < 2
+
+
+def _to_come(who: Candidate, claims: Claims) -> tuple[object, ...]:
+    """What the containers after this one ask for, and the GPUs that they are to get."""
+    rest = who.pod.containers[who.pod.containers.index(who.container) + 1 :]
+    asking = ((c, tuple(c.limits.get(name, 0) for name in claims.snapshot.sold)) for c in rest)
+    return tuple((c.init, sizes, claims.roles.get(Owner(who.pod.name, c.name))) for c, sizes in asking if any(sizes))
+
+
 def not_kept(who: Candidate, resource: str, chosen: Collection[str], claims: Claims) -> str | None:
     """Says that the container got other GPUs than a scheduler chose, where that is so; `chosen` are device ids."""
     decision = claims.snapshot.decisions.get(who.pod.name)

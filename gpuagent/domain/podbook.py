@@ -31,12 +31,17 @@ class PodHeld:
     containers: Mapping[tuple[str, int], Amounts]
     besides: Mapping[str, Amounts]
 
-    def of(self, resource: str) -> Amounts:
-        """Everything the pod holds of `resource`."""
+    def of_containers(self, resource: str) -> Counter[tuple[str, Kind]]:
+        """What the containers hold of `resource` that have a position."""
         total: Counter[tuple[str, Kind]] = Counter()
         for (name, _), amounts in self.containers.items():
             if name == resource:
                 total.update(amounts)
+        return total
+
+    def of(self, resource: str) -> Amounts:
+        """Everything the pod holds of `resource`."""
+        total = self.of_containers(resource)
         total.update(self.besides.get(resource, {}))
         return total
 

@@ -248,6 +248,7 @@ class State:
         for entry in self.checkpoint:
             name = living.get(entry.pod_uid) if self.pods_watched else PodName("", entry.pod_uid)
             if name is not None and (rest := entry.ids - known):
+                known |= rest  # the next init container has them too
                 yield Holding(Owner(name, entry.container), entry.resource, rest)
 
 
