@@ -69,7 +69,8 @@ def _calls(results: result.Results, *, quick: bool) -> None:
                     if not quick or mode == "share" or size.barred:
                         calls.empty_node(size, mode)
             calls.full_node(rpc.SMALL, 5 if quick else 40)
-            calls.decided_node(rpc.SMALL)
+            for mode in ("share", "core_mem"):
+                calls.decided_node(rpc.SMALL, mode)
         finally:
             calls.close()
 

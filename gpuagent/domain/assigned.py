@@ -5,7 +5,7 @@ is removed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,10 +50,22 @@ class PodWrite:
         return {"metadata": {"uid": self.uid, "resourceVersion": self.version, "annotations": texts}}
 
 
-def writes(state: State) -> tuple[PodWrite, ...]:
-    """The writes that pods of this node need; none for one that is as it should be, or on its way out."""
-    needed = (_write(held, state) for held in certain(state) if not held.pod.deleting)
-    return tuple(write for write in needed if write.texts or write.stamped)
+def writes(state: State, before: State | None = None, former: Collection[PodWrite] = ()) -> tuple[PodWrite, ...]:
+    """The writes that pods of this node need; none for one that is as it should be, or on its way out.
+
+    `former` are those of `before`: where kubelet's book is as it was then, a pod that has not changed needs the same.
+    """
+    known = {pod.uid: pod for pod in before.pods} if before and _same_book(before, state) else {}
+    new = [pod for pod in state.pods if known.get(pod.uid) is not pod]
+    kept = {pod.uid for pod in state.pods}.difference(pod.uid for pod in new)
+    needed = (_write(held, state) for held in certain(state, new) if not held.pod.deleting)
+    return (*(w for w in former if w.uid in kept), *(w for w in needed if w.texts or w.stamped))
+
+
+def _same_book(before: State, after: State) -> bool:
+    """Whether pods hold the same; a pod that ended holds nothing, nor does one of its name that came before it did."""
+    was, now = ({pod.name for pod in state.pods if pod.ended} for state in (before, after))
+    return after.same_book(before) and was == now
 
 
 def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:

@@ -132,6 +132,12 @@ def count_of(label: str | None) -> int | None:
     return int(label) if label is not None and _COUNT.fullmatch(label) else None
 
 
+def identity(pod: Mapping[str, Any]) -> tuple[str, str]:
+    """UID and resourceVersion of a Pod object: what has the same two is the same, word for word."""
+    meta = mapping(pod.get("metadata"))
+    return text(meta.get("uid")), text(meta.get("resourceVersion"))
+
+
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
     """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
     meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))

@@ -144,6 +144,20 @@ def test_whatever_json_says_it_is_a_pod_it_never_stops_the_reading(pods):
     list(requests(state.pods, MEM, 4))
 
 
+def test_a_pod_of_the_version_that_was_read_is_not_read_again_and_another_version_or_pod_is():
+    def told(version: str, uid: str = "u", units: int = 4):
+        pod = pod_json("a", {MEM: units})
+        pod["metadata"] |= {"uid": uid, "resourceVersion": version}
+        return PodsSeen((pod,), 0.0)
+
+    first, _ = step(State(policy=Policy()), told("1"))
+    assert step(first, told("1"))[0].pods[0] is first.pods[0]
+    for other in (told("2", units=5), told("1", uid="v", units=5)):
+        assert step(first, other)[0].pods[0].containers[0].limits == {MEM: 5}
+    unversioned, _ = step(State(policy=Policy()), told(""))
+    assert step(unversioned, told("", units=5))[0].pods[0].containers[0].limits == {MEM: 5}
+
+
 def test_requests_come_oldest_first_and_only_from_living_pods():
     young = parse_pod(pod_json("young", {MEM: 4}, created="2026-01-01T00:00:02Z"))
     old = parse_pod(pod_json("old", {MEM: 2}, {MEM: 4}, created="2026-01-01T00:00:01Z"))
