@@ -95,7 +95,13 @@ class Rpc:
                 self._compare(name, "Allocate", agent, slots, barred=False)
 
     def _new_pods(
-        self, node: Node, limits: Mapping[str, int], where: str, decided: Decided = lambda _: {}, *, prefers: bool = True
+        self,
+        node: Node,
+        limits: Mapping[str, int],
+        where: str,
+        decided: Decided = lambda _: {},
+        *,
+        prefers: bool = True,
     ) -> None:
         """The calls for a container's last resource; `decided` has the annotations of each pod, by its number."""
         servers = {name: self._server(node, name) for name in limits}
@@ -150,7 +156,7 @@ class Rpc:
         limits: Mapping[str, int],
         timed: tuple[str, str],
         where: str,
-        decided: Decided,
+        decided: Decided | None,
     ) -> None:
         """What kubelet asks for one new pod after the other, up to the call that is timed (resource, method)."""
         pods: list[str] = []
@@ -160,7 +166,7 @@ class Rpc:
             if pods:
                 node.api.delete_pod(pods.pop())
             time.sleep(REST_S)  # the agent takes note of the pod's end
-            node.pend(f"new-{number}", limits, decided(number))
+            node.pend(f"new-{number}", limits, decided(number) if decided else None)
             pods.append(f"new-{number}")
             for resource, size in limits.items():
                 question = prefer(free[resource], size)
