@@ -13,7 +13,7 @@ REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
-_COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
+_COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
 _QUANTITY = re.compile(r"([0-9]{1,12})(|k|M|Ki|Mi)")
 
 

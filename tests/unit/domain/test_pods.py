@@ -1,13 +1,14 @@
 """Reading Pod objects."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain.events import PodsSeen
-from gpuagent.domain.pods import ContainerSpec, PodName, parse_pod, requests, whole_number
+from gpuagent.domain.pods import ContainerSpec, PodName, count_of, parse_pod, requests, whole_number
 from gpuagent.domain.state import Policy, State
 from gpuagent.domain.step import step
+from tests.unit.domain import hostile
 from tests.unit.domain.builders import CORE, MEM, pod_json
 
 
@@ -35,6 +36,17 @@ from tests.unit.domain.builders import CORE, MEM, pod_json
 )
 def test_quantities(text, amount):
     assert whole_number(text) == amount
+
+
+@given(hostile.words | st.text(max_size=14) | st.text("0123456789kKMGi.", max_size=14))
+@example("9" * 5000)
+@example("0" * 5000 + "1")
+def test_quantities_and_counts_are_whole_numbers_within_bounds_or_nothing(text):
+    amount, count = whole_number(text), count_of(text)
+    assert amount is None or 0 <= amount < 10**12 * 2**20
+    assert count is None or (1 <= count <= 9999 and str(count) == text.lstrip("0"))
+    if text.isascii() and text.isdecimal() and len(text) <= 12:
+        assert amount == int(text)
 
 
 def test_a_pod_says_what_its_containers_ask_for():
