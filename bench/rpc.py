@@ -171,6 +171,7 @@ class Rpc:
             for resource, size in limits.items():
                 question = prefer(free[resource], size)
                 if timed == (resource, "GetPreferredAllocation"):
+                    time.sleep(REST_S if resource == next(iter(limits)) else 0)  # the agent has seen the pod
                     return question
                 answer = self._ask(servers[resource], "GetPreferredAllocation", question)
                 chosen = pb.PreferredAllocationResponse.FromString(answer).container_responses[0].deviceIDs
@@ -211,14 +212,13 @@ class Rpc:
             node.start_agent()
             node.registered()
             node.offers(GPU_MEM, size.gpus * size.units)
-            agent, last = self._server(node, GPU_MEM), 2 * size.gpus - 1
-            node.pend("ask", limits, _decided(last, size, limits))
-            _until_followed(agent, node.ids(GPU_MEM))
-            node.api.delete_pod("ask")
-            for number in range(DECIDED):
-                node.run_pod(f"pod-{number}", small, _decided(number, size, small))
-            for number in range(TO_COME):
-                node.pend(f"to-come-{number}", small, _decided(number, size, small))
+            agent = self._server(node, GPU_MEM)
+            _until_followed(node, agent, size, limits)  # from now on it sees pods in kubelet's order
+            annotated = [_decided(number, size, small) for number in range(DECIDED + TO_COME)]
+            pods = [node.pend(f"pod-{number}", small, texts) for number, texts in enumerate(annotated)]
+            _until_followed(node, agent, size, limits)
+            for pod in pods[:DECIDED]:
+                node.start_pod(pod)
             _read_book(node)
             where = f"{size.name}, {mode}, {DECIDED} pods with decisions"
             self._new_pods(node, limits, f"{where}, decided", lambda number: _decided(number, size, limits))
@@ -310,15 +310,18 @@ def _until_quick(agent: Server, request: bytes) -> None:
     raise BenchError("the agent did not see the pending pods")
 
 
-def _until_followed(agent: Server, gpus: Sequence[Sequence[str]]) -> None:
-    """Ask until the agent gives the last GPU, which a scheduler chose for the pod that asks: it sees the pods then."""
-    ask, question = agent.method("GetPreferredAllocation"), prefer([i for ids in gpus for i in ids], ASK)
+def _until_followed(node: Node, agent: Server, size: Size, limits: Mapping[str, int]) -> None:
+    """Wait until the agent sees a pod of now: it gives it the last GPU then, which a scheduler chose for it."""
+    node.pend("ask", limits, _decided(2 * size.gpus - 1, size, limits))
+    gpus = node.ids(GPU_MEM)
+    ask, question = agent.method("GetPreferredAllocation"), prefer([i for ids in gpus for i in ids], limits[GPU_MEM])
     for _ in range(200):
         answer = pb.PreferredAllocationResponse.FromString(ask(question))
         if set(gpus[-1]).issuperset(answer.container_responses[0].deviceIDs):
+            node.api.delete_pod("ask")
             return
         time.sleep(0.05)
-    raise BenchError("the agent did not follow a scheduler's decision")
+    raise node.fail("the agent did not follow a scheduler's decision")
 
 
 def _read_book(node: Node) -> None:
