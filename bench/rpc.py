@@ -99,7 +99,7 @@ class Rpc:
         node: Node,
         limits: Mapping[str, int],
         where: str,
-        decided: Decided = lambda _: {},
+        decided: Decided | None = None,
         *,
         prefers: bool = True,
     ) -> None:

@@ -115,7 +115,8 @@ def _differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snaps
             named = frozenset()
         if named is not None and not (named >= has if key == GROUP_ANNOTATION else named <= has):
             names = ", ".join(snapshot.name_of(uuid) for uuid in sorted(has))
-            text = f"names {shown(pod.annotations[key])}, and it {word} {names}: kubelet does not say which pod it asks for"
+            said = shown(pod.annotations[key])
+            text = f"names {said}, and it {word} {names}: kubelet does not say which pod it asks for"
             yield _text(pod, key, f"{text}, and this one could not be told from others")
 
 
