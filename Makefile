@@ -23,8 +23,10 @@ demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end 
 test: $(STAMP)  ## every test that needs no cluster
 	$(BIN)/python -m pytest -q -n 8 --dist worksteal
 
-fuzz: $(STAMP)  ## readers of annotations and decisions, 100,000 inputs each (about 30 minutes)
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n 8 --timeout 0 tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py
+fuzz: $(STAMP)  ## readers of what schedulers write, 100,000 inputs each (about 15 minutes on two cores)
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \
+	  tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py tests/unit/domain/test_job.py \
+	  tests/unit/domain/test_pods.py tests/unit/inspectcgpu/test_written.py
 
 lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/ruff format --check .

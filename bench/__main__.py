@@ -17,7 +17,7 @@ PARTS = ("start", "calls", "react", "rest", "scrape", "topology", "inspect")
 def main(arguments: Sequence[str]) -> int:
     """Run the parts asked for; 1 if something could not be measured at all."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about 30 s, with few samples")
+    parser.add_argument("--quick", action="store_true", help="about two minutes, with few samples")
     parser.add_argument("--only", choices=PARTS, action="append", help="one part (may be repeated)")
     parser.add_argument("--out", type=Path, default=result.ROOT / "build" / "bench.json", metavar="FILE")
     options = parser.parse_args(arguments)
@@ -69,7 +69,8 @@ def _calls(results: result.Results, *, quick: bool) -> None:
                     if not quick or mode == "share" or size.barred:
                         calls.empty_node(size, mode)
             calls.full_node(rpc.SMALL, 5 if quick else 40)
-            calls.decided_node(rpc.SMALL)
+            for mode in ("share", "core_mem"):
+                calls.decided_node(rpc.SMALL, mode)
         finally:
             calls.close()
 

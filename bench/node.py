@@ -165,10 +165,13 @@ class Node:
 
     def run_pod(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> Pod:
         """A pod that kubelet has admitted and whose container it has started."""
-        pod = self.pend(name, limits, annotations)
+        return self.start_pod(self.pend(name, limits, annotations))
+
+    def start_pod(self, pod: Pod) -> Pod:
+        """Have kubelet admit a pod and start its container."""
         admission: Admission = self.kubelet.admit(pod)
         if not admission:
-            raise self.fail(f"pod {name} was not admitted: {admission.failed}")
+            raise self.fail(f"pod {pod.name} was not admitted: {admission.failed}")
         self.kubelet.start_container(pod, "main")
         return pod
 

@@ -11,13 +11,22 @@ from bench.echo import TYPES
 from bench.node import BenchError, Node, allocate, prefer, prestart
 from bench.result import Results, Say
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.domain.annotations import MEMORY_ANNOTATION, Shares, shares_text
+from gpuagent.domain.annotations import (
+    CORE_ANNOTATION,
+    MEMORY_ANNOTATION,
+    Assumed,
+    Shares,
+    assumed_texts,
+    shares_text,
+)
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM
 
 ASK, PERCENT = 10, 25
-PODS, DECIDED = 50, 200
+PODS, DECIDED, TO_COME = 50, 200, 32
 ECHO_FACTOR, P99_MS, PREFER_MS = 1.3, 2.0, 0.6
 SPORADIC_S, REST_S = 0.01, 0.04
+Decided = Callable[[int], Mapping[str, str]]
+"""Number of a pod to the annotations that a scheduler writes on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,8 @@ class Rpc:
                 name = f"GetPreferredAllocation {where}: {many} of {len(offered)}"
                 self._compare(name, "GetPreferredAllocation", agent, [prefer(offered, many)], barred=size.barred)
             if size.barred:
-                self._new_pods(node, limits, where)
+                node.api.delete_pod("ask")
+                self._new_pods(node, limits, where, prefers=mode == "core_mem")
             for many in (ASK, size.units):
                 name = f"Allocate {where}: {many} ids"
                 self._compare(name, "Allocate", agent, [allocate(ids[:many]) for ids in gpus], barred=size.barred)
@@ -84,14 +94,20 @@ class Rpc:
                 name = f"Allocate {where}: {ASK} ids, {len(slots)} handouts remembered"
                 self._compare(name, "Allocate", agent, slots, barred=False)
 
-    def _new_pods(self, node: Node, limits: Mapping[str, int], where: str) -> None:
-        """The calls for a container's last resource."""
-        node.api.delete_pod("ask")
+    def _new_pods(
+        self,
+        node: Node,
+        limits: Mapping[str, int],
+        where: str,
+        decided: Decided | None = None,
+        *,
+        prefers: bool = True,
+    ) -> None:
+        """The calls for a container's last resource; `decided` has the annotations of each pod, by its number."""
         servers = {name: self._server(node, name) for name in limits}
         last = list(limits)[-1]
-        if len(limits) > 1:
-            self._pod_by_pod(node, servers, limits, (last, "GetPreferredAllocation"), where)
-        self._pod_by_pod(node, servers, limits, (last, "Allocate"), where)
+        for method in ("GetPreferredAllocation", "Allocate") if prefers else ("Allocate",):
+            self._pod_by_pod(node, servers, limits, (last, method), where, decided)
 
     def full_node(self, size: Size, starts: int) -> None:
         """The same with pods running, and PreStartContainer, which is about pods."""
@@ -113,7 +129,8 @@ class Rpc:
             name = f"PreStartContainer {where}: container starts again"
             self._compare(name, "PreStartContainer", agent, [prestart(ids) for ids in held], barred=False)
             self._first_starts(node, agent, where, starts)
-            self._new_pods(node, {GPU_MEM: ASK}, where)
+            node.api.delete_pod("ask")
+            self._new_pods(node, {GPU_MEM: ASK}, where, prefers=False)
 
     def _first_starts(self, node: Node, agent: Server, where: str, starts: int) -> None:
         """PreStartContainer right after Allocate: the agent reads kubelet's book to know whose container it is."""
@@ -132,8 +149,14 @@ class Rpc:
         got = self._results.keep(f"{name}, agent", times)
         self._results.row(name, f"p50 {got['p50']:.1f} ms, worst {got['max']:.1f} ms")
 
-    def _pod_by_pod(
-        self, node: Node, servers: Mapping[str, Server], limits: Mapping[str, int], timed: tuple[str, str], where: str
+    def _pod_by_pod(  # noqa: PLR0913 (one caller)
+        self,
+        node: Node,
+        servers: Mapping[str, Server],
+        limits: Mapping[str, int],
+        timed: tuple[str, str],
+        where: str,
+        decided: Decided | None,
     ) -> None:
         """What kubelet asks for one new pod after the other, up to the call that is timed (resource, method)."""
         pods: list[str] = []
@@ -143,11 +166,12 @@ class Rpc:
             if pods:
                 node.api.delete_pod(pods.pop())
             time.sleep(REST_S)  # the agent takes note of the pod's end
-            node.pend(f"new-{number}", limits)
+            node.pend(f"new-{number}", limits, decided(number) if decided else None)
             pods.append(f"new-{number}")
             for resource, size in limits.items():
                 question = prefer(free[resource], size)
                 if timed == (resource, "GetPreferredAllocation"):
+                    time.sleep(REST_S if resource == next(iter(limits)) else 0)  # the agent has seen the pod
                     return question
                 answer = self._ask(servers[resource], "GetPreferredAllocation", question)
                 chosen = pb.PreferredAllocationResponse.FromString(answer).container_responses[0].deviceIDs
@@ -177,22 +201,35 @@ class Rpc:
         text = f"p50 {got['parsed']:.0f} µs with protobuf, {got['bytes']:.0f} without"
         self._results.row(f"the echo server by itself: {size.units} ids", text)
 
-    def decided_node(self, size: Size) -> None:
-        """The same where a scheduler chose the GPU of every pod."""
-        self._say(f"calls: {size.name}, {DECIDED} pods with decisions")
-        with Node(size.box, "share", ["--max-pods-per-gpu", str(DECIDED)]) as node:
+    def decided_node(self, size: Size, mode: str) -> None:
+        """The same where a scheduler chose the GPU of every pod, and kubelet has not asked for some of them yet."""
+        self._say(f"calls: {size.name}, {mode}, {DECIDED} pods with decisions")
+        small, limits = {GPU_MEM: 1}, {GPU_MEM: ASK}
+        if mode == "core_mem":
+            small, limits = small | {GPU_CORE: 2}, limits | {GPU_CORE: PERCENT}
+        flags = ["--max-pods-per-gpu", str(DECIDED), "--core-step", "1", "--allow-unisolated"]
+        with Node(size.box, mode, flags) as node:
             node.start_agent()
             node.registered()
             node.offers(GPU_MEM, size.gpus * size.units)
-            for number in range(DECIDED - 1):
-                node.run_pod(f"pod-{number}", {GPU_MEM: 1}, _decided(number % size.gpus))
-            node.pend("ask", {GPU_MEM: 1}, _decided(0))
-            _read_book(node)
             agent = self._server(node, GPU_MEM)
+            _until_followed(node, agent, size, limits)  # from now on it sees pods in kubelet's order
+            annotated = [_decided(number, size, small) for number in range(DECIDED + TO_COME)]
+            pods = [node.pend(f"pod-{number}", small, texts) for number, texts in enumerate(annotated)]
+            _until_followed(node, agent, size, limits)
+            for pod in pods[:DECIDED]:
+                node.start_pod(pod)
+            _read_book(node)
+            where = f"{size.name}, {mode}, {DECIDED} pods with decisions"
+            self._new_pods(node, limits, f"{where}, decided", lambda number: _decided(number, size, limits))
+            self._new_pods(node, limits, f"{where}, undecided")
+            node.pend("ask", limits, _decided(0, size, limits))
             free = node.free(GPU_MEM)
-            _until_quick(agent, prefer(free, 1))
-            name = f"GetPreferredAllocation {size.name}, {DECIDED} pods with decisions: 1 of {len(free)}"
-            self._compare(name, "GetPreferredAllocation", agent, [prefer(free, 1)], barred=True)
+            _until_quick(agent, prefer(free, ASK))
+            name = f"GetPreferredAllocation {where}: {ASK} of {len(free)}"
+            self._compare(name, "GetPreferredAllocation", agent, [prefer(free, ASK)], barred=True)
+            ids = [i for i in node.ids(GPU_MEM)[0] if i in free][:ASK]
+            self._compare(f"Allocate {where}: {ASK} ids", "Allocate", agent, [allocate(ids)], barred=True)
 
     # -- how ---------------------------------------------------------------------------------------------------
 
@@ -253,9 +290,13 @@ def big_box(folder: Path) -> Size:
 SMALL = Size("8 x 80", "dgx-a100", 8, 80, barred=True)
 
 
-def _decided(gpu: int) -> dict[str, str]:
-    """What a scheduler writes on a pod of one unit."""
-    return {MEMORY_ANNOTATION: shares_text(Shares({0: {gpu: 1}}))}
+def _decided(number: int, size: Size, limits: Mapping[str, int]) -> dict[str, str]:
+    """What a scheduler writes on the pod of this number: ACK's on every other one, the open extender on the rest."""
+    gpu, units = number // 2 % size.gpus, limits[GPU_MEM]
+    if number % 2:
+        return assumed_texts(Assumed(gpu, units, size.units, time.time_ns(), assigned=False))
+    keys = {GPU_MEM: MEMORY_ANNOTATION, GPU_CORE: CORE_ANNOTATION}
+    return {keys[name]: shares_text(Shares({0: {gpu: amount}})) for name, amount in limits.items()}
 
 
 def _until_quick(agent: Server, request: bytes) -> None:
@@ -267,6 +308,20 @@ def _until_quick(agent: Server, request: bytes) -> None:
         if time.monotonic() - began < 0.05:
             return
     raise BenchError("the agent did not see the pending pods")
+
+
+def _until_followed(node: Node, agent: Server, size: Size, limits: Mapping[str, int]) -> None:
+    """Wait until the agent sees a pod of now: it gives it the last GPU then, which a scheduler chose for it."""
+    node.pend("ask", limits, _decided(2 * size.gpus - 1, size, limits))
+    gpus = node.ids(GPU_MEM)
+    ask, question = agent.method("GetPreferredAllocation"), prefer([i for ids in gpus for i in ids], limits[GPU_MEM])
+    for _ in range(200):
+        answer = pb.PreferredAllocationResponse.FromString(ask(question))
+        if set(gpus[-1]).issuperset(answer.container_responses[0].deviceIDs):
+            node.api.delete_pod("ask")
+            return
+        time.sleep(0.05)
+    raise node.fail("the agent did not follow a scheduler's decision")
 
 
 def _read_book(node: Node) -> None:

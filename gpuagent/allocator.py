@@ -300,7 +300,9 @@ class Allocator:
         places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
         self._admission = Admission(places, handout.at)
         for owner, given in places[0].trail if places else ():
-            self._ledger = self._ledger.believed(given.ids, owner, places[0].pod.uid, claims.roles.get(owner))
+            uid = places[0].pod.uid
+            instead = claims.roles.get(owner) if given.meant != uid else None  # of one that was mistaken for another
+            self._ledger = self._ledger.believed(given.ids, owner, uid, instead)
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:

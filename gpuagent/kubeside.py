@@ -1,6 +1,5 @@
 """The API server's side of the agent: what is watched there, and what is written there."""
 
-import operator
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -53,8 +52,9 @@ class KubeSide:
             self._client, told=lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
         )
         self._uids: dict[PodName, str] = {}
-        self._book: tuple[object, ...] = ()
+        self._annotated: State | None = None
         self._writes: tuple[assigned.PodWrite, ...] = ()
+        self._due: tuple[assigned.PodWrite, ...] = ()
 
     def start(self) -> None:
         self._watcher.start()
@@ -88,13 +88,14 @@ class KubeSide:
         return self._annotate(state)
 
     def _annotate(self, state: State) -> tuple[Announcement, ...]:
-        book = (state.pods, state.holdings, state.checkpoint, state.gpus)
-        if not state.pods_watched or (self._book and all(map(operator.is_, book, self._book))):
+        known = self._annotated
+        if not state.pods_watched or (known and known.pods is state.pods and known.same_book(state)):
             return ()  # an old pod is refused as such; each held unit is looked at only where something changed
-        self._book, before = book, self._writes
-        self._writes = assigned.writes(state)
-        self._annotations.desire(self._writes)
-        return tuple(assigned.corrected(before, self._writes))
+        self._annotated, before = state, self._due
+        self._writes = assigned.writes(state, known, self._writes)
+        self._due = assigned.due(self._writes, state)
+        self._annotations.desire(self._due)
+        return tuple(assigned.corrected(before, self._due))
 
     def event(
         self, pod: PodName | None, kind: str, reason: str, message: str, *, owner: Controller | None = None

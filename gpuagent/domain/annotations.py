@@ -94,15 +94,15 @@ def shares(
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, _Pairs):
-        return Malformed(key, f"is no JSON object: {_shown(text)}")
+        return Malformed(key, f"is no JSON object: {shown(text)}")
     containers: dict[int, dict[int, int]] = {}
     for name, gpus in found:
         container = _number(name)
         if container is None or container in containers:
-            return Malformed(key, f"has {_shown(name)} for the index of a container: {_shown(text)}")
+            return Malformed(key, f"has {shown(name)} for the index of a container: {shown(text)}")
         problem = _read_gpus(gpus, containers.setdefault(container, {}), numbers or {})
         if problem:
-            return Malformed(key, f"{problem} of container {container}: {_shown(text)}")
+            return Malformed(key, f"{problem} of container {container}: {shown(text)}")
     return Shares(containers)
 
 
@@ -113,7 +113,7 @@ def _read_gpus(gpus: object, into: dict[int, int], numbers: Mapping[str, int]) -
     for name, units in gpus:
         gpu = _number(name) if name not in numbers else numbers[name]
         if gpu is None or gpu in into:
-            return f"has {_shown(name)} for the number of a GPU"
+            return f"has {shown(name)} for the number of a GPU"
         if type(units) is not int or not 0 <= units <= MOST_UNITS:  # a bool is an int, and no number of units
             return f"has no whole number of units for GPU {gpu}"
         into[gpu] = units
@@ -133,18 +133,18 @@ def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = 
         return None
     gpu = (numbers or {}).get(text) if isinstance(text, str) else None
     if gpu is None and (gpu := _number(text)) is None:
-        return Malformed(V1_GPU, f"is no number of a GPU: {_shown(text)}")
+        return Malformed(V1_GPU, f"is no number of a GPU: {shown(text)}")
     values: dict[str, int | None] = {}
     for key, pattern in ((V1_UNITS, _UNITS), (V1_GPU_UNITS, _UNITS), (V1_ASSUMED, _NANOSECONDS)):
         value = annotations.get(key)
         if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
-            return Malformed(key, f"is no whole number: {_shown(value)}")
+            return Malformed(key, f"is no whole number: {shown(value)}")
         values[key] = None if value is None else int(value)
         if pattern is _UNITS and (values[key] or 0) > MOST_UNITS:
-            return Malformed(key, f"is more than any GPU has: {_shown(value)}")
+            return Malformed(key, f"is more than any GPU has: {shown(value)}")
     word = annotations.get(V1_ASSIGNED)
     if word not in (None, "true", "false"):
-        return Malformed(V1_ASSIGNED, f"is neither true nor false: {_shown(word)}")
+        return Malformed(V1_ASSIGNED, f"is neither true nor false: {shown(word)}")
     assigned = None if word is None else word == "true"
     return Assumed(gpu, values[V1_UNITS], values[V1_GPU_UNITS], values[V1_ASSUMED], assigned)
 
@@ -174,10 +174,10 @@ def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Mal
     if text is None or text == "":
         return None
     if not isinstance(text, str):
-        return Malformed(key, f"is no list of GPUs: {_shown(text)}")
+        return Malformed(key, f"is no list of GPUs: {shown(text)}")
     names = tuple(name.strip() for name in text.split(","))
     if len(set(names)) < len(names):
-        return Malformed(key, f"names a GPU twice: {text}")
+        return Malformed(key, f"names a GPU twice: {shown(text)}")
     return names
 
 
@@ -192,6 +192,7 @@ def _number(text: object) -> int | None:
     return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else None
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value that somebody wrote, for messages: quoted, and cut where it is long."""
     text = value if isinstance(value, str) else f"<{type(value).__name__}>"
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

@@ -5,7 +5,7 @@ is removed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,18 +52,35 @@ class PodWrite:
         return {"metadata": {"uid": self.uid, "resourceVersion": self.version, "annotations": texts}}
 
 
-def writes(state: State) -> tuple[PodWrite, ...]:
+def writes(state: State, before: State | None = None, former: Collection[PodWrite] = ()) -> tuple[PodWrite, ...]:
     """The writes that pods of this node need; none for one that is as it should be, or on its way out.
 
-    Nor for one that was taken for its equal, as long as that one waits: what is left to it follows from both their
-    annotations as the scheduler wrote them, and from kubelet's book, also for an agent that has just been started.
+    `former` are those of `before`: where kubelet's book is as it was then, a pod that has not changed needs the same.
     """
-    drafts = (_write(held, state) for held in certain(state) if not held.pod.deleting)
-    needed = [write for write in drafts if write.texts or write.stamped]
-    if any(write.corrections for write in needed):
-        told_by = owed_to_others(snapshot(state))
-        needed = [write for write in needed if not (write.corrections and write.pod in told_by)]
-    return tuple(needed)
+    known = {pod.uid: pod for pod in before.pods} if before and _same_book(before, state) else {}
+    new = [pod for pod in state.pods if known.get(pod.uid) is not pod]
+    kept = {pod.uid for pod in state.pods}.difference(pod.uid for pod in new)
+    needed = (_write(held, state) for held in certain(state, new) if not held.pod.deleting)
+    return (*(w for w in former if w.uid in kept), *(w for w in needed if w.texts or w.stamped))
+
+
+def due(needed: Iterable[PodWrite], state: State) -> tuple[PodWrite, ...]:
+    """Those of them whose time has come.
+
+    A pod that was taken for its equal is not corrected as long as that one waits: what is left to it follows from both
+    their annotations as the scheduler wrote them, and from kubelet's book, also for an agent that was just started.
+    """
+    needed = tuple(needed)
+    if not any(write.corrections for write in needed):
+        return needed
+    told_by = owed_to_others(snapshot(state))
+    return tuple(write for write in needed if not (write.corrections and write.pod in told_by))
+
+
+def _same_book(before: State, after: State) -> bool:
+    """Whether pods hold the same; a pod that ended holds nothing, nor does one of its name that came before it did."""
+    was, now = ({pod.name for pod in state.pods if pod.ended} for state in (before, after))
+    return after.same_book(before) and was == now
 
 
 def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from gpuagent.domain.admission import Candidate, spread_was_asked
+from gpuagent.domain.annotations import shown
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
@@ -101,7 +102,7 @@ def as_decided(resource: str, at: Located, candidates: tuple[Candidate, ...], cl
         picked = ", ".join(str(snap.gpus[uuid].index) for uuid in at.counts)
         text = (
             f"{resource}: kubelet picked GPU {picked} for {candidate.owner}, and the pod's annotation "
-            f"{GROUP_ANNOTATION} names others: {candidate.pod.annotations[GROUP_ANNOTATION]}"
+            f"{GROUP_ANNOTATION} names others: {shown(candidate.pod.annotations[GROUP_ANNOTATION])}"
         )
         refusals.append(Refusal(Reason.GPU_GROUP, text))
     if refusals and not agreed:

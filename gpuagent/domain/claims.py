@@ -7,6 +7,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import chain
 
 from gpuagent.domain.exchange import Exchanged, joined
 from gpuagent.domain.ledger import Handout, Ledger
@@ -153,6 +154,8 @@ class Claims:
 
         The asking pod's own GPUs do not have a pod too many for it, the asking container's own not a container.
         """
+        most_pods = self.snapshot.policy.max_pods_per_gpu
+        most_containers = self.snapshot.max_sharers
         pods: dict[str, set[PodName]] = defaultdict(set)
         containers: dict[str, set[Owner]] = defaultdict(set)
         nameless: dict[str, Counter[str]] = defaultdict(Counter)
@@ -160,11 +163,10 @@ class Claims:
             for uuid in gpus:
                 if claim.owner:
                     pods[uuid].add(claim.owner.pod)
-                    containers[uuid].add(claim.owner)
+                    if most_containers is not None:
+                        containers[uuid].add(claim.owner)
                 else:
                     nameless[uuid][claim.resource] += 1
-        most_pods = self.snapshot.policy.max_pods_per_gpu
-        most_containers = self.snapshot.max_sharers
         full = set()
         for uuid in {*pods, *nameless}:
             # The two resources of one nameless container are two claims.
@@ -183,10 +185,8 @@ class Claims:
         (other, kind), *_ = others
         offered = (c for c in self.all if c.resource == resource and not c.ids.isdisjoint(self.offered))
         given_back = {claim.owner for claim in offered if claim.owner}
-        used: Counter[str | None] = Counter()
-        for claim in self.standing:
-            if claim.resource == other and claim.owner not in given_back:
-                used.update(map(self.snapshot.units.get, claim.ids))
+        held = (c.ids for c in self.standing if c.resource == other and c.owner not in given_back)
+        used = Counter(map(self.snapshot.units.get, chain.from_iterable(held)))
         unit = self.snapshot.policy.unit
         return {
             uuid for uuid, gpu in self.snapshot.gpus.items() if units_of(gpu, kind, unit) - used[uuid] < max(need, 1)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from gpuagent.domain.annotations import Malformed, gpu_names
+from gpuagent.domain.annotations import Malformed, gpu_names, shown
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
@@ -115,7 +115,8 @@ def _differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snaps
             named = frozenset()
         if named is not None and not (named >= has if key == GROUP_ANNOTATION else named <= has):
             names = ", ".join(snapshot.name_of(uuid) for uuid in sorted(has))
-            text = f"names {pod.annotations[key]}, and it {word} {names}: kubelet does not say which pod it asks for"
+            said = shown(pod.annotations[key])
+            text = f"names {said}, and it {word} {names}: kubelet does not say which pod it asks for"
             yield _text(pod, key, f"{text}, and this one could not be told from others")
 
 
@@ -178,10 +179,10 @@ def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
     present = [snapshot.gpus[uuid] for uuid in snapshot.topology.gpus]
     by_name = {str(gpu.minor): gpu.uuid for gpu in present} | {gpu.uuid: gpu.uuid for gpu in present}
     if strangers := [name for name in names if name not in by_name]:
-        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names {strangers[0]!r}, and this node has no such GPU"))
+        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names {shown(strangers[0])}, and this node has no such GPU"))
     uuids = frozenset(by_name[name] for name in names)
     if len(uuids) < len(names):  # by its number and by its UUID
-        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names a GPU twice: {pod.annotations[key]}"))
+        raise Refusal(Reason.GPU_GROUP, _text(pod, key, f"names a GPU twice: {shown(pod.annotations[key])}"))
     return uuids
 
 

@@ -12,6 +12,7 @@ from gpuagent.domain.annotations import Assumed
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_COUNT, GPU_MEM
 from gpuagent.domain.podbook import certain, counted
+from gpuagent.domain.pods import Pod
 from gpuagent.domain.state import State
 from gpuagent.domain.units import units_of
 
@@ -56,17 +57,24 @@ def by_former_units(state: State) -> Iterator[str]:
             gpu = by_key.get(highest.gpu_key) if highest and highest.kind.is_memory else None
             if gpu and highest and highest.n >= units_of(gpu, highest.kind, state.policy.unit):
                 former[gpu.uuid].add(str(holding.owner.pod))
-    told = any(an.V1_GPU_UNITS in pod.annotations for pod in state.pods)
-    for held in certain(state) if told else ():
-        found = an.assumed(held.pod.annotations)
-        if not (isinstance(found, Assumed) and found.assigned and found.gpu_units is not None):
-            continue
+    told = {pod.uid: found for pod in state.pods if (found := _told_otherwise(pod, state))}
+    for held in certain(state, [pod for pod in state.pods if pod.uid in told]):
+        found = told[held.pod.uid]
         for uuid, kind in held.of(GPU_MEM):
             gpu = state.gpus[uuid]
             if gpu.minor == found.gpu and found.gpu_units != units_of(gpu, kind, state.policy.unit):
                 former[uuid].add(str(held.pod.name))
     for uuid, pods in sorted(former.items(), key=lambda item: state.gpus[item[0]].minor):
         yield _former(state, state.gpus[uuid], sorted(pods))
+
+
+def _told_otherwise(pod: Pod, state: State) -> Assumed | None:
+    """What the pod was told when it was assigned, where a GPU of that number has another number of units now."""
+    found = an.assumed(pod.annotations) if an.V1_GPU_UNITS in pod.annotations else None
+    if not (isinstance(found, Assumed) and found.assigned):
+        return None
+    now = {gpu.memory_mib // state.policy.unit.mib for gpu in state.gpus.values() if gpu.minor == found.gpu}
+    return found if now - {found.gpu_units} else None
 
 
 def _former(state: State, gpu: Gpu, pods: list[str]) -> str:

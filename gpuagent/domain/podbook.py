@@ -1,7 +1,7 @@
 """What kubelet's book gives to the pods of this node, for those pods where that is certain."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind
@@ -46,15 +46,18 @@ class PodHeld:
         return total
 
 
-def certain(state: State) -> Iterator[PodHeld]:
-    """The pods that have everything they ask for by kubelet's book, which knows them by UID wherever it says so.
+def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
+    """Those of the node's `pods` that have everything they ask for by kubelet's book.
+
+    It knows them by UID wherever it says so.
 
     Left out are pods that have ended, pods in the middle of their admission, pods whose name another pod had when the
     book was read, and pods that hold a unit which is not of a GPU known now.
     """
+    names = {pod.name for pod in pods}
     held: dict[PodName, list[Holding]] = defaultdict(list)
-    for holding in state.living_holdings:
-        if holding.resource in RESOURCES:
+    for holding in state.living_holdings if names else ():
+        if holding.resource in RESOURCES and holding.owner.pod in names:
             held[holding.owner.pod].append(holding)
     recorded: dict[tuple[str, str, str], frozenset[str]] = {}
     for entry in state.checkpoint:
@@ -62,7 +65,7 @@ def certain(state: State) -> Iterator[PodHeld]:
     if not recorded and state.counts_only:
         return
     by_key = _unmistakable(state)
-    for pod in state.pods:
+    for pod in pods:
         if pod.ended or not pod.uid or pod.name not in held:
             continue
         if _complete(pod, held[pod.name]) and _of_this_uid(pod, held[pod.name], recorded):

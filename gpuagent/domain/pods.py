@@ -13,7 +13,7 @@ REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
 
 _SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
-_COUNT = re.compile(r"0*[1-9][0-9]{0,3}")
+_COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
 _QUANTITY = re.compile(r"([0-9]{1,12})(|k|M|Ki|Mi)")
 
 
@@ -134,6 +134,12 @@ class CheckpointEntry:
 def count_of(label: str | None) -> int | None:
     """A label's number, from 1 to 9999; None where it is absent or something else."""
     return int(label) if label is not None and _COUNT.fullmatch(label) else None
+
+
+def identity(pod: Mapping[str, Any]) -> tuple[str, str]:
+    """UID and resourceVersion of a Pod object: what has the same two is the same, word for word."""
+    meta = mapping(pod.get("metadata"))
+    return text(meta.get("uid")), text(meta.get("resourceVersion"))
 
 
 def parse_pod(pod: Mapping[str, Any]) -> Pod:

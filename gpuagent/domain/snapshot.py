@@ -26,7 +26,8 @@ class Snapshot:
     `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
     ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones. `exchanged` maps ids in
     kubelet's book to the units that were given for them; `kubelet` is kubelet's version.
-    Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`).
+    Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`). `living_pods` are in the order in
+    which they were seen; of one name, the newest. `asks` are their containers that a scheduler decided on.
     """
 
     policy: Policy
@@ -48,7 +49,9 @@ class Snapshot:
     device_nodes: frozenset[str]
     layers: Mapping[str, Layer]
     bound: Mapping[Mode, str]
+    living_pods: Mapping[PodName, Pod]
     decisions: Mapping[PodName, Decision | Ignored]
+    asks: Mapping[PodName, tuple[Ask, ...]]
 
     @property
     def holdings_known(self) -> bool:
@@ -97,8 +100,7 @@ class Snapshot:
     @cached_property
     def decided_asks(self) -> dict[Owner, Ask]:
         """Containers of living pods to what a scheduler chose for their shares."""
-        found = ((self.living_pods[name], decision) for name, decision in self.decisions.items())
-        return {ask.owner: ask for pod, d in found if isinstance(d, Decision) for ask in asks_of(pod, d)}
+        return {ask.owner: ask for asks in self.asks.values() for ask in asks}
 
     @cached_property
     def placed(self) -> list[tuple[Holding, frozenset[str]]]:
@@ -131,12 +133,6 @@ class Snapshot:
                     break
         return asks
 
-    @cached_property
-    def living_pods(self) -> dict[PodName, Pod]:
-        """In the order they were seen; of one name, the newest."""
-        living = {pod.name: pod for pod in sorted(self.pods, key=lambda pod: pod.created) if not pod.ended}
-        return {pod.name: pod for pod in self.pods if living.get(pod.name) is pod}
-
 
 def ids_of(block: Block) -> Iterator[str]:
     """The device ids of a block, in order."""
@@ -151,6 +147,8 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         listed = [(resource, block) for resource, blocks in state.lists.items() for block in blocks]
         blocks = {(resource, *block.key): frozenset(ids_of(block)) for resource, block in listed}
         units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
+    living = _living(state.pods)
+    decisions, asks = _decisions(state, living, former)
     return Snapshot(
         policy=state.policy,
         mode=state.mode,
@@ -171,11 +169,20 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         device_nodes=state.device_nodes,
         layers=state.layers,
         bound=state.bound,
-        decisions=_decisions(state, former),
+        living_pods=living,
+        decisions=decisions,
+        asks=asks,
     )
 
 
-def _decisions(state: State, former: Snapshot | None) -> dict[PodName, Decision | Ignored]:
+def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
+    newest = {pod.name: pod for pod in sorted(pods, key=lambda pod: pod.created) if not pod.ended}
+    return {pod.name: pod for pod in pods if newest.get(pod.name) is pod}
+
+
+def _decisions(
+    state: State, living: Mapping[PodName, Pod], former: Snapshot | None
+) -> tuple[dict[PodName, Decision | Ignored], dict[PodName, tuple[Ask, ...]]]:
     """What schedulers decided for the living pods; pods that are as they were are not read again."""
     sold = state.policy.resources.sold(state.mode)
     present = {uuid: state.gpus[uuid].minor for uuid in state.topology.gpus}
@@ -183,15 +190,18 @@ def _decisions(state: State, former: Snapshot | None) -> dict[PodName, Decision 
     taken = set(present.values())
     minors = {uuid: gpu.minor for uuid, gpu in state.gpus.items() if uuid in present or gpu.minor not in taken}
     same = former and former.sold == sold and former.gpus == state.gpus and former.topology.gpus == state.topology.gpus
-    before, read_before = (former.living_pods, former.decisions) if former and same else ({}, {})
-    found = {}
-    for pod in state.pods:
-        if pod.annotations and not pod.ended:
-            known = before.get(pod.name) == pod
-            decision = read_before.get(pod.name) if known else read(pod, sold, minors)
+    before = former.living_pods if former and same else {}
+    found: dict[PodName, Decision | Ignored] = {}
+    asks: dict[PodName, tuple[Ask, ...]] = {}
+    for name, pod in living.items():
+        if pod.annotations:
+            known = former if before.get(name) == pod else None
+            decision = known.decisions.get(name) if known else read(pod, sold, minors)
             if decision is not None:
-                found[pod.name] = decision
-    return found
+                found[name] = decision
+            if isinstance(decision, Decision):
+                asks[name] = known.asks[name] if known else tuple(asks_of(pod, decision))
+    return found, asks
 
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from gpuagent.domain.bestset import Goal
@@ -82,7 +83,7 @@ Lists = Mapping[str, tuple[Block, ...]]
 """Resource name to what kubelet is told of it; a resource at zero is present with an empty tuple."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class State:
     """What is known, and what kubelet has been told. Times are monotonic seconds.
 
@@ -226,13 +227,13 @@ class State:
         labels = ((self.node or {}).get("metadata") or {}).get("labels") or {}
         return labels.get(DISABLE_LABEL) == "true"
 
-    @property
+    @cached_property
     def held_otherwise(self) -> dict[str, list[Holding]]:
         """GPU UUID to the holdings that keep it from being offered in the mode in force."""
         exclusive = self.policy.resources.exclusive is not None
         return held_otherwise(self.living_holdings, self.gpus, self.mode, exclusive=exclusive)
 
-    @property
+    @cached_property
     def living_holdings(self) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
         # A pod made anew under the same name is not seen while the watch is down.
@@ -240,6 +241,10 @@ class State:
         pods = {pod.name: pod for pod in self.pods}
         listed = tuple(told(h, pods.get(h.owner.pod)) for h in self.holdings or () if h.owner.pod not in ended)
         return (*listed, *self._unlisted(listed))
+
+    def same_book(self, other: "State") -> bool:
+        """Whether kubelet's book, and the GPUs that it is read by, are those of `other`."""
+        return all(getattr(self, part) is getattr(other, part) for part in ("holdings", "checkpoint", "gpus"))
 
     def _unlisted(self, listed: tuple[Holding, ...]) -> Iterator[Holding]:
         """What living pods hold by kubelet's checkpoint and no container of the list has: init containers' devices."""

@@ -136,7 +136,9 @@ def test_containers_share_what_was_decided_for_their_pod():
         ("9,1", "names '9', and this node has no such GPU"),
         ("1,", "names '', and this node has no such GPU"),
         ("one,two", "names 'one', and this node has no such GPU"),
-        ("1,1", "names a GPU twice: 1,1"),
+        ("1,1", "names a GPU twice: '1,1'"),
+        ("1," * 50_000 + "1", f"names a GPU twice: '{'1,' * 30}…'"),
+        ("x" * 100_000, f"names '{'x' * 60}…', and this node has no such GPU"),
         ("1", "names 1 GPUs, and the pod asks for 2 of aliyun.com/gpu"),
         ("1,2,3", "names 3 GPUs, and the pod asks for 2 of aliyun.com/gpu"),
     ],
@@ -261,7 +263,7 @@ def test_gpus_that_a_pod_was_to_see_and_does_not_are_told_when_it_is_certain():
     desk = pair_of_a_job(pod_json("stranger", {WHOLE: 1}, created="2026-01-01T00:00:01Z"))
     desk.serve(owner("w1"), WHOLE, 1)
     desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids)
-    assert any("gpu-visible names 0,3, and it sees GPU 3" in text for _, _, text in desk.said)
+    assert any("gpu-visible names '0,3', and it sees GPU 3" in text for _, _, text in desk.said)
 
 
 def test_a_pod_that_got_other_gpus_than_were_decided_is_told_when_it_is_certain():
@@ -271,7 +273,7 @@ def test_a_pod_that_got_other_gpus_than_were_decided_is_told_when_it_is_certain(
     assert desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids) == owner("b")
     ((pod, reason, text),) = desk.said
     assert (pod, reason) == (PodName("ml", "b"), "GpuGroupDiffers")
-    assert "names 6, and it got GPU 5: kubelet does not say which pod it asks for" in text
+    assert "names '6', and it got GPU 5: kubelet does not say which pod it asks for" in text
 
 
 def test_gpus_that_a_scheduler_chose_for_others_are_left_to_them_as_long_as_there_are_more():

@@ -1,18 +1,17 @@
 """What schedulers write on pods is read whole, written back the same, and never trusted."""
 
-import json
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuagent.domain import annotations as an
 from gpuagent.domain.annotations import Assumed, Malformed, Shares
+from tests.unit.domain import hostile
 
 V2 = (an.MEMORY_ANNOTATION, an.CORE_ANNOTATION)
 numbers = st.integers(0, 9999)
 units = st.integers(0, an.MOST_UNITS)
-some_shares = st.builds(Shares, st.dictionaries(numbers, st.dictionaries(numbers, units, max_size=4), max_size=4))
+some_shares = st.builds(Shares, st.dictionaries(numbers, st.dictionaries(numbers, units, max_size=3), max_size=3))
 some_assumed = st.builds(
     Assumed,
     numbers,
@@ -21,12 +20,10 @@ some_assumed = st.builds(
     st.none() | st.integers(0, 10**19),
     st.none() | st.booleans(),
 )
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("0"), inner, max_size=3),
-    max_leaves=8,
-)
-hostile = st.text() | json_values | json_values.map(json.dumps)
+NUMBERS = {gpu: n for n, gpu in enumerate(hostile.UUIDS)}
+"""UUID to minor number of a node's GPUs."""
+LONGEST = 1000
+"""Characters of a message, whatever stands in the annotation."""
 
 
 @given(some_shares)
@@ -40,17 +37,63 @@ def test_v1_reads_back_what_was_written(found):
     assert an.assumed(an.assumed_texts(found)) == found
 
 
-@given(st.dictionaries(st.sampled_from(an.KEYS), hostile))
-@example({an.MEMORY_ANNOTATION: '{"0":' * 50_000})
-@example({an.MEMORY_ANNOTATION: "[" * 100_000})
-@example(dict.fromkeys(an.KEYS, "9" * 5000))
-@example({an.V1_GPU: "0", an.V1_UNITS: "²"})
-def test_nothing_that_anybody_writes_raises(annotations):
+@given(hostile.anything, st.sampled_from([{}, NUMBERS]))
+@example('{"0":' * 50_000, {})
+@example("[" * 100_000, {})
+@example('{"0":{"1":' + "9" * 5000 + "}}", {})
+def test_whatever_stands_in_v2_is_shares_within_bounds_or_malformed(value, numbers):
     for key in V2:
-        assert isinstance(an.shares(annotations, key), Shares | Malformed | None)
-    assert isinstance(an.assumed(annotations), Assumed | Malformed | None)
+        found = an.shares({key: value}, key, numbers)
+        if isinstance(found, Shares):
+            assert all(0 <= n <= 9999 for gpus in found.containers.values() for n in (*found.containers, *gpus))
+            assert all(
+                type(n) is int and 0 <= n <= an.MOST_UNITS for gpus in found.containers.values() for n in gpus.values()
+            )
+            assert an.shares({key: an.shares_text(found)}, key) == found
+        else:
+            assert (found is None) == (value is None)
+            assert found is None or (found.key == key and len(str(found)) < LONGEST)
+
+
+@given(
+    st.fixed_dictionaries({an.V1_GPU: hostile.anything}, optional=dict.fromkeys(an.V1_KEYS[1:], hostile.anything)),
+    st.sampled_from([{}, NUMBERS]),
+)
+@example(dict.fromkeys(an.KEYS, "9" * 5000), {})
+@example({an.V1_GPU: "0", an.V1_UNITS: "²"}, {})
+def test_whatever_stands_in_v1_is_a_decision_within_bounds_or_malformed(annotations, numbers):
+    found = an.assumed(annotations, numbers)
+    if isinstance(found, Assumed):
+        assert 0 <= found.gpu <= 9999
+        assert all(n is None or 0 <= n <= an.MOST_UNITS for n in (found.units, found.gpu_units))
+        assert found.assumed_ns is None or 0 <= found.assumed_ns < 10**20
+        assert an.assumed(an.assumed_texts(found)) == found
+    else:
+        assert (found is None) == (annotations[an.V1_GPU] in (None, "-1"))
+        assert found is None or (found.key in an.V1_KEYS and len(str(found)) < LONGEST)
+
+
+@given(hostile.anything)
+@example("0," * 100_000)
+def test_whatever_stands_in_a_list_of_gpus_is_names_none_twice_or_malformed(value):
     for key in (an.GROUP_ANNOTATION, an.VISIBLE_ANNOTATION):
-        assert isinstance(an.gpu_names(annotations, key), tuple | Malformed | None)
+        found = an.gpu_names({key: value}, key)
+        if isinstance(found, tuple):
+            assert len(set(found)) == len(found)
+            assert an.gpu_names({key: ",".join(found)}, key) == (found if value.strip() else None)
+        else:
+            assert (found is None) == (value in (None, ""))
+            assert found is None or (found.key == key and len(str(found)) < LONGEST)
+
+
+@given(hostile.anything, hostile.anything)
+def test_gpus_named_for_shares_are_those_of_one_family(newer, older):
+    named = an.named_for_shares({an.MEMORY_ANNOTATION: newer, an.V1_GPU: older})
+    shares, one = an.shares({"k": newer}, "k"), an.assumed({an.V1_GPU: older})
+    if isinstance(shares, Shares) and shares.by_gpu:
+        assert named == set(shares.by_gpu)
+    else:
+        assert named == ({one.gpu} if isinstance(one, Assumed) else None)
 
 
 def test_the_containers_of_a_pod_are_summed_for_each_gpu():

@@ -303,6 +303,40 @@ def test_a_pod_of_a_former_mode_is_told_all_the_same():
     assert only(life.pods(pod_json("a", {MEM: 1}))).texts[an.V1_GPU] == "1"
 
 
+def versioned(name: str, version: int, **more: Any) -> dict[str, Any]:
+    pod = pod_json(name, {MEM: 1}, **more)
+    pod["metadata"]["resourceVersion"] = str(version)
+    return pod
+
+
+def test_what_a_pod_needs_is_not_worked_out_again_while_it_and_the_book_are_as_they_were():
+    life = node(share("a", 1, 0), share("b", 2, 0)).pods(versioned("a", 1), versioned("b", 1))
+    before, first = life.state, writes(life.state)
+    after = life.pods(versioned("a", 1), versioned("b", 2)).state
+    again = {write.pod.name: write for write in writes(after, before, first)}
+    assert again["a"] is first[0]
+    assert again["b"].version == "2"
+    assert sorted(again) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda life: life.pods(versioned("a", 1)),
+        lambda life: life.pods(versioned("a", 1), versioned("b", 2, phase="Succeeded")),
+        lambda life: life.pods(versioned("a", 1), versioned("b", 2, annotations={V2: '{"0":{"2":1}}'})),
+        lambda life: life.holdings(share("a", 3, 0), share("b", 2, 0)),
+        lambda life: life.inventory(*box(3)),
+        lambda life: life,
+    ],
+)
+def test_what_is_kept_of_former_writes_is_what_would_come_out_anew(then):
+    life = node(share("a", 1, 0), share("b", 2, 0)).pods(versioned("a", 1), versioned("b", 1))
+    before, first = life.state, writes(life.state)
+    after = then(life).state
+    assert set(map(repr, writes(after, before, first))) == set(map(repr, writes(after)))
+
+
 # -- what people hear -----------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.domain.annotations import MEMORY_ANNOTATION
-from gpuagent.domain.assigned import writes
+from gpuagent.domain.assigned import due, writes
 from gpuagent.domain.mode import Mode
 from tests.unit.desk import Desk
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
@@ -150,7 +150,7 @@ class Decided(RuleBasedStateMachine):
     @rule()
     def correct(self) -> None:
         """The agent makes annotations true, and the scheduler counts by them."""
-        for write in writes(self.node.state):
+        for write in due(writes(self.node.state), self.node.state):
             pod = self.pods[write.pod.name]
             assert not (self.tells_pods and write.corrections)
             pod.annotations = {**pod.annotations, **write.body(NOW_NS)["metadata"]["annotations"]}

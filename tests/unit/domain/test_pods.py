@@ -1,13 +1,14 @@
 """Reading Pod objects."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain.events import PodsSeen
-from gpuagent.domain.pods import ContainerSpec, PodName, parse_pod, requests, whole_number
+from gpuagent.domain.pods import ContainerSpec, PodName, count_of, parse_pod, requests, whole_number
 from gpuagent.domain.state import Policy, State
 from gpuagent.domain.step import step
+from tests.unit.domain import hostile
 from tests.unit.domain.builders import CORE, MEM, pod_json
 
 
@@ -35,6 +36,17 @@ from tests.unit.domain.builders import CORE, MEM, pod_json
 )
 def test_quantities(text, amount):
     assert whole_number(text) == amount
+
+
+@given(hostile.words | st.text(max_size=14) | st.text("0123456789kKMGi.", max_size=14))
+@example("9" * 5000)
+@example("0" * 5000 + "1")
+def test_quantities_and_counts_are_whole_numbers_within_bounds_or_nothing(text):
+    amount, count = whole_number(text), count_of(text)
+    assert amount is None or 0 <= amount < 10**12 * 2**20
+    assert count is None or (1 <= count <= 9999 and str(count) == text.lstrip("0"))
+    if text.isascii() and text.isdecimal() and len(text) <= 12:
+        assert amount == int(text)
 
 
 def test_a_pod_says_what_its_containers_ask_for():
@@ -142,6 +154,20 @@ def test_null_in_any_place_never_stops_the_reading(pods):
 def test_whatever_json_says_it_is_a_pod_it_never_stops_the_reading(pods):
     state, _ = step(State(policy=Policy()), PodsSeen(tuple(pods), 0.0))
     list(requests(state.pods, MEM, 4))
+
+
+def test_a_pod_of_the_version_that_was_read_is_not_read_again_and_another_version_or_pod_is():
+    def told(version: str, uid: str = "u", units: int = 4):
+        pod = pod_json("a", {MEM: units})
+        pod["metadata"] |= {"uid": uid, "resourceVersion": version}
+        return PodsSeen((pod,), 0.0)
+
+    first, _ = step(State(policy=Policy()), told("1"))
+    assert step(first, told("1"))[0].pods[0] is first.pods[0]
+    for other in (told("2", units=5), told("1", uid="v", units=5)):
+        assert step(first, other)[0].pods[0].containers[0].limits == {MEM: 5}
+    unversioned, _ = step(State(policy=Policy()), told(""))
+    assert step(unversioned, told("", units=5))[0].pods[0].containers[0].limits == {MEM: 5}
 
 
 def test_requests_come_oldest_first_and_only_from_living_pods():

@@ -1,0 +1,44 @@
+"""The topology family of annotations, resolved to this node's GPUs."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpuagent.domain.claims import Claims
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.grant import Located
+from gpuagent.domain.job import named_gpus, seen_besides
+from gpuagent.domain.ledger import Ledger
+from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
+from gpuagent.domain.pods import parse_pod
+from tests.unit.domain import hostile
+from tests.unit.domain.builders import WHOLE, box, in_force, pod_json, uuid
+
+NODE = in_force(Mode.TOPOLOGY, box(4)).snap
+CLAIMS = Claims(NODE, Ledger(), frozenset(), 0.0)
+LONGEST = 1000
+"""Characters of a message, whatever stands in the annotation."""
+
+
+@given(hostile.names | hostile.anything, st.integers(1, 3))
+@example("0," * 100_000, 1)
+@example("x" * 100_000, 1)
+def test_gpus_that_a_scheduler_named_are_this_nodes_and_as_many_as_asked_for_or_refused(value, size):
+    pod = parse_pod(pod_json("a", {WHOLE: size}, annotations={GROUP_ANNOTATION: value, VISIBLE_ANNOTATION: value}))
+    said = isinstance(value, str) and value
+    for read in (
+        lambda: named_gpus(pod, WHOLE, NODE),
+        lambda: seen_besides(pod, Located(Kind.WHOLE_TOPOLOGY, {uuid(0): 1}, listed=True), CLAIMS),
+    ):
+        try:
+            found = read()
+        except Refusal as refusal:
+            assert said
+            assert refusal.reason is Reason.GPU_GROUP
+            assert len(refusal.message) < LONGEST
+            continue
+        assert NODE.gpus.keys() >= set(found or ())
+        if isinstance(found, tuple):
+            assert uuid(0) not in found
+        else:
+            assert (found is not None) == bool(said)
+            assert found is None or len(found) == size
