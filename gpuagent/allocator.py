@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gpuagent.book import Book, check_doubt, holds_first, settled, told_apart
-from gpuagent.domain.admission import Admission, Candidate, beginning
+from gpuagent.domain.admission import Admission, Candidate, beginning, deleted_unserved
 from gpuagent.domain.checks import apart, as_decided, check_core_mem, check_offered, check_sharers, free_by_gpu
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
@@ -37,6 +37,9 @@ PATIENCE_S = 0.1
 
 BOOK_S = 5.0
 """How long kubelet's book is waited for where a container is about to start."""
+
+GONE_S = 30.0
+"""How long kubelet may go on to ask for a pod whose deletion our own watch has shown."""
 
 MOST_GIVEN = 1024
 """Grants that are remembered for PreStartContainer."""
@@ -72,10 +75,13 @@ class Allocator:
         self._answered: tuple[str, frozenset[str], tuple[Candidate, ...]] | None = None
         self._lock = threading.Lock()
         self._published = threading.Condition()
+        self._gone_at = float("-inf")
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
         with self._published:
+            if self._snapshot and deleted_unserved(self._snapshot, snapshot):
+                self._gone_at = self._clock()
             self._snapshot = snapshot
             self._published.notify_all()
 
@@ -109,7 +115,7 @@ class Allocator:
         with self._lock:
             self._read_owners()
             claims, candidates = self._look(resource, size, offered)
-            asking = told_apart(self._book, candidates, resource, claims)
+            asking = self._told_apart(candidates, resource, claims)
             if asking or not claims.snapshot.pods_watched:
                 return self._choose(resource, size, must_include, asking, claims)
         # Kubelet may have heard of the asking pod a moment before our own watch did.
@@ -118,8 +124,15 @@ class Allocator:
             self._published.wait_for(lambda: self._fresh(resource, size, offered, others), PATIENCE_S)
         with self._lock:
             claims, candidates = self._look(resource, size, offered)
-            asking = told_apart(self._book, candidates, resource, claims) or candidates
+            asking = self._told_apart(candidates, resource, claims)
+            asking = candidates if asking == () else asking
             return self._choose(resource, size, must_include, asking, claims)
+
+    def _told_apart(
+        self, candidates: tuple[Candidate, ...], resource: str, claims: Claims
+    ) -> tuple[Candidate, ...] | None:
+        gone = claims.now - self._gone_at < GONE_S
+        return told_apart(self._book, candidates, resource, claims, gone=gone)
 
     def _read_owners(self) -> None:
         """Take over from a book that was read since the last question whose the handouts are."""
@@ -142,11 +155,12 @@ class Allocator:
         resource: str,
         size: int,
         must_include: frozenset[str],
-        candidates: tuple[Candidate, ...],
+        candidates: tuple[Candidate, ...] | None,
         claims: Claims,
     ) -> tuple[str, ...]:
-        question = Question(resource, size, free_by_gpu(resource, claims.offered, claims.snapshot), must_include)
-        candidates = settled(self._book, candidates)
+        free = free_by_gpu(resource, claims.offered, claims.snapshot)
+        question = Question(resource, size, free, must_include, gone=candidates is None)
+        candidates = settled(self._book, candidates or ())
         try:
             try:
                 chosen, candidates = for_any(candidates, lambda order: self._choose_for(order, question, claims))

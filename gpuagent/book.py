@@ -56,11 +56,16 @@ def holds_first(book: Book, candidate: Candidate) -> bool | None:
     return any(h.owner == candidate.owner and h.ids == first.ids for h in look.holdings)
 
 
-def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, claims: Claims) -> tuple[Candidate, ...]:
+def told_apart(
+    book: Book, candidates: tuple[Candidate, ...], resource: str, claims: Claims, *, gone: bool
+) -> tuple[Candidate, ...] | None:
     """Where pods that may be asking are to get different GPUs, now or next, kubelet's book tells which one it is.
 
     Kubelet hears of pods one by one and admits each before it hears of the next. So the asker is the one that it knows
-    and that has nothing yet. Empty where it is none of the candidates; all of them where kubelet cannot say.
+    and that has nothing yet. Empty where it is none of the candidates, None where kubelet knows none of them; all of
+    them where it cannot say.
+
+    `gone`: the asker may be a pod that was deleted, of which kubelet has not heard yet.
     """
     role = own_role(candidates[0], resource, claims) if candidates else None
     others = candidates[1:]
@@ -68,20 +73,24 @@ def told_apart(book: Book, candidates: tuple[Candidate, ...], resource: str, cla
         # Kubelet may have given that container up, and begun with another.
         begun = beginning(resource, candidates[0].container.limits[resource], claims)
         others += tuple(c for c in begun if own_role(c, resource, claims) is not None)
-    if all(own_role(candidate, resource, claims) == role for candidate in others) and alike(candidates, claims):
+    same = all(own_role(candidate, resource, claims) == role for candidate in others) and alike(candidates, claims)
+    if same and not (gone and role):
         return candidates
     every = (candidates[0], *others)
     sold = claims.snapshot.sold
     pods = list(dict.fromkeys(candidate.pod.name for candidate in every))
+    known = False
     for pod in pods[:MOST_LOOKS]:
         look = book.look(pod)
         if look is None:
             return candidates
+        known |= look.known
         held = {i for holding in look.holdings if holding.resource in sold for i in holding.ids}
         here = tuple(c for c in every if c.pod.name == pod and c.lasting <= held <= c.given)
         if look.known and here:
             return here
-    return tuple(candidate for candidate in every if candidate.pod.name in pods[MOST_LOOKS:])
+    left = tuple(candidate for candidate in every if candidate.pod.name in pods[MOST_LOOKS:])
+    return left if left or known else None
 
 
 def check_doubt(book: Book, resource: str, doubt: Collection[str], claims: Claims) -> str:

@@ -123,6 +123,15 @@ def beginning(resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
             yield Candidate(pod, container)
 
 
+def deleted_unserved(before: Snapshot, after: Snapshot) -> bool:
+    """Whether a pod is gone that had nothing yet by kubelet's book. Kubelet may hear of it later, and ask for it."""
+    if before.living_pods is after.living_pods:
+        return False
+    uids = {pod.uid for pod in after.living_pods.values()}
+    gone = {name for name, pod in before.living_pods.items() if pod.uid not in uids}
+    return bool(gone) and not gone <= {holding.owner.pod for holding in before.holdings}
+
+
 def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> int:
     """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
 

@@ -19,12 +19,16 @@ from gpuagent.domain.whole import WholeRequest, choose_whole
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One GetPreferredAllocation: `free` is GPU UUID to the ids offered there, `size` counts `must_include` too."""
+    """One GetPreferredAllocation: `free` is GPU UUID to the ids offered there, `size` counts `must_include` too.
+
+    `gone`: whoever asks was deleted, of which kubelet has not heard yet. What was chosen for others is none of his.
+    """
 
     resource: str
     size: int
     free: Mapping[str, frozenset[str]]
     must_include: frozenset[str]
+    gone: bool = False
 
 
 def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Claims) -> tuple[str, ...]:
@@ -37,7 +41,7 @@ def chosen_for(question: Question, candidates: tuple[Candidate, ...], claims: Cl
     check_core_mem(question.resource, size, candidates, snap)
     if snap.sets is None:
         try:
-            return choose_share(_share(question, candidates, claims))
+            return choose_share(_share(question, candidates, claims, decided=not question.gone))
         except Refusal as refusal:
             # Nobody is refused for what was chosen for a pod that he may not be.
             if refusal.reason is not Reason.GPU_DECISION or (snap.policy.keep_decisions and candidates):

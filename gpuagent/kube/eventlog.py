@@ -18,11 +18,13 @@ _COMPONENT = "gpuagent"
 _REPEAT_S = 300.0
 COUNT_GAP_S = 10.0
 """An Event's count is written once in so long: XIDs come by the hundred in a second, and each of them repeats one."""
+FORBIDDEN_GAP_S, FORBIDDEN_TRIES = 5.0, 6
+"""An API server that has just started forbids everything until it has read its roles."""
 _QUEUE = 256
 _REMEMBERED = 512
 _MESSAGE_CHARS = 1024
 _NAME_CHARS = 230
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class _Series:
     created: bool = False
     due: float = float("-inf")
     """Not sent before; monotonic seconds."""
+    forbidden: int = 0
+    """How often in a row."""
 
 
 class EventLog(Worker):
@@ -178,6 +182,7 @@ class EventLog(Worker):
             return self._failed(key, series, err)
         self._backoff.reset()
         with self._wake:
+            series.forbidden = 0
             series.due = self._clock() + self._count_gap_s
             self._count(sent=1)
             self._complained.clear()
@@ -187,6 +192,12 @@ class EventLog(Worker):
         if str(err) not in self._complained:
             self._complained.add(str(err))
             log.warning("event not sent", extra={"reason": key.reason, "error": str(err)})
+        if isinstance(err, ApiError) and err.status == _FORBIDDEN and series.forbidden < FORBIDDEN_TRIES:
+            with self._wake:
+                series.forbidden += 1
+                series.due = self._clock() + FORBIDDEN_GAP_S
+                self._queue[key] = series
+            return 0.0
         if not isinstance(err, KubeError) or (isinstance(err, ApiError) and not err.passing):
             # Refused for good (RBAC, a namespace that is going away): it must not hold up the others.
             with self._wake:

@@ -78,7 +78,8 @@ class PodResources:
                     time.sleep(LIMITED_PAUSE_S)
                     continue
                 # Kubelet says UNKNOWN with this text for a pod that has ended.
-                gone = err.code() is grpc.StatusCode.NOT_FOUND or "not found" in (err.details() or "")
+                unknown = err.code() is grpc.StatusCode.UNKNOWN and "not found" in (err.details() or "")
+                gone = err.code() is grpc.StatusCode.NOT_FOUND or unknown
                 return Look(known=False) if gone else None
             except ValueError:  # the channel is closed: the agent ends
                 return None

@@ -384,3 +384,15 @@ def test_annotations_of_another_version_do_not_make_a_v1_decision_of_a_v2_one():
     serve(desk, "a")
     assert at(desk, "a") == [3]
     assert an.V1_GPU in both
+
+
+@pytest.mark.parametrize("left", [1, 3])
+@pytest.mark.parametrize("size", [4, 16])
+def test_a_pod_deleted_before_its_turn_takes_nothing_of_its_equals(left, size):
+    """We hear of a forced deletion when kubelet is still to ask for the pod."""
+    pods = [decided(f"p{n}", n, size) for n in range(left + 1)]
+    desk = desk_of(*pods).pods(*pods[1:])
+    serve(desk, "p0", size)
+    for n in range(1, left + 1):
+        serve(desk, f"p{n}", size)
+        assert at(desk, f"p{n}") == [n]

@@ -6,31 +6,25 @@ fit on a small machine. Others run, and are looked into.
 """
 
 import random
-from collections import Counter
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.domain.annotations import (
-    MEMORY_ANNOTATION,
-    V1_ASSUMED,
-    V1_GPU,
-    V1_UNITS,
-    Assumed,
-    Shares,
-    assumed,
-    shares,
-)
-from gpuagent.domain.units import parse_id
+from gpuagent.domain.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.mode import GPU_MEM as MEM
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.scheduler import MEM, NAME, Scheduler, stale
+from tests.e2e.agent.decisions import Gpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
+from tests.e2e.agent.podannotations import event, heard
+from tests.e2e.agent.scheduler import NAME, Family, Scheduler, stale
 from tests.e2e.cluster import NODE_NAME, Cluster, container, pod_manifest
 
 GPUS, WHOLE = 8, 80
 PODS, BURST = 500, 100
+FAMILIES = Family.V1, Family.V2
+MINUTE = 60.0
 MANY = ("--max-pods-per-gpu", "200")
 _CLASS = {
     "apiVersion": "node.k8s.io/v1",
@@ -68,7 +62,7 @@ def manifest(name: str, rng: random.Random, runtime_class: str | None) -> dict[s
         spec["containers"].append(container("second", {MEM: rng.choice([1, 2])}))
     first = rng.random()
     if first < 0.1:
-        spec["initContainers"] = [container("init", {MEM: size}, command=["/bin/true"])]
+        spec["initContainers"] = [container("init", {MEM: size}, command=["/bin/sh", "-c", "env"])]
     elif first < 0.2:
         spec["initContainers"] = [container("side", {MEM: 1}, restart_policy="Always")]
     if runtime_class:
@@ -83,85 +77,17 @@ def in_parallel(work: Callable[[str], Any], names: list[str]) -> None:
         list(pool.map(work, names))
 
 
-def wait_admitted(node: Node, names: list[str]) -> dict[str, dict[str, Any]]:
-    """The pods, once kubelet's checkpoint has an entry for each of their containers that ask for memory."""
-
-    def complete(pod: dict[str, Any]) -> bool:
-        held = {name for name, resource in node.cluster.checkpoint().held_by(pod["metadata"]["uid"]) if resource == MEM}
-        asking = {c["name"] for c in pod["spec"]["containers"] if MEM in c["resources"].get("limits", {})}
-        return asking <= held
-
-    pods = {}
-    for name in names:
-        pods[name] = node.cluster.pod(name)
-        while not complete(pods[name]):
-            pods[name] = node.cluster.wait_pod(name, lambda pod: pod["status"]["phase"] == "Failed" or complete(pod))
-            assert pods[name]["status"]["phase"] != "Failed", pods[name]["status"]
-    return pods
-
-
-def audit_decisions(node: Node, scheduler: Scheduler, names: list[str], *, exact: bool) -> int:
-    """Environment and kubelet's book of each pod against what was chosen for it; how many have another GPU.
-
-    `exact`: none has. Else equal requests have what was chosen for them in some order.
-    """
-    page = node.agent.status()
-    minors = {gpu["uuid"]: gpu["minor"] for gpu in page["gpus"]}
-    by_key = {uuid[4:12]: uuid for uuid in minors}
-    pods = wait_admitted(node, names)
-    checkpoint = node.cluster.checkpoint()
-    chosen, has, other = Counter[tuple[int, int]](), Counter[tuple[int, int]](), []
-    used = Counter[int]()
-    for name, pod in pods.items():
-        entries = {e.container: e for e in checkpoint.entries if e.pod_uid == pod["metadata"]["uid"]}
-        for entry in entries.values():
-            units = [unit for device_id in entry.ids if (unit := parse_id(device_id))]
-            (uuid,) = {by_key[unit.gpu_key] for unit in units}
-            answer = pb.ContainerAllocateResponse.FromString(entry.answer)
-            assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == uuid, (name, entry.container)
-            assert answer.envs["ALIYUN_COM_GPU_MEM_IDX"] == str(minors[uuid])
-            assert answer.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(len(entry.ids))
-            used[minors[uuid]] += len(entry.ids)
-        said = annotated(pod)
-        for number, minor in scheduler.decided[name].items():
-            spec = pod["spec"]["containers"][number]
-            entry = entries[spec["name"]]
-            (key,) = {unit.gpu_key for device_id in entry.ids if (unit := parse_id(device_id))}
-            assert len(entry.ids) == int(spec["resources"]["limits"][MEM])
-            chosen[len(entry.ids), minor] += 1
-            has[len(entry.ids), minors[by_key[key]]] += 1
-            assert said[number] == minor or not exact, (name, pod["metadata"]["annotations"])
-            if minors[by_key[key]] != minor:
-                other.append((name, spec["name"], minor, minors[by_key[key]]))
-    assert all(count <= WHOLE for count in used.values())
-    if exact:
-        assert not other
-    assert has == chosen
-    return len(other)
-
-
 def burst(node: Node, scheduler: Scheduler, manifests: dict[str, dict[str, Any]], rng: random.Random) -> None:
     """Create the pods, and bind them in another order; the scheduler dies once between its two steps."""
     names = list(manifests)
     node.pods += names
     in_parallel(lambda name: node.cluster.create_pod(manifests[name]), names)
     for name in rng.sample(names, len(names) // 10):
-        scheduler.assume(name, older=rng.random() < 0.5)
+        scheduler.assume(name, rng.choice(FAMILIES))
     scheduler.restart()
     for name in rng.sample(names, len(names)):
-        scheduler.assume(name, older=rng.random() < 0.5)
+        scheduler.assume(name, rng.choice(FAMILIES))
     in_parallel(scheduler.bind, rng.sample(names, len(names)))
-
-
-def annotated(pod: dict[str, Any]) -> dict[int, int]:
-    """Place of each container that asks for memory to the GPU that the pod's annotations name."""
-    annotations = pod["metadata"]["annotations"]
-    found = shares(annotations, MEMORY_ANNOTATION)
-    if isinstance(found, Shares):
-        return {number: minor for number, gpus in found.containers.items() for minor in gpus}
-    older = assumed(annotations)
-    assert isinstance(older, Assumed), annotations
-    return dict.fromkeys(range(len(pod["spec"]["containers"])), older.gpu)
 
 
 def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
@@ -175,7 +101,10 @@ def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
     for first in range(0, PODS, BURST):
         names = [f"burst-{number}" for number in range(first, first + BURST)]
         burst(node, scheduler, {name: manifest(name, rng, never_starts) for name in names}, rng)
-        others += audit_decisions(node, scheduler, names, exact=kubelet == "1.36")
+        # The agent reads kubelet's book, and annotates what is in it, when a container starts.
+        node.run(pod_manifest(f"runs-{first}", {MEM: 1}))
+        names.append(f"runs-{first}")
+        others += audit_decisions(node, scheduler.decided, names, exact=kubelet == "1.36")
         for name in names:
             node.cluster.delete_pod(name, timeout=0)
         for name in names:
@@ -195,35 +124,90 @@ def test_running_pods_see_what_was_chosen_for_them(make_node: Callable[..., Node
     for name in names:
         node.pods.append(name)
         node.cluster.create_pod(manifest(name, rng, None))
-        scheduler.assume(name, older=rng.random() < 0.5)
+        scheduler.assume(name, rng.choice(FAMILIES))
     rng.shuffle(names)
     in_parallel(scheduler.bind, names)
     for name in names:
         node.cluster.wait_phase(name, "Running", timeout=120)
-    audit_decisions(node, scheduler, names, exact=True)
+    audit_decisions(node, scheduler.decided, names, exact=True)
     minors = {gpu["uuid"]: gpu["minor"] for gpu in node.agent.status()["gpus"]}
     for name, decision in scheduler.decided.items():
         seen = node.cluster.exec_env(name)["NVIDIA_VISIBLE_DEVICES"]
-        assert minors[seen] == decision[0]
+        assert decision[0] == (minors[seen],)
 
 
-def test_a_full_gpu_is_refused_with_the_reason_and_a_stale_copy_is_none_of_a_decision(
-    make_node: Callable[..., Node],
+def test_an_api_server_that_is_away_for_a_minute_in_the_middle_of_a_burst(
+    make_node: Callable[..., Node], never_starts: str
 ) -> None:
-    node = make_node(mode="share")
+    """Kubelet, paused while they were bound, admits a third of the pods when the server has gone."""
+    node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
-    scheduler = Scheduler(node.cluster, GPUS, WHOLE, WHOLE, seed=2)
-    big = pod_manifest("big", {MEM: WHOLE})
-    big["spec"]["schedulerName"] = NAME
-    node.pods.append("big")
-    node.cluster.create_pod(big)
-    scheduler.assume("big", older=True)
-    scheduler.bind("big")
-    node.cluster.wait_phase("big", "Running")
-    taken = scheduler.decided["big"][0]
-    forged = {**stale(taken, 4), V1_ASSUMED: "9999999999999999999", V1_UNITS: "4"}
-    status = node.run(pod_manifest("late", {MEM: 4}, annotations=forged, node=NODE_NAME), phase="Failed")["status"]
-    assert status["reason"] == "UnexpectedAdmissionError"
-    assert f"a scheduler chose GPU {taken} for it (annotation {V1_GPU})" in status["message"]
-    node.run(pod_manifest("copy", {MEM: 4}, annotations=stale(taken, 4)))
-    assert node.agent.status()["gpus"][taken]["uuid"] not in node.gpus_of("copy")
+    rng = random.Random(60)
+    scheduler = Scheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=60)
+    names = [f"away-{number}" for number in range(60)]
+    node.pods += names
+    for number, name in enumerate(names):
+        made = manifest(name, rng, never_starts if number % 3 else None)
+        made["spec"]["automountServiceAccountToken"] = False  # which kubelet would have to ask the server for
+        node.cluster.create_pod(made)
+        scheduler.assume(name, rng.choice(FAMILIES))
+    before, meanwhile, later = names[:20], names[20:40], names[40:]
+    in_parallel(scheduler.bind, before)
+    node.run(pod_manifest("runs", {MEM: 1}))
+    audit_decisions(node, scheduler.decided, before)
+    containers = {name: node.cluster.container(name) for name in before[::3]}
+    forged = pod_manifest("forged", {MEM: 1}, annotations={MEMORY_ANNOTATION: '{"0":{"0":70}}'}, node=NODE_NAME)
+    refused = pod_manifest("refused", {MEM: 1}, annotations={MEMORY_ANNOTATION: '{"0":{"9":1}}'}, node=NODE_NAME)
+
+    node.cluster.pause_kubelet()
+    in_parallel(scheduler.bind, rng.sample(meanwhile, len(meanwhile)))
+    for extra in (forged, refused):
+        node.pods.append(extra["metadata"]["name"])
+        node.cluster.create_pod(extra)
+    pods = {name: node.cluster.pod(name) for name in meanwhile}
+    heard(node, "runs")
+    node.cluster.stop_apiserver()
+    went = time.monotonic()
+    try:
+        node.cluster.resume_kubelet()
+        while missing := [name for name, pod in pods.items() if not admitted(node.cluster.checkpoint(), pod)]:
+            assert time.monotonic() < went + MINUTE, f"not admitted without the server: {missing}"
+            time.sleep(0.1)
+        gpus, checkpoint = Gpus(node), node.cluster.checkpoint()
+        for name, pod in pods.items():
+            entries = gpu_entries(checkpoint, pod)
+            for entry in entries:
+                true_answer(entry, gpus)
+            held = held_by(pod, entries, gpus).apps[MEM]
+            assert {number: tuple(units) for number, units in held.items()} == scheduler.decided[name]
+        for name in pods:
+            if "runtimeClassName" not in pods[name]["spec"]:
+                wait_started(node, name, went + MINUTE)
+                assert {gpus.minors[uuid] for uuid in node.gpus_of(name)} == set(scheduler.decided[name][0])
+        time.sleep(max(0.0, went + MINUTE - time.monotonic()))
+    finally:
+        node.cluster.start_apiserver(timeout=150)  # kubelet looks for it ever more rarely
+
+    scheduler.restart()
+    in_parallel(scheduler.bind, later)
+    assert node.cluster.wait_phase("refused", "Failed")["status"]["reason"] == "UnexpectedAdmissionError"
+    audit_decisions(node, scheduler.decided, [*names, "runs", "forged"])
+    for name, reason in (
+        ("forged", "GpuDecisionIgnored"),
+        ("forged", "AnnotationCorrected"),
+        ("refused", "GpuRefused"),
+    ):
+        event(node, name, reason, timeout=45)
+    assert {name: node.cluster.container(name) for name in containers} == containers
+
+
+def wait_started(node: Node, name: str, end: float) -> None:
+    """Its container runs, as the node sees it."""
+    while True:
+        try:
+            node.cluster.container(name)
+        except LookupError:
+            assert time.monotonic() < end, f"{name} does not start without the server"
+            time.sleep(0.1)
+        else:
+            return

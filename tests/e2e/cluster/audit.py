@@ -29,11 +29,14 @@ class AuditLog:
                     yield json.loads(line)
 
     def kubelet_watches(self, since: int) -> bool:
-        """Whether kubelet's watch of its pods was answered since then."""
-        return any(
-            event["user"]["username"] == NODE_USER
-            and event["verb"] == "watch"
-            and event["stage"] == "ResponseStarted"
-            and event["responseStatus"]["code"] == 200
-            for event in self.events(since)
-        )
+        """Whether kubelet's watch of its pods was answered since then, and goes on: a server that has just started may
+        end it at once.
+        """
+        going_on = set()
+        for event in self.events(since):
+            if event["user"]["username"] == NODE_USER and event["verb"] == "watch":
+                if event["stage"] == "ResponseStarted" and event["responseStatus"]["code"] == 200:
+                    going_on.add(event["auditID"])
+                elif event["stage"] == "ResponseComplete":
+                    going_on.discard(event["auditID"])
+        return bool(going_on)

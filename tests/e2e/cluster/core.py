@@ -181,6 +181,13 @@ class Cluster:
     def kubelet_pid(self) -> int:
         return self._kubelet.pid
 
+    def pause_kubelet(self) -> None:
+        """It hears of nothing and does nothing; what the API server tells it meanwhile waits in its sockets."""
+        self._kubelet.signal(signal.SIGSTOP)
+
+    def resume_kubelet(self) -> None:
+        self._kubelet.signal(signal.SIGCONT)
+
     def stop_kubelet(self) -> None:
         self._kubelet.stop()
 

@@ -7,23 +7,29 @@ from typing import Any
 import pytest
 
 from gpuagent.backoff import Backoff
-from gpuagent.kube.eventlog import COUNT_GAP_S, EventLog, Involved
+from gpuagent.kube.errors import refused
+from gpuagent.kube.eventlog import COUNT_GAP_S, FORBIDDEN_GAP_S, FORBIDDEN_TRIES, EventLog, Involved
 
 NODE = Involved.node("n1")
 
 
 class Server:
-    """Takes everything, and keeps the counts in the order in which they came."""
+    """Takes everything but what it `forbids`, and keeps the counts in the order in which they came."""
 
     def __init__(self) -> None:
+        self.forbids = ""
+        self.forbidden = 0
         self.created: list[str] = []
         self.counts: list[int] = []
         self.came = threading.Condition()
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         with self.came:
-            self.created.append(body["message"])
             self.came.notify_all()
+            if body["message"] == self.forbids:
+                self.forbidden += 1
+                raise refused("create", "events", "", "not yet")
+            self.created.append(body["message"])
         return {}
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,3 +100,34 @@ def test_the_last_count_of_a_storm_is_sent_although_nothing_follows(
     assert server.wait(lambda: bool(server.created))
     storm(log)
     assert server.wait(lambda: server.counts[-1:] == [501])
+
+
+def test_what_a_server_forbids_when_it_has_just_started_is_sent_later(
+    begin: Callable[..., tuple[EventLog, Server]],
+) -> None:
+    clock = Clock()
+    log, server = begin(clock=clock)
+    server.forbids = "XID 31"
+    storm(log, 1)
+    assert server.wait(lambda: server.forbidden == 1)
+    log.add(NODE, "Warning", "GpuUnhealthy", "another")
+    assert server.wait(lambda: server.created == ["another"]), "others do not wait for it"
+    server.forbids = ""
+    clock.now = FORBIDDEN_GAP_S
+    storm(log, 1)
+    assert server.wait(lambda: server.created == ["another", "XID 31"])
+
+
+def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+    clock = Clock()
+    log, server = begin(clock=clock)
+    server.forbids = "XID 31"
+    storm(log, 1)
+    for tries in range(1, FORBIDDEN_TRIES + 1):
+        assert server.wait(lambda tries=tries: server.forbidden == tries)
+        assert log.flush(10)
+        clock.now += FORBIDDEN_GAP_S
+        log.add(NODE, "Normal", "Other", f"wakes it {tries}")
+    assert server.wait(lambda: server.forbidden == FORBIDDEN_TRIES + 1)
+    assert log.flush(10)
+    assert log.counts().refused == 1

@@ -1,0 +1,1 @@
+"""What schedulers write, one case at a time, on a real kubelet and API server: each ends with the audit."""

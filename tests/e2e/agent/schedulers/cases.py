@@ -1,0 +1,72 @@
+"""The two steps of a scheduler, and what comes of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.decisions import Gpus
+from tests.e2e.agent.scheduler import NAME, Decision, Family, Scheduler
+
+WHOLE = 80
+AGENTS: dict[str, tuple[str, tuple[str, ...], dict[str, int]]] = {
+    "share": ("share", (), {"mem": 640}),
+    "choose": ("share", ("--decided-gpu-full", "choose"), {"mem": 640}),
+    "core_mem": ("core_mem", ("--allow-unisolated",), {"mem": 640, "core": 800}),
+    "topology": ("topology", (), {"gpu": 8}),
+}
+each_family = pytest.mark.parametrize("family", [Family.V1, Family.V2])
+
+
+def agent(name: str) -> pytest.MarkDecorator:
+    """The test runs with the agent of that name."""
+    return pytest.mark.parametrize("shared", [name], indirect=True)
+
+
+def make_scheduler(node: Node, uuids: dict[int, str] | None = None) -> Scheduler:
+    units = 1 if node.agent.status()["mode"] == "topology" else WHOLE
+    return Scheduler(node.cluster, gpus=8, units=units, whole=WHOLE, seed=3, uuids=uuids)
+
+
+def assume(
+    node: Node, scheduler: Scheduler, manifest: dict[str, Any], family: Family, on: Decision | None = None
+) -> str:
+    """Make a pod for the scheduler, and have it write its decision."""
+    manifest["spec"]["schedulerName"] = NAME
+    name: str = manifest["metadata"]["name"]
+    node.pods.append(name)
+    node.cluster.create_pod(manifest)
+    scheduler.assume(name, family, on)
+    return name
+
+
+def place(node: Node, scheduler: Scheduler, manifest: dict[str, Any], family: Family, on: Decision) -> None:
+    """Both steps; the pod runs."""
+    name = assume(node, scheduler, manifest, family, on)
+    scheduler.bind(name)
+    node.cluster.wait_phase(name, "Running")
+
+
+@contextmanager
+def in_flight(node: Node) -> Iterator[None]:
+    """Whatever is bound meanwhile comes to kubelet together."""
+    node.cluster.pause_kubelet()
+    try:
+        yield
+    finally:
+        node.cluster.resume_kubelet()
+
+
+def refused(node: Node, name: str) -> str:
+    """Kubelet did not admit the pod: the agent's reason."""
+    status = node.cluster.wait_phase(name, "Failed")["status"]
+    assert status["reason"] == "UnexpectedAdmissionError", status
+    return str(status["message"])
+
+
+def minors(node: Node, pod: str, name: str = "main") -> set[int]:
+    """The GPUs that a running container sees."""
+    numbers = Gpus(node).minors
+    return {numbers[uuid] for uuid in node.gpus_of(pod, name)}

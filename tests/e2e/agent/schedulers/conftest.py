@@ -1,0 +1,41 @@
+"""The agent lives on from case to case, as on a node; a scheduler is new in each."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.agent.conftest import Node, kubelets_book, running_node
+from tests.e2e.agent.decisions import audit_decisions
+from tests.e2e.agent.scheduler import Scheduler
+from tests.e2e.agent.schedulers.cases import AGENTS, make_scheduler
+from tests.e2e.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def shared(
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    rbac: None,
+    device_nodes: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Node]:
+    """The agent of that name."""
+    mode, flags, amounts = AGENTS[request.param]
+    workdir = tmp_path_factory.mktemp("agent")
+    with kubelets_book() as book, running_node(cluster, book, workdir, "dgx-a100", mode, flags) as node:
+        node.wait_amounts(**amounts)
+        yield node
+
+
+@pytest.fixture
+def node(shared: Node) -> Iterator[Node]:
+    yield shared
+    shared.end(*shared.pods)
+
+
+@pytest.fixture
+def scheduler(node: Node) -> Iterator[Scheduler]:
+    """At the end of the test its pods are audited. Kubelet 1.30 does not answer `Get`: equal pods may be exchanged."""
+    used = make_scheduler(node)
+    yield used
+    audit_decisions(node, used.decided, exact=node.cluster.kubelet_version != "1.30")
