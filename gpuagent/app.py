@@ -250,7 +250,8 @@ class Agent:
         pods_left = len(after.pods) < len(before.pods) or sum(p.ended for p in after.pods) > sum(
             p.ended for p in before.pods
         )
-        if pods_left or (after.unaudited and after.cleared_at != before.cleared_at):
+        cleared = bool(after.unaudited) and after.cleared_at != before.cleared_at
+        if pods_left or cleared or not after.unaudited <= before.unaudited:
             self._holdings.refresh()
 
     def _announce(self, announcement: Announcement) -> None:
