@@ -6,14 +6,14 @@ of the call before, or begins a pod that has nothing yet. What fits both calls a
 admission may be at; places that a later call contradicts are dropped. Certain identity comes with PreStartContainer.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.ledger import PAIR_S, Handout
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
-from gpuagent.domain.pods import ContainerSpec, Owner, Pod, requests
+from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, requests
 from gpuagent.domain.snapshot import Snapshot
 
 Trail = tuple[tuple[Owner, Handout], ...]
@@ -92,6 +92,16 @@ class Admission:
     def going_on(self, resource: str, size: int, claims: Claims) -> tuple[Candidate, ...]:
         """Those of the candidates that belong to a pod whose admission has begun."""
         return tuple(step for step in self._steps(claims) if step and step.may_want(resource, size))
+
+    def told(self, holdings: Iterable[Holding]) -> "Admission":
+        """Without the places that kubelet's book contradicts: somebody else has what was given there."""
+        owners = {(holding.resource, holding.ids): holding.owner for holding in holdings} if self.places else {}
+        places = tuple(
+            place
+            for place in self.places
+            if all(owners.get((given.resource, given.ids), owner) == owner for owner, given in place.trail)
+        )
+        return replace(self, places=places)
 
     def _steps(self, claims: Claims) -> Iterator[Candidate | None]:
         """What each place is followed by: a container of the same pod, or None where the pod is complete, or gone."""

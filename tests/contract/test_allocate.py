@@ -140,7 +140,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
     agent = one.run(Isolating(), mode="core_mem")
     one.offers(mem=48, core=200)
     mine = ids_on(one.uuids[0], one.ids(MEM))
-    before = agent.status(), one.ids(MEM), agent.allocator._ledger
+    before = agent.status(), one.ids(MEM), agent.allocator._memory.ledger
     for containers in (
         [["ffffffff-mm-0"]],
         [["nonsense"]],
@@ -155,7 +155,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
             one.allocate(MEM, *containers)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert MEM in caught.value.details()
-    assert (agent.status(), one.ids(MEM), agent.allocator._ledger) == before
+    assert (agent.status(), one.ids(MEM), agent.allocator._memory.ledger) == before
     assert agent.allocator.in_flight.wait_idle(1)
     assert len(one.allocate(MEM, mine[:1], mine[1:2]).container_responses) == 2
 

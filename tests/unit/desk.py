@@ -65,9 +65,9 @@ class Book:
 class Desk:
     """A node, an allocator, and a small kubelet in front of it."""
 
-    def __init__(self, node: Life) -> None:
+    def __init__(self, node: Life, book: Book | None = None) -> None:
         self.node = node
-        self.book = Book()
+        self.book = book or Book()
         self.isolation = Isolation()
         self.said: list[tuple[PodName | None, str, str]] = []
         self.allocator = Allocator(

@@ -80,9 +80,9 @@ def test_an_agent_that_is_starting_refuses_and_says_so():
 )
 def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason):
     desk = share_desk()
-    ledger = desk.allocator._ledger
+    ledger = desk.allocator._memory.ledger
     assert desk.refusal(lambda: call(desk.allocator)).reason is reason
-    assert desk.allocator._ledger.handouts == ledger.handouts
+    assert desk.allocator._memory.ledger.handouts == ledger.handouts
 
 
 # -- Allocate --------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_share_that_cannot_be_isolated_is_refused_and_not_remembered():
     desk.isolation.refuses_to_prepare = "the daemon is dead"
     refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
     assert (refusal.reason, refusal.message) == (Reason.ISOLATION, f"{MEM}: the daemon is dead")
-    assert desk.allocator._ledger.handouts == ()
+    assert desk.allocator._memory.ledger.handouts == ()
     assert desk.allocator.in_flight.now()[0] == 0
 
 
@@ -556,7 +556,7 @@ def test_after_a_refused_second_half_the_next_container_starts_afresh():
     )
     desk.serve(owner("a"), MEM, 4)
     desk.refusal(lambda: desk.prefer(CORE, 120))
-    assert desk.allocator._ledger.open is None
+    assert desk.allocator._memory.ledger.open is None
 
 
 # -- PreStartContainer -----------------------------------------------------------------------------------------
@@ -615,10 +615,10 @@ def test_identity_corrects_a_wrong_guess():
     desk = share_desk().pods(pod_json("a", {MEM: 2}, created="1"), pod_json("b", {MEM: 2}, created="2"))
     ids = desk.prefer(MEM, 2)
     desk.allocator.allocate(MEM, ids)
-    assert desk.allocator._ledger.handouts[0].owner == owner("a")
+    assert desk.allocator._memory.ledger.handouts[0].owner == owner("a")
     desk.book.holdings.append(holding("b", ids))
     assert desk.allocator.prestart(MEM, ids) == owner("b")
-    assert desk.allocator._ledger.handouts[0].owner == owner("b")
+    assert desk.allocator._memory.ledger.handouts[0].owner == owner("b")
 
 
 def test_a_container_of_an_old_mode_may_start_again():

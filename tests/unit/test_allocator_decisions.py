@@ -293,10 +293,7 @@ def test_so_it_is_when_they_were_made_true_before_the_container_started():
 def test_so_it_is_after_a_restart_of_the_agent():
     desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
     serve(desk, "b", 16)
-    again = Desk(desk.node)
-    again.book = desk.book
-    again.allocator._book = again.book
-    again.read_book()
+    again = Desk(desk.node, desk.book).read_book()
     serve(again, "a", 16)
     assert at(again, "a") == [1]
 

@@ -75,10 +75,7 @@ def test_a_job_goes_on_from_its_pods_after_a_restart_of_the_agent():
     pods = job("w0", 2), job("w1", 2)
     desk = mesh(pods[0])
     desk.serve(owner("w0"), WHOLE, 2)
-    again = mesh(*pods)
-    again.book = desk.book
-    again.allocator._book = again.book
-    again.read_book()
+    again = Desk(mesh(*pods).node, desk.book).read_book()
     again.serve(owner("w1"), WHOLE, 2)
     assert on(again, "w0") | on(again, "w1") == {0, 1, 2, 3}
 

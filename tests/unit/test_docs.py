@@ -148,10 +148,14 @@ def test_every_condition_reason_has_its_heading():
     assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
 
 
+ANSWERS = ("__init__", "preference", "starts")
+"""Parts of the allocator that tell people of what they refuse."""
+
+
 def test_every_event_is_told():
     reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
     reasons |= strings_given_to("gpuagent/domain/healthnews.py", "Announcement")
-    refused = strings_given_to("gpuagent/allocator.py", "_say", 1)
+    refused = set().union(*(strings_given_to(f"gpuagent/allocator/{p}.py", "_say", 1) for p in ANSWERS))
     refused |= strings_given_to("gpuagent/domain/assigned.py", "Announcement")
     assert reasons
     assert refused

@@ -1,0 +1,85 @@
+"""A container is about to start: whose it is, for certain now, and whether its isolation works."""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from gpuagent.allocator.memory import Memory
+from gpuagent.allocator.preference import Say
+from gpuagent.book import Book
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.grant import DeviceStrategy, grant, locate
+from gpuagent.domain.holdings import given_by_another, holder
+from gpuagent.domain.job import decision_kept
+from gpuagent.domain.pods import Holding, Owner
+from gpuagent.domain.snapshot import Snapshot
+from gpuagent.isolation import Isolation, IsolationError
+from gpuagent.isolation.serving import serving_layer
+
+log = logging.getLogger(__name__)
+
+BOOK_S = 5.0
+"""How long kubelet's book is waited for."""
+
+
+class Starts:
+    """Answers PreStartContainer."""
+
+    def __init__(
+        self, memory: Memory, book: Book, isolation: Mapping[str, Isolation], strategy: DeviceStrategy, say: Say
+    ) -> None:
+        self._memory = memory
+        self._book = book
+        self._isolation = isolation
+        self._strategy = strategy
+        self._say = say
+
+    def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
+        """As `Allocator.prestart`."""
+        memory, picked = self._memory, frozenset(ids)
+        memory.wait(lambda: memory.units_known, BOOK_S)
+        if given_by_another(picked):
+            owner = self._holder(resource, picked)
+            log.info(
+                "a container of another plugin starts again", extra={"resource": resource, "container": str(owner)}
+            )
+            return owner
+        with memory.lock:
+            memory.check_units_known(resource)
+            claims = memory.claims()
+        snap = claims.snapshot
+        units = frozenset(claims.exchanged.get(device_id, device_id) for device_id in picked)
+        at = locate(resource, units, snap)
+        owner = self._known_owner(resource, units) or self._holder(resource, picked)
+        if owner:
+            self._proved(Holding(owner, resource, units), snap)
+        log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
+        # What it was given, as long as we know: the layer may have moved since.
+        share = memory.given(resource, units) or grant(resource, at, snap, self._strategy)
+        try:
+            self._isolation[serving_layer(share, snap).driver].verify(share, owner)
+        except IsolationError as err:
+            raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
+        for text in decision_kept(owner, at, {gpu.uuid for gpu in share.beside}, memory.claims()):
+            self._say(owner.pod if owner else None, "GpuGroupDiffers", text)
+        return owner
+
+    def _holder(self, resource: str, picked: frozenset[str]) -> Owner | None:
+        return holder(resource, picked, self._book.read(timeout_s=BOOK_S) or ())
+
+    def _known_owner(self, resource: str, ids: frozenset[str]) -> Owner | None:
+        """The owner by the book as last read, if nobody was given these ids since that read began."""
+        snap = self._memory.snapshot
+        given_at = max((h.at for h in self._memory.ledger.handouts if h.ids & ids), default=float("-inf"))
+        if snap.holdings_at <= given_at:
+            return None
+        return next((h.owner for h in snap.holdings if h.resource == resource and h.ids == ids), None)
+
+    def _proved(self, held: Holding, before: Snapshot) -> None:
+        """What `held.owner` was to get instead tells the snapshot of `before` the book that shows it."""
+        memory = self._memory
+        with memory.lock:
+            pod = before.living_pods.get(held.owner.pod)
+            uid, role = pod.uid if pod else None, replace(memory.claims(), snapshot=before).roles.get(held.owner)
+            memory.ledger = memory.ledger.believed(held.ids, held.owner, uid, role)
+            memory.admission = memory.admission.told([held])
