@@ -116,11 +116,10 @@ class Claims:
             return None
         if not handout.ids.isdisjoint(self.offered):
             return None
-        ask, took = self.snapshot.decided_asks.get(owner), Role(handout.uuids)
-        # Annotations that were made true since do not tell any more that it had been another's.
-        if ask and ask.role != took:
+        # Where annotations and book differ they tell, and they are made true only when nobody waits for what they tell.
+        if owner in self.snapshot.decided_asks:
             return None
-        return Stray(handout.meant, (handout.resource, len(handout.ids)), took, handout.instead)
+        return Stray(handout.meant, (handout.resource, len(handout.ids)), Role(handout.uuids), handout.instead)
 
     def role_of_size(self, resource: str, size: int) -> Role | None:
         """GPUs of one that a scheduler decided on, that has nothing yet and asks for as much; None without such."""
@@ -203,4 +202,11 @@ def owed_to_others(snapshot: Snapshot) -> frozenset[PodName]:
     asks = snapshot.decided_asks
     roles = Claims(snapshot, Ledger(), frozenset(), snapshot.holdings_at).roles
     owed = {asks[owner].size for owner, role in roles.items() if role != asks[owner].role}
-    return frozenset(owner.pod for owner, ask in asks.items() if ask.size in owed and owner not in roles)
+    sizes: dict[PodName, set[tuple[str, int]]] = defaultdict(set)
+    for owner, ask in asks.items():
+        if owner not in roles:
+            sizes[owner.pod].add(ask.size)
+    # A pod is written as a whole: what else it has waits with it, and so do its equals in that.
+    while more := {size for of in sizes.values() if owed & of for size in of} - owed:
+        owed |= more
+    return frozenset(pod for pod, of in sizes.items() if owed & of)

@@ -160,8 +160,7 @@ class Decided(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        book, self.desk = self.desk.book, Desk(self.node)
-        self.desk.book = self.desk.allocator._book = book
+        self.desk = Desk(self.node, self.desk.book)
         self.desk.read_book()
 
     # -- what holds ----------------------------------------------------------------------------------------------------
@@ -302,3 +301,46 @@ def test_what_is_left_to_an_equal_pod_outlives_the_agent():
     life.read_book()
     life.correct()
     assert [pod.gpus for pod in life.pods.values()] == [[0], [1], [0]]
+
+
+def lived(seed: int, *steps: tuple[str, int] | tuple[str, int, list[int]]) -> None:
+    """A life on a kubelet that cannot be asked: everybody gets his units, and in the end the sums are right."""
+    life = UnaskedAndTold()
+    life.begin(seed=seed)
+    for what, n, *sizes in steps:
+        if what == "decide":
+            life.decide(*sizes, older=False, n=n)
+        else:
+            getattr(life, what)(*([n] if what in {"admit", "start", "end"} else []))
+        life.sums_are_those_of_the_schedulers_book()
+
+
+def test_where_an_admission_is_kubelets_book_tells_better():
+    """p4 was taken for p2, and has ended since; p2's first container is not taken for its second."""
+    bound = [("decide", n, sizes) for n, sizes in ((7, [1]), (1, [4, 4]), (2_631_490_210_619, [2]), (0, [4]), (0, [1]))]
+    ended = [("admit", 4), ("decide", 0, [1]), ("admit", 3), ("end", 0), ("admit", 1), ("admit", 1)]
+    lived(0, *bound, ("decide", -1, [1, 1]), *ended)
+
+
+def test_what_was_corrected_is_not_counted_twice():
+    """p6 was taken for p3, and its annotations say since what it has; p3 gets what its own say."""
+    sizes = (7, [1]), (-143, [4, 4]), (2_631_490_210_622, [1, 1]), (0, [4]), (0, [1]), (-1, [1, 1])
+    admitted = [("admit", n) for n in (4, 0, 0, 1)]
+    lived(
+        104,
+        *(("decide", n, size) for n, size in sizes),
+        *(("admit", 4), ("end", 0), ("decide", 0, [1])),
+        *admitted,
+        *(("start", 95), ("end", 33), ("admit", 64), ("admit", 98)),
+    )
+
+
+def test_pods_that_are_joined_by_their_containers_are_corrected_together():
+    """p3 waits with its memory of 1 for another; p1, which has what p3's container of 4 was to get, waits with it."""
+    lived(
+        13178,
+        *(("decide", -238_289_618_327, [4, 4]), ("decide", 4402, [1]), ("decide", -207820, [4, 1])),
+        *(("restart", 0), ("admit", 44), ("restart", 0), ("admit", 96)),
+        *(("decide", 3_104_073_192_193, [1, 4]), ("decide", -76_113_469_343, [4, 4]), ("decide", -184741493, [4])),
+        *(("admit", 73), ("restart", 0), ("read_book", 0), ("start", 14), ("admit", 41), ("correct", 0)),
+    )
