@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,9 @@ def test_the_schema_knows_every_setting():
 
 def test_what_the_chart_decides_are_settings_of_the_agent():
     assert CHARTS_OWN.keys() <= Settings.__dataclass_fields__.keys()
-    text = find("gpuagent.yaml", "ConfigMap")["data"]["gpuagent.toml"]
-    assert {name.replace("-", "_") for name in tomllib.loads(text)} <= CHARTS_OWN.keys()
+    (container,) = find("gpuagent.yaml", "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    given = {text.removeprefix("--").partition("=")[0] for text in container["args"]}
+    assert {name.replace("-", "_") for name in given} <= CHARTS_OWN.keys()
 
 
 @pytest.mark.parametrize(("name", "minor"), [(name, minor) for name, minors in SINCE.items() for minor in minors])
