@@ -250,6 +250,16 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"settings": {"memory_unit": "GiB"}}, "'memory_unit' not allowed"),
         ({"settings": {"isolation": "hami"}}, "/settings/isolation"),
         ({"settings": {"settle": "soon"}}, "/settings/settle"),
+        ({"settings": {"settle": 1e9}}, "/settings/settle"),
+        ({"settings": {"memory-unit": "1.5GiB"}}, "/settings/memory-unit"),
+        ({"settings": {"memory-unit": "0GiB"}}, "/settings/memory-unit"),
+        ({"settings": {"core-step": 3}}, "/settings/core-step"),
+        ({"settings": {"ignore-xids": "63;94"}}, "/settings/ignore-xids"),
+        ({"settings": {"ignore-xids": "63,94", "fatal-xids": "31, 94"}}, "both name XID 94"),
+        ({"settings": {"exclusive-resource": "gpu"}}, "/settings/exclusive-resource"),
+        ({"settings": {"exclusive-resource": "aliyun.com/gpu"}}, "/settings/exclusive-resource"),
+        ({"settings": {"exclusive-resource": "kubernetes.io/gpu"}}, "/settings/exclusive-resource"),
+        ({"settings": {"simulate": "dgx-9"}}, "/settings/simulate"),
         ({"settings": {"http-address": ":1"}}, "'http-address' not allowed"),
         ({"settings": {"node-name": "n"}}, "'node-name' not allowed"),
         ({"cgpu": {"enabled": True}}, "/cgpu/image"),
@@ -260,6 +270,7 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"admissionPolicy": {"enabled": "no"}}, "/admissionPolicy/enabled"),
         ({"nodeLabels": []}, "/nodeLabels"),
         ({"startupTaint": "a b"}, "/startupTaint"),
+        ({"startupTaint": "node.kubernetes.io/not-ready"}, "/startupTaint"),
         ({"image": {"digest": "sha256:1"}}, "/image/digest"),
         ({"settings": {"fence-file": "OFF"}}, "/settings/fence-file"),
         ({"settings": {"fence-file": "/fence.json"}}, "/settings/fence-file"),
@@ -291,6 +302,19 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
 )
 def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[str, Any], said: str) -> None:
     assert said in chart.refusal(**values)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"memory-unit": "GiB", "core-step": 10, "exclusive-resource": "nvidia.com/gpu", "ignore-xids": "63, 94"},
+        {"memory-unit": "256MiB", "core-step": 100, "exclusive-resource": "", "ignore-xids": "", "fatal-xids": "31"},
+        {"simulate": "t4", "settle": 0.0000001, "fatal-xids": "4", "ignore-xids": "94"},
+        {"simulate": "/opt/box.toml", "settle": 0},
+    ],
+)
+def test_helm_takes_what_the_agent_takes(chart: Chart, settings: dict[str, Any]) -> None:
+    assert settings_of(chart.render(settings=settings, startupTaint="example.com/starting"))
 
 
 def test_a_fence_file_in_the_state_directory_needs_no_mount_of_its_own(chart: Chart) -> None:

@@ -74,7 +74,15 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- end -}}
 {{- end }}
 
-{{- define "gpuagent.exclusive" -}}
+{{/* What the schema cannot say. */}}
+{{- define "gpuagent.refusals" -}}
+{{- $fatal := list -}}
+{{- range compact (splitList "," (get .Values.settings "fatal-xids")) }}{{ $fatal = append $fatal (trim . | atoi) }}{{ end -}}
+{{- range compact (splitList "," (get .Values.settings "ignore-xids")) -}}
+{{- if has (trim . | atoi) $fatal -}}
+{{- fail (printf "settings.ignore-xids and settings.fatal-xids both name XID %s: leave it in one of them" (trim .)) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.mps }}
 {{- if and .exclusive (not (and .enabled .daemon)) -}}
 {{- fail "mps.exclusive needs mps.enabled and mps.daemon: the chart's daemon is what sets the compute mode; set both to true, or mps.exclusive to false" -}}
