@@ -1,10 +1,32 @@
-"""What the text of a setting means: each reads a text, and raises ValueError that says what is wrong with it."""
+"""What the text of a setting means: each reads a text, and raises ValueError that says what is wrong with it.
+
+The patterns are in the chart's schema, too, so they are such that RE2 reads them.
+"""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, Mode
+
+MOST_SECONDS = 999_999
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_PREFIX = rf"{_LABEL}(\.{_LABEL})*"
+_NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_XID = "[0-9]{1,5}"
+_LONGEST_PREFIX = 253
+
+XIDS = re.compile(rf"({_XID}(, ?{_XID})*)?")
+RESOURCE = re.compile(rf"{_PREFIX}/{_NAME}")
+"""Kubelet's rule for an extended resource's name, with `RESERVED_RESOURCE`."""
+
+RESERVED_RESOURCE = re.compile(r"^(requests\.|aliyun\.com/)|kubernetes\.io/")
+TAINT_KEY = re.compile(rf"({_PREFIX}/)?{_NAME}")
+"""The API server's rule for a taint's key."""
+
+RESERVED_TAINT = re.compile(r"^node\.(cloudprovider\.)?kubernetes\.io/")
+"""Kubernetes' own taints say what is wrong with a node: they stay."""
 
 
 def path(text: str) -> Path:
@@ -35,15 +57,19 @@ def step(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text, re.ASCII):
-        msg = f"{text!r} is not a number of seconds"
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= MOST_SECONDS:
+        msg = f"{text!r} is not a number of seconds from 0 to {MOST_SECONDS}"
         raise ValueError(msg)
-    return float(text)
+    return number
 
 
 def xids(text: str) -> frozenset[int]:
     numbers = [part.strip() for part in text.split(",") if part.strip()]
-    wrong = next((number for number in numbers if not re.fullmatch(r"\d{1,5}", number, re.ASCII)), None)
+    wrong = next((number for number in numbers if not re.fullmatch(_XID, number)), None)
     if wrong is not None:
         msg = f"{wrong!r} is not the number of an XID; give a list such as 63,94"
         raise ValueError(msg)
@@ -74,35 +100,26 @@ def mode(text: str) -> Mode:
 
 
 def resource(text: str) -> str | None:
-    """Kubelet's rule for an extended resource's name, in short."""
-    domain, slash, name = text.partition("/")
-    plain = all(c.isalnum() or c in "-_." for c in domain + name)
     if not text:
         return None
-    if not (domain and slash and name and plain) or "kubernetes.io" in domain or domain.startswith("requests."):
-        msg = f"{text!r} is not a resource name such as nvidia.com/gpu"
-        raise ValueError(msg)
-    if domain == "aliyun.com":
+    if text.startswith("aliyun.com/"):
         msg = f"{text!r} is one of the agent's own resources; name another, such as nvidia.com/gpu"
+        raise ValueError(msg)
+    if not RESOURCE.fullmatch(text) or RESERVED_RESOURCE.search(text):
+        msg = f"{text!r} is not a resource name such as nvidia.com/gpu"
         raise ValueError(msg)
     return text
 
 
 def taint_key(text: str) -> str:
-    """The API server's rule for a taint's key. Kubernetes' own taints say what is wrong with a node: they stay."""
-    prefix, slash, name = text.rpartition("/")
-    well_formed = _TAINT_NAME.fullmatch(name) and (_TAINT_PREFIX.fullmatch(prefix) if slash else True)
-    if text and not well_formed:
+    prefix = text.rpartition("/")[0]
+    if text and not (TAINT_KEY.fullmatch(text) and len(prefix) <= _LONGEST_PREFIX):
         msg = f"{text!r} is not the key of a taint, such as example.com/gpu-starting (no value, no effect)"
         raise ValueError(msg)
-    if prefix in {"node.kubernetes.io", "node.cloudprovider.kubernetes.io"}:
+    if RESERVED_TAINT.search(text):
         msg = f"{text!r} is a taint of Kubernetes' own, which says what is wrong with the node; name one of yours"
         raise ValueError(msg)
     return text
-
-
-_TAINT_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
-_TAINT_PREFIX = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 
 
 def one_of(*known: str) -> Callable[[str], str]:

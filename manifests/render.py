@@ -14,6 +14,9 @@ from typing import Any
 
 from gpuagent import config, settingvalues
 from gpuagent.config import Settings
+from gpuagent.domain.mode import CORE_PERCENT_PER_GPU
+from gpuagent.domain.units import MEMORY_UNIT, MemoryUnit
+from gpuagent.nvml import boxes
 
 FOLDER = Path(__file__).parent
 CHART = FOLDER / "helm" / "ack-ai-installer"
@@ -39,6 +42,23 @@ PLAIN: Mapping[str, tuple[str, ...]] = {
 """Plain YAML by file name: what Helm is asked."""
 
 
+TEXTS: Mapping[Any, dict[str, Any]] = {
+    MemoryUnit.parse: {"pattern": f"^{MEMORY_UNIT.pattern}$"},
+    settingvalues.xids: {"pattern": f"^{settingvalues.XIDS.pattern}$"},
+    settingvalues.resource: {
+        "pattern": f"^({settingvalues.RESOURCE.pattern})?$",
+        "not": {"pattern": settingvalues.RESERVED_RESOURCE.pattern},
+    },
+    settingvalues.taint_key: {
+        "pattern": f"^({settingvalues.TAINT_KEY.pattern})?$",
+        "not": {"pattern": settingvalues.RESERVED_TAINT.pattern},
+    },
+    # Its folder becomes a mount of the pod.
+    settingvalues.path_or_off: {"pattern": "^(off|(/[^/:]+)+/[^/:]+)$"},
+}
+"""What a text has to be like, by the parser that would refuse others."""
+
+
 def settings_schema() -> dict[str, Any]:
     """The schema of `settings`: every setting but the chart's own, by flag name."""
     operators = (one for one in fields(Settings) if one.name not in CHARTS_OWN)
@@ -52,15 +72,17 @@ def settings_schema() -> dict[str, Any]:
 
 def _of(setting: Field[Any]) -> dict[str, Any]:
     parse, said = setting.metadata["parse"], {"description": setting.metadata["help"]}
-    if parse is settingvalues.path_or_off:  # its folder becomes a mount of the pod
-        return {"type": "string", "pattern": "^(off|(/[^/:]+)+/[^/:]+)$"} | said
+    if setting.name == "simulate":
+        return {"type": "string", "anyOf": [{"enum": ["", *boxes.names()]}, {"pattern": r"/|\.toml$"}]} | said
     if parse is settingvalues.is_on:
         return {"type": "boolean"} | said
-    if parse in {settingvalues.count, settingvalues.step}:
+    if parse is settingvalues.count:
         return {"type": "integer", "minimum": 1} | said
+    if parse is settingvalues.step:
+        return {"enum": [n for n in range(1, CORE_PERCENT_PER_GPU + 1) if CORE_PERCENT_PER_GPU % n == 0]} | said
     if parse is settingvalues.seconds:
-        return {"type": "number", "minimum": 0} | said
-    return {"type": "string"} | _choice(parse) | said
+        return {"type": "number", "minimum": 0, "maximum": settingvalues.MOST_SECONDS} | said
+    return {"type": "string"} | (TEXTS.get(parse) or _choice(parse)) | said
 
 
 def _choice(parse: Any) -> dict[str, Any]:  # noqa: ANN401 (any parser)
@@ -92,9 +114,10 @@ def plain(helm: str, name: str) -> str:
 
 
 def write_schema() -> None:
-    """Put the settings into the chart's schema, which is written by hand for the rest."""
+    """Put the settings and the start-up taint into the chart's schema, which is written by hand for the rest."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     schema["properties"]["settings"] = settings_schema()
+    schema["properties"]["startupTaint"] = {"type": "string"} | TEXTS[settingvalues.taint_key]
     SCHEMA.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
 
 

@@ -15,7 +15,9 @@ MANY_DEVICES = 5_000
 
 _KINDS = {kind.value: kind for kind in Kind}
 _ID = re.compile(r"([0-9a-z]{1,12})-([a-z]{2})-(0|[1-9][0-9]{0,6})")
-_UNIT = re.compile(r"([0-9]{0,7})(MiB|GiB)")
+
+MEMORY_UNIT = re.compile(r"([1-9][0-9]{0,6})?(MiB|GiB)")
+"""A whole block of MiB or GiB. The chart's schema has it, too, so it is one that RE2 reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,11 @@ class MemoryUnit:
         Raises:
             ValueError: anything else, or a block of nothing.
         """
-        match = _UNIT.fullmatch(text.strip())
-        mib = int(match[1] or "1") * (1024 if match[2] == "GiB" else 1) if match else 0
-        if mib < 1:
+        match = MEMORY_UNIT.fullmatch(text.strip())
+        if not match:
             msg = f"memory unit {text!r} is not a whole block of MiB or GiB, such as GiB, 2GiB or 256MiB"
             raise ValueError(msg)
-        return cls(mib)
+        return cls(int(match[1] or "1") * (1024 if match[2] == "GiB" else 1))
 
     @property
     def phrase(self) -> str:

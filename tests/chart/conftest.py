@@ -21,11 +21,16 @@ class Chart:
         assert HELM.exists(), "run `python tests/e2e/build.py helm` first"
         self._values = workdir / "values.json"
 
-    def render(self, *, version: str = "1.36", namespace: str = "kube-system", **values: Any) -> list[dict[str, Any]]:
+    def render(
+        self,
+        *,
+        version: str = "1.36",
+        namespace: str = "kube-system",
+        release: str = "ack-ai-installer",
+        **values: Any,
+    ) -> list[dict[str, Any]]:
         """The objects, in Helm's order."""
-        done = self._helm(
-            "template", "ack-ai-installer", "--kube-version", version, "--namespace", namespace, values=values
-        )
+        done = self._helm("template", release, "--kube-version", version, "--namespace", namespace, values=values)
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.safe_load_all(done.stdout) if found]
 

@@ -1,9 +1,9 @@
 """What the chart becomes, and what it refuses."""
 
+import argparse
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gpuagent import config
-from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, plain
+from manifests.render import CHART, FOLDER, PLAIN, plain
 from tests.chart.conftest import HELM, Chart, containers, find
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ EVERYTHING: dict[str, Any] = {
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
         "dashboard": {"enabled": True},
     },
-    "mps": {"enabled": True, "exclusive": True},
+    "mps": {"enabled": True, "exclusive": True, "nodeSelector": {"gpus": "mps-only"}},
     "cgpu": {"enabled": True, "image": "registry.example.com/cgpu:1.5.10", "sha256": "0" * 64, "accept": ["cgroup"]},
 }
 SETS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -184,35 +184,60 @@ def test_policies_are_about_the_service_account_where_it_is(chart: Chart) -> Non
 # -- settings -------------------------------------------------------------------------------------------------------
 
 
-def settings_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    text: str = find(objects, "ConfigMap", "gpuagent")["data"]["gpuagent.toml"]
-    return tomllib.loads(text)
+def agent_pod(objects: list[dict[str, Any]]) -> Any:
+    return find(objects, "DaemonSet", "gpuagent")["spec"]["template"]
+
+
+def settings_of(objects: list[dict[str, Any]]) -> config.Settings:
+    """What the agent makes of its container's arguments, in which kubelet expands $(NAME) and $$."""
+    (container,) = agent_pod(objects)["spec"]["containers"]
+    assert not [text for text in container["args"] if "$" in text.replace("$$", "")]
+    parser = argparse.ArgumentParser()
+    config.add_flags(parser)
+    flags = parser.parse_args([text.replace("$$", "$") for text in container["args"]])
+    return config.load(vars(flags), {"NODE_NAME": "n1"})
 
 
 def test_settings_reach_the_agent_as_they_were_given(chart: Chart) -> None:
     given = {
-        "fence-file": '/etc/a "b" \\ <&> ü/f.json',
+        "fence-file": '/etc/a "b" \\ <&> $(NODE_NAME) $$ ü/f.json',
         "max-pods-per-gpu": 1000000,
         "settle": 0.25,
         "mps-exclusive": False,
         "ignore-xids": "63,94",
         "memory-unit": "256MiB",
     }
-    objects = chart.render(settings=given, mps={"enabled": True, "directory": "/run/mps"}, http={"port": 80})
+    objects = chart.render(settings=given, mps={"enabled": True, "directory": "/run/mps"}, http={"port": 8080})
     found = settings_of(objects)
-    assert found.items() >= given.items()
-    known = {name.replace("_", "-") for name in config.Settings.__dataclass_fields__}
-    assert found.keys() <= known | {name.replace("_", "-") for name in CHARTS_OWN}
-    assert (found["http-address"], found["mps-start"], found["mps-pipe-dir"]) == (":80", False, "/run/mps")
+    assert found == config.load(
+        {name.replace("-", "_"): str(value) for name, value in given.items()}
+        | {"http_address": ":8080", "mps_start": "false", "mps_pipe_dir": "/run/mps", "clean_failed_pods": "true"},
+        {"NODE_NAME": "n1"},
+    )
+    assert found.fence_file == Path(str(given["fence-file"]))
+
+
+def test_a_pod_reads_the_settings_that_it_was_rolled_out_with(chart: Chart) -> None:
+    """Nothing that it reads them from changes under it: a pod that restarts amid an upgrade is the one of before."""
+    objects = chart.render(settings={"settle": 3})
+    spec = agent_pod(objects)["spec"]
+    (container,) = spec["containers"]
+    assert {key for volume in spec["volumes"] for key in volume} == {"name", "hostPath"}
+    assert {key for one in container["env"] for key in one.get("valueFrom", ())} == {"fieldRef"}
+    assert "envFrom" not in container
+    assert "ConfigMap" not in {one["kind"] for one in objects}
 
 
 def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart) -> None:
     def pod(**values: Any) -> Any:
-        return find(chart.render(**values), "DaemonSet", "gpuagent")["spec"]["template"]
+        return agent_pod(chart.render(**values))
 
     assert pod(settings={"settle": 3}) != pod()
     assert pod(policy=1, rbac={"configMaps": False}, admissionPolicy={"enabled": False}) == pod()
     assert pod(version="1.24") == pod()
+
+
+OWN_LABEL = {"app.kubernetes.io/name": "mine"}
 
 
 @pytest.mark.parametrize(
@@ -225,6 +250,16 @@ def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart
         ({"settings": {"memory_unit": "GiB"}}, "'memory_unit' not allowed"),
         ({"settings": {"isolation": "hami"}}, "/settings/isolation"),
         ({"settings": {"settle": "soon"}}, "/settings/settle"),
+        ({"settings": {"settle": 1e9}}, "/settings/settle"),
+        ({"settings": {"memory-unit": "1.5GiB"}}, "/settings/memory-unit"),
+        ({"settings": {"memory-unit": "0GiB"}}, "/settings/memory-unit"),
+        ({"settings": {"core-step": 3}}, "/settings/core-step"),
+        ({"settings": {"ignore-xids": "63;94"}}, "/settings/ignore-xids"),
+        ({"settings": {"ignore-xids": "63,94", "fatal-xids": "31, 94"}}, "both name XID 94"),
+        ({"settings": {"exclusive-resource": "gpu"}}, "/settings/exclusive-resource"),
+        ({"settings": {"exclusive-resource": "aliyun.com/gpu"}}, "/settings/exclusive-resource"),
+        ({"settings": {"exclusive-resource": "kubernetes.io/gpu"}}, "/settings/exclusive-resource"),
+        ({"settings": {"simulate": "dgx-9"}}, "/settings/simulate"),
         ({"settings": {"http-address": ":1"}}, "'http-address' not allowed"),
         ({"settings": {"node-name": "n"}}, "'node-name' not allowed"),
         ({"cgpu": {"enabled": True}}, "/cgpu/image"),
@@ -235,16 +270,51 @@ def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart
         ({"admissionPolicy": {"enabled": "no"}}, "/admissionPolicy/enabled"),
         ({"nodeLabels": []}, "/nodeLabels"),
         ({"startupTaint": "a b"}, "/startupTaint"),
+        ({"startupTaint": "node.kubernetes.io/not-ready"}, "/startupTaint"),
         ({"image": {"digest": "sha256:1"}}, "/image/digest"),
         ({"settings": {"fence-file": "OFF"}}, "/settings/fence-file"),
         ({"settings": {"fence-file": "/fence.json"}}, "/settings/fence-file"),
         ({"settings": {"fence-file": "/a, readOnly: false/f.json"}}, "/settings/fence-file"),
         ({"settings": {"fence-file": "/var/lib/kubelet/device-plugins/f.json"}}, "two folders of the agent's pod"),
         ({"mps": {"enabled": True, "directory": "/var/lib/gpuagent"}}, "two folders of the agent's pod"),
+        ({"http": {"port": 80}}, "/http/port"),
+        ({"podLabels": OWN_LABEL}, "podLabels may not set app.kubernetes.io/name"),
+        ({"podLabels": {"app.kubernetes.io/component": "x"}}, "podLabels may not set app.kubernetes.io/component"),
+        (
+            {"metrics": {"podMonitor": {"enabled": True, "labels": OWN_LABEL}}},
+            "metrics.podMonitor.labels may not set app.kubernetes.io/name",
+        ),
+        (
+            {"metrics": {"prometheusRule": {"enabled": True, "labels": OWN_LABEL}}},
+            "metrics.prometheusRule.labels may not set app.kubernetes.io/name",
+        ),
+        (
+            {"metrics": {"dashboard": {"enabled": True, "labels": OWN_LABEL}}},
+            "metrics.dashboard.labels may not set app.kubernetes.io/name",
+        ),
+        ({"mps": {"enabled": True, "exclusive": True}}, "mps.exclusive needs mps.nodeSelector"),
+        ({"mps": {"exclusive": True, "nodeSelector": {"a": "b"}}}, "mps.exclusive needs mps.enabled"),
+        (
+            {"mps": {"enabled": True, "daemon": False, "exclusive": True, "nodeSelector": {"a": "b"}}},
+            "mps.exclusive needs mps.enabled and mps.daemon",
+        ),
     ],
 )
 def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[str, Any], said: str) -> None:
     assert said in chart.refusal(**values)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"memory-unit": "GiB", "core-step": 10, "exclusive-resource": "nvidia.com/gpu", "ignore-xids": "63, 94"},
+        {"memory-unit": "256MiB", "core-step": 100, "exclusive-resource": "", "ignore-xids": "", "fatal-xids": "31"},
+        {"simulate": "t4", "settle": 0.0000001, "fatal-xids": "4", "ignore-xids": "94"},
+        {"simulate": "/opt/box.toml", "settle": 0},
+    ],
+)
+def test_helm_takes_what_the_agent_takes(chart: Chart, settings: dict[str, Any]) -> None:
+    assert settings_of(chart.render(settings=settings, startupTaint="example.com/starting"))
 
 
 def test_a_fence_file_in_the_state_directory_needs_no_mount_of_its_own(chart: Chart) -> None:
@@ -264,6 +334,53 @@ def test_the_agent_tolerates_the_taint_that_it_takes_off(chart: Chart) -> None:
 def test_a_chart_above_this_one_may_use_it(chart: Chart) -> None:
     values: dict[str, Any] = {"global": {"registry": "x"}}
     assert chart.render(**values)
+
+
+@pytest.mark.parametrize("name", ["true", "1e3", "0x10", "123"])
+def test_names_that_yaml_would_take_for_something_else_stay_texts(chart: Chart, name: str, tmp_path: Path) -> None:
+    objects = chart.render(
+        **EVERYTHING | {"priorityClassName": name, "driver": {"runtimeClassName": name}}, namespace=name, release=name
+    )
+    check("1.36", objects, tmp_path)
+    spaces = {one["metadata"].get("namespace", name) for one in objects}
+    assert spaces == {name, "kube-system"}
+    quota = find(objects, "ResourceQuota", "gpuagent")
+    assert quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == [name]
+    assert agent_pod(objects)["spec"]["priorityClassName"] == agent_pod(objects)["spec"]["runtimeClassName"] == name
+    assert agent_pod(objects)["metadata"]["labels"]["app.kubernetes.io/instance"] == name
+
+
+@pytest.mark.parametrize("odd", ["a: b", "]}", "x #y", '"', "&a", "*a"])
+def test_a_value_stays_within_its_place(chart: Chart, odd: str, tmp_path: Path) -> None:
+    path = "/" + odd.replace(" ", "")
+    objects = chart.render(
+        image={"repository": odd, "tag": odd},
+        driver={"libraries": path, "programs": path},
+        paths={"kubelet": path, "state": path + "/state"},
+        priorityClassName=odd,
+        mps={"enabled": True, "directory": path + "/mps"},
+        cgpu={"enabled": True, "image": odd, "package": path, "accept": [odd]},
+        namespace="gpu",
+    )
+    check("1.36", objects, tmp_path)
+    found = containers(objects)
+    assert {found[name]["image"] for name in ("gpuagent", "mps-control", "installed")} == {f"{odd}:{odd}"}
+    assert {found[name]["image"] for name in ("install", "policy")} == {odd}
+    assert {f"--package={path}", f"--accept={odd}"} <= set(found["install"]["args"])
+    assert found["mps-control"]["args"] == [f"--pipe-dir={path}/mps"]
+    assert {"name": "pipes", "mountPath": f"{path}/mps"} in found["mps-control"]["volumeMounts"]
+    volumes = {one["name"]: one.get("hostPath") for one in agent_pod(objects)["spec"]["volumes"]}
+    assert volumes["driver-libraries"] == volumes["driver-programs"] == {"path": path, "type": "Directory"}
+    assert find(objects, "ResourceQuota", "gpuagent")["spec"]["scopeSelector"]["matchExpressions"][0]["values"] == [odd]
+
+
+def test_labels_of_ones_own_come_beside_the_charts(chart: Chart) -> None:
+    objects = chart.render(podLabels={"app.kubernetes.io/part-of": "ml", "on": "true"}, podAnnotations={"a": "b: c"})
+    agent = find(objects, "DaemonSet", "gpuagent")
+    pod = agent["spec"]["template"]["metadata"]
+    assert pod["annotations"] == {"a": "b: c"}
+    assert pod["labels"].items() >= {"app.kubernetes.io/part-of": "ml", "on": "true"}.items()
+    assert pod["labels"].items() >= agent["spec"]["selector"]["matchLabels"].items()
 
 
 # -- nodes and modes ------------------------------------------------------------------------------------------------
@@ -293,6 +410,13 @@ def test_the_installer_is_on_nodes_of_its_modes_with_the_policy(chart: Chart) ->
     assert "--set=2" in found["policy"]["args"]
     assert "--policy=5" in containers(chart.render(cgpu=EVERYTHING["cgpu"]))["install"]["args"]
     assert not spec.get("hostPID")
+
+
+def test_only_the_agent_has_the_nodes_network(chart: Chart) -> None:
+    objects = chart.render(hostNetwork=True, mps={"enabled": True}, cgpu=EVERYTHING["cgpu"])
+    pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in objects if one["kind"] == "DaemonSet"}
+    assert pods.keys() == {"gpuagent", "mps-control", "cgpu-installer"}
+    assert {name for name, spec in pods.items() if {"hostNetwork", "dnsPolicy"} & spec.keys()} == {"gpuagent"}
 
 
 def test_the_mps_daemon_does_not_follow_the_mode_nor_upgrades(chart: Chart) -> None:

@@ -2,17 +2,21 @@
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from jsonschema import Draft7Validator
 
+from gpuagent import config, settingvalues
 from gpuagent.config import Settings
 from gpuagent.domain.annotations import KEYS
-from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, SCHEMA, digest, settings_schema
+from gpuagent.nvml import boxes
+from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, SCHEMA, TEXTS, digest, settings_schema
 
 INSTALL = (FOLDER.parent / "docs" / "install.md").read_text(encoding="utf-8")
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -35,15 +39,60 @@ def test_the_plain_yaml_is_made_from_the_chart_as_it_is(name):
 
 
 def test_the_schema_knows_every_setting():
-    assert json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]["settings"] == settings_schema(), (
-        "run `make manifests`"
-    )
+    written = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]
+    assert written["settings"] == settings_schema(), "run `make manifests`"
+    assert written["startupTaint"] == {"type": "string"} | TEXTS[settingvalues.taint_key], "run `make manifests`"
+
+
+def values_of(known: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Values that a schema may take, by what it says."""
+    if "enum" in known:
+        return st.sampled_from(known["enum"])
+    if "anyOf" in known:
+        return st.one_of(*map(values_of, known["anyOf"]))
+    if "pattern" in known:
+        odd = [
+            "aliyun.com/gpu",
+            "node.kubernetes.io/not-ready",
+            "requests.a/b",
+            "a.kubernetes.io/b",
+            "63;94",
+            "0GiB",
+            "1.5GiB",
+            "63,",
+            "GPU",
+            "\u0661GiB",
+        ]
+        return st.from_regex(known["pattern"]) | st.sampled_from(odd)
+    return {
+        "boolean": st.booleans(),
+        "integer": st.integers(known.get("minimum"), 10**15),
+        "number": st.floats(known.get("minimum"), known.get("maximum"), allow_infinity=False),
+        "string": st.text(),
+    }[known["type"]]
+
+
+SETTINGS = settings_schema()["properties"] | {"startup-taint": TEXTS[settingvalues.taint_key]}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@given(st.data())
+def test_what_the_schema_takes_the_agent_takes(name, data):
+    known = SETTINGS[name]
+    value = data.draw(values_of(known))
+    # Python's $ is also before a last line feed, Go's is not.
+    assume(not str(value).endswith("\n") and Draft7Validator(known).is_valid(value))
+    text = value if isinstance(value, str) else json.dumps(value)
+    settings = config.load({name.replace("-", "_"): text}, {"NODE_NAME": "n1"})
+    if settings.simulate and "/" not in text and not text.endswith(".toml"):
+        assert boxes.load(settings.simulate)
 
 
 def test_what_the_chart_decides_are_settings_of_the_agent():
     assert CHARTS_OWN.keys() <= Settings.__dataclass_fields__.keys()
-    text = find("gpuagent.yaml", "ConfigMap")["data"]["gpuagent.toml"]
-    assert {name.replace("-", "_") for name in tomllib.loads(text)} <= CHARTS_OWN.keys()
+    (container,) = find("gpuagent.yaml", "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    given = {text.removeprefix("--").partition("=")[0] for text in container["args"]}
+    assert {name.replace("-", "_") for name in given} <= CHARTS_OWN.keys()
 
 
 @pytest.mark.parametrize(("name", "minor"), [(name, minor) for name, minors in SINCE.items() for minor in minors])

@@ -103,6 +103,14 @@ class Release(AgentPages):
             raise
         return self
 
+    def give_host_network(self, component: str) -> None:
+        """For a DaemonSet that has none of the chart: the cluster has no network for pods."""
+        client, patch = self.cluster.client, {"spec": {"template": {"spec": {"hostNetwork": True}}}}
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{component}"
+        client.expect("PATCH", path, patch, "application/merge-patch+json")
+        for pod in self.pods(component):  # where the DaemonSet replaces none by itself
+            client.expect("DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}")
+
     def pods(self, component: str = "agent") -> list[dict[str, Any]]:
         selector = f"labelSelector=app.kubernetes.io%2Fcomponent%3D{component}"
         items = self.cluster.client.expect("GET", f"/api/v1/namespaces/{self.namespace}/pods?{selector}")["items"]

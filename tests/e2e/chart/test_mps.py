@@ -36,6 +36,7 @@ def test_the_daemon_outlives_upgrades_of_the_agent_and_switches_of_the_mode(
         settings={"simulate": "pcie-4x-a10"},
     )
     release: Any = node.agent
+    release.give_host_network("mps-control")
     node.wait_amounts(mem=4 * 22, timeout=60)
     node.run(pod_manifest("client", {MEM: 4}))
     env = node.cluster.exec_env("client")

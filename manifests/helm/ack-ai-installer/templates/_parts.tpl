@@ -1,7 +1,7 @@
 {{/* One agent a node: the names are fixed, so Helm refuses a second release. */}}
 {{- define "gpuagent.labels" -}}
 app.kubernetes.io/name: gpuagent
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
@@ -10,7 +10,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* Without versions: a pod is replaced only where something of it changes. */}}
 {{- define "gpuagent.podLabels" -}}
 app.kubernetes.io/name: gpuagent
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{/* Labels of the chart, and more of the operator's: with one of them twice, it would be the reader's choice which holds. */}}
+{{- define "gpuagent.withLabels" -}}
+{{- $own := fromYaml .own -}}
+{{- range $key := keys .more | sortAlpha -}}
+{{- if hasKey $own $key }}{{ fail (printf "%s may not set %s: it is a label of the chart's own" $.value $key) }}{{ end -}}
+{{- end -}}
+{{ .own }}
+{{- with .more }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "gpuagent.image" -}}
@@ -19,7 +31,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* Values by the name of the setting: what the chart decides, and what the operator set. */}}
+{{/*
+The agent's settings as arguments: what the chart decides, and what the operator set. They are in the pod's template, so
+a pod that starts again amid an upgrade, or after one that failed, has the settings that it was made with.
+*/}}
 {{- define "gpuagent.settings" -}}
 {{- $own := dict "http-address" (printf ":%v" (int .Values.http.port)) "kubelet-dir" .Values.paths.kubelet "state-dir" .Values.paths.state -}}
 {{- /* A daemon in the agent's container would end with it, and its clients with the daemon. */ -}}
@@ -27,13 +42,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.mps.enabled }}{{ $_ := set $own "mps-pipe-dir" .Values.mps.directory }}{{ end -}}
 {{- if .Values.cleanFailedPods }}{{ $_ := set $own "clean-failed-pods" true }}{{ end -}}
 {{- if .Values.startupTaint }}{{ $_ := set $own "startup-taint" .Values.startupTaint }}{{ end -}}
-{{- merge $own .Values.settings | toJson -}}
-{{- end }}
-
-{{/* A JSON text, number or truth is one of TOML, too. */}}
-{{- define "gpuagent.toml" -}}
-{{- range $name, $value := include "gpuagent.settings" . | fromJson }}
-{{ $name }} = {{ $value | toJson }}
+{{- range $name, $value := merge $own .Values.settings }}
+{{- $text := kindIs "string" $value | ternary $value (toJson $value) }}
+{{- /* Kubelet expands $(NAME). */}}
+- {{ printf "--%s=%s" $name $text | replace "$" "$$" | quote }}
 {{- end }}
 {{- end }}
 
@@ -52,13 +64,32 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Two mounts at one path: the API server refuses a new DaemonSet with them, and merges them in one that is there. */}}
 {{- define "gpuagent.distinctMounts" -}}
-{{- $paths := list "/etc/gpuagent" (printf "%s/device-plugins" .Values.paths.kubelet) (printf "%s/pod-resources" .Values.paths.kubelet) .Values.paths.state -}}
+{{- $paths := list (printf "%s/device-plugins" .Values.paths.kubelet) (printf "%s/pod-resources" .Values.paths.kubelet) .Values.paths.state -}}
 {{- with include "gpuagent.fenceDir" . }}{{ $paths = append $paths . }}{{ end -}}
 {{- if .Values.mps.enabled }}{{ $paths = append $paths .Values.mps.directory }}{{ end -}}
 {{- $clean := list -}}
 {{- range $paths }}{{ $clean = append $clean (clean .) }}{{ end -}}
 {{- if ne (len (uniq $clean)) (len $clean) -}}
 {{- fail (printf "two folders of the agent's pod are the same: paths.kubelet, paths.state, the folder of settings.fence-file and mps.directory have to differ (%s)" (join ", " $clean)) -}}
+{{- end -}}
+{{- end }}
+
+{{/* What the schema cannot say. */}}
+{{- define "gpuagent.refusals" -}}
+{{- $fatal := list -}}
+{{- range compact (splitList "," (get .Values.settings "fatal-xids")) }}{{ $fatal = append $fatal (trim . | atoi) }}{{ end -}}
+{{- range compact (splitList "," (get .Values.settings "ignore-xids")) -}}
+{{- if has (trim . | atoi) $fatal -}}
+{{- fail (printf "settings.ignore-xids and settings.fatal-xids both name XID %s: leave it in one of them" (trim .)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.mps }}
+{{- if and .exclusive (not (and .enabled .daemon)) -}}
+{{- fail "mps.exclusive needs mps.enabled and mps.daemon: the chart's daemon is what sets the compute mode; set both to true, or mps.exclusive to false" -}}
+{{- end -}}
+{{- if and .exclusive (not .nodeSelector) -}}
+{{- fail "mps.exclusive needs mps.nodeSelector: on the daemon's nodes it keeps containers without MPS from sharing a GPU; set mps.nodeSelector to a label of the nodes that are for MPS alone, or mps.exclusive to false" -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
@@ -87,7 +118,7 @@ imagePullSecrets:
 {{- end }}
 enableServiceLinks: false
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- $tolerations := .Values.tolerations | default list }}
 {{- if and .Values.startupTaint (not (has (dict "operator" "Exists") $tolerations)) }}
@@ -97,10 +128,6 @@ priorityClassName: {{ . }}
 {{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- if .Values.hostNetwork }}
-hostNetwork: true
-dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end }}
 
@@ -124,9 +151,9 @@ dnsPolicy: ClusterFirstWithHostNet
 
 {{- define "gpuagent.driverVolumes" -}}
 {{- with .Values.driver.libraries }}
-- {name: driver-libraries, hostPath: {path: {{ . }}, type: Directory}}
+- {name: driver-libraries, hostPath: {path: {{ . | quote }}, type: Directory}}
 {{- end }}
 {{- with .Values.driver.programs }}
-- {name: driver-programs, hostPath: {path: {{ . }}, type: Directory}}
+- {name: driver-programs, hostPath: {path: {{ . | quote }}, type: Directory}}
 {{- end }}
 {{- end }}
