@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 FIRST_LIST_WAIT_S = 0.3
 """How long registration waits for the first look at driver and kubelet's book, so that the first list is full."""
+FIRST_PODS_S = 3.0
+"""How long after the start a question of kubelet's waits for the first list of pods: without it no decision is known."""
 BEAT_S = 5.0
 LOOK_AGAIN_S = 0.02
 """While an Allocate holds up units that are to leave a list."""
@@ -82,6 +84,7 @@ class Agent:
             isolation=self._isolation,
             strategy=settings.device_strategy,
             say=self._say,
+            first_pods_s=FIRST_PODS_S if settings.uses_api_server else 0.0,
         )
         self._feeds = {name: Feed() for name in settings.resources.names}
         self._endpoints = {

@@ -10,7 +10,7 @@ from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.honour import alike, own_role
 from gpuagent.domain.pods import Holding, PodName
 
-MOST_LOOKS = 10
+MOST_LOOKS = 32
 """Pods that kubelet is asked about for one question: it answers 10 such calls at once, and 100 a second in all."""
 
 

@@ -41,9 +41,11 @@ class Allocator:
         isolation: Mapping[str, Isolation],
         strategy: DeviceStrategy,
         say: Say,
+        first_pods_s: float = 0.0,
     ) -> None:
+        """`first_pods_s` is how long after the start the pods of the node may take to be seen."""
         self.in_flight = InFlight(clock)
-        self._memory = Memory(clock)
+        self._memory = Memory(clock, first_pods_s)
         self._preference = Preference(self._memory, book, say)
         self._starts = Starts(self._memory, book, isolation, strategy, say)
         self._isolation = isolation

@@ -42,8 +42,9 @@ class Memory:
         choice: what it was answered last, until it allocates.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], first_pods_s: float) -> None:
         self.clock = clock
+        self._first_pods_by = clock() + first_pods_s
         self.lock = threading.Lock()
         self.ledger = Ledger()
         self.admission = Admission()
@@ -69,6 +70,10 @@ class Memory:
         """Wait for a snapshot with which `condition` holds; without `lock`."""
         with self._published:
             self._published.wait_for(condition, timeout_s)
+
+    def wait_for_first_pods(self) -> None:
+        """Wait until the pods were seen once, or cannot be seen; no longer than that may take after the start."""
+        self.wait(lambda: not self.snapshot.pods_awaited, max(0.0, self._first_pods_by - self.clock()))
 
     @property
     def snapshot(self) -> Snapshot:

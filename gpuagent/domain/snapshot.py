@@ -26,7 +26,8 @@ class Snapshot:
     `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
     ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones. `exchanged` maps ids in
     kubelet's book to the units that were given for them; `kubelet` is kubelet's version.
-    Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`). `living_pods` are in the order in
+    Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`), or may be seen in a moment for the
+    first time (`pods_awaited`). `living_pods` are in the order in
     which they were seen; of one name, the newest. `asks` are their containers that a scheduler decided on.
     """
 
@@ -46,6 +47,7 @@ class Snapshot:
     pods: tuple[Pod, ...]
     pods_known: bool
     pods_watched: bool
+    pods_awaited: bool
     device_nodes: frozenset[str]
     layers: Mapping[str, Layer]
     bound: Mapping[Mode, str]
@@ -166,6 +168,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         pods=state.pods,
         pods_known=state.pods_known,
         pods_watched=state.pods_watched,
+        pods_awaited=not state.pods_known and state.pods_problem is None,
         device_nodes=state.device_nodes,
         layers=state.layers,
         bound=state.bound,

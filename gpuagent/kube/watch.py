@@ -114,8 +114,8 @@ class _Pods:
         self._failures: list[str] = []
 
     def listed(self, items: Sequence[Json]) -> None:
-        # Kubelet takes the pods of a list by age, and those of a watch as they come.
-        by_age = sorted(items, key=lambda found: str(found["metadata"].get("creationTimestamp")))
+        # Kubelet takes the pods of a list by age, and those of a watch as they come: in the order of their versions.
+        by_age = sorted(items, key=_age)
         listed = {found["metadata"]["uid"]: trim_pod(found) for found in by_age}
         with self._lock:
             seen = {uid: listed.pop(uid) for uid in self._known if uid in listed}
@@ -154,3 +154,9 @@ class _Pods:
     def stop(self) -> None:
         self._stopped.set()
         self._news.set()
+
+
+def _age(pod: Json) -> tuple[str, int]:
+    """When it was created, by the second, and its version: etcd counts them."""
+    version = str(pod["metadata"].get("resourceVersion"))
+    return str(pod["metadata"].get("creationTimestamp")), int(version) if version.isdecimal() else 0

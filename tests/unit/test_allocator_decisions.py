@@ -2,15 +2,20 @@
 
 import json
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from gpuagent.allocator import Allocator
 from gpuagent.domain import annotations as an
+from gpuagent.domain import events as ev
 from gpuagent.domain.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION
 from gpuagent.domain.errors import Reason
+from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Mode
 from gpuagent.domain.pods import PodName
-from tests.unit.desk import Desk
+from tests.unit.desk import Book, Desk, Isolation
 from tests.unit.domain.builders import CORE, MEM, box, gpu, in_force, key, owner, pod_json, uuid
 from tests.unit.domain.test_decision import v1, v2
 
@@ -393,3 +398,29 @@ def test_a_pod_deleted_before_its_turn_takes_nothing_of_its_equals(left, size):
     for n in range(1, left + 1):
         serve(desk, f"p{n}", size)
         assert at(desk, f"p{n}") == [n]
+
+
+@pytest.mark.parametrize("seen", ["seen", "cannot be seen"])
+def test_the_first_question_after_a_start_waits_for_the_pods(seen):
+    """Kubelet may ask before the API server has answered; where that fails, nobody waits any longer."""
+    node = in_force(Mode.SHARE, box(4))
+    allocator = Allocator(
+        clock=time.monotonic,
+        book=Book(),
+        isolation=dict.fromkeys(("all", "none"), Isolation()),
+        strategy=DeviceStrategy.DEVICE_NODES,
+        say=lambda *_: None,
+        first_pods_s=60.0,
+    )
+    allocator.publish(node.snap)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(allocator.prefer, MEM, sorted(node.ids(MEM)), (), 4)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        if seen == "seen":
+            node.pods(decided("a", 3))
+        else:
+            node.tell(ev.ApiUnavailable("it hangs", 0.0, "pods"))
+        allocator.publish(node.snap)
+        uuids = {node.snap.units[device_id] for device_id in asked.result(20)}
+    assert uuids == {uuid(3 if seen == "seen" else 0)}

@@ -72,9 +72,10 @@ def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
     posted: list[PodsSeen] = []
     pods = _Pods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
 
-    def pod(name: str, second: int) -> dict[str, Any]:
+    def pod(name: str, second: int, version: str = "") -> dict[str, Any]:
         created = f"2026-01-01T00:00:{second:02}Z"
-        return {"metadata": {"uid": name, "name": name, "creationTimestamp": created}, "spec": {}, "status": {}}
+        meta = {"uid": name, "name": name, "creationTimestamp": created, "resourceVersion": version}
+        return {"metadata": meta, "spec": {}, "status": {}}
 
     pods.listed([pod("b", 2), pod("a", 3), pod("c", 1)])
     pods.changed("ADDED", pod("d", 0))
@@ -82,6 +83,8 @@ def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
     assert list(pods._known) == ["c", "b", "a", "d"]
     pods.listed([pod("a", 3), pod("d", 0), pod("f", 9), pod("e", 8)])
     assert list(pods._known) == ["a", "d", "e", "f"]
+    pods.listed([pod("h", 9, "100"), pod("i", 9, "99"), pod("g", 9, "9"), pod("j", 9, "x")])
+    assert list(pods._known) == ["j", "g", "i", "h"]
 
 
 def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(
