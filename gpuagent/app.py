@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 FIRST_LIST_WAIT_S = 0.3
 """How long registration waits for the first look at driver and kubelet's book, so that the first list is full."""
 FIRST_PODS_S = 3.0
-"""How long after the start a question of kubelet's waits for the first list of pods: without it no decision is known."""
+"""How long after the start kubelet's questions wait for the first list of pods: without it no decision is known."""
 BEAT_S = 5.0
 LOOK_AGAIN_S = 0.02
 """While an Allocate holds up units that are to leave a list."""
@@ -84,7 +84,6 @@ class Agent:
             isolation=self._isolation,
             strategy=settings.device_strategy,
             say=self._say,
-            first_pods_s=FIRST_PODS_S if settings.uses_api_server else 0.0,
         )
         self._feeds = {name: Feed() for name in settings.resources.names}
         self._endpoints = {
@@ -98,6 +97,7 @@ class Agent:
         # Made now, started last: what is said before waits in its queue. Making it loads no library.
         self._kube: KubeSide | None = None
         if settings.uses_api_server:
+            self.allocator.expect_pods(FIRST_PODS_S)
             self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered)
         self._http: HttpServer | None = None
         self._threads = [

@@ -41,16 +41,18 @@ class Allocator:
         isolation: Mapping[str, Isolation],
         strategy: DeviceStrategy,
         say: Say,
-        first_pods_s: float = 0.0,
     ) -> None:
-        """`first_pods_s` is how long after the start the pods of the node may take to be seen."""
         self.in_flight = InFlight(clock)
-        self._memory = Memory(clock, first_pods_s)
+        self._memory = Memory(clock)
         self._preference = Preference(self._memory, book, say)
         self._starts = Starts(self._memory, book, isolation, strategy, say)
         self._isolation = isolation
         self._strategy = strategy
         self._say = say
+
+    def expect_pods(self, within_s: float) -> None:
+        """The node's pods are about to be seen for the first time: for so long questions wait for them."""
+        self._memory.first_pods_by = self._memory.clock() + within_s
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
@@ -187,9 +189,8 @@ class Allocator:
         places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
         memory.admission = Admission(places, handout.at)
         for owner, given in places[0].trail if places else ():
-            uid = places[0].pod.uid
-            instead = claims.roles.get(owner) if given.meant != uid else None  # of one that was mistaken for another
-            memory.ledger = memory.ledger.believed(given.ids, owner, uid, instead)
+            chosen = claims.snapshot.decided_asks.get(owner)
+            memory.ledger = memory.ledger.believed(given.ids, owner, places[0].pod.uid, chosen.role if chosen else None)
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:

@@ -40,11 +40,12 @@ class Memory:
         admission: where kubelet's admission may be.
         asked: kubelet has asked which units to take.
         choice: what it was answered last, until it allocates.
+        first_pods_by: until when the node's pods are waited for at the start.
     """
 
-    def __init__(self, clock: Callable[[], float], first_pods_s: float) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self._first_pods_by = clock() + first_pods_s
+        self.first_pods_by = float("-inf")
         self.lock = threading.Lock()
         self.ledger = Ledger()
         self.admission = Admission()
@@ -72,8 +73,9 @@ class Memory:
             self._published.wait_for(condition, timeout_s)
 
     def wait_for_first_pods(self) -> None:
-        """Wait until the pods were seen once, or cannot be seen; no longer than that may take after the start."""
-        self.wait(lambda: not self.snapshot.pods_awaited, max(0.0, self._first_pods_by - self.clock()))
+        """Wait until the pods were seen once, or cannot be seen; not longer than until `first_pods_by`."""
+        if (left_s := self.first_pods_by - self.clock()) > 0:
+            self.wait(lambda: not self.snapshot.pods_awaited, left_s)
 
     @property
     def snapshot(self) -> Snapshot:

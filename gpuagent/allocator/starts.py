@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from gpuagent.allocator.memory import Memory
 from gpuagent.allocator.preference import Say
@@ -76,10 +75,10 @@ class Starts:
         return next((h.owner for h in snap.holdings if h.resource == resource and h.ids == ids), None)
 
     def _proved(self, held: Holding, before: Snapshot) -> None:
-        """What `held.owner` was to get instead tells the snapshot of `before` the book that shows it."""
+        """What a scheduler had chosen for `held.owner` tells the snapshot of `before`: annotations are made true."""
         memory = self._memory
+        pod, chosen = before.living_pods.get(held.owner.pod), before.decided_asks.get(held.owner)
         with memory.lock:
-            pod = before.living_pods.get(held.owner.pod)
-            uid, role = pod.uid if pod else None, replace(memory.claims(), snapshot=before).roles.get(held.owner)
+            uid, role = pod.uid if pod else None, chosen.role if chosen else None
             memory.ledger = memory.ledger.believed(held.ids, held.owner, uid, role)
             memory.admission = memory.admission.told([held])

@@ -97,8 +97,7 @@ class Claims:
             return {}
         # Units that are not on offer now, or another plugin's, are where annotations say.
         places = {claim.owner: gpus or asks[claim.owner].role for claim, gpus in self._places if claim.owner in asks}
-        mistaken = (h for h in self._handouts if h.meant is not None and h.meant != h.uid)
-        strays = [stray for handout in mistaken if (stray := self._stray(handout))]
+        strays = [stray for handout in self._handouts if (stray := self._stray(handout))]
         # Whoever asked and was not known has what was chosen for one of his size.
         for claim, gpus in self._places:
             if claim.owner is None:
@@ -109,17 +108,20 @@ class Claims:
         return roles_left(asks.values(), places, self.ledger.refused, strays)
 
     def _stray(self, handout: Handout) -> Stray | None:
-        """What this one took from the pod it was taken for, where annotations do not show it."""
+        """What its container got in place of what was chosen for it, where annotations do not show it.
+
+        They do not where a scheduler had chosen nothing for it, and where they were made true since.
+        """
         owner = handout.owner
         pod = self.snapshot.living_pods.get(owner.pod) if owner else None
-        if not (owner and pod and handout.meant) or handout.meant == pod.uid:
+        if not (owner and pod) or not handout.ids.isdisjoint(self.offered):
             return None
-        if not handout.ids.isdisjoint(self.offered):
-            return None
-        # Where annotations and book differ they tell, and they are made true only when nobody waits for what they tell.
-        if owner in self.snapshot.decided_asks:
-            return None
-        return Stray(handout.meant, (handout.resource, len(handout.ids)), Role(handout.uuids), handout.instead)
+        ask, took = self.snapshot.decided_asks.get(owner), Role(handout.uuids)
+        size, instead = (handout.resource, len(handout.ids)), handout.instead
+        if instead is None:
+            other = handout.meant if handout.meant != pod.uid else None
+            return Stray(other, size, took, None) if other and (ask is None or ask.role == took) else None
+        return Stray(None, size, took, instead) if ask and ask.role == took != instead else None
 
     def role_of_size(self, resource: str, size: int) -> Role | None:
         """GPUs of one that a scheduler decided on, that has nothing yet and asks for as much; None without such."""

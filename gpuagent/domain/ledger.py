@@ -74,9 +74,9 @@ class Ledger:
         def proved(handout: Handout) -> Handout:
             if handout.ids == ids:
                 there = handout.instead if handout.owner == owner else instead
-                return replace(handout, owner=owner, uid=uid, instead=there if uid != handout.meant else None)
+                return replace(handout, owner=owner, uid=uid, instead=there)
             if mistaken and (handout.owner, handout.resource) == (owner, mistaken.resource):
-                return replace(handout, owner=mistaken.owner, uid=mistaken.uid)
+                return replace(handout, owner=mistaken.owner, uid=mistaken.uid, instead=mistaken.instead)
             return handout
 
         return replace(self, handouts=tuple(map(proved, self.handouts)))

@@ -36,16 +36,16 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """What was given to a container that was taken for another, by whose annotations that cannot be seen.
+    """What was given to a container in place of what a scheduler had chosen, where its annotations do not say so.
 
     Attributes:
-        meant: UID of the pod it was taken for.
+        meant: UID of the pod it was taken for; None where it does not matter who that was.
         size: as in `Ask`.
         took: UUIDs of the GPUs it got.
         instead: those that a scheduler had chosen for it; None where it had chosen none.
     """
 
-    meant: str
+    meant: str | None
     size: tuple[str, int]
     took: Role
     instead: Role | None
@@ -90,7 +90,7 @@ def roles_left(
             pools[ask.size][held] -= 1
     known = {(ask.uid, ask.size) for ask in waiting}
     for stray in strays:
-        if (stray.meant, stray.size) in known:
+        if stray.meant is None or (stray.meant, stray.size) in known:
             pools[stray.size][stray.took] -= 1
             pools[stray.size][stray.instead] += 1
     left: dict[Owner, Role | None] = {}

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpuagent.allocator import Allocator
+from gpuagent.book import MOST_LOOKS
 from gpuagent.domain import annotations as an
 from gpuagent.domain import events as ev
 from gpuagent.domain.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION
@@ -243,11 +244,11 @@ def test_each_of_many_equal_pods_gets_its_own_gpu_where_kubelet_can_be_asked(see
 
 
 def test_among_more_pods_than_kubelet_can_be_asked_about_it_is_one_of_the_others():
-    pods = [decided(f"p{n:02}", n // 10, size=1, second=n) for n in range(12)]
-    desk = desk_of(*pods)
-    serve(desk, "p11", 1)
-    assert at(desk, "p11") == [1]
-    assert desk.book.gets == 10
+    pods = [decided(f"p{n:02}", n // MOST_LOOKS, size=1, second=n) for n in range(MOST_LOOKS + 2)]
+    desk = desk_of(*pods, gpus=box(2, MOST_LOOKS))
+    serve(desk, f"p{MOST_LOOKS + 1}", 1)
+    assert at(desk, f"p{MOST_LOOKS + 1}") == [1]
+    assert desk.book.gets == MOST_LOOKS
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -410,8 +411,8 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
         isolation=dict.fromkeys(("all", "none"), Isolation()),
         strategy=DeviceStrategy.DEVICE_NODES,
         say=lambda *_: None,
-        first_pods_s=60.0,
     )
+    allocator.expect_pods(60.0)
     allocator.publish(node.snap)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(allocator.prefer, MEM, sorted(node.ids(MEM)), (), 4)
