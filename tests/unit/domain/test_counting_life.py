@@ -14,7 +14,7 @@ from gpuagent.domain.errors import Refusal
 from gpuagent.domain.exchange import key, read
 from gpuagent.domain.grant import Grant
 from gpuagent.domain.pods import CheckpointEntry, Holding
-from tests.unit.domain.test_machine import NodeLife, Request
+from tests.unit.domain.test_machine import KubeletPod, NodeLife, Request
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -46,6 +46,10 @@ class CountingLife(NodeLife):
             for pod in self.living.values()
             for held in pod.held
         )
+
+    def still_listed(self) -> list[KubeletPod]:
+        """Kubelet goes through the pods that there are."""
+        return self.not_deleted()
 
     def show_pods(self) -> None:
         """The agent reads the book when a pod has left: nobody tells it otherwise what is free."""

@@ -245,7 +245,7 @@ class NodeLife(RuleBasedStateMachine):
         return self.book()
 
     def book(self) -> tuple[Holding, ...]:
-        listed = [*self.living.values(), *(self.ended.values() if self.lists_ended else ())]
+        listed = [*self.living.values(), *(self.still_listed() if self.lists_ended else ())]
         held = [h for pod in listed for h in pod.held if is_app(h)]
         return (*held, *(Holding(owner(name), FOREIGN, frozenset({u})) for name, u in self.foreign.items()))
 
@@ -291,9 +291,16 @@ class NodeLife(RuleBasedStateMachine):
 
     def show_pods(self) -> None:
         living = [pod.json for pod in self.living.values()]
-        # Every second pod that has ended is still there, the others were deleted.
-        ended = [{**pod.json, "status": {"phase": "Failed"}} for n, pod in enumerate(self.ended.values()) if n % 2]
+        ended = [{**pod.json, "status": {"phase": "Failed"}} for pod in self.not_deleted()]
         self.tell(ev.PodsSeen((*living, *ended), self.now))
+
+    def not_deleted(self) -> list[KubeletPod]:
+        """Every second pod that has ended is still there, the others were deleted."""
+        return list(self.ended.values())[1::2]
+
+    def still_listed(self) -> list[KubeletPod]:
+        """Whom kubelet's list of pods that hold something does not leave out; not even those that were deleted."""
+        return list(self.ended.values())
 
     def read_book(self, begins: bool) -> None:
         """Begin a read of kubelet's book, or let the one under way arrive."""

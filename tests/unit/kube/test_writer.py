@@ -144,7 +144,10 @@ def test_transition_time_moves_with_the_status_only(server: ApiServer, writer: W
     assert condition(server)["lastTransitionTime"] == "2027-01-15T08:02:00Z"
 
 
-def test_one_refusal_does_not_stop_the_others(server: ApiServer, writer: Writer) -> None:
+def test_one_refusal_does_not_stop_the_others(
+    server: ApiServer, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuagent.kube.eventlog.FORBIDDEN_GAP_S", 0.01)
     server.deny("patch", "nodes")
     server.deny("create", "events")
     writer.event(POD, "Warning", "Refused", "no")
