@@ -23,10 +23,11 @@ demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end 
 test: $(STAMP)  ## every test that needs no cluster
 	$(BIN)/python -m pytest -q -n 8 --dist worksteal
 
-fuzz: $(STAMP)  ## readers of what schedulers write, 100,000 inputs each (about 15 minutes on two cores)
+fuzz: $(STAMP)  ## readers of what schedulers write, 100,000 inputs each (under an hour on two busy cores)
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \
 	  tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py tests/unit/domain/test_job.py \
-	  tests/unit/domain/test_pods.py tests/unit/inspectcgpu/test_written.py
+	  tests/unit/domain/test_pods.py tests/unit/domain/test_exchange.py tests/unit/domain/test_written_and_read.py \
+	  tests/unit/inspectcgpu/test_written.py
 
 lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/ruff format --check .

@@ -55,6 +55,7 @@ class Node:
         (self.root / "s").mkdir()
         if mode and not fresh:
             RememberedMode(self.root / "s").save(Mode(mode))
+        self._ended: list[str] = []
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})
         self.kubelet = Kubelet(self.root / "k")
         self.log = self.root / "agent.log"
@@ -162,6 +163,16 @@ class Node:
         amounts = {key: str(amount) for key, amount in limits.items()}
         made = self.api.create_pod(name, amounts, node=NODE, annotations=annotations)
         return Pod(name, uid=made["metadata"]["uid"], containers=(Container("main", limits),))
+
+    def end(self, name: str) -> None:
+        """A pending pod ends; the one that ended before it is deleted.
+
+        One that were deleted at once could be what kubelet asks for next, and the agent would ask kubelet for it.
+        """
+        self.api.patch_pod(name, {"status": {"phase": "Succeeded"}}, subresource="status")
+        for ended in self._ended:
+            self.api.delete_pod(ended)
+        self._ended = [name]
 
     def run_pod(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> Pod:
         """A pod that kubelet has admitted and whose container it has started."""

@@ -78,7 +78,7 @@ class Rpc:
                 name = f"GetPreferredAllocation {where}: {many} of {len(offered)}"
                 self._compare(name, "GetPreferredAllocation", agent, [prefer(offered, many)], barred=size.barred)
             if size.barred:
-                node.api.delete_pod("ask")
+                node.end("ask")
                 self._new_pods(node, limits, where, prefers=mode == "core_mem")
             for many in (ASK, size.units):
                 name = f"Allocate {where}: {many} ids"
@@ -129,7 +129,7 @@ class Rpc:
             name = f"PreStartContainer {where}: container starts again"
             self._compare(name, "PreStartContainer", agent, [prestart(ids) for ids in held], barred=False)
             self._first_starts(node, agent, where, starts)
-            node.api.delete_pod("ask")
+            node.end("ask")
             self._new_pods(node, {GPU_MEM: ASK}, where, prefers=False)
 
     def _first_starts(self, node: Node, agent: Server, where: str, starts: int) -> None:
@@ -164,7 +164,7 @@ class Rpc:
 
         def request(number: int) -> bytes:
             if pods:
-                node.api.delete_pod(pods.pop())
+                node.end(pods.pop())
             time.sleep(REST_S)  # the agent takes note of the pod's end
             node.pend(f"new-{number}", limits, decided(number) if decided else None)
             pods.append(f"new-{number}")
@@ -183,7 +183,7 @@ class Rpc:
         resource, method = timed
         name = f"{method} {where}: {limits[resource]} of {resource.partition('/')[2]} for a new pod"
         self._compare(name, method, servers[resource], request, barred=True, rounds=self._rounds // 10)
-        node.api.delete_pod(pods.pop())
+        node.end(pods.pop())
 
     def _ask(self, agent: Server, method: str, request: bytes) -> bytes:
         """Ask the agent; the echo server is asked too, so that it is as warm as the agent is."""
@@ -312,13 +312,13 @@ def _until_quick(agent: Server, request: bytes) -> None:
 
 def _until_followed(node: Node, agent: Server, size: Size, limits: Mapping[str, int]) -> None:
     """Wait until the agent sees a pod of now: it gives it the last GPU then, which a scheduler chose for it."""
-    node.pend("ask", limits, _decided(2 * size.gpus - 1, size, limits))
+    node.pend("follow", limits, _decided(2 * size.gpus - 1, size, limits))
     gpus = node.ids(GPU_MEM)
     ask, question = agent.method("GetPreferredAllocation"), prefer([i for ids in gpus for i in ids], limits[GPU_MEM])
     for _ in range(200):
         answer = pb.PreferredAllocationResponse.FromString(ask(question))
         if set(gpus[-1]).issuperset(answer.container_responses[0].deviceIDs):
-            node.api.delete_pod("ask")
+            node.end("follow")
             return
         time.sleep(0.05)
     raise node.fail("the agent did not follow a scheduler's decision")

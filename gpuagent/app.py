@@ -248,13 +248,13 @@ class Agent:
             threading.Thread(target=sets.work_out, name="best-sets", daemon=True).start()
 
     def _follow_holdings(self, before: State, after: State) -> None:
-        waits = problems.switch(after).phase != "steady"
+        waits = problems.switch(after).phase != "steady" or after.holdings_problem is not None
         self._holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
-        pods_left = len(after.pods) < len(before.pods) or sum(p.ended for p in after.pods) > sum(
-            p.ended for p in before.pods
-        )
+        pods_left = after.pods is not before.pods and not before.living_uids <= after.living_uids
         cleared = bool(after.unaudited) and after.cleared_at != before.cleared_at
-        if pods_left or cleared or not after.unaudited <= before.unaudited:
+        unread = after.holdings_problem is not None and before.holdings_problem is None
+        unread = unread or (after.holdings is None and before.holdings is not None)
+        if pods_left or cleared or unread or not after.unaudited <= before.unaudited:
             self._holdings.refresh()
 
     def _announce(self, announcement: Announcement) -> None:

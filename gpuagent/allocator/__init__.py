@@ -106,14 +106,17 @@ class Allocator:
     def _exchanged(self, resource: str, picked: frozenset[str]) -> Exchanged:
         """What ids are exchanged for that kubelet picked without asking; nothing where they stand for themselves."""
         memory = self._memory
+        memory.wait_for_first_pods()
         with memory.lock:
             if not memory.counts_only:
                 return {}
             memory.check_units_known(resource)
             claims = memory.claims()
             found = pick(resource, picked, memory.admission.going_on(resource, len(picked), claims), claims)
-        if len(found.exchanged) == len(picked) or not locate(resource, picked, claims.snapshot).listed:
+        if len(found.exchanged) == len(picked):
             return found.exchanged
+        if not locate(resource, picked, claims.snapshot).listed:
+            return {}
         chosen = self._preference.choose(resource, found.offered, frozenset(found.exchanged.values()), len(picked))
         return paired(picked, chosen, found.exchanged)
 

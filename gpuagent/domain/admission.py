@@ -137,7 +137,7 @@ def deleted_unserved(before: Snapshot, after: Snapshot) -> bool:
     """Whether a pod is gone that had nothing yet by kubelet's book. Kubelet may hear of it later, and ask for it."""
     if before.living_pods is after.living_pods:
         return False
-    uids = {pod.uid for pod in after.living_pods.values()}
+    uids = {pod.uid for pod in after.pods}  # kubelet itself tells which have ended
     gone = {name for name, pod in before.living_pods.items() if pod.uid not in uids}
     return bool(gone) and not gone <= {holding.owner.pod for holding in before.holdings}
 

@@ -53,15 +53,18 @@ class PodWrite:
 
 
 def writes(state: State, before: State | None = None, former: Collection[PodWrite] = ()) -> tuple[PodWrite, ...]:
-    """The writes that pods of this node need; none for one that is as it should be, or on its way out.
+    """The writes that pods of this node need; none for one that is as it should be.
+
+    One on its way out is corrected only: others are still counted by what it says.
 
     `former` are those of `before`: where kubelet's book is as it was then, a pod that has not changed needs the same.
     """
     known = {pod.uid: pod for pod in before.pods} if before and _same_book(before, state) else {}
     new = [pod for pod in state.pods if known.get(pod.uid) is not pod]
     kept = {pod.uid for pod in state.pods}.difference(pod.uid for pod in new)
-    needed = (_write(held, state) for held in certain(state, new) if not held.pod.deleting)
-    return (*(w for w in former if w.uid in kept), *(w for w in needed if w.texts or w.stamped))
+    drafts = ((held.pod, _write(held, state)) for held in certain(state, new))
+    needed = (w for pod, w in drafts if (w.texts or w.stamped) and (w.corrections or not pod.deleting))
+    return (*(w for w in former if w.uid in kept), *needed)
 
 
 def due(needed: Iterable[PodWrite], state: State) -> tuple[PodWrite, ...]:

@@ -108,20 +108,19 @@ class Claims:
         return roles_left(asks.values(), places, self.ledger.refused, strays)
 
     def _stray(self, handout: Handout) -> Stray | None:
-        """What its container got in place of what was chosen for it, where annotations do not show it.
+        """What its container got although no scheduler had chosen anything for it.
 
-        They do not where a scheduler had chosen nothing for it, and where they were made true since.
+        Others' annotations tell by kubelet's book what they got, and are made true only when nobody waits for what they
+        tell (`owed_to_others`).
         """
         owner = handout.owner
         pod = self.snapshot.living_pods.get(owner.pod) if owner else None
-        if not (owner and pod) or not handout.ids.isdisjoint(self.offered):
+        if not (owner and pod and handout.meant) or handout.meant == pod.uid or handout.instead is not None:
             return None
         ask, took = self.snapshot.decided_asks.get(owner), Role(handout.uuids)
-        size, instead = (handout.resource, len(handout.ids)), handout.instead
-        if instead is None:
-            other = handout.meant if handout.meant != pod.uid else None
-            return Stray(other, size, took, None) if other and (ask is None or ask.role == took) else None
-        return Stray(None, size, took, instead) if ask and ask.role == took != instead else None
+        if not handout.ids.isdisjoint(self.offered) or (ask and ask.role != took):
+            return None
+        return Stray(handout.meant, (handout.resource, len(handout.ids)), took)
 
     def role_of_size(self, resource: str, size: int) -> Role | None:
         """GPUs of one that a scheduler decided on, that has nothing yet and asks for as much; None without such."""

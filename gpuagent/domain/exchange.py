@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
-from gpuagent.domain.pods import CheckpointEntry, Holding
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner
+from gpuagent.domain.units import parse_id
 
 FIRST_THAT_ASKS = 19
 """Kubelet 1.19 was the first with GetPreferredAllocation."""
@@ -59,6 +60,12 @@ def by_units(
         tuple(replace(entry, ids=units(entry.ids)) for entry in checkpoint),
         exchanged,
     )
+
+
+def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> Owner | None:
+    """A container that has ids of this agent's of which the checkpoint says nothing: it is older, or was not read."""
+    known = frozenset[str]().union(*(entry.ids for entry in checkpoint))
+    return next((h.owner for h in holdings if not h.ids <= known and any(map(parse_id, h.ids))), None)
 
 
 def written(exchanged: Exchanged) -> str:

@@ -62,8 +62,6 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
     recorded: dict[tuple[str, str, str], frozenset[str]] = {}
     for entry in state.checkpoint:
         recorded[entry.pod_uid, entry.container, entry.resource] = entry.ids
-    if not recorded and state.counts_only:
-        return
     by_key = _unmistakable(state)
     for pod in pods:
         if pod.ended or not pod.uid or pod.name not in held:

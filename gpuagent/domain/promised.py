@@ -36,19 +36,17 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """What was given to a container in place of what a scheduler had chosen, where its annotations do not say so.
+    """What was given to a container that no scheduler had decided on, because it was taken for another.
 
     Attributes:
-        meant: UID of the pod it was taken for; None where it does not matter who that was.
+        meant: UID of the pod it was taken for.
         size: as in `Ask`.
         took: UUIDs of the GPUs it got.
-        instead: those that a scheduler had chosen for it; None where it had chosen none.
     """
 
-    meant: str | None
+    meant: str
     size: tuple[str, int]
     took: Role
-    instead: Role | None
 
 
 def asks_of(pod: Pod, decision: Decision) -> Iterator[Ask]:
@@ -90,9 +88,9 @@ def roles_left(
             pools[ask.size][held] -= 1
     known = {(ask.uid, ask.size) for ask in waiting}
     for stray in strays:
-        if stray.meant is None or (stray.meant, stray.size) in known:
+        if (stray.meant, stray.size) in known:
             pools[stray.size][stray.took] -= 1
-            pools[stray.size][stray.instead] += 1
+            pools[stray.size][None] += 1
     left: dict[Owner, Role | None] = {}
     for ask in waiting:
         if pools[ask.size][ask.role] > 0:

@@ -212,6 +212,11 @@ class State:
         return str(info.get("kubeletVersion") or "")
 
     @property
+    def living_uids(self) -> set[str]:
+        """UIDs of the pods that have not ended."""
+        return {pod.uid for pod in self.pods if not pod.ended}
+
+    @property
     def counts_only(self) -> bool:
         """Kubelet cannot be steered: the ids that it picks tell no GPU."""
         return bool(self.exchanged) or picks_itself(self.kubelet, asked=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuagent.domain import cleanup, offer
 from gpuagent.domain import events as ev
-from gpuagent.domain.exchange import by_units
+from gpuagent.domain.exchange import by_units, unrecorded
 from gpuagent.domain.failedpod import Failure
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
@@ -66,6 +66,9 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return replace(state, fence_problem=event.reason)
         case ev.HoldingsRead():
             audited = event.started_at >= state.cleared_at
+            if state.counts_only and (unknown := unrecorded(event.holdings, event.checkpoint)):
+                text = f"kubelet's checkpoint does not tell which units {unknown} was given"
+                return replace(state, holdings_problem=text)
             holdings, checkpoint, exchanged = by_units(event.holdings, event.checkpoint)
             read = replace(
                 state,
@@ -196,11 +199,15 @@ def _node(state: State, node: Mapping[str, Any], at: float) -> State:
         )
     switched = mode is not state.mode
     rival_gone = rival_offers(state) > 0 and rival_offers(replace(state, mode=mode, node=node)) == 0
+    picks = replace(state, node=node).counts_only and not state.counts_only
     # A switch taken back finds units of its mode still on the lists: nobody else can have sold those GPUs.
     still_listed = {b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is mode}
     return replace(
         state,
         node=node,
+        # Read as if kubelet's ids told units.
+        holdings=None if picks else state.holdings,
+        holdings_at=float("-inf") if picks else state.holdings_at,
         # What is not in the book yet may be on any GPU: another plugin's last grant, an answer of a moment ago.
         unaudited=frozenset(state.gpus) - still_listed if switched or rival_gone else state.unaudited,
         cleared_at=at if switched or rival_gone else state.cleared_at,

@@ -26,7 +26,8 @@ def pick(resource: str, picked: frozenset[str], going_on: Collection[Candidate],
     known = {device_id: claims.exchanged[device_id] for device_id in picked if device_id in claims.exchanged}
     own = frozenset[str]().union(*(candidate.given for candidate in going_on))
     others = going_on or claims.ledger.awaiting_partner(resource, claims.now)
-    again = len(known) == len(picked) and not others and not any(beginning(resource, len(picked), claims))
+    given = claims.given(resource, frozenset(known.values())) if len(known) == len(picked) and not others else None
+    again = given and len(given.ids) == len(picked) and not any(beginning(resource, len(picked), claims))
     stay = known if again else {device_id: unit for device_id, unit in known.items() if unit in own}
     # The others were of pods that have ended: kubelet frees all of a pod at once.
     freed = replace(claims, offered=frozenset(known.values()).difference(stay.values()))

@@ -7,9 +7,10 @@ is not understood is skipped, and entries of pods that have ended may linger.
 import base64
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain import exchange
@@ -24,22 +25,27 @@ def read(directory: Path) -> tuple[CheckpointEntry, ...]:
     """What the checkpoint in kubelet's device-plugins directory says; nothing where there is none."""
     try:
         data = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
-        return tuple(_entries(data["Data"]["PodDeviceEntries"] or []))
+        entries = data["Data"]["PodDeviceEntries"] or []
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
         log.warning("kubelet's checkpoint cannot be read", extra={"directory": str(directory), "error": str(err)})
         return ()
+    return tuple(found for entry in entries if (found := _entry(entry)))
 
 
-def _entries(entries: list[dict[str, Any]]) -> Iterator[CheckpointEntry]:
-    for entry in entries:
+def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
+    try:
         ids = entry["DeviceIDs"]
         # A map from NUMA node to ids; a plain list before kubelet 1.20.
         flat = [i for group in ids.values() for i in group] if isinstance(ids, dict) else list(ids or ())
-        yield CheckpointEntry(
-            entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(flat), _exchanged(entry, flat)
+        exchanged = _exchanged(entry, flat)
+        return CheckpointEntry(
+            entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(flat), exchanged
         )
+    except (DecodeError, ValueError, KeyError, TypeError, AttributeError) as err:
+        log.warning("an entry of kubelet's checkpoint cannot be read", extra={"error": repr(err)})
+        return None
 
 
 def _exchanged(entry: dict[str, Any], ids: list[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.book import Look
 from gpuagent.domain import events as ev
-from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName
 from gpuagent.kubelet import checkpoint
 
 log = logging.getLogger(__name__)
@@ -166,8 +166,10 @@ class HoldingsWatch:
                 self._begun += 1
                 turn = self._begun
             began = self._clock()
+            kept: tuple[CheckpointEntry, ...] = ()
             try:
                 holdings = self._client.list()
+                kept = checkpoint.read(self._plugins)
             except Exception as err:  # nothing may end this thread: the book would never be read again
                 log.exception("pod-resources could not be read")
                 holdings, self._client.problem = None, str(err)
@@ -175,7 +177,7 @@ class HoldingsWatch:
             if holdings is None:
                 self._post(ev.HoldingsUnavailable(self._client.problem, now))
             else:
-                self._post(ev.HoldingsRead(holdings, began, now, checkpoint.read(self._plugins)))
+                self._post(ev.HoldingsRead(holdings, began, now, kept))
             with self._cond:
                 self._latest = holdings
                 self._done = turn

@@ -1,5 +1,6 @@
 """Kubelet 1.18, which asks nobody which units to take: its ids are counts, and the agent chooses every GPU."""
 
+import json
 import random
 from collections.abc import Callable, Mapping
 
@@ -167,3 +168,60 @@ def test_a_container_starts_with_what_it_was_given_after_the_agents_restart(node
     one.offers(mem=64)
     one.kubelet.start_container(asked, "c0")
     assert [str(owner) for owner in driver.verified] == ["default/a[c0]"]
+
+
+def test_nothing_is_offered_before_the_checkpoint_can_be_read(node: MakeNode) -> None:
+    """Without it nobody knows which units are held: what was given before would be given again."""
+    one = counting(node, gpus=2)
+    assert admit(one, pod("a", {MEM: 16}), by_v1(1, 16))["c0"] == [1]
+    one.stop(one.agents[0])
+    file = one.plugins / "kubelet_internal_checkpoint"
+    kept = file.read_text()
+    file.write_text(kept[: len(kept) // 2])
+    agent = one.run(Isolating())
+    wait_for(lambda: "PodResourcesUnavailable" in [p["reason"] for p in agent.status()["problems"]])
+    assert one.amounts()[MEM] == 0
+    file.write_text(kept)
+    one.offers(mem=32)
+    assert admit(one, pod("b", {MEM: 16}))["c0"] == [0]
+
+
+def test_an_entry_that_cannot_be_read_costs_nobody_else(node: MakeNode) -> None:
+    one = counting(node, gpus=2)
+    assert admit(one, pod("a", {MEM: 16}), by_v1(1, 16))["c0"] == [1]
+    one.stop(one.agents[0])
+    file = one.plugins / "kubelet_internal_checkpoint"
+    kept = json.loads(file.read_text())
+    broken = {**kept["Data"]["PodDeviceEntries"][0], "ResourceName": "example.com/nic", "DeviceIDs": 7}
+    kept["Data"]["PodDeviceEntries"].append(broken)
+    file.write_text(json.dumps(kept))
+    one.run(Isolating())
+    one.offers(mem=32)
+    assert admit(one, pod("b", {MEM: 16}))["c0"] == [0]
+
+
+def test_the_book_is_read_when_one_pod_leaves_and_another_comes(node: MakeNode) -> None:
+    """Both in one burst of the watch: there are as many pods as before."""
+    one = counting(node, gpus=1)
+    (agent,) = one.agents
+    first = one.bind(pod("a", {MEM: 16}))
+    assert one.kubelet.admit(first)
+    wait_for(lambda: agent._state.pods)
+    one.kubelet.start_container(first, "c0")
+    wait_for(lambda: agent._state.living_holdings)
+    one.end(first)
+    second = one.bind(pod("b", {MEM: 16}))
+    wait_for(lambda: not agent._state.living_holdings)
+    assert one.kubelet.admit(second)
+
+
+def test_a_pod_that_nobody_has_shown_gets_one_gpu(node: MakeNode) -> None:
+    """Its ids were of several pods that have ended: none of those is asked for again."""
+    one = counting(node, gpus=2)
+    before = [one.bind(pod(f"p{n}", {MEM: 8})) for n in range(4)]
+    for asked in before:
+        assert one.kubelet.admit(asked)
+    for asked in before:
+        one.end(asked)
+    outcome = one.kubelet.admit(pod("static", {MEM: 16}))
+    assert outcome, outcome.failed

@@ -261,6 +261,11 @@ def test_whole_gpus_of_mode_default_are_nobodys_business():
 # -- for which pods the book is certain -----------------------------------------------------------------------------------
 
 
+def deleted(pod: dict[str, Any]) -> dict[str, Any]:
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return pod
+
+
 def test_a_pod_in_the_middle_of_its_admission_waits():
     pod = pod_json("a", {MEM: 2}, {MEM: 1})
     assert writes(node(share("a", 1, 0, 1)).pods(pod).state) == ()
@@ -270,10 +275,17 @@ def test_a_pod_in_the_middle_of_its_admission_waits():
 def test_a_pod_that_has_ended_or_is_not_there_is_not_written():
     life = node(share("a", 1, 0, 1), share("b", 2, 0))
     assert writes(life.pods(pod_json("a", {MEM: 2}, phase="Succeeded")).state) == ()
-    deleted = pod_json("a", {MEM: 2}, annotations=BY_SCHEDULER)
-    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert writes(life.pods(deleted).state) == ()
+    assert writes(life.pods(deleted(pod_json("a", {MEM: 2}))).state) == ()
     assert writes(life.pods().state) == ()
+
+
+def test_a_pod_on_its_way_out_is_corrected_only():
+    """Until it has gone others are counted by what it says; nobody takes it over any more."""
+    life = node(share("a", 1, 0, 1))
+    right = an.assumed_texts(an.Assumed(1, 2, 24, assigned=False))
+    assert writes(life.pods(deleted(pod_json("a", {MEM: 2}, annotations=right))).state) == ()
+    wrong = an.assumed_texts(an.Assumed(0, 2, 24, assigned=True))
+    assert only(life.pods(deleted(pod_json("a", {MEM: 2}, annotations=wrong)))).texts[an.V1_GPU] == "1"
 
 
 def test_a_pod_made_anew_under_the_name_is_not_the_one_in_the_book():

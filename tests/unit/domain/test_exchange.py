@@ -1,5 +1,7 @@
 """What kubelet's ids were exchanged for, as text in its checkpoint."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,12 @@ def test_units_in_a_row_take_little_room():
 def test_what_was_not_written_for_these_ids_is_an_error(text):
     with pytest.raises(ValueError, match="."):
         read(text, ["a-mm-0", "a-mm-1"])
+
+
+@given(st.text(st.sampled_from("8a56-mc:,0123456789٣ "), max_size=40), st.integers(1, 6))
+def test_whatever_stands_there_is_one_unit_for_each_id_or_an_error(text, count):
+    with suppress(ValueError):
+        assert len(read(text, [f"a-mm-{n}" for n in range(count)])) == count
 
 
 @given(PAIRS, PAIRS)

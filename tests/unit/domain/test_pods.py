@@ -1,7 +1,7 @@
 """Reading Pod objects."""
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuagent.domain.events import PodsSeen
@@ -140,7 +140,6 @@ def null_anywhere(value):
 WHOLE_POD = pod_json("a", {MEM: 4}, init=({MEM: 1},), labels={"aliyun.com/gpu-count": "2"})
 
 
-@settings(max_examples=200)
 @given(st.lists(null_anywhere(WHOLE_POD).filter(bool), min_size=2, max_size=3))
 def test_null_in_any_place_never_stops_the_reading(pods):
     state, _ = step(State(policy=Policy()), PodsSeen(tuple(pods), 0.0))
@@ -149,7 +148,6 @@ def test_null_in_any_place_never_stops_the_reading(pods):
     list(requests(state.pods, MEM, 4))
 
 
-@settings(max_examples=200)
 @given(st.lists(PODS, max_size=3))
 def test_whatever_json_says_it_is_a_pod_it_never_stops_the_reading(pods):
     state, _ = step(State(policy=Policy()), PodsSeen(tuple(pods), 0.0))

@@ -109,6 +109,9 @@ def test_pods_of_one_size_with_compute(node: Node, scheduler: Scheduler, family:
 
 @agent("topology")
 def test_groups_of_one_size(node: Node, scheduler: Scheduler) -> None:
+    # A kubelet that has just been started gives back what pods of before had when it has admitted one.
+    node.run(pod_manifest("first", {GPU_WHOLE: 1}))
+    node.end("first")
     names = [
         assume(node, scheduler, pod_manifest(f"group-{n}", {GPU_WHOLE: 2}), GROUP, {0: gpus})
         for n, gpus in enumerate(((1, 6), (0, 3), (2, 7)))
