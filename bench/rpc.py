@@ -312,13 +312,14 @@ def _until_quick(agent: Server, request: bytes) -> None:
 
 def _until_followed(node: Node, agent: Server, size: Size, limits: Mapping[str, int]) -> None:
     """Wait until the agent sees a pod of now: it gives it the last GPU then, which a scheduler chose for it."""
-    node.pend("follow", limits, _decided(2 * size.gpus - 1, size, limits))
+    name = f"follow-{time.monotonic_ns()}"
+    node.pend(name, limits, _decided(2 * size.gpus - 1, size, limits))
     gpus = node.ids(GPU_MEM)
     ask, question = agent.method("GetPreferredAllocation"), prefer([i for ids in gpus for i in ids], limits[GPU_MEM])
     for _ in range(200):
         answer = pb.PreferredAllocationResponse.FromString(ask(question))
         if set(gpus[-1]).issuperset(answer.container_responses[0].deviceIDs):
-            node.end("follow")
+            node.end(name)
             return
         time.sleep(0.05)
     raise node.fail("the agent did not follow a scheduler's decision")
@@ -328,7 +329,7 @@ def _read_book(node: Node) -> None:
     """Have the agent read kubelet's book: it does when a pod goes."""
     node.pend("going", {GPU_MEM: 1})
     time.sleep(0.2)
-    node.api.delete_pod("going")
+    node.end("going")
     time.sleep(0.3)
 
 
