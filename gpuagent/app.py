@@ -213,7 +213,7 @@ class Agent:
             known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
         after, news = step(known, replace(event, at=now))
         self._state = after
-        self._publish(after)
+        published = self._publish(after)
         if after.gpus and after.holdings is not None and not after.unheard:
             self._first_look.set()
         if after.mode is not self._saved_mode and not self._settings.mode and after.node is not None:
@@ -223,7 +223,7 @@ class Agent:
             self._announce(announcement)
         if self._kube:
             # First: what was wanted of the node before need not be wanted of this one.
-            corrections = self._kube.desire(after)
+            corrections = self._kube.desire(after, published)
             if isinstance(event, ev.NodeSeen):
                 self._kube.observe(event.node)
             for announcement in corrections:
@@ -233,19 +233,20 @@ class Agent:
             for name, need in isolation_needs(after, self._watched_drivers).items():
                 self._watched_drivers[name].desire(need)
 
-    def _publish(self, state: State) -> None:
-        self._snapshot = snapshot(state, self._snapshot)
-        self.allocator.publish(self._snapshot)
+    def _publish(self, state: State) -> Snapshot:
+        self._snapshot = now = snapshot(state, self._snapshot)
+        self.allocator.publish(now)
         fell_ill, self._told_sick = state.unhealthy.keys() - self._told_sick, frozenset(state.unhealthy)
         for name, blocks in state.lists.items():
             if self._feeds[name].publish(blocks, urgent=bool(fell_ill)):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
                 log.info("advertised", extra={"resource": name, **counts})
-        sets = self._snapshot.sets
+        sets = now.sets
         if sets and not sets.exact and sets is not self._working_out:
             # Sixteen GPUs that are all joined differently; nothing else waits for it.
             self._working_out = sets
             threading.Thread(target=sets.work_out, name="best-sets", daemon=True).start()
+        return now
 
     def _follow_holdings(self, before: State, after: State) -> None:
         waits = problems.switch(after).phase != "steady" or after.holdings_problem is not None

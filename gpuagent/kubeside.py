@@ -9,6 +9,7 @@ from gpuagent.domain import assigned, nodereports, report
 from gpuagent.domain import events as ev
 from gpuagent.domain.cleanup import to_delete
 from gpuagent.domain.pods import Controller, PodName
+from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.startup import unwanted_taint
 from gpuagent.domain.state import Announcement, State
 from gpuagent.kube.client import Client
@@ -74,10 +75,10 @@ class KubeSide:
         self._writer.observe(node)
         self._annotations.nudge()
 
-    def desire(self, state: State) -> tuple[Announcement, ...]:
+    def desire(self, state: State, now: Snapshot) -> tuple[Announcement, ...]:
         """What should be there, as follows from `state`: the Node's facts, ConfigMaps, pods; which failed ones go.
 
-        Returns what people should hear of annotations that are corrected.
+        `now` is the snapshot of `state`. Returns what people should hear of annotations that are corrected.
         """
         self._uids = {pod.name: pod.uid for pod in state.pods}
         self._writer.set_desired(
@@ -85,15 +86,15 @@ class KubeSide:
         )
         self._config_maps.desire(nodereports.config_maps(state, self._node_name))
         self._deletions.desire(to_delete(state))
-        return self._annotate(state)
+        return self._annotate(state, now)
 
-    def _annotate(self, state: State) -> tuple[Announcement, ...]:
+    def _annotate(self, state: State, now: Snapshot) -> tuple[Announcement, ...]:
         known = self._annotated
         if not state.pods_watched or (known and known.pods is state.pods and known.same_book(state)):
             return ()  # an old pod is refused as such; each held unit is looked at only where something changed
         self._annotated, before = state, self._due
         self._writes = assigned.writes(state, known, self._writes)
-        self._due = assigned.due(self._writes, state)
+        self._due = assigned.due(self._writes, now)
         self._annotations.desire(self._due)
         return tuple(assigned.corrected(before, self._due))
 

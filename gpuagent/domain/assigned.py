@@ -16,7 +16,7 @@ from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.podbook import PodHeld, certain
 from gpuagent.domain.pods import PodName
-from gpuagent.domain.snapshot import snapshot
+from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.units import MemoryUnit, units_of
 
@@ -67,8 +67,8 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
     return (*(w for w in former if w.uid in kept), *needed)
 
 
-def due(needed: Iterable[PodWrite], state: State) -> tuple[PodWrite, ...]:
-    """Those of them whose time has come.
+def due(needed: Iterable[PodWrite], now: Snapshot) -> tuple[PodWrite, ...]:
+    """Those of them whose time has come by `now`, which was made of the same state.
 
     A pod that was taken for its equal is not corrected as long as that one waits: what is left to it follows from both
     their annotations as the scheduler wrote them, and from kubelet's book, also for an agent that was just started.
@@ -76,7 +76,7 @@ def due(needed: Iterable[PodWrite], state: State) -> tuple[PodWrite, ...]:
     needed = tuple(needed)
     if not any(write.corrections for write in needed):
         return needed
-    told_by = owed_to_others(snapshot(state))
+    told_by = owed_to_others(now)
     return tuple(write for write in needed if not (write.corrections and write.pod in told_by))
 
 

@@ -150,7 +150,7 @@ class Decided(RuleBasedStateMachine):
     @rule()
     def correct(self) -> None:
         """The agent makes annotations true, and the scheduler counts by them."""
-        for write in due(writes(self.node.state), self.node.state):
+        for write in due(writes(self.node.state), self.node.snap):
             pod = self.pods[write.pod.name]
             assert not (self.tells_pods and write.corrections)
             pod.annotations = {**pod.annotations, **write.body(NOW_NS)["metadata"]["annotations"]}
