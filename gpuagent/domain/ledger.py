@@ -47,8 +47,7 @@ class Ledger:
 
     def recorded(self, handout: Handout, *, opens: bool) -> "Ledger":
         """With `handout` added and what is too old forgotten. `opens`: another resource may follow for it."""
-        apart = handout.ids.isdisjoint
-        rest = (h if apart(h.ids) else replace(h, ids=h.ids - handout.ids) for h in self.recent(handout.at))
+        rest = (replace(h, ids=left) if (left := _left(h, handout)) != h.ids else h for h in self.recent(handout.at))
         kept = tuple(h for h in rest if h.ids)
         return replace(self, handouts=(*kept, handout), open=handout if opens else None)
 
@@ -109,3 +108,11 @@ class Ledger:
         if self.open is None or self.open.resource == resource or now - self.open.at >= PAIR_S:
             return None
         return self.open
+
+
+def _left(older: Handout, newer: Handout) -> frozenset[str]:
+    """Units of `older` that `newer` does not have, and for whose ids it has no others."""
+    if older.exchanged:
+        again = (unit for device_id, unit in older.exchanged.items() if device_id in newer.exchanged)
+        return older.ids.difference(newer.ids, again)
+    return older.ids if older.ids.isdisjoint(newer.ids) else older.ids - newer.ids

@@ -1,5 +1,7 @@
 """The memory of the last handouts."""
 
+from dataclasses import replace
+
 from gpuagent.domain.ledger import PAIR_S, REMEMBER_S, Handout, Ledger
 from gpuagent.domain.mode import Kind
 from tests.unit.domain.builders import CORE, MEM, owner, unit_ids, uuid
@@ -31,6 +33,14 @@ def test_recording_keeps_the_rest_of_a_handout_of_which_part_is_given_again():
     ledger = Ledger().recorded(handout(3, 4, 5, who="a"), opens=False).recorded(handout(4, at=1, who="a"), opens=False)
     remembered = [device_id for h in ledger.handouts for device_id in sorted(h.ids)]
     assert sorted(remembered) == sorted(handout(3, 4, 5).ids)
+
+
+def test_units_whose_id_was_given_for_others_are_nobodys():
+    """Where ids are counts: kubelet has taken the id back, and picked it for somebody else."""
+    before = replace(handout(3, 4), exchanged={"x": "1", "y": "2"}, ids=frozenset({"1", "2"}))
+    after = replace(handout(5, at=1), exchanged={"y": "9"}, ids=frozenset({"9"}))
+    ledger = Ledger().recorded(before, opens=False).recorded(after, opens=False)
+    assert [h.ids for h in ledger.handouts] == [{"1"}, {"9"}]
 
 
 def test_only_another_resource_asked_soon_after_is_a_partner():
