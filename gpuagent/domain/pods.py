@@ -92,6 +92,11 @@ class Pod:
         return tuple(c for c in self.containers if not (c.init or c.sidecar))
 
     @property
+    def static(self) -> bool:
+        """It mirrors a file of the node's: kubelet's book has another UID for it."""
+        return self.controller is not None and self.controller.kind == "Node"
+
+    @property
     def gpu_count_label(self) -> str | None:
         """Raw value of the label `aliyun.com/gpu-count`: over how many GPUs the pod wants its memory spread."""
         return self.labels.get(GPU_COUNT_LABEL)

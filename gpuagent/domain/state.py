@@ -1,7 +1,7 @@
 """Everything the agent knows, as one frozen value."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -245,7 +245,19 @@ class State:
         ended = set() if self.pods_problem else {pod.name for pod in self.pods if pod.ended}
         pods = {pod.name: pod for pod in self.pods}
         listed = tuple(told(h, pods.get(h.owner.pod)) for h in self.holdings or () if h.owner.pod not in ended)
+        listed = tuple(self._of_their_uid(listed, pods))
         return (*listed, *self._unlisted(listed))
+
+    def _of_their_uid(self, listed: Iterable[Holding], pods: Mapping[PodName, Pod]) -> Iterator[Holding]:
+        """Kubelet lists by name what a pod still holds while it ends; one of its name may be there already."""
+        uids = {(entry.container, entry.resource, entry.ids): entry.pod_uid for entry in self.checkpoint}
+        for holding in listed:
+            pod = pods.get(holding.owner.pod)
+            uid = uids.get((holding.owner.container, holding.resource, holding.ids)) if pod and not pod.static else None
+            if pod and uid and uid != pod.uid:
+                yield replace(holding, owner=Owner(PodName("", uid), holding.owner.container))
+            else:
+                yield holding
 
     def same_book(self, other: "State") -> bool:
         """Whether kubelet's book, and the GPUs that it is read by, are those of `other`."""

@@ -14,10 +14,10 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION
 from gpuagent.domain.errors import Reason
 from gpuagent.domain.grant import DeviceStrategy
-from gpuagent.domain.mode import GPU_COUNT_LABEL, Mode
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
+from gpuagent.domain.pods import CheckpointEntry, PodName
 from tests.unit.desk import Book, Desk, Isolation
-from tests.unit.domain.builders import CORE, MEM, box, gpu, in_force, key, owner, pod_json, uuid
+from tests.unit.domain.builders import CORE, MEM, box, gpu, holding, in_force, key, owner, pod_json, unit_ids, uuid
 from tests.unit.domain.test_decision import v1, v2
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -415,3 +415,21 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
         allocator.publish(node.snap)
         uuids = {node.snap.units[device_id] for device_id in asked.result(20)}
     assert uuids == {uuid(3 if seen == "seen" else 0)}
+
+
+@pytest.mark.parametrize("of", ["the one before", "a file"])
+def test_what_a_pod_of_the_same_name_still_holds_while_it_ends_is_not_the_new_ones(of):
+    """Kubelet lists by name; the checkpoint has UIDs. A static pod has another one there all the time."""
+    pod = decided("a", 1)
+    if of == "a file":
+        node = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n", "controller": True}
+        pod["metadata"]["ownerReferences"] = [node]
+    desk = desk_of(pod, decided("b", 2, second=1))
+    held = holding("a", unit_ids(0, Kind.MEMORY_SHARE, 0, 1, 2, 3))
+    entry = CheckpointEntry("uid-before", "main", MEM, held.ids)
+    desk.book.holdings = [held]
+    desk.node.tell(ev.HoldingsRead((held,), 1.0, 1.0, (entry,)))
+    desk.publish()
+    desk.book.tells_pods = False
+    chosen = desk.allocator.prefer(MEM, sorted(desk.node.ids(MEM) - held.ids), (), 4)
+    assert {desk.snap.units[i] for i in chosen} == {uuid(1 if of == "the one before" else 2)}
