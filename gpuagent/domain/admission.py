@@ -95,7 +95,8 @@ class Admission:
 
     def told(self, holdings: Iterable[Holding]) -> "Admission":
         """Without the places that kubelet's book contradicts: somebody else has what was given there."""
-        owners = {(holding.resource, holding.ids): holding.owner for holding in holdings} if self.places else {}
+        named = (holding for holding in holdings if holding.owner.pod.namespace) if self.places else ()
+        owners = {(holding.resource, holding.ids): holding.owner for holding in named}
         places = tuple(
             place
             for place in self.places

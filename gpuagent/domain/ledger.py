@@ -91,7 +91,8 @@ class Ledger:
             pods: the living ones.
             asks: what schedulers had chosen before the book was read; annotations are made true by it.
         """
-        owners = {(h.resource, h.ids): h.owner for h in holdings} if self.handouts else {}
+        named = (h for h in holdings if h.owner.pod.namespace) if self.handouts else ()  # the others are UIDs alone
+        owners = {(h.resource, h.ids): h.owner for h in named}
         found = self
         for handout in self.handouts:
             owner = owners.get((handout.resource, handout.ids))

@@ -78,7 +78,7 @@ def test_20_memory_and_compute_of_a_container_are_on_one_gpu(node: MakeNode, ver
         size = rng.randint(1, 8)
         asked = pod(f"p{number}", *[{MEM: size, CORE: 5 * rng.randint(1, 5)} for _ in range(rng.randint(1, 2))])
         if pods == "known":
-            one.bind(asked)
+            asked = one.bind(asked)
         outcome = one.kubelet.admit(asked)
         if outcome:
             living.append(asked)
