@@ -74,6 +74,7 @@ class Allocator:
         offered, must_include = frozenset(available), frozenset(must_include)
         if not must_include <= offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
+        self._memory.wait_for_first_pods()
         with self._memory.lock:
             self._memory.asked = True
             if self._memory.counts_only:
@@ -186,14 +187,14 @@ class Allocator:
             memory.ledger = memory.ledger.closed()  # whoever that was, what was given before has no partner to come
             return
         # Whose container is not known may be about to ask for its other resource.
-        second = self._memory.ledger.awaiting_partner(handout.resource, handout.at) is not None
+        second = memory.ledger.awaiting_partner(handout.resource, handout.at) is not None
         opens = len(claims.snapshot.sold) > 1 and not second and not candidates
         memory.ledger = memory.ledger.recorded(handout, opens=opens)
         places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
         memory.admission = Admission(places, handout.at)
         for owner, given in places[0].trail if places else ():
-            chosen = claims.snapshot.decided_asks.get(owner)
-            memory.ledger = memory.ledger.believed(given.ids, owner, places[0].pod.uid, chosen.role if chosen else None)
+            decided = owner in claims.snapshot.decided_asks
+            memory.ledger = memory.ledger.believed(given.ids, owner, places[0].pod.uid, decided=decided)
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:

@@ -11,6 +11,7 @@ from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import picks_itself
 from gpuagent.domain.grant import Grant
 from gpuagent.domain.ledger import Ledger
+from gpuagent.domain.pods import owners_of
 from gpuagent.domain.snapshot import Snapshot
 
 GONE_S = 30.0
@@ -119,8 +120,9 @@ class Memory:
         """Take over from the books that were read since the last question whose the handouts are."""
         while self._unread:
             before, read = self._unread.popleft()
-            self.ledger = self.ledger.listed(read.holdings, read.holdings_at, read.living_pods, before.decided_asks)
-            self.admission = self.admission.told(read.holdings)
+            owners = owners_of(read.holdings)
+            self.ledger = self.ledger.listed(owners, read.holdings_at, read.living_pods, before.decided_asks)
+            self.admission = self.admission.told(owners)
 
     def chosen(self, resource: str, ids: frozenset[str]) -> Choice | None:
         """The last choice, if it was these ids."""

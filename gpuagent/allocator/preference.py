@@ -38,7 +38,6 @@ class Preference:
         Raises:
             Refusal: the total may be enough, but no GPU is.
         """
-        self._memory.wait_for_first_pods()
         with self._memory.lock:
             self._memory.read_owners()
             claims, candidates = self._look(resource, size, offered)

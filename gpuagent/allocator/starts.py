@@ -10,7 +10,7 @@ from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import DeviceStrategy, grant, locate
 from gpuagent.domain.holdings import given_by_another, holder
 from gpuagent.domain.job import decision_kept
-from gpuagent.domain.pods import Holding, Owner
+from gpuagent.domain.pods import Owner
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
@@ -51,7 +51,7 @@ class Starts:
         at = locate(resource, units, snap)
         owner = self._known_owner(resource, units) or self._holder(resource, picked)
         if owner:
-            self._proved(Holding(owner, resource, units), snap)
+            self._proved(resource, units, owner, snap)
         log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
         share = memory.given(resource, units) or grant(resource, at, snap, self._strategy)
@@ -74,11 +74,10 @@ class Starts:
             return None
         return next((h.owner for h in snap.holdings if h.resource == resource and h.ids == ids), None)
 
-    def _proved(self, held: Holding, before: Snapshot) -> None:
-        """What a scheduler had chosen for `held.owner` tells the snapshot of `before`: annotations are made true."""
-        memory = self._memory
-        pod, chosen = before.living_pods.get(held.owner.pod), before.decided_asks.get(held.owner)
+    def _proved(self, resource: str, ids: frozenset[str], owner: Owner, before: Snapshot) -> None:
+        """Whether a scheduler had decided on `owner` tells the snapshot of `before`: the agent annotates pods, too."""
+        memory, pod = self._memory, before.living_pods.get(owner.pod)
         with memory.lock:
-            uid, role = pod.uid if pod else None, chosen.role if chosen else None
-            memory.ledger = memory.ledger.believed(held.ids, held.owner, uid, role)
-            memory.admission = memory.admission.told([held])
+            decided = owner in before.decided_asks
+            memory.ledger = memory.ledger.believed(ids, owner, pod.uid if pod else None, decided=decided)
+            memory.admission = memory.admission.told({(resource, ids): owner})

@@ -6,14 +6,14 @@ of the call before, or begins a pod that has nothing yet. What fits both calls a
 admission may be at; places that a later call contradicts are dropped. Certain identity comes with PreStartContainer.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.ledger import PAIR_S, Handout
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
-from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, requests
+from gpuagent.domain.pods import ContainerSpec, Owner, Owners, Pod, requests
 from gpuagent.domain.snapshot import Snapshot
 
 Trail = tuple[tuple[Owner, Handout], ...]
@@ -93,10 +93,8 @@ class Admission:
         """Those of the candidates that belong to a pod whose admission has begun."""
         return tuple(step for step in self._steps(claims) if step and step.may_want(resource, size))
 
-    def told(self, holdings: Iterable[Holding]) -> "Admission":
+    def told(self, owners: Owners) -> "Admission":
         """Without the places that kubelet's book contradicts: somebody else has what was given there."""
-        named = (holding for holding in holdings if holding.owner.pod.namespace) if self.places else ()
-        owners = {(holding.resource, holding.ids): holding.owner for holding in named}
         places = tuple(
             place
             for place in self.places

@@ -115,7 +115,7 @@ class Claims:
         """
         owner = handout.owner
         pod = self.snapshot.living_pods.get(owner.pod) if owner else None
-        if not (owner and pod and handout.meant) or handout.meant == pod.uid or handout.instead is not None:
+        if not (owner and pod and handout.meant) or handout.meant == pod.uid or handout.decided:
             return None
         ask, took = self.snapshot.decided_asks.get(owner), Role(handout.uuids)
         if not handout.ids.isdisjoint(self.offered) or (ask and ask.role != took):

@@ -1,10 +1,9 @@
 """What was handed out in the last minutes: the part of the truth that kubelet's book does not show yet."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.pods import Holding, Owner, Pod, PodName
-from gpuagent.domain.promised import Ask
+from gpuagent.domain.pods import Owner, Owners, Pod, PodName
 
 REMEMBER_S = 120.0
 """Kubelet can offer an id again that it lost from its books while Allocate ran; for this long we know better."""
@@ -18,8 +17,8 @@ class Handout:
     """One answered Allocate. `owner` is the container it is believed, or since PreStart known, to be for.
 
     `uid` is that of its pod; None where only the name is known, which the pod may share with one before it. `meant` is
-    the UID of the pod that it was taken for when it asked, right or wrong; `instead` the GPUs that a scheduler had
-    chosen for the one that it really was. `exchanged` are the ids that kubelet has in place of `ids`.
+    the UID of the pod that it was taken for when it asked, right or wrong; `decided` is whether a scheduler had decided
+    on the container. `exchanged` are the ids that kubelet has in place of `ids`.
     """
 
     resource: str
@@ -29,7 +28,7 @@ class Handout:
     owner: Owner | None = None
     uid: str | None = None
     meant: str | None = None
-    instead: frozenset[str] | None = None
+    decided: bool = False
     exchanged: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -59,9 +58,7 @@ class Ledger:
         """The container of the last handout will not ask again: kubelet gives it up after a refusal."""
         return replace(self, open=None) if self.open else self
 
-    def believed(
-        self, ids: frozenset[str], owner: Owner, uid: str | None, instead: frozenset[str] | None = None
-    ) -> "Ledger":
+    def believed(self, ids: frozenset[str], owner: Owner, uid: str | None, *, decided: bool) -> "Ledger":
         """With `owner`, in the pod of that UID, as the container that the handout of `ids` was for.
 
         Who was taken for it has then what was taken for `owner`'s: two that could not be told apart were mistaken for
@@ -72,33 +69,31 @@ class Ledger:
 
         def proved(handout: Handout) -> Handout:
             if handout.ids == ids:
-                there = handout.instead if handout.owner == owner else instead
-                return replace(handout, owner=owner, uid=uid, instead=there)
+                known = handout.decided if handout.owner == owner else decided
+                return replace(handout, owner=owner, uid=uid, decided=known)
             if mistaken and (handout.owner, handout.resource) == (owner, mistaken.resource):
-                return replace(handout, owner=mistaken.owner, uid=mistaken.uid, instead=mistaken.instead)
+                return replace(handout, owner=mistaken.owner, uid=mistaken.uid, decided=mistaken.decided)
             return handout
 
         return replace(self, handouts=tuple(map(proved, self.handouts)))
 
     def listed(
-        self, holdings: Iterable[Holding], read_at: float, pods: Mapping[PodName, Pod], asks: Mapping[Owner, Ask]
+        self, owners: Owners, read_at: float, pods: Mapping[PodName, Pod], decided: Collection[Owner]
     ) -> "Ledger":
         """With the owners that kubelet's book shows.
 
         Args:
-            holdings: the book.
+            owners: those of the book.
             read_at: when the call that read it began.
             pods: the living ones.
-            asks: what schedulers had chosen before the book was read; annotations are made true by it.
+            decided: containers that schedulers had decided on before the book was read; pods are annotated by it.
         """
-        named = (h for h in holdings if h.owner.pod.namespace) if self.handouts else ()  # the others are UIDs alone
-        owners = {(h.resource, h.ids): h.owner for h in named}
         found = self
         for handout in self.handouts:
             owner = owners.get((handout.resource, handout.ids))
             if owner and owner != handout.owner and handout.at < read_at:
-                pod, ask = pods.get(owner.pod), asks.get(owner)
-                found = found.believed(handout.ids, owner, pod.uid if pod else None, ask.role if ask else None)
+                pod = pods.get(owner.pod)
+                found = found.believed(handout.ids, owner, pod.uid if pod else None, decided=owner in decided)
         return found
 
     def recent(self, now: float) -> Iterator[Handout]:

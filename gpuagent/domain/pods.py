@@ -136,6 +136,14 @@ class CheckpointEntry:
     exchanged: Mapping[str, str] = field(default_factory=dict)
 
 
+Owners = Mapping[tuple[str, frozenset[str]], Owner]
+"""Resource and ids of each holding to the container that has it, where the name of its pod is known."""
+
+
+def owners_of(holdings: Iterable[Holding]) -> Owners:
+    return {(h.resource, h.ids): h.owner for h in holdings if h.owner.pod.namespace}
+
+
 def count_of(label: str | None) -> int | None:
     """A label's number, from 1 to 9999; None where it is absent or something else."""
     return int(label) if label is not None and _COUNT.fullmatch(label) else None

@@ -8,7 +8,6 @@ import random
 from collections.abc import Collection, Sequence
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.exchange import key, read
@@ -75,10 +74,6 @@ class CountingLife(NodeLife):
         return healthy - self.units(self.held())
 
 
-CountingLife.TestCase.settings = settings(
-    max_examples=50,
-    stateful_step_count=40,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)
+CountingLife.TestCase.settings = NodeLife.TestCase.settings
 TestCountingLife = CountingLife.TestCase
 TestCountingLife.pytestmark = [pytest.mark.timeout(300)]

@@ -59,5 +59,5 @@ def test_a_second_handout_answers_the_open_one():
 
 def test_an_identified_owner_replaces_the_guess_for_exactly_these_ids():
     ledger = Ledger().recorded(handout(1, who="guess"), opens=False).recorded(handout(2, who="other"), opens=False)
-    ledger = ledger.believed(handout(1).ids, owner("sure"), "uid-sure")
+    ledger = ledger.believed(handout(1).ids, owner("sure"), "uid-sure", decided=False)
     assert [(h.owner, h.uid) for h in ledger.handouts] == [(owner("sure"), "uid-sure"), (owner("other"), None)]
