@@ -1,6 +1,6 @@
 """Kubelet's own account of who holds what, and the questions that it settles."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,35 +10,41 @@ from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.honour import alike, own_role
 from gpuagent.domain.pods import Holding, PodName
 
-MOST_LOOKS = 32
-"""Pods that kubelet is asked about for one question: it answers 10 such calls at once, and 100 a second in all."""
-
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One pod as kubelet knows it: not at all, or with what it holds now."""
+    """A pod that kubelet knows, and what it holds now."""
 
-    known: bool
+    pod: PodName
     holdings: Sequence[Holding] = ()
+
+
+Ask = Callable[[Collection[PodName]], Sequence[Look] | None]
+"""Asks kubelet for pods, as `Book.look` does."""
 
 
 class Book(Protocol):
     """Kubelet's own account of who holds what (pod-resources)."""
 
-    def look(self, pod: PodName) -> Look | None:
-        """The pod as kubelet knows it, also during its admission; None if kubelet cannot be asked."""
+    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+        """Those of the pods that kubelet knows, also during their admission; None if it does not say.
+
+        Args:
+            pods: their names.
+            listing: kubelet may be asked for its whole list. It loses what it has only reserved for this call, then.
+        """
 
     def read(self, timeout_s: float) -> Sequence[Holding] | None:
         """Everything held, read after this call began; None if it took too long or kubelet cannot be asked."""
 
 
-def settled(book: Book, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+def settled(ask: Ask, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
     """Where a call may go on with one container or begin another, kubelet's book tells which."""
     going_on = [c for c in candidates if c.first]
     if not going_on or len(going_on) == len(candidates):
         return candidates
     for candidate in going_on:
-        held = holds_first(book, candidate)
+        held = holds_first(ask, candidate)
         if held is None:
             # On the GPU of what was given last, both readings are served; anywhere else, only one.
             return tuple(sorted(candidates, key=lambda c: c.first is None))
@@ -47,25 +53,26 @@ def settled(book: Book, candidates: tuple[Candidate, ...]) -> tuple[Candidate, .
     return tuple(c for c in candidates if not c.first)
 
 
-def holds_first(book: Book, candidate: Candidate) -> bool | None:
+def holds_first(ask: Ask, candidate: Candidate) -> bool | None:
     """Whether kubelet's book gives the candidate what it was given first; None if kubelet does not say."""
-    look = book.look(candidate.pod.name)
+    looks = ask([candidate.pod.name])
     first = candidate.first
-    if look is None or first is None:
+    if looks is None or first is None:
         return None
-    return any(h.owner == candidate.owner and h.ids == first.ids for h in look.holdings)
+    return any(h.owner == candidate.owner and h.ids == first.ids for look in looks for h in look.holdings)
 
 
 def told_apart(
-    book: Book, candidates: tuple[Candidate, ...], resource: str, claims: Claims, *, gone: bool
+    ask: Ask, candidates: tuple[Candidate, ...], resource: str, claims: Claims, *, gone: bool
 ) -> tuple[Candidate, ...] | None:
-    """Where pods that may be asking are to get different GPUs, now or next, kubelet's book tells which one it is.
+    """Where it is not all the same who asks, kubelet's book tells which of the pods that may be asking it is.
 
     Kubelet hears of pods one by one and admits each before it hears of the next. So the asker is the one that it knows
     and that has nothing yet. Empty where it is none of the candidates, None where kubelet knows none of them; all of
     them where it cannot say.
 
-    `gone`: the asker may be a pod that was deleted, of which kubelet has not heard yet.
+    It is not the same as long as pods are to come that a scheduler chose GPUs for: the asker may be one that our own
+    watch has not shown yet, or with `gone` one that was deleted, of which kubelet has not heard yet.
     """
     role = own_role(candidates[0], resource, claims) if candidates else None
     others = candidates[1:]
@@ -74,34 +81,35 @@ def told_apart(
         begun = beginning(resource, candidates[0].container.limits[resource], claims)
         others += tuple(c for c in begun if own_role(c, resource, claims) is not None)
     same = all(own_role(candidate, resource, claims) == role for candidate in others) and alike(candidates, claims)
-    if same and not (gone and role):
+    if not candidates or (same and not claims.roles and not (gone and role)):
         return candidates
     every = (candidates[0], *others)
-    sold = claims.snapshot.sold
     pods = list(dict.fromkeys(candidate.pod.name for candidate in every))
     known = False
-    for pod in pods[:MOST_LOOKS]:
-        look = book.look(pod)
-        if look is None:
+    for some in filter(None, (pods[:1], pods[1:])):  # the first is likely, and one is asked for sooner than many
+        looks = ask(some)
+        if looks is None:
             return candidates
-        known |= look.known
-        held = {i for holding in look.holdings if holding.resource in sold for i in holding.ids}
-        here = tuple(c for c in every if c.pod.name == pod and c.lasting <= held <= c.given)
-        if look.known and here:
-            return here
-    left = tuple(candidate for candidate in every if candidate.pod.name in pods[MOST_LOOKS:])
-    return left if left or known else None
+        known |= bool(looks)
+        if asking := tuple(c for c in every if any(_may_be(c, look, claims) for look in looks)):
+            return asking
+    return () if known else None
 
 
-def check_doubt(book: Book, resource: str, doubt: Collection[str], claims: Claims) -> str:
+def _may_be(candidate: Candidate, look: Look, claims: Claims) -> bool:
+    """Whether the pod has what the candidate's admission has given it, and no more."""
+    held = {i for holding in look.holdings if holding.resource in claims.snapshot.sold for i in holding.ids}
+    return look.pod == candidate.pod.name and candidate.lasting <= held <= candidate.given
+
+
+def check_doubt(ask: Ask, resource: str, doubt: Collection[str], claims: Claims) -> str:
     """Says that kubelet offers `doubt`, given out a moment ago, and nothing else.
 
     Raises:
         Refusal: its own book gives them to a pod.
     """
     for pod in {claim.owner.pod for claim in claims.doubted if claim.owner and not claim.ids.isdisjoint(doubt)}:
-        look = book.look(pod)
-        if look and not all(h.ids.isdisjoint(doubt) for h in look.holdings):
+        if not all(h.ids.isdisjoint(doubt) for look in ask([pod]) or () for h in look.holdings):
             text = f"{resource}: kubelet offers units that pod {pod} still holds, and no others are free"
             raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")
     holders = ", ".join(sorted({str(claim.owner) for claim in claims.doubted if not claim.ids.isdisjoint(doubt)}))

@@ -2,21 +2,23 @@
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 
 from gpuagent.allocator.memory import Choice, Memory
-from gpuagent.book import Book, check_doubt, holds_first, settled, told_apart
+from gpuagent.book import Ask, Book, check_doubt, holds_first, settled, told_apart
 from gpuagent.domain.admission import Candidate, beginning
 from gpuagent.domain.checks import free_by_gpu
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.honour import ignored, not_kept
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.pods import PodName, requests
 from gpuagent.domain.question import Question, chosen_for, doubted, for_any
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 0.1
-"""How long a question of kubelet's waits for the pod it is about to appear in our own watch."""
+PATIENCE_S, DECIDED_PATIENCE_S = 0.1, 1.0
+"""How long a question of kubelet's waits for the pod it is about to appear in our own watch; longer where it is certain
+that we have not seen it, and schedulers choose GPUs on this node."""
 
 Say = Callable[[PodName | None, str, str], None]
 """Tell people: pod (None for the node), reason, message."""
@@ -38,25 +40,27 @@ class Preference:
         Raises:
             Refusal: the total may be enough, but no GPU is.
         """
-        with self._memory.lock:
-            self._memory.read_owners()
+        memory = self._memory
+        with memory.lock:
+            memory.read_owners()
             claims, candidates = self._look(resource, size, offered)
-            asking = self._told_apart(candidates, resource, claims)
+            # What it has fixed for this call alone, and not handed on from an init container, is in no book yet.
+            ask = partial(self._book.look, listing=must_include <= memory.admission.given)
+            asking = told_apart(ask, candidates, resource, claims, gone=memory.gone)
             if asking or not claims.snapshot.pods_watched:
-                return self._chosen(resource, size, must_include, asking, claims)
-        # Kubelet may have heard of the asking pod a moment before our own watch did.
+                question = _question(resource, size, must_include, claims, asking)
+                return self._chosen(question, asking or (), claims, ask)
+        # Kubelet may have heard of the asking pod before our own watch did.
         others = {candidate.pod.uid for candidate in candidates}
-        self._memory.wait(lambda: self._fresh(resource, size, offered, others), PATIENCE_S)
-        with self._memory.lock:
+        unseen = asking is None or not any(requests(claims.snapshot.pods, resource, size))
+        patience_s = DECIDED_PATIENCE_S if unseen and claims.snapshot.decided_asks and not memory.gone else PATIENCE_S
+        memory.wait(lambda: self._fresh(resource, size, offered, others), patience_s)
+        with memory.lock:
             claims, candidates = self._look(resource, size, offered)
-            asking = self._told_apart(candidates, resource, claims)
+            asking = told_apart(ask, candidates, resource, claims, gone=memory.gone)
             asking = candidates if asking == () else asking
-            return self._chosen(resource, size, must_include, asking, claims)
-
-    def _told_apart(
-        self, candidates: tuple[Candidate, ...], resource: str, claims: Claims
-    ) -> tuple[Candidate, ...] | None:
-        return told_apart(self._book, candidates, resource, claims, gone=self._memory.gone)
+            question = _question(resource, size, must_include, claims, asking)
+            return self._chosen(question, asking or (), claims, ask)
 
     def _fresh(self, resource: str, size: int, offered: frozenset[str], others: Collection[str]) -> bool:
         """A pod that may be asking has appeared."""
@@ -67,26 +71,19 @@ class Preference:
         return claims, self._memory.admission.candidates(resource, size, claims)
 
     def _chosen(
-        self,
-        resource: str,
-        size: int,
-        must_include: frozenset[str],
-        candidates: tuple[Candidate, ...] | None,
-        claims: Claims,
+        self, question: Question, candidates: tuple[Candidate, ...], claims: Claims, ask: Ask
     ) -> tuple[str, ...]:
-        free = free_by_gpu(resource, claims.offered, claims.snapshot)
-        question = Question(resource, size, free, must_include, gone=candidates is None)
-        candidates = settled(self._book, candidates or ())
+        candidates = settled(ask, candidates)
         try:
             try:
-                chosen, candidates = for_any(candidates, lambda order: self._chosen_for(order, question, claims))
+                chosen, candidates = for_any(candidates, lambda order: self._chosen_for(order, question, claims, ask))
             except Refusal:
                 fresh = tuple(beginning(question.resource, question.size, claims))
-                if not fresh or not candidates or candidates[0].first is None or holds_first(self._book, candidates[0]):
+                if not fresh or not candidates or candidates[0].first is None or holds_first(ask, candidates[0]):
                     raise
                 # The container we took it for was given up by kubelet: this call begins another pod.
                 candidates = fresh
-                chosen = self._chosen_for(fresh, question, claims)
+                chosen = self._chosen_for(fresh, question, claims, ask)
         except Refusal as refusal:
             self._memory.give_up()
             if candidates:
@@ -97,14 +94,23 @@ class Preference:
         self._memory.choice = Choice(question.resource, frozenset(chosen), candidates)
         if candidates and (text := ignored(candidates[0], claims.snapshot)):
             self._say(candidates[0].pod.name, "GpuDecisionIgnored", text)
-        if candidates and (text := not_kept(candidates[0], resource, chosen, claims)):
+        if candidates and (text := not_kept(candidates[0], question.resource, chosen, claims)):
             self._say(candidates[0].pod.name, "GpuDecisionNotKept", text)
         return chosen
 
-    def _chosen_for(self, candidates: tuple[Candidate, ...], question: Question, claims: Claims) -> tuple[str, ...]:
+    def _chosen_for(
+        self, candidates: tuple[Candidate, ...], question: Question, claims: Claims, ask: Ask
+    ) -> tuple[str, ...]:
         chosen = chosen_for(question, candidates, claims)
         if doubt := doubted(question, claims).intersection(chosen):
-            text = check_doubt(self._book, question.resource, doubt, claims)
+            text = check_doubt(ask, question.resource, doubt, claims)
             log.warning("devices given out again soon", extra={"resource": question.resource, "devices": len(doubt)})
             self._say(None, "DevicesGivenOutAgain", text)
         return chosen
+
+
+def _question(
+    resource: str, size: int, must_include: frozenset[str], claims: Claims, asking: Collection[Candidate] | None
+) -> Question:
+    free = free_by_gpu(resource, claims.offered, claims.snapshot)
+    return Question(resource, size, free, must_include, gone=asking is None)

@@ -76,6 +76,11 @@ class Admission:
     places: tuple[Candidate, ...] = ()
     at: float = float("-inf")
 
+    @property
+    def given(self) -> frozenset[str]:
+        """Ids that the pod was given so far, whichever it is."""
+        return frozenset[str]().union(*(place.given for place in self.places))
+
     def candidates(self, resource: str, size: int, claims: Claims) -> tuple[Candidate, ...]:
         """Containers that a call for `size` of `resource` may be for, most likely first."""
         found: list[Candidate] = []

@@ -4,8 +4,9 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
@@ -18,14 +19,16 @@ from gpuagent.kubelet import checkpoint
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 CALL_DEADLINE_S = 5.0
-GET_DEADLINE_S = 1.0
+LOOK_DEADLINE_S = 1.0
 RETRY_S = 0.25
 MIN_GAP_S = 0.02
 """Kubelet allows all clients together 100 calls a second."""
 LIMITED_TRIES, LIMITED_PAUSE_S = 5, 0.012
-"""A `Get` beyond that is asked again: kubelet waits for our answer, and a guess would be worse than a moment."""
+"""A question beyond that is asked again: kubelet waits for our answer, and a guess would be worse than a moment."""
 
 
 class PodResources:
@@ -48,46 +51,69 @@ class PodResources:
             response_deserializer=pb.ListPodResourcesResponse.FromString,
         )
         self.problem = ""
+        self._tells_pods = True
 
     def list(self) -> tuple[Holding, ...] | None:
         """Everything held by pods of this node; None, with `problem` set, if kubelet did not answer."""
-        request = pb.ListPodResourcesRequest()
         try:
-            try:
-                answer = self._stub.List(request, timeout=CALL_DEADLINE_S)
-            except grpc.RpcError as err:
-                if err.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                    raise
-                answer = self._list_v1alpha1(request, timeout=CALL_DEADLINE_S)
+            return _holdings(self._listed(CALL_DEADLINE_S))
         except grpc.RpcError as err:
             self.problem = f"{err.code().name}: {err.details()}"
-            return None
         except ValueError:  # the channel is closed: the agent ends
             self.problem = "closed"
-            return None
-        return _holdings(answer.pod_resources)
-
-    def look(self, pod: PodName) -> Look | None:
-        """One pod, also in the middle of its admission; None where kubelet does not answer `Get`."""
-        request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
-        for again in (*(True,) * LIMITED_TRIES, False):
-            try:
-                answer = self._stub.Get(request, timeout=GET_DEADLINE_S)
-            except grpc.RpcError as err:
-                if again and err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    time.sleep(LIMITED_PAUSE_S)
-                    continue
-                # Kubelet says UNKNOWN with this text for a pod that has ended.
-                unknown = err.code() is grpc.StatusCode.UNKNOWN and "not found" in (err.details() or "")
-                gone = err.code() is grpc.StatusCode.NOT_FOUND or unknown
-                return Look(known=False) if gone else None
-            except ValueError:  # the channel is closed: the agent ends
-                return None
-            return Look(known=True, holdings=_holdings([answer.pod_resources]))
         return None
+
+    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+        """As `Book.look`: one with `Get`, where kubelet answers that, and several with `List`."""
+        wanted = set(pods)
+        try:
+            if self._tells_pods and len(wanted) == 1:
+                try:
+                    return [_look(self._get(*wanted))]
+                except grpc.RpcError as err:
+                    text = err.details() or ""
+                    if err.code() is not grpc.StatusCode.UNIMPLEMENTED and "disabled" not in text:
+                        # Kubelet says UNKNOWN with this text for a pod that has ended.
+                        return [] if "not found" in text else None
+                    self._tells_pods = False
+            if not listing:
+                return None
+            listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
+        except (grpc.RpcError, ValueError):
+            return None
+        return [_look(pod) for pod in listed if (pod.namespace, pod.name) in wanted]
+
+    def _get(self, pod: PodName) -> pb.PodResources:
+        request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
+        return _patient(lambda: self._stub.Get(request, timeout=LOOK_DEADLINE_S)).pod_resources
+
+    def _listed(self, timeout_s: float) -> Iterable[pb.PodResources]:
+        request = pb.ListPodResourcesRequest()
+        try:
+            return self._stub.List(request, timeout=timeout_s).pod_resources
+        except grpc.RpcError as err:
+            if err.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            return self._list_v1alpha1(request, timeout=timeout_s).pod_resources
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _patient(call: Callable[[], _T]) -> _T:
+    """A call that kubelet's limit may refuse, asked again."""
+    for _ in range(LIMITED_TRIES):
+        try:
+            return call()
+        except grpc.RpcError as err:
+            if err.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+        time.sleep(LIMITED_PAUSE_S)
+    return call()
+
+
+def _look(pod: pb.PodResources) -> Look:
+    return Look(PodName(pod.namespace, pod.name), _holdings([pod]))
 
 
 def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
@@ -143,8 +169,9 @@ class HoldingsWatch:
             self._wanted = self._begun + 1
             self._cond.notify_all()
 
-    def look(self, pod: PodName) -> Look | None:
-        return self._client.look(pod)
+    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+        """As `Book.look`; no list is read while an Allocate is under way."""
+        return self._client.look(pods, listing=listing and self._wait_idle(0.0))
 
     def read(self, timeout_s: float) -> Sequence[Holding] | None:
         """The book as of a read that begins after this call; None if it did not come in time."""

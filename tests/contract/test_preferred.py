@@ -125,8 +125,7 @@ def test_34_a_double_allocation_is_prevented(node: MakeNode, version: str, known
 
 @pytest.mark.parametrize("version", ["1.30", "1.36"])
 def test_34_what_cannot_be_avoided_is_told_by_an_event(node: MakeNode, version: str) -> None:
-    """Kubelet offers nothing but ids that a living pod was given 2 s ago: an Event says so, whether kubelet's book can
-    be asked (1.36: refused) or not (1.30: given out again)."""
+    """Kubelet offers nothing but ids that a living pod was given 2 s ago: refused, and an Event says so."""
     one = node(version, box(1, 15), labels={MODE_LABEL: "share"})
     one.run()
     one.offers(mem=15)
@@ -135,11 +134,8 @@ def test_34_what_cannot_be_avoided_is_told_by_an_event(node: MakeNode, version: 
     assert outcome, outcome.failed
     held = sorted(outcome.containers["c0"].ids[MEM])
     one.bind(pod("second", {MEM: 4}))
-    if version == "1.36":
-        with pytest.raises(grpc.RpcError, match="first"):
-            one.prefer(MEM, held, 4)
-    else:
-        assert set(one.prefer(MEM, held, 4)) <= set(held)
+    with pytest.raises(grpc.RpcError, match="first"):
+        one.prefer(MEM, held, 4)
     assert one.server.wait(
         lambda: any("first" in e["message"] and e["type"] == "Warning" for e in one.server.events()), 3
     )

@@ -1,7 +1,7 @@
 """A node, an allocator, and a small kubelet in front of it: what the tests of the allocator talk to."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pytest
 
@@ -40,7 +40,7 @@ class Isolation:
 
 
 class Book:
-    """Kubelet's book; `tells_pods` is whether it answers Get (on by default from 1.34).
+    """Kubelet's book; `tells_pods` is whether it says which pods it knows.
 
     `asking` is the pod that kubelet admits, the only one without devices that it knows; None: it knows all pods.
     """
@@ -50,12 +50,14 @@ class Book:
         self.holdings: list[Holding] = []
         self.tells_pods = True
         self.readable = True
-        self.gets = self.reads = 0
+        self.looks = self.reads = 0
 
-    def look(self, pod: PodName) -> Look | None:
-        self.gets += 1
-        held = [h for h in self.holdings if h.owner.pod == pod]
-        return Look(known=bool(held) or self.asking in {None, pod.name}, holdings=held) if self.tells_pods else None
+    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+        self.looks += 1
+        if not self.tells_pods:
+            return None
+        held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
+        return [Look(pod, held[pod]) for pod in pods if held[pod] or self.asking in {None, pod.name}]
 
     def read(self, timeout_s: float) -> Sequence[Holding] | None:
         self.reads += 1

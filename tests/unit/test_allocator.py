@@ -516,9 +516,9 @@ def test_kubelets_book_settles_whether_two_calls_are_one_container():
     )
     desk.serve(owner("alone"), MEM, 4)
     # Compute of `both`; by size alone it could be the second half of what `alone` got.
-    desk.book.gets = 0
+    desk.book.looks = 0
     desk.serve(owner("both"), CORE, 30)
-    assert desk.book.gets > 0
+    assert desk.book.looks > 0
     desk.serve(owner("both"), MEM, 4)
     assert desk.on(owner("both"), MEM) == desk.on(owner("both"), CORE)
 
@@ -527,7 +527,7 @@ def test_unambiguous_calls_ask_kubelets_book_nothing():
     desk = pair_desk().pods(pod_json("a", {MEM: 4, CORE: 30}))
     desk.serve(owner("a"), MEM, 4)
     desk.serve(owner("a"), CORE, 30)
-    assert (desk.book.gets, desk.book.reads) == (0, 0)
+    assert (desk.book.looks, desk.book.reads) == (0, 0)
 
 
 def test_the_first_half_of_a_pair_goes_where_the_second_finds_room():

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpuagent.allocator import Allocator
-from gpuagent.book import MOST_LOOKS
 from gpuagent.domain import annotations as an
 from gpuagent.domain import events as ev
 from gpuagent.domain.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION
@@ -243,12 +242,12 @@ def test_each_of_many_equal_pods_gets_its_own_gpu_where_kubelet_can_be_asked(see
     assert {n: at(desk, f"p{n}") for n in order} == {n: [n % 4] for n in order}
 
 
-def test_among_more_pods_than_kubelet_can_be_asked_about_it_is_one_of_the_others():
-    pods = [decided(f"p{n:02}", n // MOST_LOOKS, size=1, second=n) for n in range(MOST_LOOKS + 2)]
-    desk = desk_of(*pods, gpus=box(2, MOST_LOOKS))
-    serve(desk, f"p{MOST_LOOKS + 1}", 1)
-    assert at(desk, f"p{MOST_LOOKS + 1}") == [1]
-    assert desk.book.gets == MOST_LOOKS
+def test_kubelet_is_asked_for_the_likely_one_of_many_and_then_for_all_others_at_once():
+    desk = desk_of(*(decided(f"p{n:02}", n // 32, size=1, second=n) for n in range(34)), gpus=box(2, 32))
+    serve(desk, "p00", 1)
+    assert (at(desk, "p00"), desk.book.looks) == ([0], 1)
+    serve(desk, "p33", 1)
+    assert (at(desk, "p33"), desk.book.looks) == ([1], 3)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -362,13 +361,15 @@ def test_a_pod_that_is_being_deleted_has_nothing_promised():
     assert at(desk, "b") == [0]
 
 
-def test_only_pods_with_different_decisions_cost_kubelet_a_question():
+def test_kubelet_is_asked_only_where_schedulers_chose_gpus_for_pods_to_come():
+    desk = desk_of(pod_json("a", {MEM: 4}), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:01Z"))
+    serve(desk, "b")
+    assert desk.book.looks == 0
     desk = desk_of(*(decided(f"p{n}", 0, second=n) for n in range(3)))
-    serve(desk, "p1")
-    assert desk.book.gets == 0
-    desk = desk_of(*(decided(f"p{n}", n, second=n) for n in range(4)))
-    serve(desk, "p1")
-    assert desk.book.gets == 2
+    serve(desk, "p0")
+    assert desk.book.looks == 1
+    serve(desk, "p2")
+    assert desk.book.looks == 3
 
 
 def test_annotations_of_another_version_do_not_make_a_v1_decision_of_a_v2_one():

@@ -43,7 +43,7 @@ def never_starts(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture(params=["1.36", "1.30"])
 def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
-    """The kubelet under the test; 1.36 again afterwards. The older one does not answer `Get`."""
+    """The kubelet under the test; 1.36 again afterwards. The older one answers `List` only."""
     version = str(request.param)
     if version != cluster.kubelet_version:
         cluster.restart_kubelet(version)
@@ -91,28 +91,25 @@ def burst(node: Node, scheduler: Scheduler, manifests: dict[str, dict[str, Any]]
 
 
 def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
-    kubelet: str, make_node: Callable[..., Node], never_starts: str, record_property: Callable[[str, object], None]
+    kubelet: str, make_node: Callable[..., Node], never_starts: str
 ) -> None:
     node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
     rng = random.Random(kubelet)
     scheduler = Scheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=7)
-    others = 0
     for first in range(0, PODS, BURST):
         names = [f"burst-{number}" for number in range(first, first + BURST)]
         burst(node, scheduler, {name: manifest(name, rng, never_starts) for name in names}, rng)
         # The agent reads kubelet's book, and annotates what is in it, when a container starts.
         node.run(pod_manifest(f"runs-{first}", {MEM: 1}))
         names.append(f"runs-{first}")
-        others += audit_decisions(node, scheduler.decided, names, exact=kubelet == "1.36")
+        audit_decisions(node, scheduler.decided, names)
         for name in names:
             node.cluster.delete_pod(name, timeout=0)
         for name in names:
             node.cluster.client.wait("/api/v1/namespaces/default/pods", name, lambda pod: pod is None, 30)
             node.pods.remove(name)
         scheduler.forget(*names)
-    record_property("on another GPU than their own", others)
-    print(f"kubelet {kubelet}: {PODS} pods, {others} containers on an equal one's GPU")
 
 
 def test_running_pods_see_what_was_chosen_for_them(make_node: Callable[..., Node]) -> None:
@@ -129,7 +126,7 @@ def test_running_pods_see_what_was_chosen_for_them(make_node: Callable[..., Node
     in_parallel(scheduler.bind, names)
     for name in names:
         node.cluster.wait_phase(name, "Running", timeout=120)
-    audit_decisions(node, scheduler.decided, names, exact=True)
+    audit_decisions(node, scheduler.decided, names)
     minors = {gpu["uuid"]: gpu["minor"] for gpu in node.agent.status()["gpus"]}
     for name, decision in scheduler.decided.items():
         seen = node.cluster.exec_env(name)["NVIDIA_VISIBLE_DEVICES"]

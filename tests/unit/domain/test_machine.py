@@ -235,11 +235,10 @@ class NodeLife(RuleBasedStateMachine):
     def verify(self, grant: Grant, who: Owner | None) -> None:
         pass
 
-    def look(self, pod: PodName) -> Look | None:
+    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
         if not self.tells_pods:
             return None
-        found = self.living.get(pod.name)
-        return Look(known=True, holdings=tuple(found.held)) if found else Look(known=False)
+        return [Look(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
 
     def read(self, timeout_s: float) -> Sequence[Holding]:
         return self.book()

@@ -35,7 +35,7 @@ def node(shared: Node) -> Iterator[Node]:
 
 @pytest.fixture
 def scheduler(node: Node) -> Iterator[Scheduler]:
-    """At the end of the test its pods are audited. Kubelet 1.30 does not answer `Get`: equal pods may be exchanged."""
+    """At the end of the test its pods are audited."""
     used = make_scheduler(node)
     yield used
-    audit_decisions(node, used.decided, exact=node.cluster.kubelet_version != "1.30")
+    audit_decisions(node, used.decided)

@@ -54,9 +54,7 @@ def test_many_pods_of_one_size(node: Node, scheduler: Scheduler, families: tuple
 
 @agent("share")
 @each_family
-def test_pods_of_one_size_of_which_some_are_deleted_at_once(
-    kubelet: str, node: Node, scheduler: Scheduler, family: Family
-) -> None:
+def test_pods_of_one_size_of_which_some_are_deleted_at_once(node: Node, scheduler: Scheduler, family: Family) -> None:
     """Kubelet hears of the deletions when it has asked for these pods: they take nothing of their equals."""
     names = [assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10}), family, {0: (n,)}) for n in range(6)]
     with in_flight(node):
@@ -68,8 +66,6 @@ def test_pods_of_one_size_of_which_some_are_deleted_at_once(
     scheduler.forget(*names[::2])
     for name in names[1::2]:
         node.cluster.wait_phase(name, "Running", timeout=60)
-    if kubelet == "1.30":  # which cannot be asked about a pod: who is gone has had what was chosen for an equal
-        scheduler.decided.clear()
 
 
 @agent("share")
