@@ -79,6 +79,7 @@ class Allocator:
             self._memory.asked = True
             if self._memory.counts_only:
                 return (*must_include, *sorted(offered - must_include))[:size]
+            self._memory.carried(resource, must_include, size)
         return self._preference.choose(resource, offered, must_include, size)
 
     def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
@@ -97,9 +98,10 @@ class Allocator:
         Raises:
             Refusal: the request cannot be honoured.
         """
+        picked = frozenset(ids)
         with self.in_flight.one():
-            exchanged = self._exchanged(resource, frozenset(ids))
-            share = self._allocate(resource, frozenset(exchanged.values()) or frozenset(ids), exchanged)
+            exchanged = self._exchanged(resource, picked)
+            share = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged)
         if not exchanged:
             return share
         return replace(share, annotations={**share.annotations, key(resource): written(exchanged)})
@@ -109,6 +111,7 @@ class Allocator:
         memory = self._memory
         memory.wait_for_first_pods()
         with memory.lock:
+            memory.carried(resource, picked, len(picked))
             if not memory.counts_only:
                 return {}
             memory.check_units_known(resource)
@@ -192,9 +195,7 @@ class Allocator:
         memory.ledger = memory.ledger.recorded(handout, opens=opens)
         places = tuple(replace(c, trail=(*c.trail, (c.owner, handout))) for c in candidates)
         memory.admission = Admission(places, handout.at)
-        for owner, given in places[0].trail if places else ():
-            decided = owner in claims.snapshot.decided_asks
-            memory.ledger = memory.ledger.believed(given.ids, owner, places[0].pod.uid, decided=decided)
+        memory.believe(claims)
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:

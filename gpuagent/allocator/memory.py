@@ -124,6 +124,20 @@ class Memory:
             self.ledger = self.ledger.listed(owners, read.holdings_at, read.living_pods, before.decided_asks)
             self.admission = self.admission.told(owners)
 
+    def carried(self, resource: str, ids: frozenset[str], size: int) -> None:
+        """Kubelet has fixed `ids` for a call: they may tell that another pod was asked for before than was believed."""
+        claims, before = self.claims(), self.admission.places
+        self.admission = self.admission.carried(resource, size, ids, claims)
+        if self.admission.places[:1] != before[:1]:
+            self.believe(claims)
+
+    def believe(self, claims: Claims) -> None:
+        """What was given in this admission is the likeliest pod's."""
+        for place in self.admission.places[:1]:
+            for owner, given in place.trail:
+                decided = owner in claims.snapshot.decided_asks
+                self.ledger = self.ledger.believed(given.ids, owner, place.pod.uid, decided=decided)
+
     def chosen(self, resource: str, ids: frozenset[str]) -> Choice | None:
         """The last choice, if it was these ids."""
         choice = self.choice

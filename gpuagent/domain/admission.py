@@ -55,6 +55,15 @@ class Candidate:
         init = {container.name for container in self.pod.containers if container.init}
         return frozenset[str]().union(*(h.ids for owner, h in self.trail if owner.container not in init))
 
+    def spare(self, resource: str) -> frozenset[str]:
+        """Ids, as kubelet has them, that it takes first for the pod's next container: left by its init containers."""
+        init, found = {container.name for container in self.pod.containers if container.init}, frozenset[str]()
+        for owner, handout in self.trail:
+            if handout.resource == resource:
+                ids = frozenset(handout.exchanged) or handout.ids
+                found = found | ids if owner.container in init else found - ids
+        return found
+
     def may_want(self, resource: str, size: int) -> bool:
         """Whether the container's call for `resource` may be still to come, and is for `size`."""
         return self.container.limits.get(resource) == size and not (self.first and self.first.resource == resource)
@@ -85,7 +94,7 @@ class Admission:
         """Containers that a call for `size` of `resource` may be for, most likely first."""
         found: list[Candidate] = []
         may_begin = True
-        for step in self._steps(claims):
+        for _, step in self._steps(claims):
             if step is None:
                 # At this place the pod has everything: the call begins another one.
                 found += beginning(resource, size, claims) if may_begin else ()
@@ -96,7 +105,18 @@ class Admission:
 
     def going_on(self, resource: str, size: int, claims: Claims) -> tuple[Candidate, ...]:
         """Those of the candidates that belong to a pod whose admission has begun."""
-        return tuple(step for step in self._steps(claims) if step and step.may_want(resource, size))
+        return tuple(step for _, step in self._steps(claims) if step and step.may_want(resource, size))
+
+    def carried(self, resource: str, size: int, fixed: frozenset[str], claims: Claims) -> "Admission":
+        """Without the places that ids contradict which kubelet has `fixed` for a call, for `size` of `resource`."""
+
+        def fits(place: Candidate, step: Candidate | None) -> bool:
+            spare = place.spare(resource)
+            goes_on = step is not None and step.may_want(resource, size)
+            return len(fixed & spare) == (min(size, len(spare)) if goes_on else 0)
+
+        left = tuple(place for place, step in self._steps(claims) if fits(place, step))
+        return replace(self, places=left)
 
     def told(self, owners: Owners) -> "Admission":
         """Without the places that kubelet's book contradicts: somebody else has what was given there."""
@@ -107,12 +127,12 @@ class Admission:
         )
         return replace(self, places=places)
 
-    def _steps(self, claims: Claims) -> Iterator[Candidate | None]:
-        """What each place is followed by: a container of the same pod, or None where the pod is complete, or gone."""
+    def _steps(self, claims: Claims) -> Iterator[tuple[Candidate, Candidate | None]]:
+        """Each place, and what follows: a container of the same pod, or None where the pod is complete, or gone."""
         snap = claims.snapshot
         for place in self.places:
             if claims.now - self.at < PAIR_S:
-                yield _next(place, snap.sold) if place.pod.name in snap.living_pods else None
+                yield place, _next(place, snap.sold) if place.pod.name in snap.living_pods else None
 
 
 def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:

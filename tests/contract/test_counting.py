@@ -132,6 +132,17 @@ def test_init_and_app_containers_of_a_pod_share_a_gpu(node: MakeNode) -> None:
     assert on == {"init": [3], "side": [3], "c0": [3], "c1": [3]}
 
 
+def test_a_pod_with_an_init_container_and_an_equal_one_in_any_order(node: MakeNode) -> None:
+    """Kubelet picks an init container's ids for its pod's next container: that tells the two pods apart."""
+    one = counting(node, gpus=2)
+    first = pod("first", {MEM: 16}, init=[Container("init", {MEM: 16})])
+    pods = [one.bind(first, annotations=by_v1(1, 16)), one.bind(pod("second", {MEM: 16}), annotations=by_v1(0, 16))]
+    has = [one.kubelet.admit(asked) for asked in reversed(pods)]
+    assert all(has), [outcome.failed for outcome in has]
+    on = [[gpus_of(one, granted.env) for granted in outcome.containers.values()] for outcome in has]
+    assert on == [[[1]], [[0], [0]]]
+
+
 def test_the_book_outlives_agent_and_kubelet(node: MakeNode) -> None:
     """What an id stands for is read from kubelet's checkpoint: nothing is sold twice, nothing is lost."""
     one = counting(node, gpus=2)

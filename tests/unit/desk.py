@@ -51,9 +51,11 @@ class Book:
         self.tells_pods = True
         self.readable = True
         self.looks = self.reads = 0
+        self.may_list: set[bool] = set()
 
     def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
         self.looks += 1
+        self.may_list.add(listing)
         if not self.tells_pods:
             return None
         held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}

@@ -418,6 +418,51 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
     assert uuids == {uuid(3 if seen == "seen" else 0)}
 
 
+@pytest.mark.parametrize("seen", [[], ["b"], ["b", "c"]])
+def test_a_pod_that_only_kubelet_has_seen_is_waited_for(monkeypatch, seen):
+    """Also where one pod alone could be meant, or all that could be are to get the same."""
+    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    pods = {name: decided(name, 2, second=n) for n, name in enumerate("bc")}
+    other = decided("served", 0, size=1)
+    desk = desk_of(other, *map(pods.get, seen))
+    serve(desk, "served", 1)
+    desk.book.asking = "a"
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(desk.prefer, MEM, 4)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        desk.pods(other, *map(pods.get, seen), decided("a", 3, second=9))
+        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
+
+
+def test_no_list_is_read_while_kubelet_has_units_reserved_that_are_in_no_book():
+    """What it has fixed for this call is an init container's, or it has filled up with it what NUMA alignment left."""
+    init = pod_json("a", {MEM: 4}, annotations=v1(1, 4), init=({MEM: 2},))
+    desk = desk_of(init, decided("b", 2, second=1))
+    serve(desk, "a", 2, container="init-0")
+    handed_on = desk.book.holdings.pop().ids
+    desk.serve(owner("a"), MEM, 4, must=handed_on)
+    assert desk.book.may_list == {True}
+    (reserved, *_) = sorted(set(desk.free(MEM)) - handed_on)
+    desk.book.may_list.clear()
+    desk.prefer(MEM, 4, must=[reserved])
+    assert desk.book.may_list == {False}
+
+
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_what_an_init_container_hands_on_tells_its_pod_from_an_equal_one(order):
+    """Kubelet cannot be asked. Both containers of a pod are on one GPU, and nobody is refused."""
+    with_init = pod_json("first", {MEM: 8}, annotations=v1(1, 8), init=({MEM: 8},))
+    desk = desk_of(with_init, decided("second", 0, 8, second=1), gpus=box(2, 8), tells_pods=False)
+    for name in order:
+        handed_on = frozenset()
+        if name == "first":
+            serve(desk, name, 8, container="init-0")
+            handed_on = desk.book.holdings.pop().ids
+        desk.serve(owner(name), MEM, 8, must=handed_on)
+    assert sorted(at(desk, name)[0] for name in order) == [0, 1]
+
+
 @pytest.mark.parametrize("of", ["the one before", "a file"])
 def test_what_a_pod_of_the_same_name_still_holds_while_it_ends_is_not_the_new_ones(of):
     """Kubelet lists by name; the checkpoint has UIDs. A static pod has another one there all the time."""

@@ -1,5 +1,7 @@
 """Which container is kubelet asking for?"""
 
+from collections.abc import Collection
+
 import pytest
 
 from gpuagent.domain.admission import Admission, Candidate, beginning, gpu_count, spread_was_asked
@@ -41,12 +43,18 @@ class Kubelet:
     def asks(self, resource: str, size: int) -> list[Owner]:
         return owners(self.admission.candidates(resource, size, self.claims))
 
-    def gives(self, who: Owner, resource: str, size: int) -> "Kubelet":
+    def carries(self, resource: str, size: int, fixed) -> list[Owner]:
+        """Who may go on, where kubelet has fixed these ids for the call."""
+        left = self.admission.carried(resource, size, frozenset(fixed), self.claims)
+        return owners(left.going_on(resource, size, self.claims))
+
+    def gives(self, who: Owner, resource: str, size: int, handed_on: Collection[str] = ()) -> "Kubelet":
         """`who` is the right one of the candidates; it is given units of GPU 0."""
         (match,) = [c for c in self.admission.candidates(resource, size, self.claims) if c.owner == who]
         kind = self.node.snap.sold[resource]
-        made = handout(who, unit_ids(0, kind, *range(self.count, self.count + size)), resource)
-        self.count += size
+        new = size - len(handed_on)
+        made = handout(who, unit_ids(0, kind, *range(self.count, self.count + new)).union(handed_on), resource)
+        self.count += new
         self.given.append(made)
         place = Candidate(match.pod, match.container, (*match.trail, (who, made)))
         self.admission = Admission((place,), 0.5)
@@ -155,6 +163,18 @@ def test_a_call_that_fits_nowhere_in_the_pod_begins_another():
     kubelet = Kubelet(in_force(Mode.CORE_MEM).pods(pod_json("a", {MEM: 2, CORE: 30}), pod_json("b", {CORE: 50})))
     kubelet.gives(owner("a"), MEM, 2)
     assert kubelet.asks(CORE, 50) == [owner("b")]
+
+
+def test_units_of_an_init_container_go_to_the_next_container_of_its_pod_before_any_others():
+    kubelet = Kubelet(
+        in_force(Mode.SHARE).pods(pod_json("a", {MEM: 4}, {MEM: 4}, init=({MEM: 2},)), pod_json("b", {MEM: 4}))
+    )
+    kubelet.gives(owner("a", "init-0"), MEM, 2)
+    handed_on = kubelet.given[0].ids
+    assert kubelet.carries(MEM, 4, handed_on) == [owner("a")]
+    assert kubelet.carries(MEM, 4, ()) == kubelet.carries(MEM, 4, sorted(handed_on)[:1]) == []
+    kubelet.gives(owner("a"), MEM, 4, handed_on)
+    assert kubelet.carries(MEM, 4, ()) == [owner("a", "main-1")], "the first container has kept its own"
 
 
 def test_an_admission_of_long_ago_is_over():

@@ -22,23 +22,29 @@ from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 from tests.unit.domain.test_decision import BORN_NS, v1
 
 NOW_NS = BORN_NS + 10**12
+INITS = 0, 0, 0, 1, 2, 4
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @dataclass
 class Bound:
-    """A pod that the scheduler bound: units and GPU of each container; None: it chose none."""
+    """A pod that the scheduler bound: units and GPU of each container; None: it chose none.
+
+    `init` is what an init container asks for, which hands it on to the first container; 0 without one.
+    """
 
     name: str
     sizes: list[int]
     gpus: list[int] | None
     annotations: dict[str, str]
+    init: int = 0
     given: list[int] | None = None
 
     @property
     def json(self):
-        return pod_json(self.name, *({MEM: size} for size in self.sizes), annotations=self.annotations)
+        init = [{MEM: self.init}] if self.init else []
+        return pod_json(self.name, *({MEM: size} for size in self.sizes), annotations=self.annotations, init=init)
 
     @property
     def containers(self) -> list[str]:
@@ -73,9 +79,12 @@ class Decided(RuleBasedStateMachine):
         return book
 
     @rule(
-        sizes=st.lists(st.sampled_from([1, 2, 2, 4, 4]), min_size=1, max_size=2), older=st.booleans(), n=st.integers()
+        sizes=st.lists(st.sampled_from([1, 2, 2, 4, 4]), min_size=1, max_size=2),
+        older=st.booleans(),
+        n=st.integers(),
+        init=st.sampled_from(INITS),
     )
-    def decide(self, sizes: list[int], older: bool, n: int) -> None:
+    def decide(self, sizes: list[int], older: bool, n: int, init: int = 0) -> None:
         book, gpus = self.used(), []
         waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
         for size in [sum(sizes)] if older else sizes:
@@ -84,7 +93,8 @@ class Decided(RuleBasedStateMachine):
                 return
             gpus.append(fits[n % len(fits)])
             book[gpus[-1]] += size
-        self.bind(sizes, gpus * len(sizes) if older else gpus, older=older)
+        most = min(init, sizes[0]) if self.tells_pods else sizes[0]
+        self.bind(sizes, gpus * len(sizes) if older else gpus, older=older, init=init and most)
 
     @precondition(lambda self: self.undecided)
     @rule(sizes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=2))
@@ -94,7 +104,7 @@ class Decided(RuleBasedStateMachine):
         if any(book[gpu] + sum(sizes) + waiting <= self.units for gpu in self.gpus):
             self.bind(sizes, None, older=False)
 
-    def bind(self, sizes: list[int], gpus: list[int] | None, *, older: bool) -> None:
+    def bind(self, sizes: list[int], gpus: list[int] | None, *, older: bool, init: int = 0) -> None:
         self.bound += 1
         name = f"p{self.bound}"
         annotations: dict[str, str] = {}
@@ -103,7 +113,7 @@ class Decided(RuleBasedStateMachine):
         elif gpus is not None:
             table = {str(n): {str(gpu): size} for n, (gpu, size) in enumerate(zip(gpus, sizes, strict=True))}
             annotations = {MEMORY_ANNOTATION: json.dumps(table)}
-        self.pods[name] = Bound(name, sizes, gpus, annotations)
+        self.pods[name] = Bound(name, sizes, gpus, annotations, init)
         self.show()
 
     def show(self) -> None:
@@ -117,9 +127,13 @@ class Decided(RuleBasedStateMachine):
         waiting = [pod for pod in self.pods.values() if pod.given is None]
         pod = waiting[n % len(waiting)]
         self.desk.book.asking = pod.name
-        pod.given = []
+        pod.given, handed_on = [], frozenset[str]()
+        if pod.init:
+            self.desk.serve(owner(pod.name, "init-0"), MEM, pod.init)
+            handed_on = self.desk.book.holdings.pop().ids  # the book that others see does not list it
         for container, size in zip(pod.containers, pod.sizes, strict=True):
-            self.desk.serve(owner(pod.name, container), MEM, size)
+            self.desk.serve(owner(pod.name, container), MEM, size, must=handed_on)
+            handed_on = frozenset()
             (uuid,) = self.desk.on(owner(pod.name, container), MEM)
             pod.given.append(self.desk.snap.gpus[uuid].minor)
         if self.tells_pods and pod.gpus is not None:
@@ -191,7 +205,10 @@ class Decided(RuleBasedStateMachine):
 
 
 class DecidedUnasked(Decided):
-    """A kubelet before 1.34: it cannot be asked about a pod. Every pod has a decision and none ends in between."""
+    """A kubelet that does not say which pods it knows. Every pod has a decision and none ends in between.
+
+    An init container asks for as much as the first container: of another size, it may be taken for another pod for good.
+    """
 
     tells_pods = False
     undecided = False
