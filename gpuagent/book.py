@@ -7,7 +7,7 @@ from typing import Protocol
 from gpuagent.domain.admission import Candidate, beginning
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.honour import alike, own_role
+from gpuagent.domain.honour import alike, own_role, wish
 from gpuagent.domain.pods import Holding, PodName
 
 
@@ -80,7 +80,8 @@ def told_apart(
         # Kubelet may have given that container up, and begun with another.
         begun = beginning(resource, candidates[0].container.limits[resource], claims)
         others += tuple(c for c in begun if own_role(c, resource, claims) is not None)
-    same = all(own_role(candidate, resource, claims) == role for candidate in others) and alike(candidates, claims)
+    wishes = {wish(candidate, resource, claims) for candidate in (*candidates[:1], *others)}
+    same = len(wishes) < 2 and alike(candidates, claims)
     if not candidates or (same and not claims.roles and not (gone and role)):
         return candidates
     every = (candidates[0], *others)

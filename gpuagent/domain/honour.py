@@ -8,6 +8,7 @@ from gpuagent.domain.annotations import V1_GPU
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.decision import Decision, Ignored
 from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, VISIBLE_ANNOTATION
 from gpuagent.domain.pods import Owner
 from gpuagent.domain.promised import Role
 from gpuagent.domain.snapshot import Snapshot
@@ -50,13 +51,21 @@ def turn_of_size(resource: str, size: int, claims: Claims) -> Turn | None:
 
 
 def own_role(who: Candidate, resource: str, claims: Claims) -> Role | str | None:
-    """What tells candidates apart: the GPUs that each is to get, or why it cannot get any."""
+    """The GPUs that a scheduler chose for it, or why it cannot get any."""
     if who.first:
         return Role(who.first.uuids)
     decision = claims.snapshot.decisions.get(who.pod.name)
     if not isinstance(decision, Decision):
         return None
     return decision.unmet or _role(who, resource, decision, claims)
+
+
+def wish(who: Candidate, resource: str, claims: Claims) -> tuple[object, ...]:
+    """What the choice of its GPUs goes by, besides the amount."""
+    pod = who.pod
+    named = (pod.annotations.get(key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
+    job = pod.labels.get(JOB_LABEL)
+    return own_role(who, resource, claims), pod.gpu_count_label, *named, job and (pod.name.namespace, job)
 
 
 def alike(candidates: Collection[Candidate], claims: Claims) -> bool:

@@ -211,6 +211,7 @@ def test_the_same_ids_show_the_same_gpus_also_to_a_new_agent():
 
 def test_no_gpu_of_a_job_is_shown_while_an_equal_pod_of_somebody_else_may_be_the_asker():
     desk = pair_of_a_job(pod_json("stranger", {WHOLE: 1}, created="2026-01-01T00:00:01Z"))
+    desk.book.tells_pods = False
     share = desk.serve(owner("stranger"), WHOLE, 1)
     assert told(share) == indexes(share)
     assert "CUDA_VISIBLE_DEVICES" not in share.env
@@ -249,6 +250,7 @@ def test_no_gpu_of_a_job_is_shown_while_pods_are_not_watched():
 def test_what_one_pod_shall_see_and_cannot_is_nothing_to_equal_pods():
     taken = pod_json("taken", {WHOLE: 1})
     desk = mesh(taken)
+    desk.book.tells_pods = False
     desk.serve(owner("taken"), WHOLE, 1)
     bad = pod_json("bad", {WHOLE: 1}, annotations={VISIBLE_ANNOTATION: "0,1"}, created="2026-01-01T00:00:01Z")
     desk.pods(taken, bad, pod_json("good", {WHOLE: 1}, created="2026-01-01T00:00:02Z"))
@@ -258,6 +260,7 @@ def test_what_one_pod_shall_see_and_cannot_is_nothing_to_equal_pods():
 
 def test_gpus_that_a_pod_was_to_see_and_does_not_are_told_when_it_is_certain():
     desk = pair_of_a_job(pod_json("stranger", {WHOLE: 1}, created="2026-01-01T00:00:01Z"))
+    desk.book.tells_pods = False
     desk.serve(owner("w1"), WHOLE, 1)
     desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids)
     assert any("gpu-visible names '0,3', and it sees GPU 3" in text for _, _, text in desk.said)
@@ -265,12 +268,21 @@ def test_gpus_that_a_pod_was_to_see_and_does_not_are_told_when_it_is_certain():
 
 def test_a_pod_that_got_other_gpus_than_were_decided_is_told_when_it_is_certain():
     desk = mesh(named("a", 1, "5"), named("b", 1, "6"))
+    desk.book.tells_pods = False
     desk.serve(owner("b"), WHOLE, 1)
     assert on(desk, "b") == {5}
     assert desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids) == owner("b")
     ((pod, reason, text),) = desk.said
     assert (pod, reason) == (PodName("ml", "b"), "GpuGroupDiffers")
     assert "names '6', and it got GPU 5: kubelet does not say which pod it asks for" in text
+
+
+def test_pods_with_groups_are_told_apart_where_kubelet_says_which_it_knows():
+    desk = mesh(named("a", 1, "5"), named("b", 1, "6"), pod_json("c", {WHOLE: 1}, created="2026-01-01T00:00:09Z"))
+    for name, index in (("b", 6), ("a", 5)):
+        desk.book.asking = name
+        desk.serve(owner(name), WHOLE, 1)
+        assert on(desk, name) == {index}
 
 
 def test_gpus_that_a_scheduler_chose_for_others_are_left_to_them_as_long_as_there_are_more():
