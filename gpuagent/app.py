@@ -105,6 +105,7 @@ class Agent:
             threading.Thread(target=self._start_endpoints, name="start", daemon=True),
         ]
         self._stopping = threading.Event()
+        self._starting = threading.Lock()
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,8 @@ class Agent:
 
     def stop(self) -> None:
         """End streams, servers, threads; no empty list is sent: running pods and amounts stay as they are."""
-        self._stopping.set()
+        with self._starting:
+            self._stopping.set()
         self._directory_watch.stop()
         for endpoint in self._endpoints.values():
             endpoint.begin_stop()
@@ -164,11 +166,12 @@ class Agent:
         for path in sweep(self._plugins):
             log.info("removed a socket of a former run", extra={"path": str(path)})
         self._first_look.wait(FIRST_LIST_WAIT_S)
-        if self._stopping.is_set():
-            return
-        for endpoint in self._endpoints.values():
-            endpoint.start()
-        self._directory_watch.start()
+        with self._starting:
+            if self._stopping.is_set():
+                return
+            for endpoint in self._endpoints.values():
+                endpoint.start()
+            self._directory_watch.start()
 
     # -- the loop: the only place where the state changes --------------------------------------------------------
 

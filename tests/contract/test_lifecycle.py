@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from gpuagent.app import Agent
 from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.kubelet.endpoint import Endpoint
 from standin.pods import Container, StartError
 from tests.contract.harness import (
     ALWAYS,
@@ -308,6 +310,25 @@ def test_stop_during_an_allocate_is_clean(node: MakeNode) -> None:
     assert took < 2.0 + LOADED_S
     assert one.kubelet.wait(lambda: one.kubelet.capacity(MEM) == 24)
     assert 0 not in one.sizes(MEM)
+
+
+def test_stop_during_the_start_leaves_nothing_behind(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped when it has begun to start its endpoints: no thread dies of an exception, no socket is left."""
+    one = node("1.36", box(1, 24))
+    starting, start, running = threading.Event(), Endpoint.start, list[Agent]()
+
+    def started(endpoint: Endpoint) -> None:
+        running.extend(one.agents)
+        starting.set()
+        running[0]._stopping.wait(0.3)  # a stop that does not wait gets ahead of the start
+        start(endpoint)
+
+    monkeypatch.setattr(Endpoint, "start", started)
+    agent = one.run()
+    assert starting.wait(5)
+    one.stop(agent)
+    assert not agent._directory_watch._thread.is_alive()
+    assert not list((one.root / "k" / "device-plugins").glob("gpuagent-*.sock"))
 
 
 def test_stop_ends_within_two_seconds_with_everything_broken(node: MakeNode) -> None:
