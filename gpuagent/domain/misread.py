@@ -7,12 +7,9 @@ The gpushare scheduler extender and the inspect tools know two amounts of a node
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gpuagent.domain import annotations as an
-from gpuagent.domain.annotations import Assumed
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_COUNT, GPU_MEM
-from gpuagent.domain.podbook import certain, counted
-from gpuagent.domain.pods import Pod
+from gpuagent.domain.podbook import counted
 from gpuagent.domain.state import State
 from gpuagent.domain.units import units_of
 
@@ -52,29 +49,16 @@ def by_former_units(state: State) -> Iterator[str]:
     """Pods that were given units which are no longer what a unit, or their GPU, is now."""
     former: dict[str, set[str]] = defaultdict(set)
     by_key = {gpu.key: gpu for gpu in state.gpus.values()}
+    answers = {(entry.container, entry.ids): entry.gpu_units for entry in state.checkpoint if entry.gpu_units}
     for holding in state.living_holdings:
+        then = answers.get((holding.owner.container, holding.ids))
         for highest, _ in counted(holding.ids):
-            gpu = by_key.get(highest.gpu_key) if highest and highest.kind.is_memory else None
-            if gpu and highest and highest.n >= units_of(gpu, highest.kind, state.policy.unit):
-                former[gpu.uuid].add(str(holding.owner.pod))
-    told = {pod.uid: found for pod in state.pods if (found := _told_otherwise(pod, state))}
-    for held in certain(state, [pod for pod in state.pods if pod.uid in told]):
-        found = told[held.pod.uid]
-        for uuid, kind in held.of(GPU_MEM):
-            gpu = state.gpus[uuid]
-            if gpu.minor == found.gpu and found.gpu_units != units_of(gpu, kind, state.policy.unit):
-                former[uuid].add(str(held.pod.name))
+            if highest and highest.kind.is_memory and (gpu := by_key.get(highest.gpu_key)):
+                now = units_of(gpu, highest.kind, state.policy.unit)
+                if highest.n >= now or (then and now not in then):
+                    former[gpu.uuid].add(str(holding.owner.pod))
     for uuid, pods in sorted(former.items(), key=lambda item: state.gpus[item[0]].minor):
         yield _former(state, state.gpus[uuid], sorted(pods))
-
-
-def _told_otherwise(pod: Pod, state: State) -> Assumed | None:
-    """What the pod was told when it was assigned, where a GPU of that number has another number of units now."""
-    found = an.assumed(pod.annotations) if an.V1_GPU_UNITS in pod.annotations else None
-    if not (isinstance(found, Assumed) and found.assigned):
-        return None
-    now = {gpu.memory_mib // state.policy.unit.mib for gpu in state.gpus.values() if gpu.minor == found.gpu}
-    return found if now - {found.gpu_units} else None
 
 
 def _former(state: State, gpu: Gpu, pods: list[str]) -> str:

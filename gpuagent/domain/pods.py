@@ -126,7 +126,10 @@ class Holding:
 class CheckpointEntry:
     """What kubelet's checkpoint gives to a container, init containers included. Pods are known by UID there.
 
-    `exchanged` are the units that were given for its ids, where kubelet asked nobody which to take (`exchange`).
+    Attributes:
+        exchanged: the units that were given for its ids, where kubelet asked nobody which to take (`exchange`).
+        gpu_units: how many units of memory its GPUs had in all when they were given, by the answer to kubelet; empty
+            where it does not say.
     """
 
     pod_uid: str
@@ -134,6 +137,7 @@ class CheckpointEntry:
     resource: str
     ids: frozenset[str]
     exchanged: Mapping[str, str] = field(default_factory=dict)
+    gpu_units: frozenset[int] = frozenset()
 
 
 Owners = Mapping[tuple[str, frozenset[str]], Owner]

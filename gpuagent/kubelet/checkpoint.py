@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain import exchange
+from gpuagent.domain.annotations import V1_GPU_UNITS
 from gpuagent.domain.pods import CheckpointEntry
 
 log = logging.getLogger(__name__)
@@ -39,19 +40,12 @@ def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
         ids = entry["DeviceIDs"]
         # A map from NUMA node to ids; a plain list before kubelet 1.20.
         flat = [i for group in ids.values() for i in group] if isinstance(ids, dict) else list(ids or ())
-        exchanged = _exchanged(entry, flat)
-        return CheckpointEntry(
-            entry["PodUID"], entry["ContainerName"], entry["ResourceName"], frozenset(flat), exchanged
-        )
+        pod, container, resource = (entry[key] for key in ("PodUID", "ContainerName", "ResourceName"))
+        answer = pb.ContainerAllocateResponse.FromString(base64.b64decode(entry.get("AllocResp") or ""))
+        text = answer.annotations.get(exchange.key(resource))
+        exchanged = exchange.read(text, flat) if text else {}
+        units = frozenset(int(text) for text in answer.envs.get(V1_GPU_UNITS, "").split(",") if text.isdecimal())
+        return CheckpointEntry(pod, container, resource, frozenset(flat), exchanged, units)
     except (DecodeError, ValueError, KeyError, TypeError, AttributeError) as err:
         log.warning("an entry of kubelet's checkpoint cannot be read", extra={"error": repr(err)})
         return None
-
-
-def _exchanged(entry: dict[str, Any], ids: list[str]) -> dict[str, str]:
-    """What the ids were exchanged for by the answer that kubelet got for them, as protobuf in base64."""
-    answer = base64.b64decode(entry.get("AllocResp") or "")
-    name = exchange.key(entry["ResourceName"])
-    if name.encode() not in answer:
-        return {}
-    return exchange.read(pb.ContainerAllocateResponse.FromString(answer).annotations[name], ids)

@@ -312,18 +312,21 @@ def test_a_pod_made_anew_under_its_name_gets_its_own(node: MakeNode) -> None:
     assert events(one) == []
 
 
-def test_a_changed_unit_under_a_running_pod_is_said_aloud(node: MakeNode) -> None:
+@pytest.mark.parametrize("annotate", [True, False])
+def test_a_changed_unit_under_a_running_pod_is_said_aloud(node: MakeNode, annotate: bool) -> None:
     one = shared(node)
-    first = one.run()
+    first = one.run(annotate_pods=annotate)
     one.offers(mem=48)
     start(one, pod("p", {MEM: 6}))
-    wait_written(one, "p", DEV="24")
+    if annotate:
+        wait_written(one, "p", DEV="24")
     one.stop(first)
-    second = one.run(memory_unit=MemoryUnit(2048))
+    second = one.run(memory_unit=MemoryUnit(2048), annotate_pods=annotate)
     one.offers(mem=24)
     wait_for(lambda: problems(second) == ["UnitsChanged"])
     assert "default/p" in second.status()["problems"][0]["message"]
-    assert written(one, "p")[GPU_UNITS] == "24"
+    if annotate:
+        assert written(one, "p")[GPU_UNITS] == "24"
     one.event("UnitsChanged")
 
 

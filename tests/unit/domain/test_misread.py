@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import annotations as an
+from gpuagent.domain import events as ev
 from gpuagent.domain import problems, report
 from gpuagent.domain.mode import Kind, Mode
+from gpuagent.domain.pods import CheckpointEntry
 from gpuagent.domain.state import Policy
 from gpuagent.domain.units import MemoryUnit
 from tests.unit.domain.builders import MEM, Life, box, gpu, holding, in_force, pod_json, unit_ids
@@ -75,17 +77,14 @@ def test_a_smaller_gpu_in_the_same_place_is_told():
     assert "8 units of GiB" in told(life, "UnitsChanged")[0]
 
 
-@pytest.mark.parametrize(("was", "count"), [("16", 0), ("64", 1), ("8", 1)])
-def test_what_a_gpu_had_when_the_pod_was_assigned_tells_a_changed_unit_both_ways(was, count):
-    texts = {an.V1_GPU: "0", an.V1_UNITS: "2", an.V1_GPU_UNITS: was, an.V1_ASSIGNED: "true", an.V1_ASSUMED: "17"}
-    life = in_force(Mode.SHARE).holdings(holding("a", unit_ids(0, MS, 0, 1)))
-    assert len(told(life.pods(pod_json("a", {MEM: 2}, annotations=texts)), "UnitsChanged")) == count
-
-
-def test_what_a_scheduler_takes_a_gpu_for_before_the_assignment_tells_nothing():
-    texts = {an.V1_GPU: "0", an.V1_UNITS: "2", an.V1_GPU_UNITS: "20", an.V1_ASSIGNED: "false", an.V1_ASSUMED: "17"}
-    life = in_force(Mode.SHARE, GPU_KINDS).holdings(holding("a", unit_ids(0, MS, 0, 1)))
-    assert told(life.pods(pod_json("a", {MEM: 2}, annotations=texts)), "UnitsChanged") == []
+@pytest.mark.parametrize(("was", "count"), [(16, 0), (64, 1), (8, 1)])
+def test_what_a_gpu_had_when_its_units_were_given_tells_a_changed_unit_both_ways(was, count):
+    """By the answer in kubelet's checkpoint; annotations of the pod may say anything, or nothing."""
+    held = holding("a", unit_ids(0, MS, 0, 1))
+    entry = CheckpointEntry("uid-a", "main", MEM, held.ids, gpu_units=frozenset({was}))
+    life = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 2}, annotations={an.V1_GPU: "0", an.V1_GPU_UNITS: "5"}))
+    life.tell(ev.HoldingsRead((held,), 1.0, 1.0, (entry,)))
+    assert len(told(life, "UnitsChanged")) == count
 
 
 def test_many_pods_are_named_in_short():
