@@ -56,6 +56,7 @@ class Node:
         if mode and not fresh:
             RememberedMode(self.root / "s").save(Mode(mode))
         self._ended: list[str] = []
+        self._heard: dict[str, Pod] = {}
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})
         self.kubelet = Kubelet(self.root / "k")
         self.log = self.root / "agent.log"
@@ -164,6 +165,11 @@ class Node:
         made = self.api.create_pod(name, amounts, node=NODE, annotations=annotations)
         return Pod(name, uid=made["metadata"]["uid"], containers=(Container("main", limits),))
 
+    def hear(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> None:
+        """A pod bound to the node that kubelet is about to admit: the calls for it are ours."""
+        self._heard[name] = self.pend(name, limits, annotations)
+        self.kubelet.hear(self._heard[name])
+
     def end(self, name: str) -> None:
         """A pending pod ends; the one that ended before it is deleted.
 
@@ -173,6 +179,8 @@ class Node:
         for ended in self._ended:
             self.api.delete_pod(ended)
         self._ended = [name]
+        if pod := self._heard.pop(name, None):
+            self.kubelet.remove(pod)
 
     def run_pod(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> Pod:
         """A pod that kubelet has admitted and whose container it has started."""

@@ -166,7 +166,7 @@ class Rpc:
             if pods:
                 node.end(pods.pop())
             time.sleep(REST_S)  # the agent takes note of the pod's end
-            node.pend(f"new-{number}", limits, decided(number) if decided else None)
+            node.hear(f"new-{number}", limits, decided(number) if decided else None)
             pods.append(f"new-{number}")
             for resource, size in limits.items():
                 question = prefer(free[resource], size)
@@ -223,11 +223,15 @@ class Rpc:
             where = f"{size.name}, {mode}, {DECIDED} pods with decisions"
             self._new_pods(node, limits, f"{where}, decided", lambda number: _decided(number, size, limits))
             self._new_pods(node, limits, f"{where}, undecided")
-            node.pend("ask", limits, _decided(0, size, limits))
+            node.hear("ask", limits, _decided(0, size, limits))
             free = node.free(GPU_MEM)
             _until_quick(agent, prefer(free, ASK))
             name = f"GetPreferredAllocation {where}: {ASK} of {len(free)}"
-            self._compare(name, "GetPreferredAllocation", agent, [prefer(free, ASK)], barred=True)
+            rounds = self._rounds // 10  # kubelet, which is asked each time, answers 100 such calls a second
+            question = [prefer(free, ASK)]
+            self._compare(
+                name, "GetPreferredAllocation", agent, question, barred=True, pause_s=SPORADIC_S, rounds=rounds
+            )
             ids = [i for i in node.ids(GPU_MEM)[0] if i in free][:ASK]
             self._compare(f"Allocate {where}: {ASK} ids", "Allocate", agent, [allocate(ids)], barred=True)
 
@@ -313,7 +317,7 @@ def _until_quick(agent: Server, request: bytes) -> None:
 def _until_followed(node: Node, agent: Server, size: Size, limits: Mapping[str, int]) -> None:
     """Wait until the agent sees a pod of now: it gives it the last GPU then, which a scheduler chose for it."""
     name = f"follow-{time.monotonic_ns()}"
-    node.pend(name, limits, _decided(2 * size.gpus - 1, size, limits))
+    node.hear(name, limits, _decided(2 * size.gpus - 1, size, limits))
     gpus = node.ids(GPU_MEM)
     ask, question = agent.method("GetPreferredAllocation"), prefer([i for ids in gpus for i in ids], limits[GPU_MEM])
     for _ in range(200):

@@ -205,10 +205,14 @@ class Kubelet(Observation):
 
     # Pods.
 
-    def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
-        """Admit a pod bound to this node; ``numa`` are the nodes the topology manager aligned it to."""
+    def hear(self, pod: Pod) -> None:
+        """Know of a pod that is admitted next: pod-resources has it from then on."""
         with self._state.change():
             self._pods[pod.uid] = (pod, False)
+
+    def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
+        """Admit a pod bound to this node; ``numa`` are the nodes the topology manager aligned it to."""
+        self.hear(pod)
         return self._settle(self._admitter.admit(pod, numa=numa))
 
     def readmit(self, running: Collection[tuple[str, str]] | None = None) -> list[Admission]:
