@@ -85,16 +85,15 @@ def told_apart(
     if not candidates or (same and not claims.roles and not (gone and role)):
         return candidates
     every = (candidates[0], *others)
-    pods = list(dict.fromkeys(candidate.pod.name for candidate in every))
-    known = False
-    for some in filter(None, (pods[:1], pods[1:])):  # the first is likely, and one is asked for sooner than many
-        looks = ask(some)
-        if looks is None:
-            return candidates
-        known |= bool(looks)
-        if asking := tuple(c for c in every if any(_may_be(c, look, claims) for look in looks)):
-            return asking
-    return () if known else None
+    looks = ask({candidate.pod.name for candidate in every})
+    if not looks:
+        return candidates if looks is None else None
+    may_be = tuple(c for c in every if any(_may_be(c, look, claims) for look in looks))
+    if not may_be:
+        return ()
+    # Pods that kubelet has rejected linger for a moment, with nothing: the last that it can have heard of is asking.
+    asking = may_be[0] if may_be[0].trail else may_be[-1]
+    return tuple(candidate for candidate in may_be if candidate.pod.name == asking.pod.name)
 
 
 def _may_be(candidate: Candidate, look: Look, claims: Claims) -> bool:

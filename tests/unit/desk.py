@@ -42,11 +42,12 @@ class Isolation:
 class Book:
     """Kubelet's book; `tells_pods` is whether it says which pods it knows.
 
-    `asking` is the pod that kubelet admits, the only one without devices that it knows; None: it knows all pods.
+    `asking` is the pod that kubelet admits, and without devices it knows no other but `rejected`; None: it knows all pods.
     """
 
     def __init__(self) -> None:
         self.asking: str | None = None
+        self.rejected: set[str] = set()
         self.holdings: list[Holding] = []
         self.tells_pods = True
         self.readable = True
@@ -59,7 +60,11 @@ class Book:
         if not self.tells_pods:
             return None
         held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
-        return [Look(pod, held[pod]) for pod in pods if held[pod] or self.asking in {None, pod.name}]
+        return [
+            Look(pod, held[pod])
+            for pod in pods
+            if held[pod] or self.asking in {None, pod.name} or pod.name in self.rejected
+        ]
 
     def read(self, timeout_s: float) -> Sequence[Holding] | None:
         self.reads += 1
@@ -107,6 +112,7 @@ class Desk:
 
     def serve(self, who: Owner, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
         """What kubelet does for one resource of one container: ask, allocate, write it into its book."""
+        self.book.asking = who.pod.name
         ids = frozenset(must) if len(set(must)) == size else self.prefer(resource, size, must)
         share = self.allocator.allocate(resource, random.sample(sorted(ids), len(ids)))
         self.book.holdings.append(Holding(who, resource, ids))

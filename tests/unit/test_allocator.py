@@ -229,7 +229,9 @@ def test_the_next_pod_is_not_refused_for_the_label_of_a_pod_refused_just_before(
     desk = share_desk().pods(
         pod_json("bad", {MEM: 3}, labels={COUNT: "2"}, created="1"), pod_json("good", {MEM: 3}, created="2")
     )
+    desk.book.asking = "bad"
     desk.refusal(lambda: desk.prefer(MEM, 3))
+    desk.book.asking = "good"
     assert len(desk.prefer(MEM, 3)) == 3
 
 

@@ -297,6 +297,7 @@ def test_a_pod_with_a_decision_that_cannot_be_honoured_does_not_get_what_was_cho
     desk = mesh(taken)
     desk.serve(owner("taken"), WHOLE, 1)
     desk.pods(taken, named("stale", 2, "0,1"), named("sound", 2, "4,5", created="2026-01-01T00:00:01Z"))
+    desk.book.asking = "stale"
     assert "GPU 0 is not free" in desk.refusal(lambda: desk.prefer(WHOLE, 2)).message
     assert sorted(indexes(desk.serve(owner("sound"), WHOLE, 2))) == [4, 5]
 
