@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from types import TracebackType
@@ -169,6 +169,10 @@ class Node:
         """A pod bound to the node that kubelet is about to admit: the calls for it are ours."""
         self._heard[name] = self.pend(name, limits, annotations)
         self.kubelet.hear(self._heard[name])
+
+    def book(self, name: str, resource: str, ids: Collection[str]) -> None:
+        """Kubelet keeps what we have allocated for a pod that it has heard of."""
+        self.kubelet.book(self._heard[name], "main", resource, ids)
 
     def end(self, name: str) -> None:
         """A pending pod ends; the one that ended before it is deleted.

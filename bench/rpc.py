@@ -20,6 +20,8 @@ from gpuagent.domain.annotations import (
     shares_text,
 )
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM
+from gpuagent.domain.pods import PodName
+from gpuagent.kubelet.podresources import PodResources
 
 ASK, PERCENT = 10, 25
 PODS, DECIDED, TO_COME = 50, 200, 32
@@ -178,6 +180,7 @@ class Rpc:
                 if timed == (resource, "Allocate"):
                     return allocate(chosen)
                 self._ask(servers[resource], "Allocate", allocate(chosen))
+                node.book(pods[-1], resource, chosen)
             raise AssertionError(timed)
 
         resource, method = timed
@@ -221,6 +224,7 @@ class Rpc:
                 node.start_pod(pod)
             _read_book(node)
             where = f"{size.name}, {mode}, {DECIDED} pods with decisions"
+            self._one_pod(node, pods[0].name, where)
             self._new_pods(node, limits, f"{where}, decided", lambda number: _decided(number, size, limits))
             self._new_pods(node, limits, f"{where}, undecided")
             node.hear("ask", limits, _decided(0, size, limits))
@@ -234,6 +238,20 @@ class Rpc:
             )
             ids = [i for i in node.ids(GPU_MEM)[0] if i in free][:ASK]
             self._compare(f"Allocate {where}: {ASK} ids", "Allocate", agent, [allocate(ids)], barred=True)
+
+    def _one_pod(self, node: Node, name: str, where: str) -> None:
+        """What the agent waits for where it asks which pod it is."""
+        asked, times = PodName("default", name), []
+        client = PodResources(node.kubelet.pod_resources_socket)
+        for _ in range(self._rounds // 10):
+            time.sleep(2 * SPORADIC_S)
+            began = time.perf_counter_ns()
+            client.look([asked], listing=False)
+            times.append((time.perf_counter_ns() - began) / 1e6)
+        client.close()
+        what = f"Get of one pod from the stand-in kubelet, {where}"
+        got = self._results.keep(what, times)
+        self._results.row(what, f"p50 {got['p50'] * 1000:.0f} µs, p99 {got['p99']:.2f} ms")
 
     # -- how ---------------------------------------------------------------------------------------------------
 

@@ -18,10 +18,12 @@ from typing import Self
 
 import grpc
 
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as dp_grpc
 from standin.admission import Admitter
 from standin.checkpoint import FILE_NAME
 from standin.connection import Connection, Stream
+from standin.devices import Slot
 from standin.listener import Listener
 from standin.observation import Observation
 from standin.personality import Personality
@@ -209,6 +211,11 @@ class Kubelet(Observation):
         """Know of a pod that is admitted next: pod-resources has it from then on."""
         with self._state.change():
             self._pods[pod.uid] = (pod, False)
+
+    def book(self, pod: Pod, container: str, resource: str, ids: Collection[str]) -> None:
+        """Have a container hold devices that the plugin was asked for by somebody else in kubelet's place."""
+        with self._state.change():
+            self._state.devices.commit(Slot(pod.uid, container, resource), ids, dp.ContainerAllocateResponse())
 
     def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
         """Admit a pod bound to this node; ``numa`` are the nodes the topology manager aligned it to."""

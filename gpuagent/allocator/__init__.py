@@ -21,7 +21,7 @@ from gpuagent.domain.exchange import Exchanged, key, written
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.job import seen_by_whoever_asks
 from gpuagent.domain.ledger import Handout
-from gpuagent.domain.pods import Owner
+from gpuagent.domain.pods import Holding, Owner
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.unasked import paired, pick
 from gpuagent.isolation import Isolation, IsolationError
@@ -127,13 +127,15 @@ class Allocator:
     def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
         with self._memory.lock:
             admission, claims = self._memory.admission, self._memory.claims()
+            # Ids we have just been asked to choose were free: a new container, even if somebody had them before.
+            before = None if self._memory.chosen(resource, ids) else claims.given(resource, ids)
         snap = claims.snapshot
         at = locate(resource, ids, snap)
         try:
             check_offered(resource, ids, at, claims)
             with self._memory.lock:
-                candidates = self._on_their_gpu(resource, ids, at, claims)
-            beside = self._beside(resource, ids, at, candidates, claims)
+                candidates = self._on_their_gpu(resource, ids, at, before, claims)
+            beside = self._beside(ids, at, before, candidates, claims)
             share = self._isolated(grant(resource, at, snap, self._strategy, beside), snap)
         except Refusal as refusal:
             if likely := admission.candidates(resource, len(ids), claims):
@@ -142,17 +144,18 @@ class Allocator:
         with self._memory.lock:
             meant = candidates[0].pod.uid if candidates else None
             given = Handout(resource, ids, tuple(at.counts), claims.now, meant=meant, exchanged=exchanged)
-            self._record(given, candidates, claims)
+            self._record(given, before, candidates, claims)
             self._memory.give(share, ids)
         log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share
 
-    def _on_their_gpu(self, resource: str, ids: frozenset[str], at: Located, claims: Claims) -> tuple[Candidate, ...]:
+    def _on_their_gpu(
+        self, resource: str, ids: frozenset[str], at: Located, before: Holding | Handout | None, claims: Claims
+    ) -> tuple[Candidate, ...]:
         """Who these ids can be for: the two resources of one container have to be on one GPU."""
         if choice := self._memory.chosen(resource, ids):
             return choice.candidates
-        given = claims.given(resource, ids)
-        if given:  # asked for again, or reused by the next container of the same pod
+        if before:  # asked for again, or reused by the next container of the same pod
             candidates, nameless = self._memory.admission.going_on(resource, len(ids), claims), None
         else:
             candidates = self._memory.admission.candidates(resource, len(ids), claims)
@@ -162,18 +165,22 @@ class Allocator:
         if not fitting and first and set(first.uuids) != at.counts.keys():
             self._memory.give_up()
             raise apart(resource, first, at.counts, claims.snapshot)
-        if not given:
+        if not before:
             fitting = as_decided(resource, at, fitting, claims)
             check_core_mem(resource, len(ids), fitting, claims.snapshot)
             check_sharers(resource, at, fitting[0].owner if fitting else None, claims)
         return fitting
 
     def _beside(
-        self, resource: str, ids: frozenset[str], at: Located, candidates: tuple[Candidate, ...], claims: Claims
+        self,
+        ids: frozenset[str],
+        at: Located,
+        before: Holding | Handout | None,
+        candidates: tuple[Candidate, ...],
+        claims: Claims,
     ) -> tuple[str, ...]:
         """UUIDs of GPUs that the container sees besides, the same for the same ids. None are shown on a guess."""
-        before = None if self._memory.chosen(resource, ids) else claims.given(resource, ids)
-        if before and (share := self._memory.given(resource, ids)):
+        if before and (share := self._memory.given(before.resource, ids)):
             return tuple(gpu.uuid for gpu in share.beside)
         living = claims.snapshot.living_pods
         pods = [c.pod for c in candidates]
@@ -181,12 +188,12 @@ class Allocator:
             pods = [living[before.owner.pod]] if before.owner.pod in living else []
         return seen_by_whoever_asks(pods, at, claims)
 
-    def _record(self, handout: Handout, candidates: tuple[Candidate, ...], claims: Claims) -> None:
-        # Ids we have just been asked to choose were free: a new container, even if somebody had the same ones before.
+    def _record(
+        self, handout: Handout, before: Holding | Handout | None, candidates: tuple[Candidate, ...], claims: Claims
+    ) -> None:
         memory = self._memory
-        new = memory.chosen(handout.resource, handout.ids)
         memory.choice = None
-        if not new and not candidates and claims.given(handout.resource, handout.ids):
+        if before and not candidates:
             memory.ledger = memory.ledger.closed()  # whoever that was, what was given before has no partner to come
             return
         # Whose container is not known may be about to ask for its other resource.
