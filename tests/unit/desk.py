@@ -112,9 +112,10 @@ class Desk:
 
     def serve(self, who: Owner, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
         """What kubelet does for one resource of one container: ask, allocate, write it into its book."""
-        self.book.asking = who.pod.name
+        before, self.book.asking = self.book.asking, who.pod.name
         ids = frozenset(must) if len(set(must)) == size else self.prefer(resource, size, must)
         share = self.allocator.allocate(resource, random.sample(sorted(ids), len(ids)))
+        self.book.asking = before
         self.book.holdings.append(Holding(who, resource, ids))
         return share
 
