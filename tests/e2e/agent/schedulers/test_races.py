@@ -70,6 +70,26 @@ def test_pods_of_one_size_of_which_some_are_deleted_at_once(node: Node, schedule
 
 @agent("share")
 @each_family
+def test_pods_of_one_size_of_which_kubelet_rejects_some(node: Node, scheduler: Scheduler, family: Family) -> None:
+    """It asks nothing for them, and they linger in its list for a moment, with nothing held."""
+    names = []
+    for n in range(6):
+        made = pod_manifest(f"equal-{n}", {GPU_MEM: 10})
+        if n % 2 == 0:
+            made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1000"}
+        names.append(assume(node, scheduler, made, family, {0: (n,)}))
+    with in_flight(node):
+        for name in names:
+            scheduler.bind(name)
+    for name in names[::2]:
+        assert node.cluster.wait_phase(name, "Failed")["status"]["reason"] == "OutOfcpu"
+    scheduler.forget(*names[::2])
+    for name in names[1::2]:
+        node.cluster.wait_phase(name, "Running", timeout=60)
+
+
+@agent("share")
+@each_family
 def test_what_is_promised_is_not_given_to_a_pod_before_it(node: Node, scheduler: Scheduler, family: Family) -> None:
     """Alone the first pod would come to the GPU that is in use already."""
     node.run(pod_manifest("runs", {GPU_MEM: 1}))
