@@ -8,7 +8,7 @@ import pytest
 from gpuagent.domain.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_ASSUMED, V1_GPU, V1_UNITS
 from gpuagent.domain.mode import MODE_LABEL
 from standin.pods import Container, Pod
-from tests.contract.harness import MEM, Node, box, ids_on, pod
+from tests.contract.harness import MEM, Node, box, ids_on, in_thread, pod
 
 MakeNode = Callable[..., Node]
 
@@ -55,6 +55,18 @@ def test_equal_pods_in_flight_get_their_gpus_in_any_order(node: MakeNode, versio
     }
     has = {n: admit(one, pods[n])[0] for n in rng.sample(range(10), 10)}
     assert has == chosen
+
+
+@pytest.mark.parametrize("version", ["1.19", "1.30", "1.36"])
+def test_a_pod_that_kubelet_has_seen_before_the_agent(node: MakeNode, version: str) -> None:
+    """By what the agent has seen, one other pod alone can be meant."""
+    one = sharing(node, version)
+    waits = one.bind(pod("waits", {MEM: 3}), annotations=by_v1(2, 3))
+    asked = pod("asked", {MEM: 3})
+    with in_thread(lambda: admit(one, asked)) as has:
+        one.bind(asked, annotations=by_v2(3, size=3))
+        assert has() == [3]
+    assert admit(one, waits) == [2]
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.36"])
