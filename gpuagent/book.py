@@ -1,14 +1,14 @@
 """Kubelet's own account of who holds what, and the questions that it settles."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuagent.domain.admission import Candidate, beginning
+from gpuagent.domain.admission import Candidate, at_book, beginning, may_ask
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.honour import alike, own_role, wish
-from gpuagent.domain.pods import Holding, PodName
+from gpuagent.domain.pods import Holding, Pod, PodName, requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,43 +63,54 @@ def holds_first(ask: Ask, candidate: Candidate) -> bool | None:
 
 
 def told_apart(
-    ask: Ask, candidates: tuple[Candidate, ...], resource: str, claims: Claims, *, gone: bool
+    ask: Ask, candidates: tuple[Candidate, ...], resource: str, size: int, claims: Claims
 ) -> tuple[Candidate, ...] | None:
-    """Where it is not all the same who asks, kubelet's book tells which of the pods that may be asking it is.
+    """Where it is not all the same who asks for `size` of `resource`, kubelet's book tells which pod it is.
 
     Kubelet hears of pods one by one and admits each before it hears of the next. So the asker is the one that it knows
-    and that has nothing yet. Empty where it is none of the candidates, None where kubelet knows none of them; all of
-    them where it cannot say.
+    and that has nothing yet, or lacks this. None where that is no pod that we have seen; all candidates where kubelet
+    cannot say.
 
-    It is not the same as long as pods are to come that a scheduler chose GPUs for: the asker may be one that our own
-    watch has not shown yet, or with `gone` one that was deleted, of which kubelet has not heard yet.
+    It is not the same on a node where schedulers choose GPUs: the asker may be one that our own watch shows late.
     """
-    role = own_role(candidates[0], resource, claims) if candidates else None
-    others = candidates[1:]
+    snap, others = claims.snapshot, candidates[1:]
     if candidates and all(candidate.first for candidate in candidates):
         # Kubelet may have given that container up, and begun with another.
-        begun = beginning(resource, candidates[0].container.limits[resource], claims)
+        begun = beginning(resource, size, claims)
         others += tuple(c for c in begun if own_role(c, resource, claims) is not None)
-    wishes = {wish(candidate, resource, claims) for candidate in (*candidates[:1], *others)}
-    same = len(wishes) < 2 and alike(candidates, claims)
-    if not candidates or (same and not claims.roles and not (gone and role)):
+    every = (*candidates[:1], *others)
+    same = len({wish(candidate, resource, claims) for candidate in every}) < 2 and alike(candidates, claims)
+    if same and not snap.decided_asks:
         return candidates
-    every = (candidates[0], *others)
-    looks = ask({candidate.pod.name for candidate in every})
-    if not looks:
-        return candidates if looks is None else None
-    may_be = tuple(c for c in every if any(_may_be(c, look, claims) for look in looks))
-    if not may_be:
-        return ()
-    # Pods that kubelet has rejected linger for a moment, with nothing: the last that it can have heard of is asking.
-    asking = may_be[0] if may_be[0].trail else may_be[-1]
-    return tuple(candidate for candidate in may_be if candidate.pod.name == asking.pod.name)
+    likely = {candidate.pod.name: candidate.pod for candidate in every}
+    asking = (pod for pod, _ in requests(snap.pods, resource, size) if may_ask(pod, claims))
+    for pods in (likely, {pod.name: pod for pod in asking if pod.name not in likely}):
+        looks = ask(pods.keys()) if pods else ()
+        if looks is None:
+            return candidates
+        known = [(pod, look) for pod in pods.values() for look in looks if look.pod == pod.name]
+        may_be = [c for pod, look in known for c in _as_told(pod, look, every, (resource, size), claims)]
+        if may_be:
+            # Pods that kubelet has rejected linger for a moment, with nothing: the last it can have heard of asks.
+            asker = may_be[0] if may_be[0].trail else may_be[-1]
+            return tuple(candidate for candidate in may_be if candidate.pod.name == asker.pod.name)
+    return None
 
 
-def _may_be(candidate: Candidate, look: Look, claims: Claims) -> bool:
-    """Whether the pod has what the candidate's admission has given it, and no more."""
+def _as_told(
+    pod: Pod, look: Look, candidates: Collection[Candidate], asked: tuple[str, int], claims: Claims
+) -> list[Candidate]:
+    """The pod's containers that may be asking, by what kubelet's book gives it: our own account of it may be wrong."""
     held = {i for holding in look.holdings if holding.resource in claims.snapshot.sold for i in holding.ids}
-    return look.pod == candidate.pod.name and candidate.lasting <= held <= candidate.given
+    ours = [c for c in candidates if c.pod is pod and c.lasting <= held <= c.given]
+    return ours or list(at_book(pod, look.holdings, *asked, claims))
+
+
+def asked_by(ask: Ask, pods: Iterable[Pod], resource: str, size: int, claims: Claims) -> bool:
+    """Whether kubelet knows one of the pods that may ask for `size` of `resource`."""
+    named = {pod.name: pod for pod in pods if any(c.limits.get(resource) == size for c in pod.containers)}
+    looks = ask(named.keys()) if named else ()
+    return any(any(at_book(named[look.pod], look.holdings, resource, size, claims)) for look in looks or ())
 
 
 def check_doubt(ask: Ask, resource: str, doubt: Collection[str], claims: Claims) -> str:

@@ -11,7 +11,7 @@ from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import picks_itself
 from gpuagent.domain.grant import Grant
 from gpuagent.domain.ledger import Ledger
-from gpuagent.domain.pods import owners_of
+from gpuagent.domain.pods import Pod, owners_of
 from gpuagent.domain.snapshot import Snapshot
 
 GONE_S = 30.0
@@ -56,22 +56,23 @@ class Memory:
         self._published = threading.Condition()
         self._snapshot: Snapshot | None = None
         self._unread: deque[tuple[Snapshot, Snapshot]] = deque(maxlen=MOST_UNREAD)
-        self._gone_at = float("-inf")
+        self._gone: tuple[tuple[float, Pod], ...] = ()
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on. Waits for no call."""
         with self._published:
             former, self._snapshot = self._snapshot, snapshot
-            if former and deleted_unserved(former, snapshot):
-                self._gone_at = self.clock()
+            if former and (gone := deleted_unserved(former, snapshot)):
+                late = self.clock() - GONE_S
+                self._gone = (*(g for g in self._gone if g[0] > late), *((self.clock(), pod) for pod in gone))
             if former and former.holdings_at < snapshot.holdings_at:
                 self._unread.append((former, snapshot))
             self._published.notify_all()
 
-    def wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait for a snapshot with which `condition` holds; without `lock`."""
+    def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a snapshot with which `condition` holds; without `lock`. False if none came in time."""
         with self._published:
-            self._published.wait_for(condition, timeout_s)
+            return self._published.wait_for(condition, timeout_s)
 
     def wait_for_first_pods(self) -> None:
         """Wait until the pods were seen once, or cannot be seen; not longer than until `first_pods_by`."""
@@ -90,9 +91,9 @@ class Memory:
         return self._snapshot
 
     @property
-    def gone(self) -> bool:
-        """A pod was deleted a moment ago that had nothing yet: kubelet may be asking for it."""
-        return self.clock() - self._gone_at < GONE_S
+    def gone(self) -> list[Pod]:
+        """Pods that were deleted a moment ago and had nothing yet: kubelet may be asking for one of them."""
+        return [pod for at, pod in self._gone if self.clock() - at < GONE_S]
 
     @property
     def counts_only(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from gpuagent.allocator.memory import Choice, Memory
-from gpuagent.book import Ask, Book, check_doubt, holds_first, settled, told_apart
+from gpuagent.book import Ask, Book, asked_by, check_doubt, holds_first, settled, told_apart
 from gpuagent.domain.admission import Candidate, beginning
 from gpuagent.domain.checks import free_by_gpu
 from gpuagent.domain.claims import Claims
@@ -13,6 +13,7 @@ from gpuagent.domain.errors import Refusal
 from gpuagent.domain.honour import ignored, not_kept
 from gpuagent.domain.pods import PodName, requests
 from gpuagent.domain.question import Question, chosen_for, doubted, for_any
+from gpuagent.domain.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -40,31 +41,34 @@ class Preference:
         Raises:
             Refusal: the total may be enough, but no GPU is.
         """
-        memory = self._memory
-        with memory.lock:
-            memory.read_owners()
-            claims, candidates = self._look(resource, size, offered)
-            # What it has fixed for this call alone, and not handed on from an init container, is in no book yet.
-            ask = partial(self._book.look, listing=must_include <= memory.admission.given)
-            asking = told_apart(ask, candidates, resource, claims, gone=memory.gone)
-            if asking or not claims.snapshot.pods_watched:
-                question = _question(resource, size, must_include, claims, asking)
-                return self._chosen(question, asking or (), claims, ask)
-        # Kubelet may have heard of the asking pod before our own watch did.
-        others = {candidate.pod.uid for candidate in candidates}
-        unseen = asking is None or not any(requests(claims.snapshot.pods, resource, size))
-        patience_s = DECIDED_PATIENCE_S if unseen and claims.snapshot.decided_asks and not memory.gone else PATIENCE_S
-        memory.wait(lambda: self._fresh(resource, size, offered, others), patience_s)
-        with memory.lock:
-            claims, candidates = self._look(resource, size, offered)
-            asking = told_apart(ask, candidates, resource, claims, gone=memory.gone)
-            asking = candidates if asking == () else asking
-            question = _question(resource, size, must_include, claims, asking)
-            return self._chosen(question, asking or (), claims, ask)
+        memory, until = self._memory, None
+        while True:
+            with memory.lock:
+                memory.read_owners()
+                claims, candidates = self._look(resource, size, offered)
+                # What it has fixed for this call alone, and not handed on from an init container, is in no book yet.
+                ask = partial(self._book.look, listing=not must_include or bool(claims.given(resource, must_include)))
+                asking = told_apart(ask, candidates, resource, size, claims)
+                anew = any(candidate.pod.name in claims.given_back for candidate in asking or ())
+                if until is None:
+                    # Kubelet may have heard of the asking pod before our own watch did.
+                    unseen = asking is None and not asked_by(ask, memory.gone, resource, size, claims)
+                    until = memory.clock() + (DECIDED_PATIENCE_S if unseen else PATIENCE_S)
+                left_s = until - memory.clock()
+                if (asking and not anew) or left_s <= 0 or not claims.snapshot.pods_watched:
+                    question = _question(resource, size, must_include, claims, asking)
+                    return self._chosen(question, asking or (), claims, ask)
+            if not self._another_seen(resource, size, claims.snapshot, left_s):
+                until = memory.clock()
 
-    def _fresh(self, resource: str, size: int, offered: frozenset[str], others: Collection[str]) -> bool:
-        """A pod that may be asking has appeared."""
-        return any(candidate.pod.uid not in others for candidate in self._look(resource, size, offered)[1])
+    def _another_seen(self, resource: str, size: int, before: Snapshot, within_s: float) -> bool:
+        """Whether a pod that may be asking appears in that time."""
+        seen = {pod.uid for pod, _ in requests(before.pods, resource, size)}
+
+        def another() -> bool:
+            return any(pod.uid not in seen for pod, _ in requests(self._memory.snapshot.pods, resource, size))
+
+        return self._memory.wait(another, within_s)
 
     def _look(self, resource: str, size: int, offered: frozenset[str]) -> tuple[Claims, tuple[Candidate, ...]]:
         claims = self._memory.claims(offered)

@@ -6,14 +6,14 @@ of the call before, or begins a pod that has nothing yet. What fits both calls a
 admission may be at; places that a later call contradicts are dropped. Certain identity comes with PreStartContainer.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.ledger import PAIR_S, Handout
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
-from gpuagent.domain.pods import ContainerSpec, Owner, Owners, Pod, requests
+from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Owners, Pod, requests
 from gpuagent.domain.snapshot import Snapshot
 
 Trail = tuple[tuple[Owner, Handout], ...]
@@ -85,11 +85,6 @@ class Admission:
     places: tuple[Candidate, ...] = ()
     at: float = float("-inf")
 
-    @property
-    def given(self) -> frozenset[str]:
-        """Ids that the pod was given so far, whichever it is."""
-        return frozenset[str]().union(*(place.given for place in self.places))
-
     def candidates(self, resource: str, size: int, claims: Claims) -> tuple[Candidate, ...]:
         """Containers that a call for `size` of `resource` may be for, most likely first."""
         found: list[Candidate] = []
@@ -153,17 +148,47 @@ def beginning(resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
         return
     begun = {owner.pod for name in claims.snapshot.sold for owner in claims.served(name) if owner}
     for pod, container in asking:
-        if pod.name not in begun and pod.uid not in claims.ledger.refused:
+        if pod.name not in begun and may_ask(pod, claims):
             yield Candidate(pod, container)
 
 
-def deleted_unserved(before: Snapshot, after: Snapshot) -> bool:
-    """Whether a pod is gone that had nothing yet by kubelet's book. Kubelet may hear of it later, and ask for it."""
+def may_ask(pod: Pod, claims: Claims) -> bool:
+    """Whether kubelet can ask for a living pod: not after a refusal, and not when it gives back what it had."""
+    return pod.uid not in claims.ledger.refused and not (pod.deleting and pod.name in claims.given_back)
+
+
+def at_book(pod: Pod, holdings: Iterable[Holding], resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
+    """Containers of the pod that a call for `size` of `resource` may be for, where kubelet's book has `holdings`.
+
+    That lists no ordinary init containers: whether those have been asked for does not follow from it.
+    """
+    snap = claims.snapshot
+    held = {(h.owner.container, h.resource): h for h in holdings if h.resource in snap.sold}
+    trail: Trail = ()
+    for container in pod.containers:
+        own = [_handout(h, pod, claims) for name in snap.sold if (h := held.pop((container.name, name), None))]
+        lacking = {name for name in snap.sold if container.limits.get(name)} - {handout.resource for handout in own}
+        # Kubelet goes through them in order: later ones have nothing while this one asks.
+        if resource in lacking and container.limits[resource] == size and not held:
+            yield Candidate(pod, container, (*trail, *((h.owner, h) for h in own if h.owner)), next(iter(own), None))
+        if lacking and not container.init:
+            return
+        trail += tuple((handout.owner, handout) for handout in own if handout.owner)
+
+
+def _handout(holding: Holding, pod: Pod, claims: Claims) -> Handout:
+    uuids = {uuid for i in holding.ids if (uuid := claims.snapshot.units.get(i))}
+    return Handout(holding.resource, holding.ids, tuple(sorted(uuids)), claims.now, holding.owner, pod.uid)
+
+
+def deleted_unserved(before: Snapshot, after: Snapshot) -> list[Pod]:
+    """Pods that are gone and had nothing yet by kubelet's book. Kubelet may hear of it later, and ask for them."""
     if before.living_pods is after.living_pods:
-        return False
+        return []
     uids = {pod.uid for pod in after.pods}  # kubelet itself tells which have ended
-    gone = {name for name, pod in before.living_pods.items() if pod.uid not in uids}
-    return bool(gone) and not gone <= {holding.owner.pod for holding in before.holdings}
+    gone = [pod for pod in before.living_pods.values() if pod.uid not in uids]
+    served = {holding.owner.pod for holding in before.holdings} if gone else set()
+    return [pod for pod in gone if pod.name not in served]
 
 
 def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> int:

@@ -197,6 +197,11 @@ class Claims:
         """Claims of living pods whose ids are offered all the same: kubelet can lose a reservation from its books."""
         return tuple(claim for claim in self.all if not claim.ids.isdisjoint(self.offered) and self._may_live(claim))
 
+    @cached_property
+    def given_back(self) -> frozenset[PodName]:
+        """Living pods some of whose ids are offered again; one that is new may have the name of one of them."""
+        return frozenset(claim.owner.pod for claim in self.doubted if claim.owner)
+
 
 def owed_to_others(snapshot: Snapshot) -> frozenset[PodName]:
     """Pods whose annotations, although kubelet's book contradicts them, say what is left to an equal that waits."""

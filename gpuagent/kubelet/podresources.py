@@ -27,7 +27,7 @@ LOOK_DEADLINE_S = 1.0
 RETRY_S = 0.25
 MIN_GAP_S = 0.02
 """Kubelet allows all clients together 100 calls a second."""
-LIMITED_TRIES, LIMITED_PAUSE_S = 5, 0.012
+LIMITED_PAUSE_S = 0.012
 """A question beyond that is asked again: kubelet waits for our answer, and a guess would be worse than a moment."""
 
 
@@ -58,6 +58,7 @@ class PodResources:
         try:
             return _holdings(self._listed(CALL_DEADLINE_S))
         except grpc.RpcError as err:
+            self._tells_pods = True  # it may come back as another version
             self.problem = f"{err.code().name}: {err.details()}"
         except ValueError:  # the channel is closed: the agent ends
             self.problem = "closed"
@@ -72,7 +73,7 @@ class PodResources:
                     return [_look(self._get(*wanted))]
                 except grpc.RpcError as err:
                     text = err.details() or ""
-                    if err.code() is not grpc.StatusCode.UNIMPLEMENTED and "disabled" not in text:
+                    if err.code() is not grpc.StatusCode.UNIMPLEMENTED and "Get method disabled" not in text:
                         # Kubelet says UNKNOWN with this text for a pod that has ended.
                         return [] if "not found" in text else None
                     self._tells_pods = False
@@ -102,14 +103,14 @@ class PodResources:
 
 def _patient(call: Callable[[], _T]) -> _T:
     """A call that kubelet's limit may refuse, asked again."""
-    for _ in range(LIMITED_TRIES):
+    until = time.monotonic() + LOOK_DEADLINE_S
+    while True:
         try:
             return call()
         except grpc.RpcError as err:
-            if err.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            if err.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
                 raise
         time.sleep(LIMITED_PAUSE_S)
-    return call()
 
 
 def _look(pod: pb.PodResources) -> Look:

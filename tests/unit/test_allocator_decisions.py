@@ -439,6 +439,70 @@ def test_a_pod_that_only_kubelet_has_seen_is_waited_for(monkeypatch, seen):
         assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
 
 
+def test_the_pods_that_appear_meanwhile_need_not_be_the_asker(monkeypatch):
+    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    desk = desk_of(decided("served", 0))
+    serve(desk, "served")
+    desk.book.asking = "a"
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(desk.prefer, MEM, 4)
+        for pods in ([], ["b"], ["b", "a"]):
+            with pytest.raises(TimeoutError):
+                asked.result(0.05)
+            desk.pods(decided("served", 0), *(decided(name, {"a": 3, "b": 2}[name], second=1) for name in pods))
+        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
+
+
+def test_what_kubelet_has_given_a_pod_before_we_saw_it_counts():
+    """Its memory was given to nobody known: its compute has to be on the same GPU."""
+    both = {MEM: 4, CORE: 30}
+    equals = [pod_json(name, both, annotations=v2({"0": {str(n + 1): 4}})) for n, name in enumerate(("a", "b"))]
+    desk = desk_of(*equals, mode=Mode.CORE_MEM)
+    serve(desk, "late")
+    (unseen,) = at(desk, "late")
+    desk.pods(*equals, pod_json("late", both, created="2026-01-01T00:00:09Z"))
+    serve(desk, "late", 30, resource=CORE)
+    assert at(desk, "late", resource=CORE) == [unseen]
+    for n, name in enumerate(("a", "b")):
+        serve(desk, name)
+        serve(desk, name, 30, resource=CORE)
+        assert at(desk, name) == at(desk, name, resource=CORE) == [n + 1]
+
+
+def test_a_pod_made_anew_under_a_name_does_not_get_what_was_chosen_for_the_one_before(monkeypatch):
+    """A StatefulSet's: our watch shows the one before, which is being deleted, when kubelet asks for the new one."""
+    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    old = decided("web-0", 0)
+    desk = desk_of(old, decided("other", 2, second=1))
+    serve(desk, "web-0")
+    old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+    desk.pods(old, decided("other", 2, second=1))
+    desk.end("web-0")
+    desk.book.asking = "web-0"
+    new = decided("web-0", 3, second=31)
+    new["metadata"]["uid"] = "uid-new"
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(desk.prefer, MEM, 4)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        desk.pods(decided("other", 2, second=1), new)
+        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
+
+
+def test_a_pod_without_a_decision_is_not_taken_for_a_decided_one_that_we_see_late(monkeypatch):
+    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    pods = [decided("served", 0), pod_json("u", {MEM: 4}, created="2026-01-01T00:00:01Z")]
+    desk = desk_of(*pods)
+    serve(desk, "served")
+    desk.book.asking = "d"
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(desk.prefer, MEM, 4)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        desk.pods(*pods, decided("d", 1, second=2))
+        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(1)}
+
+
 def test_no_list_is_read_while_kubelet_has_units_reserved_that_are_in_no_book():
     """What it has fixed for this call is an init container's, or it has filled up with it what NUMA alignment left."""
     init = pod_json("a", {MEM: 4}, annotations=v1(1, 4), init=({MEM: 2},))

@@ -4,12 +4,12 @@ from collections.abc import Collection
 
 import pytest
 
-from gpuagent.domain.admission import Admission, Candidate, beginning, gpu_count, spread_was_asked
+from gpuagent.domain.admission import Admission, Candidate, at_book, beginning, gpu_count, spread_was_asked
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.ledger import PAIR_S, Handout, Ledger
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
-from gpuagent.domain.pods import Owner, parse_pod
+from gpuagent.domain.pods import Holding, Owner, parse_pod
 from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, holding, in_force, owner, pod_json, unit_ids, uuid
 
 COUNT = GPU_COUNT_LABEL
@@ -262,3 +262,43 @@ def test_a_spread_was_asked_by_a_pod_of_that_size(label, count, asked):
     node = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 6}, labels={COUNT: label}))
     assert spread_was_asked(MEM, 6, count, node.snap) is asked
     assert not spread_was_asked(MEM, 4, count, node.snap)
+
+
+# -- what kubelet's book says of a pod -----------------------------------------------------------------------------
+
+
+def booked(node: Life, resource: str, size: int, *held: tuple[str, str, int]) -> list[tuple[str, int]]:
+    """Container and number of earlier handouts of whoever may ask; `held` are container, resource and amount."""
+    kinds = node.snap.sold
+    holdings = [
+        Holding(owner("a", container), name, unit_ids(0, kinds[name], *range(10 * n, 10 * n + amount)))
+        for n, (container, name, amount) in enumerate(held)
+    ]
+    (pod,) = node.snap.pods
+    found = at_book(pod, holdings, resource, size, claims(node))
+    return [(c.owner.container, len(c.trail)) for c in found]
+
+
+def test_a_container_asks_when_all_before_it_have_what_they_ask_for_and_none_after_it():
+    node = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 4}, {MEM: 4}, {MEM: 2}, sidecar=({MEM: 4},)))
+    assert booked(node, MEM, 4) == [("side-0", 0)]
+    assert booked(node, MEM, 4, ("side-0", MEM, 4)) == [("main", 1)]
+    assert booked(node, MEM, 2, ("side-0", MEM, 4)) == []
+    assert booked(node, MEM, 4, ("side-0", MEM, 4), ("main", MEM, 4)) == [("main-1", 2)]
+    everything = [("side-0", MEM, 4), ("main", MEM, 4), ("main-1", MEM, 4), ("main-2", MEM, 2)]
+    assert booked(node, MEM, 2, *everything[:3]) == [("main-2", 3)]
+    assert booked(node, MEM, 2, *everything) == booked(node, MEM, 4, *everything) == []
+    assert booked(node, MEM, 4, ("main", MEM, 4)) == [], "kubelet does not skip a sidecar"
+
+
+def test_an_ordinary_init_container_may_have_asked_or_not():
+    node = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 4}, init=({MEM: 4},)))
+    assert booked(node, MEM, 4) == [("init-0", 0), ("main", 0)]
+    assert booked(node, MEM, 4, ("main", MEM, 4)) == []
+
+
+def test_either_resource_of_a_container_comes_first():
+    node = in_force(Mode.CORE_MEM).pods(pod_json("a", {MEM: 2, CORE: 30}, {MEM: 2}))
+    assert booked(node, MEM, 2) == booked(node, CORE, 30) == [("main", 0)]
+    assert booked(node, MEM, 2, ("main", CORE, 30)) == booked(node, CORE, 30, ("main", MEM, 2)) == [("main", 1)]
+    assert booked(node, MEM, 2, ("main", MEM, 2)) == [], "its compute comes before the next container's memory"

@@ -36,6 +36,11 @@ def refused(asked: Request) -> Refusal:
     return caught.value
 
 
+def test_units_that_kubelet_has_fixed_on_another_gpu_than_the_only_one_are_told_so():
+    asked = request([10, 10], 4, only=(uuid(1),), must_include=unit_ids(0, K, 19))
+    assert "has to be on GPU 1" in refused(asked).message
+
+
 # -- the contract's checks -------------------------------------------------------------------------------------
 
 
