@@ -1,7 +1,7 @@
 """Pods get the annotations they need, whatever others and the server do; each write against the version it follows from."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,9 @@ def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Callable[...,
     """Makes and starts; ends with the test."""
     made: list[Desk] = []
 
-    def make(api: Any = client, **named: Any) -> Desk:
+    def make(api: Any = client, *, first: Iterable[PodWrite] = (), **named: Any) -> Desk:
         made.append(Desk(api, quick, **named))
+        made[-1].writer.desire(first)  # of an older view than any that the watch brings
         made[-1].writer.start()
         made[-1].watcher.start()
         return made[-1]
@@ -101,8 +102,7 @@ def test_the_time_of_the_write_is_stamped(server: ApiServer, client: Client, qui
 def test_a_write_that_somebody_outran_is_worked_out_anew(server: ApiServer, make: Callable[..., Desk]) -> None:
     pod = server.create_pod("p")
     server.patch_pod("p", {"metadata": {"annotations": {KEY: "2"}}})
-    desk = make()
-    desk.writer.desire([write(pod, "of an old pod")])
+    desk = make(first=[write(pod, "of an old pod")])
     assert server.wait(lambda: right(server))
     assert desk.told == []
 
