@@ -17,9 +17,11 @@ from gpuagent.domain.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S, DECIDED_PATIENCE_S = 0.1, 1.0
-"""How long a question of kubelet's waits for the pod it is about to appear in our own watch; longer where it is certain
-that we have not seen it, and schedulers choose GPUs on this node."""
+PATIENCE_S, GONE_PATIENCE_S = 1.0, 0.1
+"""How long a question of kubelet's waits for its pod to appear in our own watch; less where it may be a deleted one."""
+
+REST_S = 1.0
+"""After a wait in vain none begins for so long: a static pod never appears in time, and kubelet admits others."""
 
 Say = Callable[[PodName | None, str, str], None]
 """Tell people: pod (None for the node), reason, message."""
@@ -51,15 +53,22 @@ class Preference:
                 asking = told_apart(ask, candidates, resource, size, claims)
                 anew = any(candidate.pod.name in claims.given_back for candidate in asking or ())
                 if until is None:
-                    # Kubelet may have heard of the asking pod before our own watch did.
-                    unseen = asking is None and not asked_by(ask, memory.gone, resource, size, claims)
-                    until = memory.clock() + (DECIDED_PATIENCE_S if unseen else PATIENCE_S)
+                    until = memory.clock() + self._patience_s(asking, resource, size, claims, ask)
                 left_s = until - memory.clock()
-                if (asking and not anew) or left_s <= 0 or not claims.snapshot.pods_watched:
+                if (asking and not anew) or left_s <= 0:
                     question = _question(resource, size, must_include, claims, asking)
                     return self._chosen(question, asking or (), claims, ask)
             if not self._another_seen(resource, size, claims.snapshot, left_s):
-                until = memory.clock()
+                until = memory.in_vain_at = memory.clock()
+
+    def _patience_s(
+        self, asking: Collection[Candidate] | None, resource: str, size: int, claims: Claims, ask: Ask
+    ) -> float:
+        """Kubelet may have heard of the asking pod before our own watch did."""
+        memory = self._memory
+        if not claims.snapshot.pods_known or memory.clock() - memory.in_vain_at < REST_S:
+            return 0.0
+        return GONE_PATIENCE_S if not asking and asked_by(ask, memory.gone, resource, size, claims) else PATIENCE_S
 
     def _another_seen(self, resource: str, size: int, before: Snapshot, within_s: float) -> bool:
         """Whether a pod that may be asking appears in that time."""

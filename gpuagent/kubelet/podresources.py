@@ -29,6 +29,9 @@ MIN_GAP_S = 0.02
 """Kubelet allows all clients together 100 calls a second."""
 LIMITED_PAUSE_S = 0.012
 """A question beyond that is asked again: kubelet waits for our answer, and a guess would be worse than a moment."""
+SILENT_S = 5.0
+"""For so long kubelet is not asked anew that did not answer in time: it waits for us meanwhile."""
+_SILENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 class PodResources:
@@ -52,6 +55,7 @@ class PodResources:
         )
         self.problem = ""
         self._tells_pods = True
+        self._silent_until = 0.0
 
     def list(self) -> tuple[Holding, ...] | None:
         """Everything held by pods of this node; None, with `problem` set, if kubelet did not answer."""
@@ -66,27 +70,35 @@ class PodResources:
 
     def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
         """As `Book.look`: one with `Get`, where kubelet answers that, and several with `List`."""
+        if time.monotonic() < self._silent_until:
+            return None
         wanted = set(pods)
         try:
-            if self._tells_pods and len(wanted) == 1:
-                try:
-                    return [_look(self._get(*wanted))]
-                except grpc.RpcError as err:
-                    text = err.details() or ""
-                    if err.code() is not grpc.StatusCode.UNIMPLEMENTED and "Get method disabled" not in text:
-                        # Kubelet says UNKNOWN with this text for a pod that has ended.
-                        return [] if "not found" in text else None
-                    self._tells_pods = False
-            if not listing:
-                return None
-            listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
-        except (grpc.RpcError, ValueError):
+            found = self._get(*wanted) if len(wanted) == 1 and self._tells_pods else None
+            if found is None and listing:
+                listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
+                found = [pod for pod in listed if (pod.namespace, pod.name) in wanted]
+        except grpc.RpcError as err:
+            if err.code() in _SILENT:
+                self._silent_until = time.monotonic() + SILENT_S
             return None
-        return [_look(pod) for pod in listed if (pod.namespace, pod.name) in wanted]
+        except ValueError:  # the channel is closed: the agent ends
+            return None
+        return None if found is None else [_look(pod) for pod in found]
 
-    def _get(self, pod: PodName) -> pb.PodResources:
+    def _get(self, pod: PodName) -> Sequence[pb.PodResources] | None:
+        """The pod, if kubelet knows it; None if it does not answer `Get`."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
-        return _patient(lambda: self._stub.Get(request, timeout=LOOK_DEADLINE_S)).pod_resources
+        try:
+            return [_patient(lambda: self._stub.Get(request, timeout=LOOK_DEADLINE_S)).pod_resources]
+        except grpc.RpcError as err:
+            text = err.details() or ""
+            if err.code() is grpc.StatusCode.UNIMPLEMENTED or "Get method disabled" in text:
+                self._tells_pods = False
+                return None
+            if "not found" in text:  # with code UNKNOWN, also for a pod that has ended
+                return []
+            raise
 
     def _listed(self, timeout_s: float) -> Iterable[pb.PodResources]:
         request = pb.ListPodResourcesRequest()

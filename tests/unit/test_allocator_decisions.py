@@ -425,7 +425,7 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
 @pytest.mark.parametrize("seen", [[], ["b"], ["b", "c"]])
 def test_a_pod_that_only_kubelet_has_seen_is_waited_for(monkeypatch, seen):
     """Also where one pod alone could be meant, or all that could be are to get the same."""
-    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
     pods = {name: decided(name, 2, second=n) for n, name in enumerate("bc")}
     other = decided("served", 0, size=1)
     desk = desk_of(other, *map(pods.get, seen))
@@ -440,7 +440,7 @@ def test_a_pod_that_only_kubelet_has_seen_is_waited_for(monkeypatch, seen):
 
 
 def test_the_pods_that_appear_meanwhile_need_not_be_the_asker(monkeypatch):
-    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
     desk = desk_of(decided("served", 0))
     serve(desk, "served")
     desk.book.asking = "a"
@@ -471,7 +471,7 @@ def test_what_kubelet_has_given_a_pod_before_we_saw_it_counts():
 
 def test_a_pod_made_anew_under_a_name_does_not_get_what_was_chosen_for_the_one_before(monkeypatch):
     """A StatefulSet's: our watch shows the one before, which is being deleted, when kubelet asks for the new one."""
-    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
     old = decided("web-0", 0)
     desk = desk_of(old, decided("other", 2, second=1))
     serve(desk, "web-0")
@@ -490,7 +490,7 @@ def test_a_pod_made_anew_under_a_name_does_not_get_what_was_chosen_for_the_one_b
 
 
 def test_a_pod_without_a_decision_is_not_taken_for_a_decided_one_that_we_see_late(monkeypatch):
-    monkeypatch.setattr("gpuagent.allocator.preference.DECIDED_PATIENCE_S", 60.0)
+    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
     pods = [decided("served", 0), pod_json("u", {MEM: 4}, created="2026-01-01T00:00:01Z")]
     desk = desk_of(*pods)
     serve(desk, "served")
