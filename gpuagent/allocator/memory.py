@@ -42,13 +42,14 @@ class Memory:
         asked: kubelet has asked which units to take.
         choice: what it was answered last, until it allocates.
         first_pods_by: until when the node's pods are waited for at the start.
-        in_vain_at: when a pod was last waited for that did not appear.
+        in_vain_at: when a pod was last waited for that did not appear: one that nobody has seen (False), or a new one
+            under the name of one that gives back what it had (True).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.first_pods_by = float("-inf")
-        self.in_vain_at = float("-inf")
+        self.in_vain_at = dict.fromkeys((False, True), float("-inf"))
         self.lock = threading.Lock()
         self.ledger = Ledger()
         self.admission = Admission()

@@ -59,14 +59,14 @@ class Preference:
                     question = _question(resource, size, must_include, claims, asking)
                     return self._chosen(question, asking or (), claims, ask)
             if not self._another_seen(resource, size, claims.snapshot, left_s):
-                until = memory.in_vain_at = memory.clock()
+                until = memory.in_vain_at[bool(asking)] = memory.clock()
 
     def _patience_s(
         self, asking: Collection[Candidate] | None, resource: str, size: int, claims: Claims, ask: Ask
     ) -> float:
         """Kubelet may have heard of the asking pod before our own watch did."""
         memory = self._memory
-        if not claims.snapshot.pods_known or memory.clock() - memory.in_vain_at < REST_S:
+        if not claims.snapshot.pods_known or memory.clock() - memory.in_vain_at[bool(asking)] < REST_S:
             return 0.0
         return GONE_PATIENCE_S if not asking and asked_by(ask, memory.gone, resource, size, claims) else PATIENCE_S
 
