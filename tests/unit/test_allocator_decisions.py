@@ -489,6 +489,37 @@ def test_a_pod_made_anew_under_a_name_does_not_get_what_was_chosen_for_the_one_b
         assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
 
 
+def test_a_node_s_first_decided_pod_is_waited_for(monkeypatch):
+    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
+    desk = desk_of()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(desk.prefer, MEM, 4)
+        with pytest.raises(TimeoutError):
+            asked.result(0.05)
+        desk.pods(decided("first", 3))
+        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
+
+
+def test_after_a_wait_in_vain_nobody_is_waited_for_during_a_second(monkeypatch):
+    """A static pod is seen when it runs; each of its containers would hold up kubelet."""
+    waits = []
+
+    def wait(memory, condition, timeout_s):
+        waits.append(timeout_s)
+        return condition()
+
+    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 1.0)
+    monkeypatch.setattr("gpuagent.allocator.memory.Memory.wait", wait)
+    desk = desk_of(decided("served", 0))
+    serve(desk, "served")
+    for _ in range(3):
+        serve(desk, "static")
+    assert waits == [1.0]
+    desk.node.now += 1.5
+    serve(desk, "static")
+    assert waits == [1.0, 1.0]
+
+
 def test_a_pod_without_a_decision_is_not_taken_for_a_decided_one_that_we_see_late(monkeypatch):
     monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
     pods = [decided("served", 0), pod_json("u", {MEM: 4}, created="2026-01-01T00:00:01Z")]
