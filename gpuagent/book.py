@@ -1,6 +1,6 @@
 """Kubelet's own account of who holds what, and the questions that it settles."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,18 +73,16 @@ def told_apart(
 
     It is not the same on a node where schedulers choose GPUs: the asker may be one that our own watch shows late.
     """
-    snap, others = claims.snapshot, candidates[1:]
+    others = candidates[1:]
     if candidates and all(candidate.first for candidate in candidates):
         # Kubelet may have given that container up, and begun with another.
         begun = beginning(resource, size, claims)
         others += tuple(c for c in begun if own_role(c, resource, claims) is not None)
     every = (*candidates[:1], *others)
     same = len({wish(candidate, resource, claims) for candidate in every}) < 2 and alike(candidates, claims)
-    if same and not snap.decided_asks:
+    if same and not claims.snapshot.decided_asks:
         return candidates
-    likely = {candidate.pod.name: candidate.pod for candidate in every}
-    asking = (pod for pod, _ in requests(snap.pods, resource, size) if may_ask(pod, claims))
-    for pods in (likely, {pod.name: pod for pod in asking if pod.name not in likely}):
+    for pods in _likely_first(every, resource, size, claims):
         looks = ask(pods.keys()) if pods else ()
         if looks is None:
             return candidates
@@ -95,6 +93,16 @@ def told_apart(
             asker = may_be[0] if may_be[0].trail else may_be[-1]
             return tuple(candidate for candidate in may_be if candidate.pod.name == asker.pod.name)
     return None
+
+
+def _likely_first(
+    candidates: Collection[Candidate], resource: str, size: int, claims: Claims
+) -> Iterator[dict[PodName, Pod]]:
+    """Pods of the candidates, and then, gone through only where it is none of those, all others that may be asking."""
+    likely = {candidate.pod.name: candidate.pod for candidate in candidates}
+    yield likely
+    asking = (pod for pod, _ in requests(claims.snapshot.pods, resource, size) if may_ask(pod, claims))
+    yield {pod.name: pod for pod in asking if pod.name not in likely}
 
 
 def _as_told(

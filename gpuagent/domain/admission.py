@@ -39,9 +39,14 @@ class Candidate:
         return Owner(self.pod.name, self.container.name)
 
     @property
+    def _init(self) -> set[str]:
+        """Names of the pod's ordinary init containers."""
+        return {container.name for container in self.pod.containers if container.init}
+
+    @property
     def pinned(self) -> tuple[str, ...]:
         """UUIDs of GPUs with units of the pod's init containers: kubelet hands those on to its other containers."""
-        init = {container.name for container in self.pod.containers if container.init}
+        init = self._init
         return tuple(uuid for owner, handout in self.trail if owner.container in init for uuid in handout.uuids)
 
     @property
@@ -52,12 +57,12 @@ class Candidate:
     @property
     def lasting(self) -> frozenset[str]:
         """Those of them that kubelet's book shows: an init container's are not in it."""
-        init = {container.name for container in self.pod.containers if container.init}
+        init = self._init
         return frozenset[str]().union(*(h.ids for owner, h in self.trail if owner.container not in init))
 
     def spare(self, resource: str) -> frozenset[str]:
         """Ids, as kubelet has them, that it takes first for the pod's next container: left by its init containers."""
-        init, found = {container.name for container in self.pod.containers if container.init}, frozenset[str]()
+        init, found = self._init, frozenset[str]()
         for owner, handout in self.trail:
             if handout.resource == resource:
                 ids = frozenset(handout.exchanged) or handout.ids
@@ -166,14 +171,15 @@ def at_book(pod: Pod, holdings: Iterable[Holding], resource: str, size: int, cla
     held = {(h.owner.container, h.resource): h for h in holdings if h.resource in snap.sold}
     trail: Trail = ()
     for container in pod.containers:
-        own = [_handout(h, pod, claims) for name in snap.sold if (h := held.pop((container.name, name), None))]
-        lacking = {name for name in snap.sold if container.limits.get(name)} - {handout.resource for handout in own}
+        own = [h for name in snap.sold if (h := held.pop((container.name, name), None))]
+        given = [_handout(holding, pod, claims) for holding in own]
+        lacking = {name for name in snap.sold if container.limits.get(name)} - {holding.resource for holding in own}
+        trail += tuple((holding.owner, handout) for holding, handout in zip(own, given, strict=True))
         # Kubelet goes through them in order: later ones have nothing while this one asks.
         if resource in lacking and container.limits[resource] == size and not held:
-            yield Candidate(pod, container, (*trail, *((h.owner, h) for h in own if h.owner)), next(iter(own), None))
+            yield Candidate(pod, container, trail, next(iter(given), None))
         if lacking and not container.init:
             return
-        trail += tuple((handout.owner, handout) for handout in own if handout.owner)
 
 
 def _handout(holding: Holding, pod: Pod, claims: Claims) -> Handout:

@@ -160,7 +160,7 @@ def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Ref
         text = f"{lead}, and kubelet reuses units of GPU {request.order[scarce[0]]} from an init container"
         return Refusal(Reason.NO_SINGLE_GPU, f"{text}, which has not that much ({where})")
     roomy = [uuid for uuid, count in free.items() if count >= each]
-    possible = {uuid for uuid in roomy if request.only is None or uuid in request.only}
+    possible = set(request.only or ()).intersection(roomy)
     if request.only is not None and (not possible or not fixed.keys() <= possible):
         gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in request.only)
         text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
