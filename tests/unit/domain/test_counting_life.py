@@ -12,7 +12,9 @@ import pytest
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.exchange import key, read
 from gpuagent.domain.grant import Grant
+from gpuagent.domain.mode import Mode
 from gpuagent.domain.pods import CheckpointEntry, Holding
+from tests.unit.domain.builders import CORE, MEM, WHOLE
 from tests.unit.domain.test_machine import KubeletPod, NodeLife, Request
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -24,6 +26,7 @@ class CountingLife(NodeLife):
     def __init__(self) -> None:
         super().__init__()
         self.seen_to_end: set[str] = set()
+        self.freed: set[str] = set()
 
     def picked(self, resource: str, available: Collection[str], must: Sequence[str], size: int) -> frozenset[str]:
         rest = sorted(set(available) - set(must))
@@ -32,8 +35,10 @@ class CountingLife(NodeLife):
     def answered(self, ids: frozenset[str], grant: Grant) -> None:
         text = grant.annotations.get(key(grant.resource))
         self.exchanged |= read(text, ids) if text else {}
+        self.freed |= self.ended.keys()  # kubelet does so before it gives out any id
 
     def checkpoint(self) -> tuple[CheckpointEntry, ...]:
+        """The file is a copy of what kubelet lists: no container is in the list alone."""
         return tuple(
             CheckpointEntry(
                 f"uid-{pod.name}",
@@ -42,13 +47,13 @@ class CountingLife(NodeLife):
                 held.ids,
                 {i: self.exchanged[i] for i in held.ids},
             )
-            for pod in self.living.values()
+            for pod in (*self.living.values(), *self.still_listed())
             for held in pod.held
         )
 
     def still_listed(self) -> list[KubeletPod]:
-        """Kubelet goes through the pods that there are."""
-        return self.not_deleted()
+        """Kubelet goes through the pods that there are, and frees all of a pod that ended at the next Allocate."""
+        return [pod for pod in self.not_deleted() if pod.name not in self.freed]
 
     def show_pods(self) -> None:
         """The agent reads the book when a pod has left: nobody tells it otherwise what is free."""
@@ -77,3 +82,33 @@ class CountingLife(NodeLife):
 CountingLife.TestCase.settings = NodeLife.TestCase.settings
 TestCountingLife = CountingLife.TestCase
 TestCountingLife.pytestmark = [pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_pod_that_ended_does_not_keep_the_book_from_being_read(seed):
+    """Found at random: the checkpoint of the stand-in lacked what its list had, and the agent believed neither."""
+    random.seed(seed)
+    node = CountingLife()
+    node.boot(mode=Mode.CGPU, lists_ended=True, isolated=True, exclusive=True, tells_pods=True)
+
+    def arrive(*pods: list[Request]) -> None:
+        node.pods_arrive(fitting=True, pods=[(pod, {}) for pod in pods])
+
+    def late(label: str | None, *pod: Request) -> None:
+        node.the_book_arrives_late(label=label, requests=list(pod))
+
+    both = {MEM: 1, CORE: 10}
+    late("default", Request({CORE: 10, MEM: 1}, init=True), Request({WHOLE: 1}))
+    late("share", Request({MEM: 1}))
+    late("default", Request(both, init=True), Request({MEM: 1}))
+    late("cgpu", Request({MEM: 1}), Request(both))
+    late("default", Request({MEM: 1}, init=True), Request({MEM: 3}))
+    late("cgpu", Request({MEM: 6}))
+    arrive([Request({MEM: 6})], [Request({CORE: 10, MEM: 1}), Request({MEM: 3})])
+    arrive([Request({MEM: 6})])
+    arrive([Request({MEM: 6})])
+    late(None, Request({MEM: 1}))
+    arrive([Request({MEM: 1})])
+    arrive([Request({CORE: 10})])
+    assert node.state.holdings_problem is None
+    node.teardown()
