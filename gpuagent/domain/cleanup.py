@@ -8,7 +8,7 @@ each time.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpuagent.domain.failedpod import FailedPod, Failure, Round, failed_pod
+from gpuagent.domain.failedpod import ControllerKey, FailedPod, Failure, Round, failed_pod
 from gpuagent.domain.state import State
 
 FIRST_DELAY_S, MOST_DELAY_S = 10.0, 300.0
@@ -24,29 +24,29 @@ def rounds(state: State, at: float) -> State:
     if not state.policy.clean_failed_pods or not state.pods_watched:
         return state
     failed = _by_controller(state)
-    now = {uid: found for uid, found in state.rounds.items() if uid in failed or at - found.at < FORGET_S}
-    for uid, pods in failed.items():
-        found = now.get(uid) or Round(0, at)
-        now[uid] = found = replace(
+    now = {key: found for key, found in state.rounds.items() if key in failed or at - found.at < FORGET_S}
+    for key, pods in failed.items():
+        found = now.get(key) or Round(0, at)
+        now[key] = found = replace(
             found,
             pods=found.pods & {pod.uid for pod in pods},
             seen={pod.uid: found.seen.get(pod.uid, at) for pod in pods},
         )
         ripe = {pod.uid for pod in pods if at >= _ripe_at(found, pod)}
         if not ripe <= found.pods and at >= _not_before(found):
-            now[uid] = replace(found, count=found.count + 1, at=at, pods=found.pods | ripe)
+            now[key] = replace(found, count=found.count + 1, at=at, pods=found.pods | ripe)
     return state if now == state.rounds else replace(state, rounds=now)
 
 
 def to_delete(state: State) -> tuple[FailedPod, ...]:
     """The pods of rounds that have begun and that are still there."""
-    begun = ((pod, state.rounds.get(pod.controller.uid)) for pod in _failed(state)) if state.rounds else ()
+    begun = ((pod, state.rounds.get(_key(pod))) for pod in _failed(state)) if state.rounds else ()
     return tuple(pod for pod, found in begun if found and pod.uid in found.pods)
 
 
 def deadline(state: State) -> float | None:
     """When the next round is due; None while no failed pod waits for one."""
-    waiting = ((pod, state.rounds.get(pod.controller.uid)) for pod in _failed(state)) if state.rounds else ()
+    waiting = ((pod, state.rounds.get(_key(pod))) for pod in _failed(state)) if state.rounds else ()
     return min(
         (
             max(_not_before(found), _ripe_at(found, pod))
@@ -65,10 +65,15 @@ def _ripe_at(found: Round, pod: FailedPod) -> float:
     return found.seen[pod.uid] + (REFUSED_S if pod.failure is Failure.REFUSED else 0.0)
 
 
-def _by_controller(state: State) -> dict[str, list[FailedPod]]:
-    found: dict[str, list[FailedPod]] = {}
+def _key(pod: FailedPod) -> ControllerKey:
+    """The API server doesn't check that an owner exists: any namespace may name any UID."""
+    return pod.name.namespace, pod.controller.uid
+
+
+def _by_controller(state: State) -> dict[ControllerKey, list[FailedPod]]:
+    found: dict[ControllerKey, list[FailedPod]] = {}
     for pod in _failed(state):
-        found.setdefault(pod.controller.uid, []).append(pod)
+        found.setdefault(_key(pod), []).append(pod)
     return found
 
 

@@ -55,6 +55,10 @@ class FailedPod:
     words: str
 
 
+ControllerKey = tuple[str, str]
+"""Namespace and UID of a controller."""
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """The deletions of one controller's failed pods, so that a request that can never be met does not spin.

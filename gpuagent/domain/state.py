@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuagent.domain.bestset import Goal
 from gpuagent.domain.exchange import picks_itself
-from gpuagent.domain.failedpod import Round
+from gpuagent.domain.failedpod import ControllerKey, Round
 from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.health import APPLICATION_XIDS, Case
@@ -103,7 +103,7 @@ class State:
             `holdings` and `checkpoint` have the units.
         registration_problems: resource name to why kubelet does not follow its list.
         connected: resources whose list kubelet follows now.
-        rounds: by controller's UID, its last round of deletions of failed pods.
+        rounds: by controller, its last round of deletions of failed pods.
         deleted: why a failed pod was deleted, and how many were in this run.
         lists: what is advertised now.
         fades: units on their way out of the lists.
@@ -138,6 +138,7 @@ class State:
     pods_problem: str | None = None
     reports_problem: str | None = None
     annotations_problem: str | None = None
+    mode_unsaved: str | None = None
     pods: tuple[Pod, ...] = ()
     pods_known: bool = False
     holdings: tuple[Holding, ...] | None = None
@@ -146,7 +147,7 @@ class State:
     exchanged: Mapping[str, str] = field(default_factory=dict)
     registration_problems: Mapping[str, str] = field(default_factory=dict)
     connected: frozenset[str] = frozenset()
-    rounds: Mapping[str, Round] = field(default_factory=dict)
+    rounds: Mapping[ControllerKey, Round] = field(default_factory=dict)
     deleted: Mapping[str, int] = field(default_factory=dict)
     deletions_problem: str | None = None
     holdings_problem: str | None = None

@@ -202,6 +202,12 @@ def test_each_controller_has_its_own_rounds() -> None:
     assert doomed(node) == ["b"]
 
 
+def test_forged_owners_in_another_namespace_do_not_delay_a_controller() -> None:
+    node = serving().pods(failed("forged", namespace="attackers"))
+    node.pods(failed("forged-2", namespace="attackers"), failed("victim"))
+    assert doomed(node) == ["victim"]
+
+
 def test_a_pod_stays_due_until_it_is_gone_and_at_its_newest_version() -> None:
     node = serving().pods(failed())
     node.wait(1).pods(failed(resourceVersion="8"))
