@@ -1,15 +1,21 @@
 """Small files that are there whole or as they were before, also after a crash."""
 
 import os
+import tempfile
 from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace `path` atomically, on disk when it returns; its folder is made. Raises OSError: nothing has changed."""
-    scratch = path.with_suffix(f".{os.getpid()}")
+    """Replace `path` atomically, on disk when it returns; its folder is made. Raises OSError: the file is still whole.
+
+    Only this user may read it. The scratch file is new under a name that cannot be guessed, so no link that another
+    user left there is followed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    scratch = Path(name)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("w", encoding="utf-8") as file:
+        with open(number, "w", encoding="utf-8") as file:  # noqa: PTH123 (a descriptor, not a path)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -17,3 +23,13 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         scratch.unlink(missing_ok=True)
         raise
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in `folder` on disk."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -105,7 +105,7 @@ class Files:
         scratch.unlink(missing_ok=True)
         with scratch.open("xb") as file:
             file.write(content)
-            scratch.chmod(mode)
+            os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())
         self.rename(scratch, real)
@@ -119,7 +119,7 @@ class Files:
     def copy(self, source: Path, to: Path, mode: int) -> None:
         with source.open("rb") as read, to.open("xb") as written:
             shutil.copyfileobj(read, written)
-            to.chmod(mode)
+            os.fchmod(written.fileno(), mode)
             written.flush()
             os.fsync(written.fileno())
 

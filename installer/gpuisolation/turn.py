@@ -60,9 +60,9 @@ class Turn:
             yield
             return
         self.host.kernel()  # without the host's /proc nobody would be seen to use the GPUs
-        path = self.host.at(f"{STATE}/lock")
+        path = self.host.at(f"{STATE}/lock", follow=False)
         path.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
