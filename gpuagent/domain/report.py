@@ -44,12 +44,12 @@ def node_condition(state: State) -> dict[str, str]:
     """The node condition: type, status, reason, message. Times are the writer's."""
     found = problems(state)
     blocking = [problem for problem in found if problem.blocking]
-    told = (blocking or found or [Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs")])[0]
+    ready = () if blocking else (Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs"),)
     return {
         "type": CONDITION_TYPE,
         "status": "False" if blocking else "True",
-        "reason": told.reason,
-        "message": "; ".join(problem.message for problem in found) or told.message,
+        "reason": (*blocking, *ready)[0].reason,
+        "message": "; ".join(problem.message for problem in (*ready, *found)),
     }
 
 

@@ -289,11 +289,12 @@ def test_a_missing_right_is_a_problem_and_stops_nothing(node: MakeNode) -> None:
     start(one, pod("p", {MEM: 6}))
     one.event("AnnotationsNotWritten", 'allow verb "patch" on resource "pods"')
 
-    def condition() -> tuple[str, str]:
+    def condition() -> dict[str, str]:
         (found,) = (c for c in one.server.node()["status"]["conditions"] if c["type"] == "GpuAgentReady")
-        return found["status"], found["reason"]
+        return dict(found)
 
-    assert one.server.wait(lambda: condition() == ("True", "AnnotationsNotWritten")), condition()
+    assert one.server.wait(lambda: 'allow verb "patch"' in condition()["message"]), condition()
+    assert (condition()["status"], condition()["reason"]) == ("True", "Ready")
     one.server.allow("patch", "pods")
     wait_written(one, "p", ASSIGNED="true")
     wait_for(lambda: problems(agent) == [])

@@ -146,7 +146,9 @@ def test_the_containers_a_switch_waits_for_are_named_and_that_is_no_failure():
     node = in_force(Mode.SHARE).holdings(OLD).label("topology").wait(2).holdings(OLD)
     assert "ml/old[main] (aliyun.com/gpu-mem)" in message(node, "ModeSwitchWaiting")
     condition = node_condition(node.state)
-    assert (condition["status"], condition["reason"]) == ("True", "ModeSwitchWaiting")
+    assert (condition["status"], condition["reason"]) == ("True", "Ready")
+    assert condition["message"].startswith("mode topology, 2 GPUs; ")
+    assert "ml/old[main]" in condition["message"]
 
 
 def test_pods_of_nvidias_own_plugin_are_nothing_to_wait_for_in_mode_default():
