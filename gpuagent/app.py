@@ -60,7 +60,6 @@ class Agent:
         self._clock = time.monotonic
         self._remembered = RememberedMode(settings.state_dir)
         remembered = None if settings.mode else self._remembered.load()
-        self._saved_mode = remembered
         self._state = State(
             policy=settings.policy,
             mode=settings.mode or remembered or Mode.DEFAULT,
@@ -219,9 +218,7 @@ class Agent:
         published = self._publish(after)
         if after.gpus and after.holdings is not None and not after.unheard:
             self._first_look.set()
-        if after.mode is not self._saved_mode and not self._settings.mode and after.node is not None:
-            self._saved_mode = after.mode
-            self._remembered.save(after.mode)
+        self._keep_mode(after)
         for announcement in (*seen, *news):
             self._announce(announcement)
         if self._kube:
@@ -235,6 +232,12 @@ class Agent:
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():
                 self._watched_drivers[name].desire(need)
+
+    def _keep_mode(self, state: State) -> None:
+        if not self._settings.mode and state.node is not None:
+            unsaved = self._remembered.keep(state.mode)
+            if unsaved != state.mode_unsaved:
+                self.post(ev.ModeKept(unsaved, self._clock()))
 
     def _publish(self, state: State) -> Snapshot:
         self._snapshot = now = snapshot(state, self._snapshot)
@@ -336,7 +339,7 @@ class Agent:
         reasons = [state.driver_problem and f"NVIDIA driver: {state.driver_problem}", *waiting]
         if state.holdings is None:
             reasons.append(f"kubelet's pod-resources API: {state.holdings_problem or 'not read yet'}")
-        if self._settings.mode is None and state.node is None and self._saved_mode is None:
+        if self._settings.mode is None and state.node is None and self._remembered.saved is None:
             reasons.append(state.node_problem or "node label not read yet")
         return "; ".join(reason for reason in reasons if reason) or None
 

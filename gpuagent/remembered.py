@@ -2,8 +2,11 @@
 
 import json
 import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+from gpuagent.backoff import Backoff
 from gpuagent.domain.mode import Mode
 from gpuagent.wholefile import write_whole
 
@@ -11,24 +14,47 @@ log = logging.getLogger(__name__)
 
 
 class RememberedMode:
-    """A small file outside kubelet's folders, replaced atomically."""
+    """A small file outside kubelet's folders, replaced atomically. For one thread.
 
-    def __init__(self, directory: Path) -> None:
+    Attributes:
+        saved: the mode in the file, as far as the agent knows.
+    """
+
+    def __init__(
+        self, directory: Path, *, clock: Callable[[], float] = time.monotonic, backoff: Backoff | None = None
+    ) -> None:
         self._path = directory / "mode.json"
+        self._clock, self._backoff = clock, backoff or Backoff(1.0)
+        self._next_try = float("-inf")
+        self._problem: str | None = None
+        self.saved: Mode | None = None
 
     def load(self) -> Mode | None:
         """The mode of the last run; None if there was none or the file cannot be read (said in the log)."""
         try:
-            return Mode(json.loads(self._path.read_text(encoding="utf-8"))["mode"])
+            self.saved = Mode(json.loads(self._path.read_text(encoding="utf-8"))["mode"])
         except FileNotFoundError:
-            return None
+            pass
         except (OSError, ValueError, KeyError, TypeError) as err:
             log.warning("cannot read the remembered mode", extra={"path": str(self._path), "error": str(err)})
-            return None
+        return self.saved
 
-    def save(self, mode: Mode) -> None:
-        """Remember `mode`; a failure is logged, not raised: the label is read again at the next start."""
-        try:
-            write_whole(self._path, json.dumps({"mode": str(mode)}))
-        except OSError as err:
-            log.error("cannot remember the mode", extra={"path": str(self._path), "error": str(err)})  # noqa: TRY400
+    def keep(self, mode: Mode) -> str | None:
+        """Have `mode` in the file. Returns None, or why it is not there; call again, after a pause it is retried."""
+        if mode is self.saved:
+            self._problem = None
+        elif self._clock() >= self._next_try:
+            try:
+                write_whole(self._path, json.dumps({"mode": str(mode)}))
+            except OSError as err:
+                self._next_try = self._clock() + self._backoff.next_s()
+                former = f"mode {self.saved}" if self.saved else "no mode"
+                self._problem = (
+                    f"mode {mode} could not be saved in {self._path}: {err.strerror or err}; after a restart {former} "
+                    "is in force until the node's label is read. Make the directory writable; the agent retries"
+                )
+            else:
+                self.saved, self._problem = mode, None
+                self._next_try = float("-inf")
+                self._backoff.reset()
+        return self._problem

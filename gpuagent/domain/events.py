@@ -102,6 +102,14 @@ class AnnotationsKept:
 
 
 @dataclass(frozen=True, slots=True)
+class ModeKept:
+    """The mode in force is saved for the next start (`problem` is None), or is not, and why."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FenceRead:
     """The operator's fence file says something new; where there is no file, nothing is fenced."""
 
@@ -199,6 +207,7 @@ Event = (
     | ApiUnavailable
     | ReportsKept
     | AnnotationsKept
+    | ModeKept
     | FenceRead
     | FenceUnreadable
     | HoldingsRead

@@ -84,6 +84,8 @@ def _mode_problems(state: State) -> Iterator[Problem]:
         yield Problem("ModeUnknown", text, blocking=True)
     if state.label_problem:
         yield Problem("UnknownMode", state.label_problem)
+    if state.mode_unsaved:
+        yield Problem("ModeNotSaved", state.mode_unsaved)
     if state.placement_problem:
         yield Problem("UnknownPlacement", state.placement_problem)
     yield from _isolation_problems(state)

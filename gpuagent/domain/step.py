@@ -60,6 +60,8 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return replace(state, reports_problem=event.problem)
         case ev.AnnotationsKept():
             return replace(state, annotations_problem=event.problem)
+        case ev.ModeKept():
+            return replace(state, mode_unsaved=event.problem)
         case ev.FenceRead():
             return replace(state, fence=event.fence, fence_problem=None)
         case ev.FenceUnreadable():
