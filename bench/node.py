@@ -54,7 +54,7 @@ class Node:
         self.root = Path(tempfile.mkdtemp(prefix="gb-"))
         (self.root / "s").mkdir()
         if mode and not fresh:
-            RememberedMode(self.root / "s").save(Mode(mode))
+            RememberedMode(self.root / "s").keep(Mode(mode))
         self._ended: list[str] = []
         self._heard: dict[str, Pod] = {}
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})
