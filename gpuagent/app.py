@@ -241,6 +241,8 @@ class Agent:
 
     def _publish(self, state: State) -> Snapshot:
         self._snapshot = now = snapshot(state, self._snapshot)
+        if self._kube:
+            self._kube.know(state.pods)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
         fell_ill, self._told_sick = state.unhealthy.keys() - self._told_sick, frozenset(state.unhealthy)
         for name, blocks in state.lists.items():

@@ -1,14 +1,14 @@
 """The API server's side of the agent: what is watched there, and what is written there."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpuagent.domain import assigned, nodereports, report
 from gpuagent.domain import events as ev
 from gpuagent.domain.cleanup import to_delete
-from gpuagent.domain.pods import Controller, PodName
+from gpuagent.domain.pods import Controller, Pod, PodName
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.startup import unwanted_taint
 from gpuagent.domain.state import Announcement, State
@@ -75,12 +75,15 @@ class KubeSide:
         self._writer.observe(node)
         self._annotations.nudge()
 
+    def know(self, pods: Collection[Pod]) -> None:
+        """The pods of this node, which Events may be about."""
+        self._uids = {pod.name: pod.uid for pod in pods}
+
     def desire(self, state: State, now: Snapshot) -> tuple[Announcement, ...]:
         """What should be there, as follows from `state`: the Node's facts, ConfigMaps, pods; which failed ones go.
 
         `now` is the snapshot of `state`. Returns what people should hear of annotations that are corrected.
         """
-        self._uids = {pod.name: pod.uid for pod in state.pods}
         self._writer.set_desired(
             report.node_labels(state), report.node_capacity(state), report.node_condition(state), unwanted_taint(state)
         )

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from gpuagent.allocator.inflight import InFlight
 from gpuagent.allocator.memory import Memory
-from gpuagent.allocator.preference import Preference, Say
+from gpuagent.allocator.preference import Preference
+from gpuagent.allocator.refusalevents import RefusalEvents, Say
 from gpuagent.allocator.starts import Starts
 from gpuagent.book import Book
 from gpuagent.domain.admission import Admission, Candidate
@@ -46,9 +47,9 @@ class Allocator:
         self._memory = Memory(clock)
         self._preference = Preference(self._memory, book, say)
         self._starts = Starts(self._memory, book, isolation, strategy, say)
+        self._refusals = RefusalEvents(clock, say)
         self._isolation = isolation
         self._strategy = strategy
-        self._say = say
 
     def expect_pods(self, within_s: float) -> None:
         """The node's pods are about to be seen for the first time: for so long questions wait for them."""
@@ -57,6 +58,11 @@ class Allocator:
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
         self._memory.publish(snapshot)
+        self._refusals.publish(snapshot.pods)
+
+    def report(self, refusal: Refusal) -> None:
+        """Make an Event of what kubelet is answered; never blocks."""
+        self._refusals.add(refusal.message, refusal.pod)
 
     def prefer(
         self, resource: str, available: Collection[str], must_include: Collection[str], size: int
@@ -139,7 +145,7 @@ class Allocator:
             share = self._isolated(grant(resource, at, snap, self._strategy, beside), snap)
         except Refusal as refusal:
             if likely := admission.candidates(resource, len(ids), claims):
-                self._say(likely[0].pod.name, "GpuRefused", refusal.message)
+                refusal.pod = likely[0].pod.name
             raise
         with self._memory.lock:
             meant = candidates[0].pod.uid if candidates else None

@@ -1,17 +1,18 @@
 """Which units a container should get: the choice, with everything that tells who is asking."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 
 from gpuagent.allocator.memory import Choice, Memory
+from gpuagent.allocator.refusalevents import Say
 from gpuagent.book import Ask, Book, asked_by, check_doubt, holds_first, settled, told_apart
 from gpuagent.domain.admission import Candidate, beginning
 from gpuagent.domain.checks import free_by_gpu
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.honour import ignored, not_kept
-from gpuagent.domain.pods import PodName, requests
+from gpuagent.domain.pods import requests
 from gpuagent.domain.question import Question, chosen_for, doubted, for_any
 from gpuagent.domain.snapshot import Snapshot
 
@@ -22,9 +23,6 @@ PATIENCE_S, GONE_PATIENCE_S = 1.0, 0.1
 
 REST_S = 1.0
 """After a wait in vain none begins for so long: a static pod never appears in time, and kubelet admits others."""
-
-Say = Callable[[PodName | None, str, str], None]
-"""Tell people: pod (None for the node), reason, message."""
 
 
 class Preference:
@@ -102,7 +100,7 @@ class Preference:
             if candidates:
                 uids = [pod.uid for pod in claims.snapshot.pods]
                 self._memory.ledger = self._memory.ledger.having_refused(candidates[0].pod.uid, uids)
-                self._say(candidates[0].pod.name, "GpuRefused", refusal.message)
+                refusal.pod = candidates[0].pod.name
             raise
         self._memory.choice = Choice(question.resource, frozenset(chosen), candidates)
         if candidates and (text := ignored(candidates[0], claims.snapshot)):

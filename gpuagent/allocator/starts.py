@@ -4,9 +4,9 @@ import logging
 from collections.abc import Collection, Mapping
 
 from gpuagent.allocator.memory import Memory
-from gpuagent.allocator.preference import Say
+from gpuagent.allocator.refusalevents import Say
 from gpuagent.book import Book
-from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.errors import Reason, Refusal, refusals_name
 from gpuagent.domain.grant import DeviceStrategy, grant, locate
 from gpuagent.domain.holdings import given_by_another, holder
 from gpuagent.domain.job import decision_kept
@@ -48,10 +48,15 @@ class Starts:
             claims = memory.claims()
         snap = claims.snapshot
         units = frozenset(claims.exchanged.get(device_id, device_id) for device_id in picked)
-        at = locate(resource, units, snap)
         owner = self._known_owner(resource, units) or self._holder(resource, picked)
         if owner:
             self._proved(resource, units, owner, snap)
+        with refusals_name(owner.pod if owner else None):
+            self._check(resource, units, owner, snap)
+        return owner
+
+    def _check(self, resource: str, units: frozenset[str], owner: Owner | None, snap: Snapshot) -> None:
+        memory, at = self._memory, locate(resource, units, snap)
         log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
         share = memory.given(resource, units) or grant(resource, at, snap, self._strategy)
@@ -61,7 +66,6 @@ class Starts:
             raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
         for text in decision_kept(owner, at, {gpu.uuid for gpu in share.beside}, memory.claims()):
             self._say(owner.pod if owner else None, "GpuGroupDiffers", text)
-        return owner
 
     def _holder(self, resource: str, picked: frozenset[str]) -> Owner | None:
         return holder(resource, picked, self._book.read(timeout_s=BOOK_S) or ())

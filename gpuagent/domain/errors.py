@@ -1,6 +1,10 @@
 """Refusals: answers to kubelet that say no, aloud and with a reason."""
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuagent.domain.pods import PodName
 
 
 class Reason(enum.StrEnum):
@@ -27,9 +31,23 @@ class Reason(enum.StrEnum):
 
 
 class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of the agent)
-    """A request that cannot be honoured. `message` reaches the user through `kubectl describe pod`."""
+    """A request that cannot be honoured. `message` reaches the user through `kubectl describe pod`.
+
+    `pod` is the pod that asked, where the agent knows it.
+    """
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.pod: PodName | None = None
+
+
+@contextmanager
+def refusals_name(pod: PodName | None) -> Iterator[None]:
+    """Every refusal that is raised in this context is for `pod`."""
+    try:
+        yield
+    except Refusal as refusal:
+        refusal.pod = pod
+        raise

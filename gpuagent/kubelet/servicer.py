@@ -166,6 +166,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     def _refuse(self, method: str, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
         self._meter.refused(method, self._resource, refusal.reason)
+        self._allocator.report(refusal)
         log.warning("refused", extra={"method": method, "reason": refusal.reason.value, "text": refusal.message})
         context.abort(_CODES.get(refusal.reason, grpc.StatusCode.FAILED_PRECONDITION), refusal.message)
 

@@ -313,7 +313,7 @@ class Node:
         if self.api is not None and any(p["metadata"]["name"] == pod.name for p in self.api.pods()):
             self.api.delete_pod(pod.name, namespace=pod.namespace)
 
-    def event(self, reason: str, text: str = "", timeout: float = 5.0) -> dict[str, Any]:
+    def event(self, reason: str, text: str = "", timeout: float = 60.0) -> dict[str, Any]:
         """The Event of that reason; waited for."""
 
         def found() -> list[dict[str, Any]]:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import grpc
 import pytest
 
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
+from gpuagent.allocator import refusalevents
 from gpuagent.domain.mode import GPU_COUNT_LABEL, MODE_LABEL
 from gpuagent.domain.units import MemoryUnit
-from standin.pods import Container, Pod
+from standin.pods import Container, StartError
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -328,4 +330,59 @@ def test_pods_that_are_known_by_name_are_told_by_name(node: MakeNode) -> None:
         assert text in outcome.failed
     event = one.event("GpuRefused", "no single GPU has that much")
     assert event["involvedObject"]["name"] == "big"
-    assert isinstance(asked, Pod)
+    assert event["involvedObject"]["uid"] == asked.uid
+
+
+def test_a_refusal_whose_pod_the_watch_shows_later_is_told_of_that_pod(node: MakeNode) -> None:
+    """Kubelet fails a pod that the agent has not seen yet: the Event is on that pod, and on no other of its size."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    one.run()
+    one.offers(mem=48)
+    late = pod("late", {MEM: 30})
+    outcome = one.kubelet.admit(late)
+    assert outcome.reason == "UnexpectedAdmissionError"
+    one.bind(pod("alike", {MEM: 30}))
+    known = one.bind(late)
+    said = {"phase": "Failed", "reason": outcome.reason, "message": outcome.failed}
+    one.server.patch_pod("late", {"status": said}, subresource="status")
+    event = one.event("GpuRefused", "no single GPU has that much")
+    assert event["involvedObject"]["name"] == "late"
+    assert event["involvedObject"]["uid"] == known.uid
+
+
+STRANGE = "deadbeef-ms-1"
+"""Of a GPU that this node does not have."""
+
+
+@pytest.mark.parametrize("method", ["GetPreferredAllocation", "Allocate", "PreStartContainer"])
+def test_a_refusal_of_a_pod_that_never_shows_is_told_of_the_node(
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(refusalevents, "WAIT_S", 0.0)
+    one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
+    one.run()
+    one.offers(mem=24)
+    with pytest.raises(grpc.RpcError, match=STRANGE):
+        match method:
+            case "GetPreferredAllocation":
+                one.prefer(MEM, [STRANGE], 1)
+            case "Allocate":
+                one.allocate(MEM, [STRANGE])
+            case _:
+                one.kubelet.call(MEM).PreStartContainer(dp.PreStartContainerRequest(devices_ids=[STRANGE]))
+    event = one.event("GpuRefused", STRANGE)
+    assert event["involvedObject"]["kind"] == "Node"
+
+
+def test_a_refused_start_is_told_of_its_pod(node: MakeNode) -> None:
+    one = node("1.36", box(1, 24), labels={MODE_LABEL: "cgpu"})
+    driver = Isolating()
+    one.run(driver)
+    one.offers(mem=24)
+    asked = one.bind(pod("p", {MEM: 4}))
+    assert one.kubelet.admit(asked)
+    driver.failures = 1
+    with pytest.raises(StartError):
+        one.kubelet.start_container(asked, "c0")
+    event = one.event("GpuRefused", "the isolation layer is not ready")
+    assert event["involvedObject"]["uid"] == asked.uid

@@ -133,12 +133,10 @@ def test_34_what_cannot_be_avoided_is_told_by_an_event(node: MakeNode, version: 
     outcome = one.kubelet.admit(first)
     assert outcome, outcome.failed
     held = sorted(outcome.containers["c0"].ids[MEM])
-    one.bind(pod("second", {MEM: 4}))
+    one.kubelet.hear(one.bind(pod("second", {MEM: 4})))
     with pytest.raises(grpc.RpcError, match="first"):
         one.prefer(MEM, held, 4)
-    assert one.server.wait(
-        lambda: any("first" in e["message"] and e["type"] == "Warning" for e in one.server.events()), 3
-    )
+    assert one.event("GpuRefused", "first")["involvedObject"]["name"] == "second"
 
 
 @pytest.mark.parametrize("version", VERSIONS)

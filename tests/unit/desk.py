@@ -129,4 +129,5 @@ class Desk:
     def refusal(self, call) -> Refusal:
         with pytest.raises(Refusal) as caught:
             call()
+        self.allocator.report(caught.value)  # as the service does
         return caught.value
