@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import inspecting, reacting, resting, result, rpc, scraping, starting, topology
+from bench import attacking, inspecting, reacting, resting, result, rpc, scraping, starting, topology
 from bench.node import BenchError, compile_everything
 
-PARTS = ("start", "calls", "react", "rest", "scrape", "topology", "inspect")
+PARTS = ("start", "calls", "react", "rest", "scrape", "attack", "topology", "inspect")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
             resting.measure(results, 5 if options.quick else 60, _say)
         if "scrape" in parts:
             scraping.measure(results, 5 if options.quick else 40, _say)
+        if "attack" in parts:
+            attacking.measure(results, 10 if options.quick else 100, _say)
         if "topology" in parts:
             topology.measure(results, _say, quick=options.quick)
         if "inspect" in parts:

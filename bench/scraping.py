@@ -1,4 +1,4 @@
-"""What a scrape costs on a full node: time, processor time, and what a hundred scrapers at once wait."""
+"""What a scrape costs on a full node: time, processor time, and what as many scrapers at once as are answered wait."""
 
 import os
 import subprocess
@@ -12,11 +12,12 @@ from bench.node import Node
 from bench.resting import ticks
 from bench.result import Results, Say
 from gpuagent.domain.mode import GPU_MEM
+from gpuagent.http import MOST_PAGES
 from gpuagent.nvml.sampling import FRESH_S
 from gpuagent.nvml.simulated_socket import inject
 
 GPUS, PODS_PER_GPU, UNITS = 16, 20, 7
-SERIES, BAR_MS, AT_ONCE = 2000, 50.0, 100
+SERIES, BAR_MS, AT_ONCE = 2000, 50.0, MOST_PAGES
 
 
 def measure(results: Results, scrapes: int, say: Say) -> None:

@@ -21,7 +21,7 @@ from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.step import deadline, step
 from gpuagent.fence import FenceWatch
-from gpuagent.http import HttpServer, json_page, text_page
+from gpuagent.http import HttpServer, json_page
 from gpuagent.inotify import DirectoryWatch
 from gpuagent.isolation import Isolation, drivers
 from gpuagent.isolation.need import isolation_needs
@@ -117,13 +117,12 @@ class Agent:
         if settings.http_address:
             self._http = HttpServer(
                 settings.http_address,
-                {
-                    "/metrics": lambda: (True, CONTENT_TYPE, self.metrics.page()),
-                    "/healthz": text_page(self.unhealthy_because),
-                    "/readyz": text_page(self.unready_because),
+                pages={
+                    "/metrics": lambda: (CONTENT_TYPE, self.metrics.page()),
                     "/status": json_page(self.status),
                     "/topology": json_page(self.topology),
                 },
+                probes={"/healthz": self.unhealthy_because, "/readyz": self.unready_because},
             )
             self._http.start()
         self.metrics.show(self._metric_sources())

@@ -1,85 +1,177 @@
 """One HTTP port: /metrics, /healthz, /readyz, /status and /topology."""
 
-import http.server
+import asyncio
 import json
 import logging
 import socket
 import threading
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 3600.0
-"""A request wakes the server, and so does `stop`: nothing is left to look for in between."""
+MOST_CONNECTIONS = 16
+"""Open at a time. Another one takes the place of the one that has waited longest for its client."""
+MOST_PAGES = 12
+"""Requests whose page is being made or is to be made. Fewer than the connections: so there is always one to close."""
+PAGE_THREADS = 2
+HEAD_S, ANSWER_S = 5.0, 10.0
+"""How long a client may take to send a request, and to read the answer: the whole of it."""
+HEAD_BYTES = 16 * 1024
+BACKLOG = 128
+"""With 5, the default, the sixth client that comes at once tries again after a second."""
+PAUSE_S = 1.0
+"""After an accept that failed, as it does where the process has no file descriptor left."""
+WARNING_GAP_S = 60.0
 
-Page = Callable[[], tuple[bool, str, bytes]]
-"""Whether all is well (200, else 503), content type, body."""
-
-
-def text_page(check: Callable[[], str | None]) -> Page:
-    """A probe: `check` says what is wrong, or None."""
-
-    def page() -> tuple[bool, str, bytes]:
-        wrong = check()
-        return wrong is None, "text/plain; charset=utf-8", f"{wrong or 'ok'}\n".encode()
-
-    return page
+Page = Callable[[], tuple[str, bytes]]
+"""Content type and body. It may take its time."""
+Probe = Callable[[], str | None]
+"""What is wrong, or None. It answers at once: it runs in the thread of the server."""
 
 
 def json_page(read: Callable[[], Any]) -> Page:
     """A JSON document."""
-    return lambda: (True, "application/json", json.dumps(read(), indent=2).encode() + b"\n")
+    return lambda: ("application/json", json.dumps(read(), indent=2).encode() + b"\n")
 
 
 class HttpServer:
-    """Serves `pages` by path until stopped. `port` is the real one where 0 was asked for."""
+    """Serves `pages` and `probes` by path until stopped. `port` is the real one where 0 was asked for.
 
-    def __init__(self, address: tuple[str, int], pages: dict[str, Page]) -> None:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = 10
+    One thread serves all connections, so that no number of clients costs kubelet's questions more than that thread.
+    """
 
-            def do_GET(self) -> None:
-                page = pages.get(self.path.partition("?")[0])
-                if page is None:
-                    known = f"not found; there are {', '.join(pages)}\n".encode()
-                    self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", known)
-                    return
-                well, content_type, body = page()
-                self._answer(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, content_type, body)
-
-            def _answer(self, code: HTTPStatus, content_type: str, body: bytes) -> None:
-                self.send_response(code)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (http.server's name)
-                log.debug("http", extra={"request": format % args})
-
-        self._server = _server_class(address[0])(address, Handler)
-        self.port: int = self._server.server_address[1]
-        serve = partial(self._server.serve_forever, poll_interval=LOOK_S)
-        self._thread = threading.Thread(target=serve, name="http", daemon=True)
+    def __init__(self, address: tuple[str, int], pages: Mapping[str, Page], probes: Mapping[str, Probe]) -> None:
+        self._pages, self._probes = pages, probes
+        self._listener = _listen(address)
+        self.port: int = self._listener.getsockname()[1]
+        self._pool = ThreadPoolExecutor(PAGE_THREADS, thread_name_prefix="http-page")
+        self._waiting: dict[socket.socket, asyncio.Task[None]] = {}
+        """Connections that wait for their client, to send or to read; the longest wait first."""
+        self._making = 0
+        self._warned = float("-inf")
+        self._loop = asyncio.new_event_loop()
+        self._serving = self._loop.create_task(self._serve())
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._server.socket.shutdown(socket.SHUT_RDWR)  # ends the wait for the next request
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join()
 
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serving)
+        self._loop.close()
+        self._listener.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-def _server_class(host: str) -> type[http.server.ThreadingHTTPServer]:
-    class Server(http.server.ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        daemon_threads = True
-        request_queue_size = 128  # with 5, the default, the sixth who comes at once tries again after a second
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as connections:
+            while True:
+                try:
+                    client, _ = await self._loop.sock_accept(self._listener)
+                except OSError as err:
+                    log.warning("Failed to accept an HTTP connection", extra={"error": str(err)})
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                if len(self._waiting) + self._making >= MOST_CONNECTIONS:
+                    self._close_one()
+                self._waiting[client] = connections.create_task(self._talk(client))
+                await asyncio.sleep(0)  # what was accepted is read before the next one can push it out
 
-    return Server
+    def _close_one(self) -> None:
+        self._waiting.pop(next(iter(self._waiting))).cancel()
+        if time.monotonic() - self._warned > WARNING_GAP_S:
+            self._warned = time.monotonic()
+            log.warning("Closed a slow HTTP connection", extra={"connections": MOST_CONNECTIONS})
+
+    async def _talk(self, client: socket.socket) -> None:
+        """One request, one answer."""
+        head = b""
+        try:
+            with client:
+                async with asyncio.timeout(HEAD_S):
+                    while b"\r\n\r\n" not in head and len(head) < HEAD_BYTES:
+                        more = await self._loop.sock_recv(client, HEAD_BYTES)
+                        if not more:
+                            return
+                        head += more
+                answer = await self._answer(client, head)
+                async with asyncio.timeout(ANSWER_S):
+                    await self._loop.sock_sendall(client, answer)
+        except (OSError, TimeoutError) as err:
+            log.debug("Lost an HTTP connection", extra={"request": _line(head), "error": str(err) or "too slow"})
+        except Exception:
+            log.exception("HTTP connection failed")
+        finally:
+            self._waiting.pop(client, None)
+
+    async def _answer(self, client: socket.socket, head: bytes) -> bytes:
+        method, _, target = _line(head).rpartition(" ")[0].partition(" ")
+        path = target.partition("?")[0]
+        if b"\r\n\r\n" not in head:
+            code, content_type, body = _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"over {HEAD_BYTES} bytes")
+        elif not target:
+            code, content_type, body = _text(HTTPStatus.BAD_REQUEST, "not an HTTP request")
+        elif method not in {"GET", "HEAD"}:
+            code, content_type, body = _text(HTTPStatus.METHOD_NOT_ALLOWED, "the pages are for GET and HEAD")
+        elif path in self._probes:
+            wrong = self._probes[path]()
+            code, content_type, body = _text(HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK, wrong or "ok")
+        elif path in self._pages:
+            code, content_type, body = await self._page(client, self._pages[path])
+        else:
+            known = ", ".join((*self._pages, *self._probes))
+            code, content_type, body = _text(HTTPStatus.NOT_FOUND, f"not found; there are {known}")
+        log.debug("http", extra={"request": _line(head), "status": int(code)})
+        lines = (
+            f"HTTP/1.1 {code.value} {code.phrase}",
+            f"Content-Type: {content_type}",
+            f"Content-Length: {len(body)}",
+            *(("Allow: GET, HEAD",) if code is HTTPStatus.METHOD_NOT_ALLOWED else ()),
+            "Connection: close",
+        )
+        return "".join(f"{line}\r\n" for line in (*lines, "")).encode() + (b"" if method == "HEAD" else body)
+
+    async def _page(self, client: socket.socket, page: Page) -> tuple[HTTPStatus, str, bytes]:
+        if self._making >= MOST_PAGES:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_PAGES} requests are being answered; try again")
+        task = self._waiting.pop(client)
+        self._making += 1
+        try:
+            return HTTPStatus.OK, *(await self._loop.run_in_executor(self._pool, page))
+        except Exception:
+            log.exception("HTTP page failed")
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; the agent's log says why")
+        finally:
+            self._making -= 1
+            self._waiting[client] = task
+
+
+def _listen(address: tuple[str, int]) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _line(head: bytes) -> str:
+    """The request line."""
+    return head.partition(b"\r\n")[0].decode("latin-1")
+
+
+def _text(code: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
+    return code, "text/plain; charset=utf-8", f"{text}\n".encode()

@@ -142,7 +142,8 @@ def test_the_topology_without_an_agent_is_that_of_the_box_or_driver() -> None:
 )
 def test_another_version_or_program_is_told_apart(page: dict[str, Any], says: str) -> None:
     """What answers and has not the page that the command needs: exit code 1, and what it is."""
-    server = HttpServer(("127.0.0.1", 0), {path: json_page(lambda body=body: body) for path, body in page.items()})
+    pages = {path: json_page(lambda body=body: body) for path, body in page.items()}
+    server = HttpServer(("127.0.0.1", 0), pages, probes={})
     server.start()
     try:
         done = command("topology", "--url", f"http://127.0.0.1:{server.port}")

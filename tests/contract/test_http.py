@@ -1,0 +1,83 @@
+"""The HTTP port under attack, on the whole agent as a process: what clients without any right can cost a node."""
+
+import os
+import resource
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from gpuagent.http import MOST_CONNECTIONS, PAGE_THREADS
+from tests.contract.harness import MEM, Node, box, fetch, free_port, pod
+
+MakeNode = Callable[..., Node]
+CLIENTS = 2000
+CPU_S = 10.0
+"""Of the agent, for all the attack: some 100 times less than the server with a thread for each connection took."""
+LEAST_FILES = 500
+
+
+@pytest.fixture
+def clients() -> Iterator[int]:
+    """How many the test process may open; its own limit is put back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CLIENTS + LEAST_FILES
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(soft, wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)), hard)
+    )
+    yield min(CLIENTS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - LEAST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def cost(pid: int) -> Mapping[str, float]:
+    """Threads, open sockets and processor seconds of a process."""
+    proc = Path(f"/proc/{pid}")
+    fields = (proc / "stat").read_text().rpartition(")")[2].split()
+    links = (os.readlink(link) for link in (proc / "fd").iterdir() if link.is_symlink())
+    return {
+        "threads": float(len(list((proc / "task").iterdir()))),
+        "sockets": float(sum(link.startswith("socket:") for link in links)),
+        "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+    }
+
+
+def reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def test_slow_connections_delay_neither_admission_nor_probes_and_leave_no_trace(node: MakeNode, clients: int) -> None:
+    """2,000 clients that send a byte now and then, and then end all at once: kubelet is answered as if they were not."""
+    one, port = node("1.36", box(2, 24)), free_port()
+    process = one.spawn("--mode", "share", "--http-address", f"127.0.0.1:{port}")
+    one.offers(mem=48, timeout=30)
+    assert one.kubelet.admit(pod("before", {MEM: 1}))
+    assert fetch(port, "/metrics")[0] == 200
+    before = cost(process.pid)
+    with ExitStack() as ends:
+        slow = []
+        for number in range(clients):
+            client = ends.enter_context(closing(socket.create_connection(("127.0.0.1", port), timeout=60)))
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+            slow.append(client)
+            if number % 100 == 0:
+                assert fetch(port, "/healthz") == (200, "ok\n")
+                assert fetch(port, "/readyz") == (200, "ok\n")
+        held = cost(process.pid)
+        assert one.kubelet.admit(pod("during", {MEM: 1}))
+        assert fetch(port, "/metrics")[0] == 200, "a scrape is answered, too"
+        for client in slow[::2]:
+            reset(client)
+    assert one.kubelet.admit(pod("after", {MEM: 1}))
+    assert fetch(port, "/healthz") == (200, "ok\n")
+    after = cost(process.pid)
+    assert held["sockets"] <= before["sockets"] + MOST_CONNECTIONS + 1
+    assert max(held["threads"], after["threads"]) <= before["threads"] + PAGE_THREADS + 2
+    assert after["cpu_s"] - before["cpu_s"] < CPU_S
+    said = one.stderr(process)
+    assert "Traceback" not in said
+    assert said.count("Closed a slow HTTP connection") == 1
+    assert all(line[:4].isdecimal() and line[10] == "T" for line in said.splitlines()), "all of it is the log"
