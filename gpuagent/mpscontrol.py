@@ -9,9 +9,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuagent.host.mps import Control, MpsError, NoDaemonError, environment, find_program, too_long
+from gpuagent.host.mps import (
+    Control,
+    MpsError,
+    NoDaemonError,
+    environment,
+    find_program,
+    make_directories,
+    too_long,
+    untrusted,
+)
 
-_OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
 START_S = 10.0
 QUIT_S = 5.0
 LOOK_AFTER_S = 0.5
@@ -39,11 +47,11 @@ def serve(control: str, pipe_dir: Path, log_dir: Path, *, exclusive: bool, smi: 
     if too_long(pipe_dir):
         raise RefusedError(f"the pipe directory {pipe_dir} is too long for the daemon's sockets: choose a shorter one")
     try:
-        for folder in (pipe_dir, log_dir):
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(_OPEN_TO_ALL)
-    except OSError as err:
-        raise RefusedError(f"the daemon's directories cannot be made: {err}") from err
+        make_directories(pipe_dir, log_dir)
+    except MpsError as err:
+        raise RefusedError(str(err)) from err
+    if why := untrusted(pipe_dir):
+        raise RefusedError(why)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())

@@ -24,6 +24,7 @@ class Layer:
         max_sharers: most containers it takes on one GPU; None for no limit of its own.
         version: of the layer, for people; empty where it does not say.
         caveats: what it does not guarantee, one sentence each, for people.
+        untrusted: what it found on the node and does not use, because another user may run it, and what to do.
     """
 
     driver: str
@@ -37,6 +38,7 @@ class Layer:
     max_sharers: int | None = None
     version: str = ""
     caveats: tuple[str, ...] = ()
+    untrusted: tuple[str, ...] = ()
 
     def keeps(self, mode: Mode) -> bool:
         """Whether what `mode` promises is kept right now."""

@@ -129,6 +129,7 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
     elif state.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
         yield Problem("Unisolated", text, blocking=True)
+    yield from (Problem("UntrustedDaemon", text) for text in layer.untrusted)
     for gpu in state.gpus_by_index:
         if gpu.uuid in layer.left_out:
             text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {mode}: {layer.left_out[gpu.uuid]}"

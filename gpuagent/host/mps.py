@@ -6,10 +6,13 @@ question goes through that program: one command on its standard input, CUDA_MPS_
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from gpuagent.host.owners import foreign, foreign_owner
 
 OWN_DIRECTORY = Path("/var/run/gpuagent/mps")
 """Pipe directory of the daemon that the agent starts; containers see it at the same path."""
@@ -28,10 +31,11 @@ ACK = Path("/var/run/nvidia-gpu/nvidia-mps")
 KNOWN_DIRECTORIES = (ACK, NVIDIA_DEFAULT)
 
 PID_FILE = "nvidia-cuda-mps-control.pid"
-_LONGEST_SOCKET = "control_privileged"
+CONTROL_SOCKET, _LONGEST_SOCKET = "control", "control_privileged"
 _SOCKET_PATH_BYTES = 107
 _NOBODY = "cannot find mps control daemon"
 _PROCESS_NAME = CONTROL[:15]  # the kernel keeps 15 bytes of it
+_OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
 _END_S = 1.0
 
 
@@ -41,6 +45,10 @@ class MpsError(Exception):
 
 class NoDaemonError(MpsError):
     """No control daemon runs at this pipe directory."""
+
+
+class UntrustedError(NoDaemonError):
+    """Another user of the host may run the control daemon at this pipe directory, so it is not asked."""
 
 
 class HangsError(MpsError):
@@ -70,6 +78,58 @@ def daemon_pid(pipe_dir: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return pid if name == _PROCESS_NAME else None
+
+
+def untrusted(pipe_dir: Path) -> str | None:
+    """Why the daemon at `pipe_dir` may be another user's than root's or this one's, and what to do; None if it is not.
+
+    Its server would see what all containers compute. NVIDIA's daemon lets everyone write in its directory, so each of
+    its files counts by its own owner.
+    """
+    try:
+        why = foreign(pipe_dir, shared=True) or next(filter(None, map(_foreign_file, _files(pipe_dir))), None)
+        pid = daemon_pid(pipe_dir)
+        if why is None and pid is not None:
+            process = Path(f"/proc/{pid}")
+            why = foreign_owner(process, process.stat().st_uid)
+    except FileNotFoundError:
+        return None  # there is none, or it has just gone
+    except OSError as err:
+        why = f"its owner is not known ({err})"
+    if why is None:
+        return None
+    return (
+        f"the MPS control daemon at {pipe_dir} is not used, because another user may run it: {why}. End it and remove "
+        f"the directory, or run it as root in a directory that only root can replace"
+    )
+
+
+def _files(pipe_dir: Path) -> list[Path]:
+    return [pipe_dir / name for name in (CONTROL_SOCKET, _LONGEST_SOCKET, PID_FILE)]
+
+
+def _foreign_file(path: Path) -> str | None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return f"{path} is a link" if stat.S_ISLNK(found.st_mode) else foreign_owner(path, found.st_uid)
+
+
+def make_directories(*folders: Path) -> None:
+    """Make the daemon's directories, so that servers and clients of all users can get in.
+
+    Raises:
+        MpsError: one cannot be made, or another user of the host could replace it.
+    """
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            if why := foreign(folder, shared=True):
+                raise MpsError(f"the directory {folder} is not used: {why}. Choose one that only root can replace")
+            folder.chmod(_OPEN_TO_ALL)
+    except OSError as err:
+        raise MpsError(f"the daemon's directories cannot be made: {err}") from err
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import Isolates, Mode
 from gpuagent.domain.pods import Owner
 from gpuagent.domain.units import MemoryUnit
-from gpuagent.host.mps import CONTROL, OWN_DIRECTORY, MpsError, NoDaemonError, daemon_pid
+from gpuagent.host.mps import CONTROL, OWN_DIRECTORY, MpsError, NoDaemonError, UntrustedError, daemon_pid
 from gpuagent.isolation import Isolation, IsolationError, Need, Options, Report
 from gpuagent.isolation.mps_daemon import NOT_FOUND, MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
@@ -228,7 +228,7 @@ class MpsIsolation:
                 return self._start(daemon, () if len(able) == len(need.gpus) else able)
             daemon.control.alive()
         except NoDaemonError as err:
-            return self._lost(daemon, str(err))
+            return self._lost(daemon, str(err) if isinstance(err, UntrustedError) else f"{err}: it died")
         except MpsError as err:
             # Not killed: containers compute on, and what holds the daemon up may pass.
             self._well_since = self._clock()
@@ -244,13 +244,13 @@ class MpsIsolation:
         self._known = False
         delay_s = self._delays.next_s()
         if not self._starts:
-            return f"{reason}: it died; who runs it has to bring it back", min(delay_s, self._every_s)
+            return f"{reason}; who runs it has to bring it back", min(delay_s, self._every_s)
         if daemon.in_own_place:
             self._not_before, then = self._clock() + delay_s, "it is started again"
         else:
             self._not_before = self._clock() + self._owner_s
             then = f"its owner has {self._owner_s:g} s to bring it back, then the agent starts its own"
-        return f"{reason}: it died; {then}", min(delay_s, self._every_s)
+        return f"{reason}; {then}", min(delay_s, self._every_s)
 
     def _start(self, daemon: MpsDaemon, visible: tuple[str, ...]) -> tuple[str | None, float]:
         early_s = self._not_before - self._clock()
@@ -288,6 +288,7 @@ class MpsIsolation:
             standby=problem in {NOT_WANTED, NOT_LOOKED},
             left_out={**left_out(need.gpus), **self._stuck},
             max_sharers=MAX_SHARERS,
+            untrusted=self._daemon.untrusted,
             caveats=(*CAVEATS, ONE_USER) if self._daemon.one_user else CAVEATS,
         )
         if layer != self._layer and not self._stopping.is_set():

@@ -10,15 +10,19 @@ from pathlib import Path
 
 from gpuagent.host.mps import (
     CONTROL,
+    CONTROL_SOCKET,
     KNOWN_DIRECTORIES,
     OWN_DIRECTORY,
     Control,
     MpsError,
     NoDaemonError,
+    UntrustedError,
     daemon_pid,
     environment,
     find_program,
+    make_directories,
     too_long,
+    untrusted,
 )
 from gpuagent.isolation.mps_record import MpsRecord
 
@@ -28,7 +32,6 @@ OWN_LOGS = Path("/var/log/gpuagent/mps")
 
 NOT_FOUND = f"{CONTROL} was not found on PATH or in the driver's folders: install the driver's compute utilities"
 
-_OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
 _LOOK_S = 0.05
 _END_S = 1.0
 _LOG_LINES = 3
@@ -76,7 +79,12 @@ class MpsDaemon:
 
     @property
     def control(self) -> Control:
-        """The way to ask the daemon. Raises MpsError: there is no program to ask with."""
+        """The way to ask the daemon.
+
+        Raises:
+            UntrustedError: another user may run it.
+            MpsError: there is no program to ask with.
+        """
         return self._at(self.pipe_dir)
 
     @property
@@ -100,10 +108,16 @@ class MpsDaemon:
         """Pipe directories in which one is looked for, the agent's own first."""
         return (self._own, *self._known)
 
+    @property
+    def untrusted(self) -> tuple[str, ...]:
+        """Daemons that are not used because another user may run them, in words."""
+        there = (pipe_dir for pipe_dir in self.places if (pipe_dir / CONTROL_SOCKET).exists())
+        return tuple(filter(None, map(untrusted, there)))
+
     def find(self) -> bool:
-        """Look for a daemon that is there, the agent's own directory first, and take to it."""
+        """Look for a daemon of root's or this user's, the agent's own directory first, and adopt it."""
         for pipe_dir in self.places:
-            if not (pipe_dir / "control").exists():
+            if not (pipe_dir / CONTROL_SOCKET).exists():
                 continue
             try:
                 self._at(pipe_dir).alive()
@@ -130,13 +144,11 @@ class MpsDaemon:
             raise MpsError(NOT_FOUND)
         if too_long(self._own):
             raise MpsError(f"the pipe directory {self._own} is too long for the daemon's sockets: choose a shorter one")
+        make_directories(self._own, self._logs)
         try:
-            for folder in (self._own, self._logs):
-                folder.mkdir(parents=True, exist_ok=True)
-                folder.chmod(_OPEN_TO_ALL)
             self._record.started(0)  # before it runs: a daemon that nobody noted would never be stopped
         except OSError as err:
-            raise MpsError(f"the MPS control daemon cannot be prepared: {err}") from err
+            raise MpsError(f"the MPS control daemon cannot be noted: {err}") from err
         # Without -M (which older drivers do not know) clients of one user wait for those of another to end.
         refused = self._launch((str(program), "-d", "-M"), visible)
         self.one_user = refused is not None
@@ -172,6 +184,8 @@ class MpsDaemon:
     def _at(self, pipe_dir: Path) -> Control:
         if self.program is None:
             raise MpsError(NOT_FOUND)
+        if why := untrusted(pipe_dir):
+            raise UntrustedError(why)
         return Control(self.program, pipe_dir, deadline_s=self._ask_s)
 
     def _launch(self, command: Sequence[str], visible: Sequence[str]) -> str | None:

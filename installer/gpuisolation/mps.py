@@ -1,11 +1,14 @@
 """NVIDIA MPS as its control program tells of it: servers, clients, limits, and what the clients use."""
 
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuagent.host.mps import CONTROL, KNOWN_DIRECTORIES, OWN_DIRECTORY
+from gpuagent.host.mps import CONTROL, KNOWN_DIRECTORIES, OWN_DIRECTORY, untrusted
 from gpuisolation.host import Host
+
+log = logging.getLogger(__name__)
 
 PIPE_DIRS = tuple(map(str, (OWN_DIRECTORY, *KNOWN_DIRECTORIES)))
 """Where a daemon may have its pipes, looked at in this order."""
@@ -32,10 +35,14 @@ class MpsState:
 
 
 def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
-    """What the daemon behind the first of `pipe_dirs` that answers says; None where none does."""
+    """What the daemon behind the first of `pipe_dirs` that answers says; None where none does.
+
+    One that another user may run is not asked: what it says would be that user's words.
+    """
     if not host.has_command(CONTROL):
         return None
-    answers = ((pipe_dir, _ask(host, pipe_dir, "get_server_list")) for pipe_dir in pipe_dirs)
+    trusted = (pipe_dir for pipe_dir in pipe_dirs if _is_trusted(host, pipe_dir))
+    answers = ((pipe_dir, _ask(host, pipe_dir, "get_server_list")) for pipe_dir in trusted)
     pipe_dir, servers = next(((pipe_dir, text) for pipe_dir, text in answers if text is not None), ("", None))
     if servers is None:
         return None
@@ -55,6 +62,12 @@ def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
         thread_percentage=(_ask(host, pipe_dir, "get_default_active_thread_percentage") or "").strip(),
         memory_limits=tuple((gpu, limit) for gpu, limit in limits if limit),
     )
+
+
+def _is_trusted(host: Host, pipe_dir: str) -> bool:
+    if why := untrusted(host.at(pipe_dir)):
+        log.warning("MPS daemon not asked", extra={"why": why})
+    return why is None
 
 
 def _ask(host: Host, pipe_dir: str, question: str) -> str | None:

@@ -491,6 +491,33 @@ def test_an_old_gpu_is_refused(agent):
 # -- just before a container starts --------------------------------------------------------------------------------
 
 
+def test_a_daemon_of_another_user_is_not_adopted_and_the_problem_says_so(agent, host, monkeypatch):
+    host.run(host.ack, "-d")
+    foreign = f"the MPS control daemon at {host.ack} is not used"
+    monkeypatch.setattr(
+        "gpuagent.isolation.mps_daemon.untrusted", lambda pipe_dir: foreign if pipe_dir == host.ack else None
+    )
+    one = agent()
+    layer = one.start(SERVES).well()
+    assert one.daemon.pipe_dir == host.own, "the agent starts its own"
+    assert layer.untrusted == (foreign,)
+    assert host.log().count("Starting control daemon") == 2
+
+
+def test_a_daemon_that_another_user_takes_over_is_left(agent, host, monkeypatch):
+    host.run(host.ack, "-d")
+    one = agent(owner_s=0.0)
+    one.start(SERVES).well()
+    assert one.daemon.pipe_dir == host.ack
+    foreign = f"the MPS control daemon at {host.ack} is not used"
+    monkeypatch.setattr(
+        "gpuagent.isolation.mps_daemon.untrusted", lambda pipe_dir: foreign if pipe_dir == host.ack else None
+    )
+    with pytest.raises(IsolationError, match="is not used; the agent brings it back"):
+        one.driver.verify(one.driver.prepare(memory()), OWNER)
+    wait_for(lambda: one.daemon.pipe_dir == host.own)
+
+
 def test_verify_asks_the_daemon(agent, host):
     one = agent()
     with pytest.raises(IsolationError, match=r"default/train\[main\] has to wait for MPS: no MPS control daemon runs"):

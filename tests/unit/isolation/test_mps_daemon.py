@@ -90,7 +90,7 @@ def test_a_daemon_that_is_gone_at_once_is_said_with_its_log(host, record):
 
 
 def test_nothing_is_started_that_cannot_be_noted(host):
-    with pytest.raises(MpsError, match="cannot be prepared"):
+    with pytest.raises(MpsError, match="cannot be noted"):
         daemon(host, blocked(host)).start()
     assert not (host.own / "control").exists()
 
