@@ -35,11 +35,11 @@ CHARTS_OWN = {
 }
 """Settings that the chart decides itself, and by which of its values."""
 
-PLAIN: Mapping[str, tuple[str, ...]] = {
-    "gpuagent.yaml": ("--kube-version=1.36",),
-    "gpuagent-1.24-to-1.29.yaml": ("--kube-version=1.24",),
+PLAIN: Mapping[str, tuple[str, str]] = {
+    "gpuagent.yaml": ("1.36", "Kubernetes 1.30 and later"),
+    "gpuagent-1.24-to-1.29.yaml": ("1.24", "Kubernetes 1.24 to 1.29, which have no admission policies"),
 }
-"""Plain YAML by file name: what Helm is asked."""
+"""Plain YAML by file name: the version that Helm renders it for, and where it fits."""
 
 
 TEXTS: Mapping[Any, dict[str, Any]] = {
@@ -105,10 +105,12 @@ def digest() -> str:
 
 def plain(helm: str, name: str) -> str:
     """One of the plain YAML files, as it should be."""
-    command = [helm, "template", "ack-ai-installer", str(CHART), "--namespace=kube-system", *PLAIN[name]]
+    version, fits = PLAIN[name]
+    command = [helm, "template", "ack-ai-installer", str(CHART), "--namespace=kube-system", f"--kube-version={version}"]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 (Helm)
     return (
         f"# Made from helm/ack-ai-installer ({digest()}) with `make manifests`: do not edit.\n"
+        f"# For {fits}.\n"
         f"# For other values than the chart's own, use Helm; docs/install.md tells how.\n{made}"
     )
 

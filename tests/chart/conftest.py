@@ -1,6 +1,7 @@
 """Helm, and what the chart becomes with it. No cluster is needed."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ class Chart:
     def __init__(self, workdir: Path) -> None:
         assert HELM.exists(), "run `python tests/e2e/build.py helm` first"
         self._values = workdir / "values.json"
+        self._workdir = workdir
 
     def render(
         self,
@@ -34,6 +36,20 @@ class Chart:
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.safe_load_all(done.stdout) if found]
 
+    def notes(self, *, version: str = "1.36", **values: Any) -> str:
+        """What Helm says after an installation. `helm template` renders no notes, so a copy of the chart has them in an object."""
+        copy = self._workdir / "with-notes"
+        shutil.copytree(CHART, copy, dirs_exist_ok=True)
+        text = (CHART / "templates" / "NOTES.txt").read_text()
+        shown = (
+            'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata:\n  text: {{ include "notes" . | quote }}\n'
+        )
+        (copy / "templates" / "shown.yaml").write_text('{{- define "notes" -}}' + text + "{{- end }}\n" + shown)
+        only = ("--show-only", "templates/shown.yaml")
+        done = self._helm("template", "x", "--kube-version", version, *only, values=values, chart=copy)
+        assert done.returncode == 0, done.stderr
+        return str(yaml.safe_load(done.stdout)["data"]["text"])
+
     def refusal(self, **values: Any) -> str:
         """What Helm says of values that it does not take."""
         done = self._helm("template", "ack-ai-installer", values=values)
@@ -43,9 +59,9 @@ class Chart:
     def lint(self, **values: Any) -> subprocess.CompletedProcess[str]:
         return self._helm("lint", "--strict", values=values)
 
-    def _helm(self, *arguments: str, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    def _helm(self, *arguments: str, values: dict[str, Any], chart: Path = CHART) -> subprocess.CompletedProcess[str]:
         self._values.write_text(json.dumps(values))
-        command = [str(HELM), *arguments, str(CHART), "--values", str(self._values)]
+        command = [str(HELM), *arguments, str(chart), "--values", str(self._values)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

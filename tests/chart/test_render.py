@@ -25,7 +25,14 @@ EVERYTHING: dict[str, Any] = {
     "nodeSelector": {"kubernetes.io/arch": "amd64"},
     "seLinuxOptions": {"type": "spc_t"},
     "driver": {"runtimeClassName": "nvidia", "libraries": "/home/kubernetes/bin/nvidia/lib64", "programs": "/opt/nv"},
-    "hostNetwork": True,
+    "networkPolicy": {
+        "enabled": True,
+        "from": [
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+            {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},
+            {"ipBlock": {"cidr": "192.0.2.0/28", "except": ["192.0.2.1/32"]}},
+        ],
+    },
     "podLabels": {"team": "ml"},
     "podAnnotations": {"note": "yes"},
     "startupTaint": "gpuagent/starting",
@@ -48,6 +55,7 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
             "tolerations": [],
             "priorityClassName": "",
             "cleanFailedPods": False,
+            "hostNetwork": True,
             "rbac": {"configMaps": False, "podAnnotations": False},
             "admissionPolicy": {"enabled": False},
             "mps": {"enabled": True, "daemon": False},
@@ -181,6 +189,70 @@ def test_policies_are_about_the_service_account_where_it_is(chart: Chart) -> Non
     assert (role["metadata"]["namespace"], role["subjects"][0]["namespace"]) == ("kube-system", "gpu")
 
 
+def pod_rights(objects: list[dict[str, Any]]) -> set[str]:
+    rules = find(objects, "ClusterRole", "gpuagent")["rules"]
+    return {verb for rule in rules if rule["resources"] == ["pods"] for verb in rule["verbs"]} - {"list", "watch"}
+
+
+@pytest.mark.parametrize(
+    ("version", "policies", "safe"),
+    [("1.24", "auto", False), ("1.29", "auto", False), ("1.30", "auto", True), ("1.36", False, False)],
+)
+def test_rights_on_pods_are_there_where_policies_narrow_them(
+    chart: Chart, version: str, policies: object, safe: bool
+) -> None:
+    """And the agent tries nothing that it has no right to."""
+    values: dict[str, Any] = {"version": version, "admissionPolicy": {"enabled": policies}}
+    objects = chart.render(**values)
+    assert pod_rights(objects) == ({"patch", "delete"} if safe else set())
+    found = settings_of(objects)
+    assert (found.annotate_pods, found.clean_failed_pods) == (safe, safe)
+    for chosen in (True, False):
+        objects = chart.render(**values, cleanFailedPods=chosen, rbac={"podAnnotations": chosen})
+        assert pod_rights(objects) == ({"patch", "delete"} if chosen else set())
+        found = settings_of(objects)
+        assert (found.annotate_pods, found.clean_failed_pods) == (chosen, chosen)
+
+
+def test_an_agent_with_the_right_may_be_told_to_annotate_nothing(chart: Chart) -> None:
+    assert not settings_of(chart.render(settings={"annotate-pods": False})).annotate_pods
+
+
+def test_the_notes_say_what_is_lost_without_policies_and_what_is_risked(chart: Chart) -> None:
+    assert "admission policies" not in chart.notes()
+    lost = chart.notes(version="1.29.3")
+    assert "Kubernetes v1.29.3 has none" in lost
+    assert "rbac.podAnnotations is off" in lost
+    assert "cleanFailedPods is off" in lost
+    assert "WARNING" not in lost
+    risked = chart.notes(cleanFailedPods=True, rbac={"podAnnotations": True}, admissionPolicy={"enabled": False})
+    assert "admissionPolicy.enabled is false" in risked
+    assert "can change labels, annotations and images of every pod" in risked
+    assert "can delete every pod" in risked
+
+
+# -- network ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_network_policy_is_made_on_request_and_lets_in_what_is_named(chart: Chart) -> None:
+    assert not [one for one in chart.render() if one["kind"] == "NetworkPolicy"]
+    allowed = EVERYTHING["networkPolicy"]["from"]
+    objects = chart.render(http={"port": 8080}, networkPolicy={"enabled": True, "from": allowed})
+    spec = find(objects, "NetworkPolicy", "gpuagent")["spec"]
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["ingress"] == [{"ports": [{"port": 8080, "protocol": "TCP"}], "from": allowed}]
+    chosen = spec["podSelector"]["matchLabels"]
+    assert chosen.items() <= agent_pod(objects)["metadata"]["labels"].items()
+    others = [one for one in objects if one["kind"] == "DaemonSet" and one["metadata"]["name"] != "gpuagent"]
+    assert not [one for one in others if chosen.items() <= one["spec"]["template"]["metadata"]["labels"].items()]
+
+
+def test_a_network_policy_without_sources_lets_nothing_in(chart: Chart) -> None:
+    """In a NetworkPolicy a rule with an empty list of sources would let in everything."""
+    spec = find(chart.render(networkPolicy={"enabled": True}), "NetworkPolicy", "gpuagent")["spec"]
+    assert spec["ingress"] == []
+
+
 # -- settings -------------------------------------------------------------------------------------------------------
 
 
@@ -233,8 +305,9 @@ def test_a_change_of_settings_changes_the_pod_and_nothing_else_does(chart: Chart
         return agent_pod(chart.render(**values))
 
     assert pod(settings={"settle": 3}) != pod()
-    assert pod(policy=1, rbac={"configMaps": False}, admissionPolicy={"enabled": False}) == pod()
-    assert pod(version="1.24") == pod()
+    assert pod(policy=1, rbac={"configMaps": False}, networkPolicy={"enabled": True}) == pod()
+    granted: dict[str, Any] = {"rbac": {"podAnnotations": True}, "cleanFailedPods": True}
+    assert pod(version="1.24", **granted) == pod(admissionPolicy={"enabled": False}, **granted) == pod()
 
 
 OWN_LABEL = {"app.kubernetes.io/name": "mine"}
@@ -268,6 +341,13 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
         ({"updateStrategy": {"maxSurge": 1}}, "'maxSurge' not allowed"),
         ({"admissionPolicy": {"enabled": "no"}}, "/admissionPolicy/enabled"),
+        ({"cleanFailedPods": "yes"}, "/cleanFailedPods"),
+        ({"rbac": {"podAnnotations": "no"}}, "/rbac/podAnnotations"),
+        ({"rbac": {"podAnnotations": False}, "settings": {"annotate-pods": True}}, "set rbac.podAnnotations to true"),
+        ({"networkPolicy": {"from": [{}]}}, "/networkPolicy/from/0"),
+        ({"networkPolicy": {"from": [{"cidr": "192.0.2.0/28"}]}}, "'cidr' not allowed"),
+        ({"networkPolicy": {"from": [{"ipBlock": {}}]}}, "/networkPolicy/from/0/ipBlock"),
+        ({"networkPolicy": {"enabled": True}, "hostNetwork": True}, "no effect on pods that use the node's network"),
         ({"nodeLabels": []}, "/nodeLabels"),
         ({"startupTaint": "a b"}, "/startupTaint"),
         ({"startupTaint": "node.kubernetes.io/not-ready"}, "/startupTaint"),

@@ -40,7 +40,8 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- /* A daemon in the agent's container would end with it, and its clients with the daemon. */ -}}
 {{- $_ := set $own "mps-start" false -}}
 {{- if .Values.mps.enabled }}{{ $_ := set $own "mps-pipe-dir" .Values.mps.directory }}{{ end -}}
-{{- if .Values.cleanFailedPods }}{{ $_ := set $own "clean-failed-pods" true }}{{ end -}}
+{{- if include "gpuagent.cleans" . }}{{ $_ := set $own "clean-failed-pods" true }}{{ end -}}
+{{- if not (include "gpuagent.annotates" .) }}{{ $_ := set $own "annotate-pods" false }}{{ end -}}
 {{- if .Values.startupTaint }}{{ $_ := set $own "startup-taint" .Values.startupTaint }}{{ end -}}
 {{- range $name, $value := merge $own .Values.settings }}
 {{- $text := kindIs "string" $value | ternary $value (toJson $value) }}
@@ -54,6 +55,19 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if eq (toString $enabled) "auto" -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- else if $enabled }}yes{{ end -}}
+{{- end }}
+
+{{/* RBAC gives these rights on every pod, and only the policies narrow them to the agent's node: auto follows those. */}}
+{{- define "gpuagent.annotates" -}}
+{{- include "gpuagent.granted" (dict "value" .Values.rbac.podAnnotations "policed" (include "gpuagent.policed" .)) -}}
+{{- end }}
+
+{{- define "gpuagent.cleans" -}}
+{{- include "gpuagent.granted" (dict "value" .Values.cleanFailedPods "policed" (include "gpuagent.policed" .)) -}}
+{{- end }}
+
+{{- define "gpuagent.granted" -}}
+{{- if eq (toString .value) "auto" }}{{ .policed }}{{ else if .value }}yes{{ end -}}
 {{- end }}
 
 {{- define "gpuagent.fenceDir" -}}
@@ -82,6 +96,12 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if has (trim . | atoi) $fatal -}}
 {{- fail (printf "settings.ignore-xids and settings.fatal-xids both name XID %s: leave it in one of them" (trim .)) -}}
 {{- end -}}
+{{- end -}}
+{{- if and (get .Values.settings "annotate-pods") (not (include "gpuagent.annotates" .)) -}}
+{{- fail "settings.annotate-pods needs the right to patch pods: set rbac.podAnnotations to true, or leave settings.annotate-pods out" -}}
+{{- end -}}
+{{- if and .Values.networkPolicy.enabled .Values.hostNetwork -}}
+{{- fail "networkPolicy.enabled has no effect on pods that use the node's network: set hostNetwork or networkPolicy.enabled to false" -}}
 {{- end -}}
 {{- with .Values.mps }}
 {{- if and .exclusive (not (and .enabled .daemon)) -}}

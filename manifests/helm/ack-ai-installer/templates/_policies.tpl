@@ -85,15 +85,17 @@ validations:
     ['scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',
     'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME',
     'ALIYUN_COM_GPU_MEM_ASSIGNED', 'topology.kubernetes.io/gpu-group', 'topology.kubernetes.io/gpu-visible']
+{{- $annotates := include "gpuagent.annotates" . }}
+{{- $cleans := include "gpuagent.cleans" . }}
 {{- $may := list }}
-{{- if .Values.rbac.podAnnotations }}{{ $may = append $may "UPDATE" }}{{ end }}
-{{- if .Values.cleanFailedPods }}{{ $may = append $may "DELETE" }}{{ end }}
+{{- if $annotates }}{{ $may = append $may "UPDATE" }}{{ end }}
+{{- if $cleans }}{{ $may = append $may "DELETE" }}{{ end }}
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   - expression: request.operation in [{{ range $n, $one := $may }}{{ if $n }}, {{ end }}{{ squote $one }}{{ end }}] && variables.part == ''
     message: >-
-      the agent may {{ if .Values.rbac.podAnnotations }}annotate pods{{ if .Values.cleanFailedPods }} and {{ end }}{{ end -}}
-      {{ if .Values.cleanFailedPods }}delete failed pods{{ end }}{{ if not $may }}do nothing{{ end }}, and do nothing else to pods
+      the agent may {{ if $annotates }}annotate pods{{ if $cleans }} and {{ end }}{{ end -}}
+      {{ if $cleans }}delete failed pods{{ end }}{{ if not $may }}do nothing{{ end }}, and do nothing else to pods
   - expression: >-
       !(request.operation in ['UPDATE', 'DELETE'])
       || has(oldObject.spec.nodeName) && oldObject.spec.nodeName == variables.node
@@ -147,7 +149,7 @@ validations:
       || has(object.involvedObject.kind) && has(object.involvedObject.name)
       && (object.involvedObject.kind == 'Node' && object.involvedObject.name == variables.node
       || object.involvedObject.kind == 'Pod'
-      {{- if .Values.cleanFailedPods }}
+      {{- if include "gpuagent.cleans" . }}
       || object.involvedObject.kind in ['ReplicaSet', 'StatefulSet', 'DaemonSet', 'ReplicationController', 'CloneSet']
       && has(object.reason) && object.reason == 'FailedPodDeleted'
       {{- end }})
