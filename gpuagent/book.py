@@ -116,7 +116,7 @@ def _as_told(
 
 def asked_by(ask: Ask, pods: Iterable[Pod], resource: str, size: int, claims: Claims) -> bool:
     """Whether kubelet knows one of the pods that may ask for `size` of `resource`."""
-    named = {pod.name: pod for pod in pods if any(c.limits.get(resource) == size for c in pod.containers)}
+    named = {pod.name: pod for pod in pods if any(c.may_want(resource, size) for c in pod.containers)}
     looks = ask(named.keys()) if named else ()
     return any(any(at_book(named[look.pod], look.holdings, resource, size, claims)) for look in looks or ())
 

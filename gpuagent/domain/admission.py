@@ -71,7 +71,7 @@ class Candidate:
 
     def may_want(self, resource: str, size: int) -> bool:
         """Whether the container's call for `resource` may be still to come, and is for `size`."""
-        return self.container.limits.get(resource) == size and not (self.first and self.first.resource == resource)
+        return self.container.may_want(resource, size) and not (self.first and self.first.resource == resource)
 
     def room(self, resource: str) -> int:
         """Units that the largest container to reuse this one's GPU will want; 0 unless it is an init container."""
@@ -137,18 +137,19 @@ class Admission:
 
 def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:
     given = {handout.resource: handout for owner, handout in place.trail if owner == place.owner}
-    if any(place.container.limits.get(name) and name not in given for name in sold):
+    if any(place.container.asks(name) and name not in given for name in sold):
         return Candidate(place.pod, place.container, place.trail, next(iter(given.values()), None))
     names = [container.name for container in place.pod.containers]
     for container in place.pod.containers[names.index(place.container.name) + 1 :]:
-        if any(container.limits.get(name) for name in sold):
+        if any(map(container.asks, sold)):
             return Candidate(place.pod, container, place.trail)
     return None
 
 
 def beginning(resource: str, size: int, claims: Claims) -> Iterator[Candidate]:
     """Pods that have nothing yet and whose first container asks for `size` of `resource`, oldest first."""
-    asking = claims.snapshot.first_asks.get((resource, size))
+    asks = claims.snapshot.first_asks
+    asking = [*asks.get((resource, size), ()), *asks.get((resource, None), ())]
     if not asking:
         return
     begun = {owner.pod for name in claims.snapshot.sold for owner in claims.served(name) if owner}
@@ -173,10 +174,10 @@ def at_book(pod: Pod, holdings: Iterable[Holding], resource: str, size: int, cla
     for container in pod.containers:
         own = [h for name in snap.sold if (h := held.pop((container.name, name), None))]
         given = [_handout(holding, pod, claims) for holding in own]
-        lacking = {name for name in snap.sold if container.limits.get(name)} - {holding.resource for holding in own}
+        lacking = {name for name in snap.sold if container.asks(name)} - {holding.resource for holding in own}
         trail += tuple((holding.owner, handout) for holding, handout in zip(own, given, strict=True))
         # Kubelet goes through them in order: later ones have nothing while this one asks.
-        if resource in lacking and container.limits[resource] == size and not held:
+        if resource in lacking and container.may_want(resource, size) and not held:
             yield Candidate(pod, container, trail, next(iter(given), None))
         if lacking and not container.init:
             return

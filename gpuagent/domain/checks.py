@@ -76,7 +76,7 @@ def check_core_mem(resource: str, size: int, candidates: Collection[Candidate], 
     if not policy.core_mem_both or not candidates:
         return
     other = next(name for name in snap.sold if name != resource)
-    if not any(candidate.container.limits.get(other) for candidate in candidates):
+    if not any(candidate.container.asks(other) for candidate in candidates):
         text = (
             f"{resource}: {next(iter(candidates)).owner} asks for it and not for {other}; in mode core_mem "
             "a container asks for both, or for neither"

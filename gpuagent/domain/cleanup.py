@@ -85,7 +85,7 @@ def _failed(state: State) -> Iterator[FailedPod]:
     served = {name for name in ours if _is_served(state, name)}
     for pod in state.pods:
         if pod.rejected is not None and (found := failed_pod(pod, ours)):
-            asked = {name for container in pod.containers for name in container.limits if name in ours}
+            asked = {name for container in pod.containers for name in ours if container.asks(name)}
             if asked <= served:
                 yield found
 

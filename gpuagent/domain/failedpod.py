@@ -94,7 +94,7 @@ def _replaces(controller: Controller) -> bool:
 
 def _failure(pod: Pod, ours: Collection[str]) -> Failure | None:
     cause = _CAUSE.search(pod.rejected or "")
-    asked = {name for container in pod.containers for name in container.limits}
+    asked = {name for container in pod.containers for name in (*container.limits, *container.unread)}
     mine = asked & set(ours)
     if cause is None or not mine:
         return None

@@ -12,7 +12,7 @@ Two rules keep every list safe:
 from dataclasses import replace
 
 from gpuagent.domain.holdings import NVIDIA_GPU
-from gpuagent.domain.pods import whole_number
+from gpuagent.domain.quantity import amount
 from gpuagent.domain.state import Block, Fade, Lists, State
 from gpuagent.domain.units import MAX_LIST_BYTES, list_bytes, units_of
 
@@ -30,7 +30,7 @@ def rival_offers(state: State) -> int:
     if not sells or NVIDIA_GPU in state.policy.resources.names or state.node is None:
         return 0
     status = state.node.get("status") or {}
-    return whole_number(str((status.get("allocatable") or {}).get(NVIDIA_GPU, 0))) or 0
+    return amount(str((status.get("allocatable") or {}).get(NVIDIA_GPU, 0))) or 0
 
 
 def blocked_gpus(state: State) -> set[str]:

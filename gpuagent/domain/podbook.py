@@ -84,11 +84,12 @@ def _complete(pod: Pod, held: list[Holding]) -> bool:
     for holding in held:
         sizes[holding.owner.container, holding.resource] += len(holding.ids)
     asked = {
-        (container.name, resource): amount
+        # Of an amount that could not be read only kubelet knows how much it is.
+        (container.name, resource): container.limits.get(resource) or sizes[container.name, resource] or 1
         for container in pod.containers
         if not container.init
-        for resource, amount in container.limits.items()
-        if resource in RESOURCES and amount
+        for resource in RESOURCES
+        if container.asks(resource)
     }
     lasting = {container.name for container in pod.containers if not container.init}
     return bool(asked) and asked == {place: size for place, size in sizes.items() if place[0] in lasting}

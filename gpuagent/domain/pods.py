@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 from gpuagent.domain.annotations import KEYS, named_for_shares
 from gpuagent.domain.mode import GPU_COUNT_LABEL
+from gpuagent.domain.quantity import amount
 from gpuagent.domain.shape import mapping, mappings, text
 
 REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
 
-_SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20}
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
-_QUANTITY = re.compile(r"([0-9]{1,12})(|k|M|Ki|Mi)")
 
 
 class PodName(NamedTuple):
@@ -53,13 +52,23 @@ class Owner(NamedTuple):
 class ContainerSpec:
     """A container's limits on extended resources.
 
-    `init` is an ordinary init container; a `sidecar` is an init container that goes on running.
+    `init` is an ordinary init container; a `sidecar` is an init container that goes on running. `unread` are resources
+    whose amounts could not be read: kubelet's allocations decide what the container has of these.
     """
 
     name: str
     limits: Mapping[str, int]
     init: bool = False
     sidecar: bool = False
+    unread: frozenset[str] = frozenset()
+
+    def asks(self, resource: str) -> bool:
+        """Whether it asks for any units."""
+        return bool(self.limits.get(resource)) or resource in self.unread
+
+    def may_want(self, resource: str, size: int) -> bool:
+        """Whether a request for `size` units may be its own."""
+        return self.limits.get(resource) == size or resource in self.unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,33 +218,31 @@ def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
 
 def _container(container: Mapping[str, Any]) -> ContainerSpec:
     limits = mapping(mapping(container.get("resources")).get("limits"))
-    # Extended resources are whole numbers with a "/" in their name; cpu and memory are nothing to us.
-    whole = {name: amount for name, said in limits.items() if "/" in name and (amount := whole_number(str(said)))}
-    return ContainerSpec(text(container.get("name")), whole)
-
-
-def whole_number(quantity: str) -> int | None:
-    """A Kubernetes quantity that is a whole number (``12``, ``2k``, ``1Ki``); None for any other."""
-    match = _QUANTITY.fullmatch(quantity)
-    return int(match[1]) * _SUFFIXES[match[2]] if match else None
+    # Extended resources have a "/" in their name; cpu and memory do not matter here.
+    amounts = {name: amount(str(said)) for name, said in limits.items() if "/" in name}
+    return ContainerSpec(
+        name=text(container.get("name")),
+        limits={name: units for name, units in amounts.items() if units},
+        unread=frozenset(name for name, units in amounts.items() if units is None),
+    )
 
 
 def asked(pod: Pod, resource: str) -> int:
     """Units the pod has at most at one time: those of init containers are handed on, those of sidecars are not."""
     lasting = most = 0
     for container in pod.containers:  # init containers and sidecars come first, in the order they start
-        amount = container.limits.get(resource, 0)
-        lasting += 0 if container.init else amount
-        most = max(most, lasting + (amount if container.init else 0))
+        units = container.limits.get(resource, 0)
+        lasting += 0 if container.init else units
+        most = max(most, lasting + (units if container.init else 0))
     return most
 
 
 def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
-    """Containers of living pods that ask for exactly `size` units of `resource`, oldest pod first.
+    """Containers of living pods that may ask for `size` units of `resource`, oldest pod first.
 
     Pods of one second keep the order in which they were seen, as kubelet has it.
     """
     for pod in sorted((p for p in pods if not p.ended), key=lambda p: p.created):
         for container in pod.containers:
-            if container.limits.get(resource) == size:
+            if container.may_want(resource, size):
                 yield pod, container

@@ -121,16 +121,17 @@ class Snapshot:
         return tuple(self.topology.gpus[place] for place in ring)
 
     @cached_property
-    def first_asks(self) -> dict[tuple[str, int], list[tuple[Pod, ContainerSpec]]]:
+    def first_asks(self) -> dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]]:
         """Resource and units to the living pods whose first container with a share asks for them.
 
-        In the order in which they were seen on this node: kubelet's own watch shows them in the same one.
+        Units are None where they could not be read. The pods are in the order in which they were seen on this node:
+        kubelet's own watch shows them in the same one.
         """
-        asks: dict[tuple[str, int], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
+        asks: dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
         for pod in self.living_pods.values():
             for container in pod.containers:
-                if wanted := {name: size for name in self.sold if (size := container.limits.get(name))}:
-                    for ask in wanted.items():
+                if wanted := [(name, container.limits.get(name)) for name in self.sold if container.asks(name)]:
+                    for ask in wanted:
                         asks[ask].append((pod, container))
                     break
         return asks

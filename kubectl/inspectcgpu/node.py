@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Mode
-from gpuagent.domain.pods import whole_number
+from gpuagent.domain.quantity import amount
 from gpuagent.domain.report import CONDITION_TYPE
 from gpuagent.domain.shape import mapping, mappings, text
 
@@ -81,14 +81,14 @@ def read_node(found: Mapping[str, Any]) -> GpuNode | None:
 
 def _amounts(side: Mapping[str, Any]) -> dict[str, int]:
     names = (*RESOURCES, GPU_COUNT)
-    return {name: amount for name in names if (amount := whole_number(str(side.get(name, 0))))}
+    return {name: units for name in names if (units := amount(str(side.get(name, 0))))}
 
 
 def _gpu_count(capacity: Mapping[str, int], allocatable: Mapping[str, int], label: str) -> int | None:
     counts = (
         capacity.get(GPU_COUNT),
         allocatable.get(GPU_COUNT),
-        whole_number(label),
+        amount(label),
         capacity.get(GPU_WHOLE),
         capacity.get(GPU_CORE, 0) // CORE_PERCENT_PER_GPU,
     )
@@ -101,7 +101,7 @@ def _address(status: Mapping[str, Any]) -> str:
 
 
 def _mib(label: str) -> int | None:
-    return (whole_number(label.removesuffix("MiB")) or None) if label.endswith("MiB") else None
+    return (amount(label.removesuffix("MiB")) or None) if label.endswith("MiB") else None
 
 
 def _spoken(condition: Mapping[str, Any]) -> str:

@@ -87,6 +87,14 @@ def test_a_forged_annotation_of_a_running_pod_is_corrected_and_keeps_its_time():
     assert len(write.corrections) == 1
 
 
+@pytest.mark.parametrize("spelling", ["4", "4e0", "4000m", "+4", "4.", "no amount"])
+def test_the_spelling_of_an_amount_does_not_keep_an_annotation_from_being_corrected(spelling):
+    """Where an amount cannot be read, kubelet's allocations say what the container has."""
+    pod = pod_json("a", {MEM: spelling}, annotations={V2: '{"0":{"3":4}}'})
+    assert only(node(share("a", 1, 0, 1, 2, 3)).pods(pod)).texts == {V2: '{"0":{"1":4}}'}
+    assert writes(node().pods(pod).state) == ()
+
+
 @pytest.mark.parametrize("gone", an.V1_KEYS)
 def test_a_key_that_somebody_removed_is_put_back_without_ado(gone):
     full = {**BY_SCHEDULER, an.V1_ASSIGNED: "true"}
