@@ -1,12 +1,15 @@
 """Debian's Prometheus, scraping the agent as an operator's would."""
 
 import json
+import re
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,19 @@ scrape_configs:
   - job_name: gpuagent
     honor_labels: true
     static_configs: [{{targets: ["127.0.0.1:{target}"], labels: {{instance: gpu-node}}}}]
+  - job_name: dcgm-exporter
+    static_configs: [{{targets: ["127.0.0.1:{dcgm}"]}}]
 """
+_DCGM = {"DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_POWER_USAGE": 300.5, "DCGM_FI_DEV_GPU_TEMP": 85}
+
+
+def documented(root: Path) -> dict[str, str]:
+    """Every PromQL expression of the documents: its file and number to its text."""
+    return {
+        f"{page.relative_to(root)}#{n}": expression.strip()
+        for page in (root / "README.md", *sorted((root / "docs").rglob("*.md")))
+        for n, expression in enumerate(re.findall(r"```promql\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    }
 
 
 class Prometheus:
@@ -54,11 +69,41 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(workdir: Path, port: int, target: int, rules: Path) -> Iterator[Prometheus]:
-    """A server at `port` that scrapes the agent at `target` every second."""
+def dcgm_exporter(gpus: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+    """Serve series with the labels of dcgm-exporter, one for each GPU and metric; yields the port."""
+    lines = [f"# TYPE {name} gauge" for name in _DCGM]
+    for n, gpu in enumerate(gpus):
+        labels = f'gpu="{n}",UUID="{gpu["uuid"]}",device="nvidia{n}",modelName="{gpu["model"]}",Hostname="gpu-node"'
+        lines += [f"{name}{{{labels}}} {value}" for name, value in _DCGM.items()]
+    page = "\n".join([*lines, ""]).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, name="dcgm-exporter")
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def prometheus(workdir: Path, port: int, target: int, rules: Path, dcgm: int) -> Iterator[Prometheus]:
+    """A server at `port` that scrapes the agent at `target` and a dcgm-exporter at `dcgm` every second."""
     workdir.mkdir()
     config = workdir / "prometheus.yml"
-    config.write_text(_CONFIG.format(target=target, rules=rules))
+    config.write_text(_CONFIG.format(target=target, rules=rules, dcgm=dcgm))
     command = ("prometheus", f"--config.file={config}", f"--storage.tsdb.path={workdir / 'data'}")
     with (workdir / "log").open("wb") as log:
         process = subprocess.Popen((*command, f"--web.listen-address=127.0.0.1:{port}"), stdout=log, stderr=log)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.prometheus import Prometheus, prometheus
+from tests.e2e.agent.prometheus import Prometheus, dcgm_exporter, documented, prometheus
 from tests.e2e.cluster import container, pod_manifest
 
 MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 GIB = 1 << 30
-MONITORING = Path(__file__).parents[3] / "manifests/helm/ack-ai-installer/monitoring"
+ROOT = Path(__file__).parents[3]
+MONITORING = ROOT / "manifests/helm/ack-ai-installer/monitoring"
 ALL = {"$instance": ".*", "$gpu": ".*", "$namespace": ".*", "$__rate_interval": "30s"}
 USED, LIMIT = "gpuagent_container_gpu_memory_used_bytes", "gpuagent_container_gpu_memory_limit_bytes"
 
@@ -29,7 +30,10 @@ def scraped(make_node: Callable[..., Node], tmp_path: Path) -> Iterator[tuple[No
     node.wait_amounts(mem=640, core=800)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with prometheus(tmp_path / "prometheus", port, node.agent.port, MONITORING / "alerts.yaml") as server:
+    with (
+        dcgm_exporter(node.agent.status()["gpus"]) as dcgm,
+        prometheus(tmp_path / "prometheus", port, node.agent.port, MONITORING / "alerts.yaml", dcgm) as server,
+    ):
         yield node, server
 
 
@@ -112,9 +116,29 @@ def test_series_follow_a_container_that_restarts_and_end_with_its_pod(scraped: t
     server.wait('count({pod="again"}) or vector(0)', is_(0))
 
 
+def test_every_documented_expression_gives_data_where_a_gpu_is_shared(scraped: tuple[Node, Prometheus]) -> None:
+    node, server = scraped
+    for pod in ("one", "other"):
+        node.run(pod_manifest(pod, {MEM: 10, CORE: 30}))
+        uses(node, pod, 3)
+    assert node.gpus_of("one", "main") == node.gpus_of("other", "main")
+    server.wait(f"count({USED})", is_(2))
+    expressions = documented(ROOT)
+    assert len(expressions) > 3
+    for where, expression in expressions.items():
+        server.wait(expression)
+        for one in server.query(expression):
+            assert {"pod", "namespace"} & one["metric"].keys(), where
+    # A left side that is a GPU's, with containers on the right, is what a shared GPU refuses.
+    with pytest.raises(OSError, match="422"):
+        server.query(f"DCGM_FI_DEV_SM_CLOCK * on (UUID) group_left (pod) {USED}")
+
+
 def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, Prometheus]) -> None:
     node, server = scraped
     node.run(pod_manifest("runs", {MEM: 10, CORE: 30}))
+    node.run(pod_manifest("beside", {MEM: 10, CORE: 30}))
+    assert node.gpus_of("runs", "main") == node.gpus_of("beside", "main")
     uses(node, "runs", 9, sm=10)
     gpu = gpu_of(node, "runs")
     server.wait("gpuagent_registered")
@@ -135,6 +159,8 @@ def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, 
         ("promtool", "check", "metrics"), input=node.agent.page("metrics"), capture_output=True, check=False
     )
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+    rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
+    assert {rule["health"] for rule in rules} == {"ok"}, rules
     # The rules are in force: unisolated is not what the mode promises.
     server.wait('ALERTS{alertname="GpuIsolationDown",alertstate="pending"}')
     server.wait('ALERTS{alertname="GpuUnhealthy"}', lambda result: not result)

@@ -10,6 +10,7 @@ import yaml
 
 from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.metrics.families import CHAPTERS
+from tests.e2e.agent.prometheus import documented
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "manifests/helm/ack-ai-installer/monitoring"
@@ -20,6 +21,7 @@ RULES = {
     for rule in group["rules"]
 }
 TESTS = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
+DOCUMENTED = documented(ROOT)
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
 TARGET_LABELS = {"instance", "job", "le"}
 
@@ -44,13 +46,25 @@ def base(name: str) -> str:
     return re.sub(r"_(bucket|sum|count)$", "", name) if name not in FAMILIES else name
 
 
-@pytest.mark.parametrize("expression", [*(rule["expr"] for rule in RULES.values()), *queries()])
+@pytest.mark.parametrize("expression", [*(rule["expr"] for rule in RULES.values()), *queries(), *DOCUMENTED.values()])
 def test_every_metric_that_is_asked_for_exists_with_its_labels(expression: str) -> None:
     for name in names(expression):
         assert base(name) in FAMILIES or name.startswith("process_"), name
     for name, selector in re.findall(r"\b(gpuagent_[a-z_]+)\{([^}]*)\}", expression):
         asked = set(re.findall(r"(\w+)\s*[=!]~?=?\"", selector))
         assert asked <= {*FAMILIES[base(name)].labels, *TARGET_LABELS}, (name, asked)
+
+
+def test_promql_in_documents_stands_in_blocks_that_a_real_prometheus_runs() -> None:
+    """tests/e2e/agent/test_metrics.py takes the blocks; an expression elsewhere would be tried by nothing."""
+    assert len(DOCUMENTED) > 3
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        loose = [
+            one for one in re.findall(r"`([^`\n]+)`", text) if names(one) and re.search(r"\bon ?\(|\bby ?\(|\[\d", one)
+        ]
+        loose += [one for one in re.findall(r"`([^`\n]+)`", text) if re.search(r"group_(left|right) \(\w+\)", one)]
+        assert loose == [], page
 
 
 def test_every_metric_is_asked_for_somewhere() -> None:
