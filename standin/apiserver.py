@@ -18,6 +18,7 @@ from typing import Any, Self
 from standin.apihandler import Handler
 from standin.objects import Json, Objects
 from standin.paging import OpenLists
+from standin.waiting import PATIENCE_S
 
 
 class _Server(ThreadingHTTPServer):
@@ -209,7 +210,7 @@ class ApiServer:
         """Delete a pod; with a grace it only gets its deletionTimestamp."""
         return self.objects.delete(("pods", namespace, name), grace_s=grace_s)
 
-    def wait(self, condition: Callable[[], object], timeout_s: float = 5.0) -> bool:
+    def wait(self, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> bool:
         """Wait until ``condition`` holds, asked after every change of an object; return whether it came to hold."""
         deadline = time.monotonic() + timeout_s
         with self.objects.news:

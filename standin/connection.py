@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as dp_grpc
+from standin.waiting import PATIENCE_S
 
 RECEIVE_LIMIT = 4_194_304
 _RETRY_S = 0.02
@@ -109,7 +110,7 @@ class Connection:
 class Stream:
     """One more ``ListAndWatch`` on a connection of its own, for tests; it reads only when told to."""
 
-    def __init__(self, path: Path, *, timeout: float = 5.0) -> None:
+    def __init__(self, path: Path, *, timeout: float = PATIENCE_S) -> None:
         self._connection = Connection(path)
         self._connection.dial(timeout)
         self._call = self._connection.stub.ListAndWatch(dp.Empty())
@@ -136,7 +137,7 @@ class Stream:
             self.ended = ended
             self._changed.notify_all()
 
-    def wait(self, predicate: Callable[[], bool], timeout: float = 5.0) -> bool:
+    def wait(self, predicate: Callable[[], bool], timeout: float = PATIENCE_S) -> bool:
         """Wait until the predicate holds; it is evaluated at every message and at the end."""
         with self._changed:
             return self._changed.wait_for(predicate, timeout)

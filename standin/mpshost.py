@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from standin import mps, smi
+from standin.waiting import PATIENCE_S
 
 
 class MpsHost:
@@ -47,7 +48,13 @@ class MpsHost:
         """The control program as a person would call it."""
         env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(self.logs)}
         return subprocess.run(
-            [self.control, *arguments], input=asked, env=env, capture_output=True, text=True, timeout=20, check=False
+            [self.control, *arguments],
+            input=asked,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
 
     def steer(self, pipes: Path, **wanted: object) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from standin.node import Amount
 from standin.state import Received, Registered, RegistrationRefused, State
+from standin.waiting import PATIENCE_S
 
 
 class Observation:
@@ -16,7 +17,7 @@ class Observation:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def wait(self, predicate: Callable[[], bool], timeout: float = 5.0) -> bool:
+    def wait(self, predicate: Callable[[], bool], timeout: float = PATIENCE_S) -> bool:
         """Wait until the predicate holds; it is evaluated at every change of this kubelet.
 
         It runs with kubelet's lock held. Things outside kubelet are looked at every 50 ms.

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from standin.waiting import PATIENCE_S
 from tests.contract.harness import Node, open_sockets
-
-LEFT_S = 5.0
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +17,7 @@ def nothing_left() -> Iterator[None]:
     """Fail the test that leaves a thread or a socket behind."""
     threads, sockets = set(threading.enumerate()), open_sockets()
     yield
-    end = time.monotonic() + LEFT_S
+    end = time.monotonic() + PATIENCE_S
     while True:
         left = [thread.name for thread in threading.enumerate() if thread not in threads]
         left += sorted(open_sockets() - sockets)

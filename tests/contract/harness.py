@@ -35,6 +35,7 @@ from gpuagent.nvml.watch import NvmlWatch
 from standin.apiserver import ApiServer
 from standin.kubelet import Kubelet
 from standin.pods import Container, Pod
+from standin.waiting import PATIENCE_S
 
 MEM, CORE, WHOLE, EXCLUSIVE = GPU_MEM, GPU_CORE, GPU_WHOLE, "nvidia.com/gpu"
 ALWAYS = (MEM, CORE, WHOLE)
@@ -191,7 +192,7 @@ class Node:
             )
         self.processes.append(process)
         if wait:
-            assert self.kubelet.wait(lambda: all(self.kubelet.streams(r) for r in ALWAYS), 30), self.stderr(process)
+            assert self.kubelet.wait(lambda: all(self.kubelet.streams(r) for r in ALWAYS)), self.stderr(process)
         return process
 
     def flags(self) -> list[str]:
@@ -222,7 +223,7 @@ class Node:
         """Allocatable by resource."""
         return {resource: self.kubelet.allocatable(resource) for resource in ALWAYS}
 
-    def offers(self, timeout: float = 10.0, **amounts: int) -> None:
+    def offers(self, timeout: float = PATIENCE_S, **amounts: int) -> None:
         """Wait until exactly so much is allocatable: `mem`, `core`, `whole`; 0 where nothing is said."""
         wanted = {MEM: amounts.get("mem", 0), CORE: amounts.get("core", 0), WHOLE: amounts.get("whole", 0)}
         assert self.kubelet.wait(lambda: self.amounts() == wanted, timeout), f"{self.amounts()}, wanted {wanted}"
@@ -242,7 +243,7 @@ class Node:
     def allocate(self, resource: str, *containers: Sequence[str]) -> dp.AllocateResponse:
         """A raw Allocate."""
         requests = [dp.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
-        return self.kubelet.call(resource).Allocate(dp.AllocateRequest(container_requests=requests), timeout=20)
+        return self.kubelet.call(resource).Allocate(dp.AllocateRequest(container_requests=requests), timeout=PATIENCE_S)
 
     def prefer(self, resource: str, available: Sequence[str], size: int, must: Sequence[str] = ()) -> list[str]:
         """A raw GetPreferredAllocation."""
@@ -265,7 +266,7 @@ class Node:
         """Set (or remove) the node's mode label."""
         self.server.label_node({MODE_LABEL: mode, **more})
 
-    def caught_up(self, agent: Agent, timeout: float = 30.0) -> None:
+    def caught_up(self, agent: Agent, timeout: float = PATIENCE_S) -> None:
         """Wait until the agent has taken the Node as it is now, and its lists are those that follow.
 
         Amounts alone do not tell: while labels come faster than they are taken, an older list may show the same ones.
@@ -313,7 +314,7 @@ class Node:
         if self.api is not None and any(p["metadata"]["name"] == pod.name for p in self.api.pods()):
             self.api.delete_pod(pod.name, namespace=pod.namespace)
 
-    def event(self, reason: str, text: str = "", timeout: float = 60.0) -> dict[str, Any]:
+    def event(self, reason: str, text: str = "", timeout: float = PATIENCE_S) -> dict[str, Any]:
         """The Event of that reason; waited for."""
 
         def found() -> list[dict[str, Any]]:
@@ -350,7 +351,7 @@ class Node:
 def _end(process: "subprocess.Popen[str]") -> None:
     if process.poll() is None:
         process.kill()
-    process.wait(10)
+    process.wait(PATIENCE_S)
 
 
 def write_box(box_: Box, path: Path) -> Path:
@@ -384,7 +385,7 @@ def pod(name: str, *containers: Mapping[str, int], init: Sequence[Container] = (
     )
 
 
-def wait_for(condition: Callable[[], object], timeout: float = 10.0, what: str = "") -> None:
+def wait_for(condition: Callable[[], object], timeout: float = PATIENCE_S, what: str = "") -> None:
     """Wait for what nobody announces."""
     end = time.monotonic() + timeout
     while not condition():
@@ -404,7 +405,7 @@ def terminate(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) ->
     """Send a signal and wait for the end; seconds it took."""
     began = time.monotonic()
     process.send_signal(number)
-    process.wait(10)
+    process.wait(PATIENCE_S)
     return time.monotonic() - began
 
 
@@ -419,7 +420,7 @@ def fetch(port: int | None, path: str) -> tuple[int, str]:
     """HTTP GET: status and body."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Connection": "close"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -427,7 +428,7 @@ def fetch(port: int | None, path: str) -> tuple[int, str]:
 
 
 def command(
-    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 40
+    *arguments: str, env: Mapping[str, str] | None = None, timeout: float = PATIENCE_S
 ) -> "subprocess.CompletedProcess[str]":
     """Run `gpuagent` to its end."""
     return subprocess.run(
@@ -493,8 +494,8 @@ def in_thread(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     thread.start()
 
     def result() -> Any:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         return outcome[0]
 
     yield result
-    thread.join(30)
+    thread.join(PATIENCE_S)

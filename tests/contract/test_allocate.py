@@ -13,6 +13,7 @@ from gpuagent.allocator import refusalevents
 from gpuagent.domain.mode import GPU_COUNT_LABEL, MODE_LABEL
 from gpuagent.domain.units import MemoryUnit
 from standin.pods import Container, StartError
+from standin.waiting import PATIENCE_S
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -286,14 +287,14 @@ def test_28_no_id_vanishes_under_a_running_allocate(node: MakeNode, version: str
     driver.on_prepare = slow
     asked = pod("p", {MEM: 1})  # 1.18 picks at random, and a share stays on one GPU
     with in_thread(lambda: one.kubelet.admit(asked)) as result:
-        assert entered.wait(5)
+        assert entered.wait(PATIENCE_S)
         observe(0.3)
         one.label("topology")
         outcome = result()
     answered = time.monotonic()
     assert outcome, outcome.failed
     ids = outcome.containers["c0"].ids[MEM]
-    assert one.kubelet.wait(lambda: not one.ids(MEM), 10)
+    assert one.kubelet.wait(lambda: not one.ids(MEM))
     without = [message for message in one.kubelet.lists(MEM)[1:] if not ids <= message.health.keys()]
     # The answer was out a moment before this thread looked at the clock.
     assert min(message.time for message in without) >= answered + 2.0 - 0.25

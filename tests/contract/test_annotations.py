@@ -41,7 +41,7 @@ def written(one: Node, name: str) -> dict[str, str]:
 def wait_written(one: Node, name: str, **texts: str) -> dict[str, str]:
     """Wait until the pod's annotations have these, given without what all begin with."""
     wanted = {f"ALIYUN_COM_GPU_MEM_{key}": text for key, text in texts.items()}
-    assert one.server.wait(lambda: wanted.items() <= written(one, name).items(), 10), (wanted, written(one, name))
+    assert one.server.wait(lambda: wanted.items() <= written(one, name).items()), (wanted, written(one, name))
     return written(one, name)
 
 
@@ -149,13 +149,13 @@ def test_memory_and_compute_and_whole_gpus_are_told(node: MakeNode) -> None:
     one.run(Isolating())
     one.offers(mem=48, core=200)
     start(one, pod("p", {MEM: 6, CORE: 20}))
-    assert one.server.wait(lambda: CORE_ANNOTATION in written(one, "p"), 10)
+    assert one.server.wait(lambda: CORE_ANNOTATION in written(one, "p"))
     assert json.loads(written(one, "p")[CORE_ANNOTATION]) == {"0": {"0": 20}}
     two = shared(node, "topology")
     two.run()
     two.offers(whole=2)
     start(two, pod("p", {WHOLE: 2}))
-    assert two.server.wait(lambda: written(two, "p") == {GROUP_ANNOTATION: "0,1"}, 10)
+    assert two.server.wait(lambda: written(two, "p") == {GROUP_ANNOTATION: "0,1"})
 
 
 def test_a_forged_annotation_of_a_running_pod_is_corrected_with_an_event(node: MakeNode) -> None:
@@ -171,7 +171,7 @@ def test_a_forged_annotation_of_a_running_pod_is_corrected_with_an_event(node: M
     assert "says 1, with 24 units" in found["message"]
     assert written(one, "p")["theirs"] == "x"
     one.server.patch_pod("p", {"metadata": {"annotations": {MEMORY_ANNOTATION: '{"0":{"1":6}}'}}})
-    assert one.server.wait(lambda: written(one, "p")[MEMORY_ANNOTATION] == '{"0":{"0":6}}', 10)
+    assert one.server.wait(lambda: written(one, "p")[MEMORY_ANNOTATION] == '{"0":{"0":6}}')
     one.event("AnnotationCorrected", MEMORY_ANNOTATION)
 
 
@@ -184,7 +184,7 @@ def test_what_somebody_removes_is_put_back(node: MakeNode) -> None:
     for gone in (*V1_KEYS, [*V1_KEYS, MEMORY_ANNOTATION]):
         keys = [gone] if isinstance(gone, str) else gone
         one.server.patch_pod("p", {"metadata": {"annotations": dict.fromkeys(keys)}})
-        assert one.server.wait(lambda: written(one, "p").keys() == full.keys(), 10), (gone, written(one, "p"))
+        assert one.server.wait(lambda: written(one, "p").keys() == full.keys()), (gone, written(one, "p"))
     assert {**written(one, "p"), ASSUMED: ""} == {**full, ASSUMED: ""}
     assert events(one) == []
 

@@ -165,7 +165,7 @@ def test_faults_are_injected_from_another_process(node: MakeNode) -> None:
     """`gpuagent simulate` reaches a simulated agent: an XID makes a GPU unhealthy; what is no fault is told."""
     one = node("1.36", box(2, 24))
     one.spawn("--mode", "share")
-    one.offers(mem=48, timeout=20)
+    one.offers(mem=48)
     state = ("--state-dir", str(one.root / "state"))
     done = command("simulate", json.dumps({"fault": "xid", "gpu": 0, "code": 79}), *state)
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ def written(one: Node, name: str) -> dict[str, str]:
         (body,) = (p for p in one.server.pods() if p["metadata"]["name"] == name)
         return dict(body["metadata"].get("annotations") or {})
 
-    assert one.server.wait(lambda: found().get(V1_ASSIGNED) == "true", 20), found()
+    assert one.server.wait(lambda: found().get(V1_ASSIGNED) == "true"), found()
     return found()
 
 

@@ -144,7 +144,7 @@ def test_status_as_table_and_as_json(node: MakeNode) -> None:
     one = node("1.36", box(2, 24))
     port = free_port()
     one.spawn("--mode", "share", "--http-address", f"127.0.0.1:{port}")
-    one.offers(mem=48, timeout=20)
+    one.offers(mem=48)
     one.kubelet.admit(pod("p", {MEM: 6}))
     url = f"http://127.0.0.1:{port}"
     table = command("status", "--url", url)
@@ -234,5 +234,5 @@ def test_without_api_server_nothing_is_waited_for(node: MakeNode, late: bool) ->
     assert one.server.url.partition("//")[2].partition(":")[0] in (agent.unready_because() or "")
     if late:
         one.server.start()
-        one.offers(mem=48, timeout=15)
+        one.offers(mem=48)
         wait_for(lambda: agent.unready_because() is None)

@@ -13,6 +13,7 @@ from gpuagent.app import Agent
 from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.kubelet.endpoint import Endpoint
 from standin.pods import Container, StartError
+from standin.waiting import PATIENCE_S
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -65,7 +66,7 @@ def test_37_a_killed_agent_comes_back_clean(node: MakeNode, version: str) -> Non
     it was, allocatable 0 and then back, the pod's ids are not given out again."""
     one = node(version, box(1, 24))
     first = one.spawn("--mode", "share")
-    one.offers(mem=24, timeout=20)
+    one.offers(mem=24)
     held = one.kubelet.admit(pod("p", {MEM: 4})).containers["c0"].ids[MEM]
     left = one.sockets()
     lowest = [24]
@@ -75,7 +76,7 @@ def test_37_a_killed_agent_comes_back_clean(node: MakeNode, version: str) -> Non
             lowest.append(one.kubelet.capacity(MEM) or 0)
             return one.kubelet.allocatable(MEM) == mem
 
-        assert one.kubelet.wait(reached, 20)
+        assert one.kubelet.wait(reached)
 
     terminate(first, signal.SIGKILL)
     offers(0)
@@ -96,7 +97,7 @@ def test_38_an_agent_survives_the_end_of_its_predecessor(node: MakeNode, version
     connected again within 5 s; on the others the new one goes on."""
     one = node(version, box(1, 24))
     old = one.spawn("--mode", "share")
-    one.offers(mem=24, timeout=20)
+    one.offers(mem=24)
     agent = one.run()
     assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 6)
     wait_for(lambda: agent.unready_because() is None)
@@ -108,8 +109,8 @@ def test_38_an_agent_survives_the_end_of_its_predecessor(node: MakeNode, version
         return agent.unready_because() is None and one.kubelet.allocatable(MEM) == 24
 
     if version == "1.36":
-        assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 9, 5)
-    assert one.kubelet.wait(connected, 5)
+        assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 9)
+    assert one.kubelet.wait(connected)
     assert time.monotonic() - ended < 5.0 + LOADED_S
     observe(1)
     assert connected()
@@ -186,11 +187,11 @@ def test_39_the_whole_node_goes_back_to_the_exclusive_resource(node: MakeNode) -
     granted = one.kubelet.admit(sharing).containers["c0"]
     (shared,) = [uuid for uuid in one.uuids if ids_on(uuid, granted.ids[MEM])]
     one.label("default")
-    assert one.kubelet.wait(lambda: one.kubelet.allocatable(EXCLUSIVE) == 1, 10)
+    assert one.kubelet.wait(lambda: one.kubelet.allocatable(EXCLUSIVE) == 1)
     assert not ids_on(shared, one.ids(EXCLUSIVE))
     one.offers()
     one.end(sharing)
-    assert one.kubelet.wait(lambda: one.kubelet.allocatable(EXCLUSIVE) == 2, 10)
+    assert one.kubelet.wait(lambda: one.kubelet.allocatable(EXCLUSIVE) == 2)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -202,7 +203,7 @@ def test_39_what_only_an_init_container_holds_is_not_sold_again(node: MakeNode, 
     asked = one.bind(pod("slow-init", {}, init=[Container("first", {MEM: 4})]))
     assert one.kubelet.admit(asked)
     one.label("topology")
-    assert one.kubelet.wait(lambda: one.kubelet.capacity(MEM) == 0, 10)
+    assert one.kubelet.wait(lambda: one.kubelet.capacity(MEM) == 0)
     observe(1)
     one.offers()
     one.end(asked)
@@ -224,8 +225,8 @@ def test_39_a_mode_that_could_not_be_saved_is_saved_later(node: MakeNode) -> Non
     assert one.event("ModeNotSaved", "mode share")
     kept.unlink()
     (one.root / "aside").rename(kept)
-    assert one.server.wait(lambda: "share" in file.read_text(), 30)
-    assert one.server.wait(lambda: not first.status()["problems"], 30)
+    assert one.server.wait(lambda: "share" in file.read_text())
+    assert one.server.wait(lambda: not first.status()["problems"])
     one.label(None)
     assert one.event("ModeLabelRemoved", "share")
     one.stop(first)
@@ -272,7 +273,7 @@ def test_sigterm_ends_within_two_seconds_without_an_empty_list(node: MakeNode, v
     is 0 by the end of the stream."""
     one = node(version, box(1, 24))
     process = one.spawn("--mode", "share")
-    one.offers(mem=24, timeout=20)
+    one.offers(mem=24)
     assert terminate(process, number) < 2.0 + LOADED_S
     assert process.returncode == 0, one.stderr(process)
     assert one.kubelet.wait(lambda: one.kubelet.allocatable(MEM) == 0)
@@ -295,7 +296,7 @@ def test_an_isolation_layer_that_dies_zeroes_new_offers_and_leaves_pods_alone(no
     driver.report(replace(driver.layer, problem="its module is gone"))
     assert one.kubelet.wait(lambda: one.kubelet.allocatable(MEM) == 0)
     assert one.event("IsolationDown", "its module is gone")
-    assert one.kubelet.wait(lambda: not one.ids(MEM), 10)
+    assert one.kubelet.wait(lambda: not one.ids(MEM))
     assert len(one.kubelet.holders(MEM)) == 4
     with pytest.raises(StartError, match="its module is gone"):
         one.kubelet.start_container(runs, "c0")
@@ -320,11 +321,11 @@ def test_stop_during_an_allocate_is_clean(node: MakeNode) -> None:
 
     def slow(_: object) -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(PATIENCE_S)
 
     driver.on_prepare = slow
     with in_thread(lambda: one.kubelet.admit(pod("p", {MEM: 4}))):
-        assert entered.wait(5)
+        assert entered.wait(PATIENCE_S)
         agent._holdings.refresh()
         observe(0.2)
         began = time.monotonic()
@@ -350,7 +351,7 @@ def test_stop_during_the_start_leaves_nothing_behind(node: MakeNode, monkeypatch
 
     monkeypatch.setattr(Endpoint, "start", started)
     agent = one.run()
-    assert starting.wait(5)
+    assert starting.wait(PATIENCE_S)
     one.stop(agent)
     assert not agent._directory_watch._thread.is_alive()
     assert not list((one.root / "k" / "device-plugins").glob("gpuagent-*.sock"))
@@ -362,6 +363,6 @@ def test_stop_ends_within_two_seconds_with_everything_broken(node: MakeNode) -> 
     one.kubelet.hooks.never_answer = True
     one.server.pause()
     process = one.spawn("--kubeconfig", str(one.server.write_kubeconfig(one.root / "kubeconfig")), wait=False)
-    assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 3, 20), one.stderr(process)
+    assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 3), one.stderr(process)
     assert terminate(process) < 2.0 + LOADED_S
     assert process.returncode == 0

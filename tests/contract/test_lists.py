@@ -173,7 +173,7 @@ def test_15_a_lost_gpu_and_an_uncorrectable_memory_error_too(node: MakeNode, fau
     one.offers(mem=48)
     wait_for(lambda: agent._nvml.health_watch_up)
     getattr(one.simulator, fault)(0)
-    one.offers(mem=24, timeout=5)
+    one.offers(mem=24)
     assert one.kubelet.capacity(MEM) == 48
 
 
@@ -203,7 +203,7 @@ def test_16_flapping_health_is_told_in_few_messages(node: MakeNode, lost_at_last
     for turn in range(20 + lost_at_last):
         (one.simulator.restore if turn % 2 else one.simulator.lose)(0)
         time.sleep(0.05)
-    one.offers(mem=24, timeout=10)
+    one.offers(mem=24)
     observe(1.5)
     assert len(one.kubelet.lists(MEM)) - count <= 3
     assert one.kubelet.allocatable(MEM) == 24

@@ -76,7 +76,7 @@ def test_a_missing_right_to_delete_is_told(node: MakeNode) -> None:
     agent = one.run(clean_failed_pods=True)
     assert one.event("FailedPodsNotDeleted", 'verb "delete" on resource "pods"')
     one.server.allow("delete", "pods")
-    assert one.server.wait(lambda: there(one) == set(), 15)
+    assert one.server.wait(lambda: there(one) == set())
     wait_for(lambda: agent._state.deletions_problem is None)
 
 

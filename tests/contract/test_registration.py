@@ -79,7 +79,7 @@ def test_04_options_are_answered_while_register_is_open(node: MakeNode, version:
     one = node(version)
     one.kubelet.hooks.delay_s = 5.0
     one.run()
-    one.offers(mem=160, timeout=15)
+    one.offers(mem=160)
     assert sorted(r.resource for r in one.kubelet.registrations) == sorted(ALWAYS)
     assert not one.kubelet.refused
     observe(1)
@@ -102,7 +102,7 @@ def test_05_a_refusal_is_tried_again_ever_more_slowly(
             at[r.resource].append(r.time)
         return {resource: [b - a for a, b in zip(times, times[1:], strict=False)] for resource, times in at.items()}
 
-    assert one.kubelet.wait(lambda: len(gaps()) == 3 and all(len(g) >= 2 for g in gaps().values()), 30)
+    assert one.kubelet.wait(lambda: len(gaps()) == 3 and all(len(g) >= 2 for g in gaps().values()))
     for first, second, *_ in gaps().values():
         assert first >= 0.75
         assert second > first
@@ -113,7 +113,7 @@ def test_05_a_refusal_is_tried_again_ever_more_slowly(
     assert any("not supported" in str(getattr(r, "problem", "")) for r in caplog.records)
     assert len(one.sockets()) <= 3
     one.kubelet.hooks.refuse = ""
-    one.offers(mem=160, timeout=20)
+    one.offers(mem=160)
     wait_for(lambda: agent.unready_because() is None)
 
 
@@ -123,7 +123,7 @@ def test_05_a_refusal_is_told_by_an_event(node: MakeNode) -> None:
     one.kubelet.hooks.refuse = "not supported"
     one.run()
     assert one.kubelet.wait(lambda: len(one.kubelet.refused) >= 3)
-    assert one.server.wait(lambda: any("not supported" in e["message"] for e in one.server.events()), 3)
+    assert one.server.wait(lambda: any("not supported" in e["message"] for e in one.server.events()))
 
 
 def test_06_a_silent_registry_gets_a_new_socket_after_the_deadline(node: MakeNode) -> None:
@@ -133,7 +133,7 @@ def test_06_a_silent_registry_gets_a_new_socket_after_the_deadline(node: MakeNod
     agent = one.run()
     assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 3)
     first = {r.resource: r for r in one.kubelet.registrations}
-    assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 6, 25)
+    assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 6)
     second = {r.resource: r for r in one.kubelet.registrations[3:]}
     for resource in ALWAYS:
         assert 10 <= second[resource].time - first[resource].time <= 20 + 2
@@ -166,7 +166,7 @@ def test_07_a_path_is_never_used_twice(node: MakeNode) -> None:
     for turn in range(7):
         count = len(one.kubelet.registrations)
         trigger(turn)
-        assert one.kubelet.wait(lambda n=count: len(one.kubelet.registrations) >= n + 3, 10), turn  # type: ignore[misc]
+        assert one.kubelet.wait(lambda n=count: len(one.kubelet.registrations) >= n + 3), turn  # type: ignore[misc]
         wait_for(lambda: agent.unready_because() is None)
         one.offers(mem=160)
     made = one.kubelet.registrations

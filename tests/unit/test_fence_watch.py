@@ -14,6 +14,7 @@ from gpuagent import fence
 from gpuagent.domain import events as ev
 from gpuagent.domain.fence import Fence
 from gpuagent.fence import FenceWatch
+from standin.waiting import PATIENCE_S
 
 ONE, TWO, NONE = (Fence(indexes=frozenset(indexes)) for indexes in ("1", "2", ""))
 SAID = '{"index": ["%s"]}'
@@ -28,7 +29,7 @@ class Followed:
         self.watch = FenceWatch(path, self._told.put)
 
     def hears(self) -> Fence | str:
-        event = self._told.get(timeout=8)
+        event = self._told.get(timeout=PATIENCE_S)
         assert isinstance(event, (ev.FenceRead, ev.FenceUnreadable))
         return event.fence if isinstance(event, ev.FenceRead) else event.reason
 

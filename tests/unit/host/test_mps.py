@@ -9,6 +9,7 @@ import pytest
 
 from gpuagent.host.mps import Control, HangsError, MpsError, NoDaemonError, daemon_pid, find_program, too_long
 from standin.mpshost import MpsHost
+from standin.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def host() -> Iterator[MpsHost]:
 @pytest.fixture
 def control(host) -> Control:
     host.run(host.own, "-d")
-    return Control(host.control, host.own, deadline_s=10)
+    return Control(host.control, host.own, deadline_s=PATIENCE_S)
 
 
 def script(host: MpsHost, body: str) -> Path:
@@ -36,7 +37,7 @@ def test_a_round_trip(control):
 
 def test_nobody_there(host):
     with pytest.raises(NoDaemonError, match=f"no MPS control daemon runs at {host.own}"):
-        Control(host.control, host.own, deadline_s=10).alive()
+        Control(host.control, host.own, deadline_s=PATIENCE_S).alive()
 
 
 def test_a_daemon_that_hangs_is_not_waited_for(host, control):

@@ -25,6 +25,7 @@ from inspectcgpu.agents import Asking
 from inspectcgpu.cli import run
 from inspectcgpu.following import BESIDE_EVERY_S, REFRESH_S, Following
 from standin.apiserver import ApiServer
+from standin.waiting import PATIENCE_S
 from tests.unit.inspectcgpu.sample import V2, node_json
 
 ROOT = Path(__file__).parents[3]
@@ -304,7 +305,7 @@ def test_an_agent_that_is_silent_does_not_hold_up_the_command(server, config):
 
     class Silent(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            ended.wait(50)
+            ended.wait(PATIENCE_S)
 
     add_node(server, "n1", gpus=1, mem=15)
     add_pod(server, "p", "n1", 3)
@@ -446,7 +447,7 @@ class Watching:
 
     def end(self):
         self.process.send_signal(signal.SIGINT)
-        code, err = self.process.wait(10), self.process.stderr.read().decode()
+        code, err = self.process.wait(PATIENCE_S), self.process.stderr.read().decode()
         self._thread.join()
         self.process.stderr.close()
         return code, err
@@ -478,14 +479,14 @@ def test_a_watch_asks_an_agent_again_for_a_pod_that_came_after_the_last_asking(s
     following.start()
     try:
         while not following.complete:
-            following.news.wait(20)
+            following.news.wait(PATIENCE_S)
             following.news.clear()
         assert following.facts().newer == set()
         assert following.good_for_s == REFRESH_S
         clock[0] += 3
         following.news.clear()
         server.create_pod("new", {"aliyun.com/gpu-mem": "4"}, node="n1")
-        assert following.news.wait(20)
+        assert following.news.wait(PATIENCE_S)
         assert following.facts().newer == {PodName("default", "new")}
         assert following.good_for_s == BESIDE_EVERY_S - 3
         clock[0] += following.good_for_s
@@ -523,7 +524,7 @@ def test_a_watch_on_a_terminal_draws_over_what_was_there(server, config):
         while b"0/15 (0%)" not in out:
             out += os.read(leader, 65536)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
     os.close(leader)
     assert out.startswith(b"\x1b[H\x1b[2J")
     assert time.strftime("%Y-%m-%d").encode() in out

@@ -6,6 +6,7 @@ import threading
 from gpuagent.kube.errors import ApiUnreachable, refused
 from inspectcgpu import fetching
 from inspectcgpu.fetching import Task, fetch
+from standin.waiting import PATIENCE_S
 
 PAGE = json.dumps({"memory_unit": "GiB", "gpus": []})
 METRICS = 'gpuagent_container_gpu_memory_used_bytes{namespace="n",pod="p"} 5\n'
@@ -44,7 +45,7 @@ def test_silence_of_the_rest_keeps_what_has_come():
 
     def answer(path):
         if path == "/n1/status":
-            ends.wait(50)
+            ends.wait(PATIENCE_S)
         return METRICS if path.endswith("metrics") else PAGE
 
     pages = fetch(Agents(answer), tasks(3), 0.3)

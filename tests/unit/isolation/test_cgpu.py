@@ -15,6 +15,7 @@ from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import Isolates, Kind, Mode
 from gpuagent.isolation import IsolationError, Need
 from gpuagent.isolation.cgpu import CgpuIsolation
+from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import CORE, MEM, gpu, in_force, unit_ids, uuid
 
 
@@ -137,14 +138,14 @@ def test_the_module_is_watched(tmp_path):
     made = driver(module.proc)
     made.start(said.put)
     try:
-        first = said.get(timeout=5)
+        first = said.get(timeout=PATIENCE_S)
         assert first.keeps(Mode.CGPU)
         assert first.isolates == frozenset(Isolates)
         module.remove()
-        while said.get(timeout=5).installed:
+        while said.get(timeout=PATIENCE_S).installed:
             pass  # seen while it went
         module.proc.with_name("gone").rename(module.proc)
-        while said.get(timeout=5) != first:
+        while said.get(timeout=PATIENCE_S) != first:
             pass
     finally:
         made.stop()
@@ -168,7 +169,7 @@ def test_a_module_that_hangs_is_told_and_holds_up_nobody(tmp_path):
         module.write("again", "1.5.10")
         (module.proc / "again").replace(version)
         pipe.write("1.5.10\n")
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while not made.look().keeps(Mode.CGPU):
         assert time.monotonic() < until
 
@@ -191,8 +192,8 @@ def test_a_gpu_that_is_new_is_looked_for_at_once(tmp_path):
     made = CgpuIsolation(proc=Module(tmp_path, gpus=1).proc, period_s=1000.0)
     made.start(said.put)
     try:
-        assert not said.get(timeout=5).left_out
+        assert not said.get(timeout=PATIENCE_S).left_out
         made.desire(Need(gpus=(gpu(0), gpu(1))))
-        assert set(said.get(timeout=5).left_out) == {uuid(1)}
+        assert set(said.get(timeout=PATIENCE_S).left_out) == {uuid(1)}
     finally:
         made.stop()

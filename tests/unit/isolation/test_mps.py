@@ -25,8 +25,8 @@ from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
 from standin.mpshost import MpsHost
+from standin.waiting import PATIENCE_S
 
-PATIENCE_S = 15.0
 OWNER = Owner(PodName("default", "train"), "main")
 
 
@@ -95,7 +95,7 @@ class Agent:
 
 def alive(host: MpsHost, pipes: Any) -> bool:
     try:
-        Control(host.control, pipes, deadline_s=5).alive()
+        Control(host.control, pipes, deadline_s=PATIENCE_S).alive()
     except NoDaemonError:
         return False
     return True
@@ -254,6 +254,7 @@ from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.units import MemoryUnit
 from gpuagent.isolation import Need
 from gpuagent.isolation.mps import MpsIsolation
+from standin.waiting import PATIENCE_S
 
 control, own, state = sys.argv[1:]
 gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=1024, compute_capability=(8, 6))

@@ -10,8 +10,7 @@ import pytest
 
 from gpuagent.host.mps import Control, MpsError
 from standin.mpshost import MpsHost
-
-PATIENCE_S = 20.0
+from standin.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def until_it_runs(process: subprocess.Popen[str]) -> str:
 def test_a_daemon_answers_until_it_is_told_to_end(host, control):
     process = control()
     assert " -f -M, " in until_it_runs(process)
-    asked = Control(host.control, host.ack, deadline_s=10)
+    asked = Control(host.control, host.ack, deadline_s=PATIENCE_S)
     asked.alive()
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 0

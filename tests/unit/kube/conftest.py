@@ -12,6 +12,7 @@ from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.client import Client, Timeouts
 from standin.apiserver import ApiServer
+from standin.waiting import PATIENCE_S
 
 
 class Posted:
@@ -26,7 +27,7 @@ class Posted:
             self.events.append(event)
             self._news.notify_all()
 
-    def wait(self, fits: Callable[[Any], bool], start: int = 0, timeout_s: float = 5.0) -> Any:  # noqa: ANN401
+    def wait(self, fits: Callable[[Any], bool], start: int = 0, timeout_s: float = PATIENCE_S) -> Any:  # noqa: ANN401
         def found() -> list[Any]:
             return [event for event in self.events[start:] if fits(event)]
 
@@ -73,7 +74,7 @@ def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def _no_thread_left() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + PATIENCE_S
     for thread in threading.enumerate():
         if thread.name.startswith("kube-"):
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -18,6 +18,7 @@ from gpuagent.kube.configmaps import ConfigMaps
 from gpuagent.kubeside import KubeSide
 from standin.apiserver import ApiServer
 from standin.objects import Json, Key
+from standin.waiting import PATIENCE_S
 
 REPORT = ConfigMapFacts(
     "kube-system",
@@ -70,7 +71,7 @@ def writes(server: ApiServer) -> int:
 
 def test_it_is_made_as_desired(server: ApiServer, maps: ConfigMaps) -> None:
     maps.desire((REPORT, OTHER))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     found = server.config_map("n1-report")
     assert found
     assert (found["data"], found["metadata"]["labels"]) == (REPORT.data, REPORT.labels)
@@ -82,40 +83,40 @@ def test_it_is_made_as_desired(server: ApiServer, maps: ConfigMaps) -> None:
 def test_nothing_is_sent_while_nothing_is_desired(server: ApiServer, maps: ConfigMaps) -> None:
     maps.desire(())
     maps.recheck()
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert not [request for request in server.requests if "configmaps" in request]
 
 
 def test_a_change_is_one_patch(server: ApiServer, maps: ConfigMaps) -> None:
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     maps.desire((replace(REPORT, data={"devices": "[1]", "more": "x"}),))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == {"devices": "[1]", "more": "x"}
     maps.desire((replace(REPORT, data={"devices": "[1]", "more": None}),))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == {"devices": "[1]"}
     assert server.requests["patch configmaps"] == 2
 
 
 def test_what_is_right_is_read_and_left_alone(server: ApiServer, maps: ConfigMaps) -> None:
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     for _ in range(3):
         maps.desire((replace(REPORT),))  # equal, as from an event that changed nothing of it
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert server.requests["get configmaps"] == 1
     maps.recheck()
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert (server.requests["get configmaps"], writes(server)) == (2, 1)
 
 
 def test_what_others_added_stays(server: ApiServer, maps: ConfigMaps) -> None:
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     patch(server, {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}, "data": {"theirs": "c"}})
     maps.desire((replace(REPORT, data={"devices": "[1]"}),))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     found = server.config_map("n1-report")
     assert found
     assert found["data"] == {"devices": "[1]", "theirs": "c"}
@@ -126,7 +127,7 @@ def test_what_others_added_stays(server: ApiServer, maps: ConfigMaps) -> None:
 def test_one_that_somebody_else_made_gets_what_is_ours(server: ApiServer, maps: ConfigMaps) -> None:
     server.objects.create("configmaps", "kube-system", {"metadata": {"name": "n1-report"}, "data": {"theirs": "c"}})
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == {"devices": "[]", "theirs": "c"}
 
 
@@ -144,20 +145,20 @@ def test_deletion_and_edits_are_mended_by_and_by(server: ApiServer, make: Make) 
 
 def test_it_is_deleted_when_it_shall_not_exist(server: ApiServer, maps: ConfigMaps) -> None:
     maps.desire((REPORT, OTHER))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     maps.desire((ABSENT, OTHER))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert server.config_map("n1-report") is None
     assert server.config_map("other-n1")
     maps.recheck()
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert server.requests["delete configmaps"] == 1
 
 
 def test_one_that_shall_not_exist_and_may_not_be_looked_at_is_no_problem(server: ApiServer, maps: ConfigMaps) -> None:
     server.deny("get", "configmaps")
     maps.desire((ABSENT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert maps.problem == ""
     maps.desire((REPORT,))
     assert server.wait(lambda: maps.problem)
@@ -177,17 +178,17 @@ def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMaps
     labels = {**REPORT.labels, "nodename": "n2"}
     server.objects.create("configmaps", "kube-system", {"metadata": {"name": "n1-report", "labels": labels}})
     maps.desire((ABSENT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert server.config_map("n1-report")
     assert writes(server) == 0
 
 
 def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, maps: ConfigMaps) -> None:
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     maps.desire(())
     maps.recheck()
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == REPORT.data
 
 
@@ -207,7 +208,7 @@ def test_a_refusal_is_said_once_and_names_every_right(
     assert "needs get, create, patch and delete on configmaps in namespace kube-system" in maps.problem
     assert len([record for record in caplog.records if record.message == "a config map cannot be kept right"]) == 1
     server.allow(verb, "configmaps")
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert maps.problem == ""
     assert data(server) == (None if verb == "delete" else REPORT.data)
 
@@ -218,7 +219,7 @@ def test_one_refusal_does_not_stop_the_others(server: ApiServer, maps: ConfigMap
     assert server.wait(lambda: data(server) == REPORT.data)
     assert server.wait(lambda: "config map kube-system/other-n1: the API server answers 422 Invalid" in maps.problem)
     maps.desire((OTHER, REPORT))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert maps.problem == ""
 
 
@@ -228,7 +229,7 @@ def test_the_server_goes_and_comes_back(server: ApiServer, maps: ConfigMaps) -> 
     assert not maps.flush(0.1)
     assert server.wait(lambda: "cannot be reached" in maps.problem)
     server.start()
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == REPORT.data
 
 
@@ -239,7 +240,7 @@ def test_a_look_is_not_put_off_by_an_earlier_failure(server: ApiServer, make: Ma
     assert server.wait(lambda: maps.problem)
     server.allow("get", "configmaps")
     maps.recheck()
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
 
 
 class Meddler:
@@ -275,7 +276,7 @@ def theirs(server: ApiServer) -> Json:
 def test_one_that_somebody_makes_meanwhile_is_looked_at_again(server: ApiServer, client: Client, make: Make) -> None:
     maps = make(Meddler(client, lambda: theirs(server), 1))
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == {"a": "b", "devices": "[]"}
     assert server.requests["get configmaps"] == 2
 
@@ -284,7 +285,7 @@ def test_one_that_somebody_edits_meanwhile_is_looked_at_again(server: ApiServer,
     theirs(server)
     maps = make(Meddler(client, lambda: patch(server, {"data": {"devices": "[]", "a": "c"}}), 1))
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == {"a": "c", "devices": "[]"}
 
 
@@ -292,7 +293,7 @@ def test_one_that_somebody_deletes_meanwhile_is_made(server: ApiServer, client: 
     theirs(server)
     maps = make(Meddler(client, lambda: server.objects.delete(KEY), 1))
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == {"devices": "[]"}
 
 
@@ -302,7 +303,7 @@ def test_one_that_somebody_takes_over_meanwhile_is_not_deleted(server: ApiServer
     )
     maps = make(Meddler(client, lambda: patch(server, {"metadata": {"labels": {"nodename": "n2"}}}), 1))
     maps.desire((ABSENT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert server.config_map("n1-report")
     assert server.requests["delete configmaps"] == 1
 
@@ -323,7 +324,7 @@ def test_what_is_desired_during_a_call_is_not_lost(server: ApiServer, client: Cl
     maps = make(Meddler(client, lambda: made[0].desire((late,)), 1))
     made.append(maps)
     maps.desire((REPORT,))
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
     assert data(server) == late.data
 
 
@@ -334,7 +335,7 @@ def test_an_odd_answer_does_not_end_the_thread(
     maps.desire((REPORT,))
     assert server.wait(lambda: maps.problem)
     monkeypatch.undo()
-    assert maps.flush(2)
+    assert maps.flush(PATIENCE_S)
 
 
 def test_it_stops_while_the_server_hangs(server: ApiServer, maps: ConfigMaps) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gpuagent.backoff import Backoff
 from gpuagent.kube.errors import refused
 from gpuagent.kube.eventlog import COUNT_GAP_S, FORBIDDEN_GAP_S, FORBIDDEN_TRIES, EventLog, Involved
+from standin.waiting import PATIENCE_S
 
 NODE = Involved.node("n1")
 
@@ -77,18 +78,18 @@ def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventLog
     log, server = begin(clock=clock)
     storm(log, 1)
     assert server.wait(lambda: bool(server.created))
-    assert log.flush(10)
+    assert log.flush(PATIENCE_S)
     storm(log)
     log.add(NODE, "Warning", "GpuUnhealthy", "another")
     assert server.wait(lambda: len(server.created) == 2), "others do not wait for it"
-    assert log.flush(10)
+    assert log.flush(PATIENCE_S)
     assert server.counts == []
     clock.now = COUNT_GAP_S
     storm(log, 1)
     assert server.wait(lambda: bool(server.counts))
-    assert log.flush(10)
+    assert log.flush(PATIENCE_S)
     storm(log)
-    assert log.flush(10)
+    assert log.flush(PATIENCE_S)
     assert (server.created, server.counts) == (["XID 31", "another"], [502])
 
 
@@ -125,9 +126,9 @@ def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[Event
     storm(log, 1)
     for tries in range(1, FORBIDDEN_TRIES + 1):
         assert server.wait(lambda tries=tries: server.forbidden == tries)
-        assert log.flush(10)
+        assert log.flush(PATIENCE_S)
         clock.now += FORBIDDEN_GAP_S
         log.add(NODE, "Normal", "Other", f"wakes it {tries}")
     assert server.wait(lambda: server.forbidden == FORBIDDEN_TRIES + 1)
-    assert log.flush(10)
+    assert log.flush(PATIENCE_S)
     assert log.counts().refused == 1

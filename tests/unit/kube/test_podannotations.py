@@ -16,6 +16,7 @@ from gpuagent.kube.podannotations import PodAnnotations
 from gpuagent.kube.watch import Watcher
 from standin.apiserver import ApiServer
 from standin.objects import Json
+from standin.waiting import PATIENCE_S
 
 KEY = "gpu"
 PATCH = "patch pods"
@@ -79,10 +80,10 @@ def test_every_pod_is_written_once(server: ApiServer, make: Callable[..., Desk])
         server.create_pod(f"p{n}", annotations={"theirs": "x"})
     desk = make()
     assert server.wait(lambda: right(server))
-    assert desk.writer.flush(2)
+    assert desk.writer.flush(PATIENCE_S)
     for n in range(5):  # each change of each pod comes back by the watch
         server.patch_pod(f"p{n}", {"metadata": {"labels": {"a": "b"}}})
-    assert desk.writer.flush(2)
+    assert desk.writer.flush(PATIENCE_S)
     assert server.requests[PATCH] == 5
     assert all(pod["metadata"]["annotations"]["theirs"] == "x" for pod in server.pods())
     assert desk.told == []
@@ -141,11 +142,11 @@ def test_a_storm_of_other_writes_is_outlived(server: ApiServer, make: Callable[.
     thread.start()
     try:
         desk = make()
-        assert server.wait(lambda: right(server), 20)
+        assert server.wait(lambda: right(server))
     finally:
         over.set()
         thread.join()
-    assert desk.writer.flush(5)
+    assert desk.writer.flush(PATIENCE_S)
     assert desk.told == []
 
 
@@ -171,7 +172,7 @@ def test_a_server_that_was_away_gets_every_write(server: ApiServer, make: Callab
         server.objects.news.wait_for(lambda: desk.told, 5)
     server.start()
     assert server.wait(lambda: right(server))
-    assert desk.writer.flush(5)
+    assert desk.writer.flush(PATIENCE_S)
     assert server.wait(lambda: desk.told[-1] is None)
     assert "annotations of pod default/p" in str(desk.told[0])
 
@@ -186,7 +187,7 @@ def test_a_refused_write_is_told_with_the_right_it_needs_and_holds_up_no_other(
     assert server.wait(lambda: server.requests[PATCH] > 6)
     server.allow("patch", "pods")
     assert server.wait(lambda: right(server))
-    assert desk.writer.flush(2)
+    assert desk.writer.flush(PATIENCE_S)
     assert server.wait(lambda: desk.told[-1:] == [None])
     assert len(desk.told) <= 4  # one pod's refusal, as long as it stands
     assert 'allow verb "patch" on resource "pods"' in str(desk.told[0])
@@ -203,7 +204,7 @@ def test_a_pod_that_went_is_nothing_to_tell(server: ApiServer, client: Client, q
         writer.desire([write(gone), write(there)])
         assert server.wait(lambda: right(server))
         writer.desire([])
-        assert writer.flush(2)
+        assert writer.flush(PATIENCE_S)
         assert told == []
         assert server.requests[PATCH] == 2
     finally:
@@ -232,7 +233,7 @@ def test_pods_of_yesterday_are_forgotten(server: ApiServer, make: Callable[..., 
     for n in range(30):
         server.create_pod(f"p{n}")
     assert server.wait(lambda: right(server))
-    assert desk.writer.flush(2)
+    assert desk.writer.flush(PATIENCE_S)
     for n in range(30):
         server.delete_pod(f"p{n}")
     server.create_pod("last")

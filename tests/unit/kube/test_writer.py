@@ -13,6 +13,7 @@ from gpuagent.kube.watch import Watcher
 from gpuagent.kube.writer import Writer
 from standin.apiserver import ApiServer
 from standin.objects import Json
+from standin.waiting import PATIENCE_S
 
 COUNT = {"aliyun.com/gpu-count": "8"}
 LABELS = {"aliyun.accelerator/nvidia_count": "8"}
@@ -74,7 +75,7 @@ def test_writes_once_and_then_leaves_it_alone(server: ApiServer, writer: Writer)
     writer.set_desired(LABELS, COUNT, GOOD)
     assert server.wait(lambda: is_right(server) and condition(server))
     server.label_node({"other": "change"})
-    assert writer.flush(2)
+    assert writer.flush(PATIENCE_S)
     assert condition(server)["lastTransitionTime"] == "2027-01-15T08:00:00Z"
     assert (server.requests["patch nodes"], server.requests["patch nodes/status"]) == (1, 1)
     assert [entry["type"] for entry in server.node()["status"]["conditions"]] == ["Ready", "GpusReady"]
@@ -99,7 +100,7 @@ def test_nothing_is_written_before_the_first_observation(server: ApiServer, clie
     assert not writer.flush(0.05)
     assert server.requests["patch nodes"] == 0
     writer.observe(server.node())
-    assert writer.flush(2)
+    assert writer.flush(PATIENCE_S)
     assert is_right(server)
     writer.stop()
 
@@ -157,7 +158,7 @@ def test_one_refusal_does_not_stop_the_others(
     assert server.wait(lambda: writer.counts().events.refused == 1)
     server.allow("patch", "nodes")
     assert server.wait(lambda: is_right(server))
-    assert writer.flush(2)
+    assert writer.flush(PATIENCE_S)
     assert writer.counts().error == ""
 
 
@@ -211,7 +212,7 @@ def test_a_repeat_is_counted_for_five_minutes(server: ApiServer, writer: Writer,
 def test_a_repeat_of_an_event_that_the_server_forgot_is_sent_anew(server: ApiServer, writer: Writer) -> None:
     writer.event(POD, "Warning", "Refused", "no")
     assert server.wait(server.events)
-    assert writer.flush(2)
+    assert writer.flush(PATIENCE_S)
     server.objects.delete(("events", "default", server.events()[0]["metadata"]["name"]))
     writer.event(POD, "Warning", "Refused", "no")
     assert server.wait(server.events)
@@ -224,7 +225,7 @@ def test_a_full_queue_drops_the_oldest_and_counts_repeats(server: ApiServer, wri
         writer.event(POD, "Warning", "Refused", f"no {number}")
         writer.event(POD, "Warning", "Refused", f"no {number}")
     server.resume()
-    assert writer.flush(5)
+    assert writer.flush(PATIENCE_S)
     dropped = writer.counts().events.dropped
     assert 40 <= dropped <= 45
     by_message = {event["message"]: event["count"] for event in server.events()}

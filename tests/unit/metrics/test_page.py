@@ -21,6 +21,7 @@ from gpuagent.domain.state import Policy, State
 from gpuagent.domain.usage import GpuProcess, GpuSample, Samples
 from gpuagent.metrics import EndpointView, Metrics, Sources
 from gpuagent.metrics.families import CHAPTERS
+from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import CORE, MEM, WHOLE, box, gpu, holding, unit_ids, uuid
 
 ID = "{:064x}".format
@@ -280,18 +281,18 @@ def test_scrapers_who_come_at_once_share_a_page(monkeypatch: pytest.MonkeyPatch)
     def samples(_: Iterable[Gpu]) -> Samples:
         made.append(threading.current_thread())
         begun.set()
-        assert all_came.wait(10)
+        assert all_came.wait(PATIENCE_S)
         return Samples()
 
     monkeypatch.setattr("gpuagent.metrics.meter.time", SimpleNamespace(monotonic=monotonic))
     metrics.show(Sources(state=lambda: SHARED, samples=samples))
     threads = [threading.Thread(target=metrics.page) for _ in range(101)]
     threads[0].start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     for thread in threads[1:]:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert len(made) == 2
 
 

@@ -14,9 +14,9 @@ from gpuagent.nvml import boxes
 from gpuagent.nvml.boxes import Box
 from gpuagent.nvml.simulated import Simulator, install
 from gpuagent.nvml.watch import NvmlWatch
+from standin.waiting import PATIENCE_S
 
 E = TypeVar("E")
-PATIENCE_S = 10.0
 
 
 class Watched:

@@ -18,6 +18,7 @@ from gpuagent.nvml.sampling import Sampler
 from gpuagent.nvml.simulated import FaultError, Simulator
 from gpuagent.nvml.source import discover
 from gpuagent.nvml.usage import UsageNvml, placed, read_sample
+from standin.waiting import PATIENCE_S
 
 ID = "ab" * 32
 GIB = 1 << 30
@@ -226,7 +227,7 @@ def test_a_gpu_that_hangs_costs_no_other_and_is_waited_for_once(box: Simulator, 
     box.unhang()
     for thread in threading.enumerate():
         if thread.name == "nvml-sample-3":
-            thread.join(5)
+            thread.join(PATIENCE_S)
     clock.now += 3.0
     healed = sampler.samples(gpus)
     assert (len(healed.by_uuid), healed.failing) == (8, {})

@@ -11,6 +11,7 @@ import pynvml
 import pytest
 
 from gpuagent.nvml.simulated import FaultError, inject, install
+from standin.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_hanging_call_goes_on_after_unhang(nvml):
     thread.start()
     assert not done.wait(0.05)
     nvml.unhang("nvmlDeviceGetName", 2)
-    assert done.wait(5)
+    assert done.wait(PATIENCE_S)
     thread.join()
 
 

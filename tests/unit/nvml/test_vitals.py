@@ -11,6 +11,7 @@ from gpuagent.domain.health import ACTION, REST, Vitals
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.simulated_driver import SimulatedGpu
 from gpuagent.nvml.vitals import GpuVitals, Pulse
+from standin.waiting import PATIENCE_S
 
 OFTEN = {"vitals_s": 0.02, "sick_vitals_s": 0.02}
 SELDOM = {"vitals_s": 1000.0, "sick_vitals_s": 1000.0}
@@ -92,7 +93,7 @@ def test_of_a_gpu_that_is_well_nothing_is_told(simulate, watch, make_box, monkey
     watched = watch(simulator, **OFTEN)
     watched.next(InventoryRead)
     for _ in range(20):
-        assert counted.acquire(timeout=10)
+        assert counted.acquire(timeout=PATIENCE_S)
     assert watched.silent()
 
 
@@ -143,7 +144,7 @@ def test_a_gpu_is_not_told_the_fault_of_the_one_that_had_its_index(simulate, wat
     watched.watching(0, 1, 2)
     asked = Nvml.condition
     hold = threading.Event()
-    monkeypatch.setattr(Nvml, "condition", lambda *args: (hold.wait(10), asked(*args))[1])
+    monkeypatch.setattr(Nvml, "condition", lambda *args: (hold.wait(PATIENCE_S), asked(*args))[1])
     with simulator.changed:
         simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
     told = [watched.heard("VitalsRead")]
@@ -190,7 +191,7 @@ def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box)
     assert vitals.after_xid(uuid(simulator, 1), 10.0) is None
     stopping.set()
     vitals.wake()
-    vitals.join(10.0)
+    vitals.join(PATIENCE_S)
 
 
 def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulate, watch, make_box):
@@ -205,7 +206,7 @@ def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulat
     watched.heard("GpuLost")
     simulator.restore(1)
     wanted = uuid(simulator, 0)
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while watched.watch._health._watches[0]._uuid != wanted:
         assert time.monotonic() < until
         threading.Event().wait(0.01)
@@ -242,7 +243,7 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box)
     )
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while not (call := vitals.nvml.pending) or call.function != "nvmlDeviceGetFieldValues":
         assert time.monotonic() < until
         threading.Event().wait(0.002)
@@ -251,7 +252,7 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box)
     simulator.unhang()
     stopping.set()
     vitals.wake()
-    vitals.join(10.0)
+    vitals.join(PATIENCE_S)
     assert not vitals.alive
 
 
@@ -267,13 +268,13 @@ def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, mak
     )
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
-    assert sessions.acquire(timeout=10)
+    assert sessions.acquire(timeout=PATIENCE_S)
     vitals.wake()
-    assert sessions.acquire(timeout=10), "it asks again when it is woken"
+    assert sessions.acquire(timeout=PATIENCE_S), "it asks again when it is woken"
     assert not sessions.acquire(timeout=0.3), "and then rests"
     stopping.set()
     vitals.wake()
-    vitals.join(10.0)
+    vitals.join(PATIENCE_S)
 
 
 def test_a_change_is_told_once_and_its_end_too(simulate, watch, make_box):
@@ -414,7 +415,7 @@ def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, mon
     watched.next(InventoryRead)
     watched.watching(0)
     simulator.driver(False)
-    assert failed.wait(10)
+    assert failed.wait(PATIENCE_S)
     simulator.driver(True)
     assert watched.heard("VitalsRead").anew
 
@@ -427,7 +428,7 @@ def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_b
     assert vitals_of(watched, simulator).vitals == SILENT
     watched.next(InventoryRead)
     for _ in range(5):
-        assert counted.acquire(timeout=10)
+        assert counted.acquire(timeout=PATIENCE_S)
     assert watched.silent()
     simulator.action(0, 1)
     simulator.fail("nvmlDeviceGetFieldValues", None, 0)

@@ -10,6 +10,7 @@ from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.nvml.health import GpuWatch
 from gpuagent.nvml.simulated import inject
 from gpuagent.nvml.watch import unsettled
+from standin.waiting import PATIENCE_S
 
 
 def uuid(simulator, index):
@@ -138,7 +139,7 @@ def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, wat
     watched = watch(simulator, reread_s=0.05)
     watched.next(InventoryRead)
     watched.watching(0, 2)
-    assert said.wait(10)
+    assert said.wait(PATIENCE_S)
     assert caplog.text.count("a GPU cannot be watched") == 1
     simulator.fail("nvmlDeviceRegisterEvents", None, gpu=1)
     watched.watching(0, 1, 2)

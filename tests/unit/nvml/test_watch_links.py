@@ -14,6 +14,7 @@ from gpuagent.domain.wiring import Fabric, Wiring
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.news import DriverNews
 from gpuagent.nvml.watch import unsettled
+from standin.waiting import PATIENCE_S
 
 NVLINK_XID = 74
 
@@ -92,13 +93,13 @@ def test_what_has_not_changed_is_not_posted_again(simulate, watch, settled, look
     settled(8)
     simulator = simulate("hgx-h100")
     watched = watch(simulator, reread_s=1000.0)
-    assert looks.get(timeout=10)
+    assert looks.get(timeout=PATIENCE_S)
     watched.next(InventoryRead)
     watched.watching(*range(8))
     for _ in range(3):
         simulator.xid(0, NVLINK_XID)
         watched.next(XidRaised)
-        assert looks.get(timeout=10) is False
+        assert looks.get(timeout=PATIENCE_S) is False
     assert watched.quiet()
 
 
@@ -108,7 +109,7 @@ def test_a_storm_of_nvlink_errors_costs_few_looks_and_the_last_one_counts(simula
     watched = watch(simulator, reread_s=1000.0, links_apart_s=0.5)
     watched.next(InventoryRead)
     watched.watching(*range(8))
-    assert looks.get(timeout=10)
+    assert looks.get(timeout=PATIENCE_S)
     began = time.monotonic()
     for _ in range(100):
         simulator.xid(0, NVLINK_XID)
@@ -127,9 +128,9 @@ def test_what_else_is_to_be_looked_at_does_not_wait_for_a_storm_to_end(simulate,
     watched = watch(simulator, patience_s=0.5, reread_s=1000.0, links_apart_s=1000.0)
     assert len(watched.next(InventoryRead).inventory.gpus) == 7
     watched.watching(*range(8))
-    assert looks.get(timeout=10)
+    assert looks.get(timeout=PATIENCE_S)
     simulator.xid(0, NVLINK_XID)
-    assert looks.get(timeout=10) is False, "the first one has everything looked at at once"
+    assert looks.get(timeout=PATIENCE_S) is False, "the first one has everything looked at at once"
     simulator.xid(0, NVLINK_XID)
     for _ in range(2):
         watched.next(XidRaised)
@@ -300,11 +301,11 @@ def test_links_that_were_to_be_read_anew_while_they_hung_are(simulate, watch, se
     watched = watch(simulator, links_patience_s=0.5, reread_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(*range(8))
-    assert looks.get(timeout=10)
+    assert looks.get(timeout=PATIENCE_S)
     simulator.nvlink(0, 2, up=False)
     simulator.xid(0, NVLINK_XID)
     watched.next(XidRaised)
-    assert looks.get(timeout=10) is False
+    assert looks.get(timeout=PATIENCE_S) is False
     simulator.unhang()
     assert links(watched.next(InventoryRead).inventory, 0) == 6
     assert links(watched.next(InventoryRead).inventory, 0) == 5

@@ -13,6 +13,7 @@ import pytest
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from standin.kubelet import Kubelet
+from standin.waiting import PATIENCE_S
 from tests.unit.standin.sample import MEM, Plugin
 
 
@@ -27,7 +28,7 @@ def root() -> Iterator[Path]:
 def no_thread_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    end = time.monotonic() + 3
+    end = time.monotonic() + PATIENCE_S
     while left := [one for one in threading.enumerate() if one not in before]:
         assert time.monotonic() < end, left
         left[0].join(0.3)

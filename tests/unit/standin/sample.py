@@ -15,6 +15,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as dp_grpc
 from gpuagent._pb import podresources_v1_pb2_grpc as pr_grpc
 from standin.kubelet import Kubelet
+from standin.waiting import PATIENCE_S
 
 MEM = "aliyun.com/gpu-mem"
 CORE = "aliyun.com/gpu-core.percentage"
@@ -60,7 +61,7 @@ class Plugin(dp_grpc.DevicePluginServicer):
         self._server.start()
 
     def register(
-        self, *, timeout: float = 5, version: str = "v1beta1", options: dp.DevicePluginOptions | None = None
+        self, *, timeout: float = PATIENCE_S, version: str = "v1beta1", options: dp.DevicePluginOptions | None = None
     ) -> None:
         with grpc.insecure_channel(
             f"unix:{self.directory / 'kubelet.sock'}", options=(("grpc.use_local_subchannel_pool", 1),)

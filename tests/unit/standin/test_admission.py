@@ -12,6 +12,7 @@ from gpuagent._pb import podresources_v1_pb2 as pr
 from standin.kubelet import Kubelet
 from standin.node import SettableClock
 from standin.pods import Container, Pod, StartError
+from standin.waiting import PATIENCE_S
 from tests.unit.standin.sample import CORE, MEM, Plugin, devices, pod_resources
 
 MakeKubelet = Callable[..., Kubelet]
@@ -295,7 +296,7 @@ def test_pre_start_has_a_deadline(kubelet: MakeKubelet, plugin: MakePlugin) -> N
     made = plugin(devices("a"), pre_start_required=True)
     up(one, 1)
     release = threading.Event()
-    made.pre_start = lambda ids: (release.wait(5), None)[1]
+    made.pre_start = lambda ids: (release.wait(PATIENCE_S), None)[1]
     mine = pod("p", mem=1)
     assert one.admit(mine)
     with pytest.raises(StartError, match="code = DeadlineExceeded"):

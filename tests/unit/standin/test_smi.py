@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from standin.mpshost import MpsHost
+from standin.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def host() -> Iterator[MpsHost]:
 
 
 def smi(host: MpsHost, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([host.smi, *arguments], capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run([host.smi, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_modes_and_programs_are_listed(host):
