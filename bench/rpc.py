@@ -195,7 +195,7 @@ class Rpc:
 
     def bare(self, size: Size) -> None:
         """What decoding and encoding cost the echo server: the same without."""
-        request = allocate([f"8a56a4bc-ms-{n}" for n in range(size.units)])
+        request = allocate([f"hbw464wgz6-ms-{n}" for n in range(size.units)])
         answer = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs={"A": "x" * 200})])
         encoded = answer.SerializeToString()
         calls = {"parsed": self._parsed.answers("Allocate", encoded), "bytes": self._bytes.answers("Allocate", encoded)}

@@ -69,7 +69,7 @@ def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry
 
 
 def written(exchanged: Exchanged) -> str:
-    """The units in the order of the ids: ``8a56a4bc-mc:0-7,8a56a4bc-mc:9``."""
+    """The units in the order of the ids: ``hbw464wgz6-mc:0-7,hbw464wgz6-mc:9``."""
     return ",".join(_runs(exchanged[device_id] for device_id in sorted(exchanged)))
 
 

@@ -1,9 +1,22 @@
 """What NVML says of a node's GPUs, as values."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from base64 import b32encode
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
 
 from gpuagent.domain.wiring import Wiring
+
+KEY_CHARS = 10
+"""Length of a GPU's key: 50 bits. Two of a node's 16 GPUs share a key once in 10 million million nodes."""
+
+
+@lru_cache(maxsize=256)
+def key_of(uuid: str) -> str:
+    """What names the GPU in device ids: a hash of its whole UUID, as UUIDs of one node may begin or end alike."""
+    return b32encode(sha256(uuid.encode()).digest())[:KEY_CHARS].decode().lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +49,8 @@ class Gpu:
 
     @property
     def key(self) -> str:
-        """First block of the UUID, 8 characters: names the GPU in device ids and short messages."""
-        return self.uuid.removeprefix("GPU-")[:8].lower()
+        """What names the GPU in device ids."""
+        return key_of(self.uuid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +77,43 @@ class Inventory:
     """GPU UUID to what it reports of its connections; a GPU that could not be asked is absent."""
     unasked: frozenset[str] = field(default=frozenset(), compare=False)
     """UUIDs of GPUs that have not said yet how they are. That they do is told by itself: it is no other inventory."""
+
+
+def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
+    """Report as unreadable every GPU that shares with another GPU what has to be its own.
+
+    Units of one would count for the other, or a container would get the other's device node. All GPUs that share it
+    are left out: which of them is read first must not matter.
+
+    Args:
+        inventory: what the driver reports.
+        known: GPUs that were read before. Kubelet may have allocations on one that the driver no longer lists.
+    """
+    listed = {gpu.uuid for gpu in inventory.gpus}
+    owners: defaultdict[tuple[str, str | int], list[Gpu]] = defaultdict(list)
+    for gpu in inventory.gpus:
+        for name in _names(gpu):
+            owners[name].append(gpu)
+    for gpu in known:
+        if gpu.uuid not in listed:
+            owners["device id key", gpu.key].append(gpu)
+    usable, left_out = [], []
+    for gpu in inventory.gpus:
+        shared = next((name for name in _names(gpu) if len(owners[name]) > 1), None)
+        if shared is None:
+            usable.append(gpu)
+        else:
+            others = ", ".join(f"GPU {o.index} at {o.pci_bus_id}" for o in owners[shared] if o is not gpu)
+            reason = f"its {shared[0]} ({shared[1]}) is also that of {others}; see NVRM lines in `dmesg`"
+            left_out.append(UnreadableGpu(gpu.index, reason))
+    return replace(inventory, gpus=tuple(usable), unreadable=(*inventory.unreadable, *left_out))
+
+
+def _names(gpu: Gpu) -> tuple[tuple[str, str | int], ...]:
+    """What has to be a GPU's own."""
+    return (
+        ("UUID", gpu.uuid),
+        ("device id key", gpu.key),
+        ("minor number", gpu.minor),
+        ("PCI address", gpu.pci_bus_id),
+    )

@@ -8,7 +8,7 @@ from gpuagent.domain import cleanup, offer
 from gpuagent.domain import events as ev
 from gpuagent.domain.exchange import by_units, unrecorded
 from gpuagent.domain.failedpod import Failure
-from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
+from gpuagent.domain.gpu import Gpu, Inventory, unambiguous
 from gpuagent.domain.health import APPLICATION_XIDS, Case
 from gpuagent.domain.healthnews import health_news
 from gpuagent.domain.isolation import NONE
@@ -112,30 +112,23 @@ def _pods(state: State, event: ev.PodsSeen) -> tuple[Pod, ...]:
 
 def _inventory(state: State, event: ev.InventoryRead) -> State:
     """A GPU that was read before and is not there now is lost, not forgotten."""
-    gpus: dict[str, Gpu] = dict(state.gpus)
-    taken = {gpu.key: uuid for uuid, gpu in gpus.items()}
-    unreadable = list(event.inventory.unreadable)
-    for gpu in event.inventory.gpus:
-        if taken.setdefault(gpu.key, gpu.uuid) == gpu.uuid:
-            # Units that kubelet knows of do not change their number while the agent runs.
-            known = gpus.get(gpu.uuid, gpu)
-            gpus[gpu.uuid] = replace(gpu, memory_mib=known.memory_mib)
-        else:
-            text = f"its UUID {gpu.uuid} begins like {taken[gpu.key]}; their device ids would be the same"
-            unreadable.append(UnreadableGpu(gpu.index, text))
-    seen = {gpu.uuid for gpu in event.inventory.gpus}
-    unread = _unread({uuid: gpu for uuid, gpu in gpus.items() if uuid not in seen}, event.inventory)
+    inventory = unambiguous(event.inventory, state.gpus.values())
+    # Units that kubelet knows of do not change their number while the agent runs.
+    read = {
+        gpu.uuid: replace(gpu, memory_mib=state.gpus[gpu.uuid].memory_mib) if gpu.uuid in state.gpus else gpu
+        for gpu in inventory.gpus
+    }
+    gpus = {**state.gpus, **read}
+    unread = _unread({uuid: gpu for uuid, gpu in gpus.items() if uuid not in read}, inventory)
     health = {
-        uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(uuid in seen, unread.get(uuid))
+        uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(uuid in read, unread.get(uuid))
         for uuid in gpus
     }
-    health |= {
-        uuid: health[uuid].awaited(event.at) for uuid in event.inventory.unasked & gpus.keys() - state.gpus.keys()
-    }
+    health |= {uuid: health[uuid].awaited(event.at) for uuid in inventory.unasked & gpus.keys() - state.gpus.keys()}
     # A GPU that turns up after a switch was in no book that was read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
-    wiring = {**state.wiring, **event.inventory.wiring}
-    there = tuple(gpus[uuid] for uuid in seen if uuid in gpus)
+    wiring = {**state.wiring, **inventory.wiring}
+    there = tuple(read.values())
     same = wiring == state.wiring and {gpu.uuid: gpu.index for gpu in there} == {
         uuid: state.gpus[uuid].index for uuid in state.topology.gpus
     }
@@ -145,11 +138,11 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
         wiring=wiring,
         topology=state.topology if same else topology(there, wiring),
         unaudited=state.unaudited | new,
-        unreadable=tuple(unreadable),
-        device_nodes=event.inventory.device_nodes,
+        unreadable=inventory.unreadable,
+        device_nodes=inventory.device_nodes,
         health=health,
         early={uuid: case for uuid, case in state.early.items() if uuid not in gpus},
-        driver_version=event.inventory.driver_version,
+        driver_version=inventory.driver_version,
         driver_problem=None,
     )
 

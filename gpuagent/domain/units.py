@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.gpu import KEY_CHARS, Gpu
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, Kind
 
 MAX_LIST_BYTES = 4_000_000
@@ -14,7 +14,7 @@ MANY_DEVICES = 5_000
 """Above this many devices of one resource kubelet's restarts and pod status become slow."""
 
 _KINDS = {kind.value: kind for kind in Kind}
-_ID = re.compile(r"([0-9a-z]{1,12})-([a-z]{2})-(0|[1-9][0-9]{0,6})")
+_ID = re.compile(rf"([a-z2-7]{{{KEY_CHARS}}})-([a-z]{{2}})-(0|[1-9][0-9]{{0,6}})")
 
 MEMORY_UNIT = re.compile(r"([1-9][0-9]{0,6})?(MiB|GiB)")
 """A whole block of MiB or GiB. The chart's schema has it, too, so it is one that RE2 reads."""
@@ -22,7 +22,7 @@ MEMORY_UNIT = re.compile(r"([1-9][0-9]{0,6})?(MiB|GiB)")
 
 @dataclass(frozen=True, slots=True)
 class UnitId:
-    """The parts of a device id, ``<gpu key>-<kind>-<n>``: ``8a56a4bc-mc-12``."""
+    """The parts of a device id, ``<gpu key>-<kind>-<n>``: ``hbw464wgz6-mc-12``."""
 
     gpu_key: str
     kind: Kind

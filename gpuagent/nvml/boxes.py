@@ -115,9 +115,9 @@ def parse(name: str, text: str) -> Box:
 
 
 def uuid_of(name: str, index: int) -> str:
-    """A UUID that is always the same for GPU `index` of box `name`."""
-    digest = hashlib.sha256(f"{name}/{index}".encode()).hexdigest()
-    return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+    """A UUID that is always the same for GPU `index` of box `name`; those of a box begin alike."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:28]}{index:04x}"
 
 
 def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:

@@ -24,6 +24,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.app import Agent
 from gpuagent.config import Settings
+from gpuagent.domain.gpu import key_of
 from gpuagent.domain.grant import Grant
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
@@ -70,7 +71,7 @@ def box(gpus: int = 2, gib: int = 80, *, name: str = "contract", numa: Sequence[
 
 def key(uuid: str) -> str:
     """What names a GPU in device ids."""
-    return uuid.removeprefix("GPU-")[:8]
+    return key_of(uuid)
 
 
 def ids_on(uuid: str, ids: Sequence[str] | Mapping[str, object] | set[str] | frozenset[str]) -> list[str]:

@@ -145,7 +145,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
     mine = ids_on(one.uuids[0], one.ids(MEM))
     before = agent.status(), one.ids(MEM), agent.allocator._memory.ledger
     for containers in (
-        [["ffffffff-mm-0"]],
+        [["zzzzzzzzzz-mm-0"]],
         [["nonsense"]],
         [[""]],
         [[f"{key(one.uuids[0])}-mm-999"]],
@@ -351,7 +351,7 @@ def test_a_refusal_whose_pod_the_watch_shows_later_is_told_of_that_pod(node: Mak
     assert event["involvedObject"]["uid"] == known.uid
 
 
-STRANGE = "deadbeef-ms-1"
+STRANGE = "deadbeefff-ms-1"
 """Of a GPU that this node does not have."""
 
 

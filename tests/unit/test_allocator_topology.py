@@ -51,7 +51,7 @@ def on(desk, pod) -> set[int]:
 
 
 def told(share, name="NVIDIA_VISIBLE_DEVICES") -> list[int]:
-    return [int(text[4:12], 16) - 0xA0 for text in share.env[name].split(",")]
+    return [int(text[-12:], 16) for text in share.env[name].split(",")]
 
 
 def test_a_pod_gets_the_best_set_in_the_order_of_its_ring():

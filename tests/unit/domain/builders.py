@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
+from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu, key_of
 from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode
 from gpuagent.domain.pods import Holding, Owner, PodName
@@ -19,11 +19,12 @@ EVERYTHING = frozenset(Isolates)
 
 
 def uuid(index: int) -> str:
-    return f"GPU-{0xA0 + index:08x}-0000-0000-0000-{index:012x}"
+    """They begin alike, as those of NVIDIA's own C mock of NVML do."""
+    return f"GPU-000000a0-0000-0000-0000-{index:012x}"
 
 
 def key(index: int) -> str:
-    return f"{0xA0 + index:08x}"
+    return key_of(uuid(index))
 
 
 def gpu(n: int, gib: int = 16, **changes: Any) -> Gpu:

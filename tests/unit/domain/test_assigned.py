@@ -304,7 +304,7 @@ def test_a_pod_made_anew_under_the_name_is_not_the_one_in_the_book():
     assert only(life.tell(ev.HoldingsRead((share("a", 2, 0, 1),), 0.0, 0.0, (new,)))).texts[an.V1_GPU] == "2"
 
 
-@pytest.mark.parametrize("foreign", ["GPU-of-the-old-plugin-_-7", "ffffffff-ms-0"])
+@pytest.mark.parametrize("foreign", ["GPU-of-the-old-plugin-_-7", "zzzzzzzzzz-ms-0"])
 def test_units_of_another_plugin_or_of_a_gpu_that_is_not_known_are_not_told(foreign):
     life = node(holding("a", unit_ids(1, MS, 0) | {foreign}))
     assert writes(life.pods(pod_json("a", {MEM: 2})).state) == ()

@@ -10,7 +10,7 @@ from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Placement
 from gpuagent.domain.units import parse_id
-from tests.unit.domain.builders import MEM, unit_ids, uuid
+from tests.unit.domain.builders import MEM, key, unit_ids, uuid
 
 BOTH = st.sampled_from(Placement)
 K = Kind.MEMORY_CGPU
@@ -23,9 +23,10 @@ def request(free: list[int], size: int, **more) -> Request:
 
 
 def per_gpu(ids) -> dict[int, int]:
+    numbers = {key(n): n for n in range(20)}
     found: dict[int, int] = {}
     for device_id in ids:
-        n = int(parse_id(device_id).gpu_key, 16) - 0xA0
+        n = numbers[parse_id(device_id).gpu_key]
         found[n] = found.get(n, 0) + 1
     return found
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gpuagent.domain.gpu import UnreadableGpu
+from gpuagent.domain.gpu import Gpu, UnreadableGpu
 from gpuagent.domain.mode import Isolates, Kind, Mode
 from gpuagent.domain.offer import SETTLE_S, deadline
+from gpuagent.domain.problems import problems
 from gpuagent.domain.units import MAX_LIST_BYTES, MemoryUnit
 from tests.unit.domain.builders import (
     CORE,
@@ -397,15 +398,56 @@ def test_the_number_of_units_of_a_known_gpu_does_not_change_while_the_agent_runs
     assert node.inventory(gpu(0, 12)).offer(MEM) == {0: 16}
 
 
-def test_a_gpu_whose_ids_would_be_anothers_is_left_out_whichever_comes_first_later():
-    twin = gpu(1, uuid=f"{uuid(0)[:12]}-1111-1111-1111-111111111111")
-    assert twin.key == gpu(0).key
-    node = in_force(Mode.SHARE, (gpu(0), twin))
-    assert [b.gpu.uuid for b in node.state.lists[MEM]] == [uuid(0)]
-    assert node.heard() == ["GpuUnreadable"]
-    node.inventory(twin, gpu(0))
-    assert [b.gpu.uuid for b in node.state.lists[MEM]] == [uuid(0)]
+def test_gpus_whose_uuids_begin_alike_are_all_offered():
+    """Those of NVIDIA's own C mock of NVML."""
+    mock = tuple(gpu(n, uuid=f"GPU-12345678-1234-1234-1234-12345678{n:04d}") for n in range(8))
+    node = in_force(Mode.SHARE, mock)
+    assert node.offer(MEM) == dict.fromkeys(range(8), 16)
+    assert len(node.ids(MEM)) == 8 * 16
+    assert node.heard() == []
+
+
+SHARED = {
+    "UUID": {"uuid": uuid(1)},
+    "minor number": {"minor": 1},
+    "PCI address": {"pci_bus_id": gpu(1).pci_bus_id},
+}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
+@pytest.mark.parametrize("what", SHARED)
+def test_gpus_that_share_what_must_be_their_own_cost_no_other_in_any_order(what, order):
+    four = [gpu(0), gpu(1), gpu(2), gpu(3, **SHARED[what])]
+    node = in_force(Mode.SHARE, tuple(four[n] for n in order))
+    assert node.offer(MEM) == {0: 16, 2: 16}
+    texts = {problem.message for problem in problems(node.state) if problem.reason == "GpuUnreadable"}
+    assert len(texts) == 2
+    for index, other in ((1, 3), (3, 1)):
+        assert any(
+            text.startswith(f"GPU {index} is left out: its {what} (") and f"is also that of GPU {other} at" in text
+            for text in texts
+        ), texts
+    assert node.heard().count("GpuUnreadable") == 2
+
+
+def test_a_gpu_in_use_whose_uuid_a_second_one_reports_is_unhealthy_until_it_is_the_only_one():
+    node = in_force(Mode.SHARE, (gpu(0), gpu(1))).holdings(holding("a", unit_ids(1, Kind.MEMORY_SHARE, 0)))
+    twin = gpu(2, uuid=uuid(1))
+    for order in ((gpu(0), gpu(1), twin), (twin, gpu(1), gpu(0))):
+        node.inventory(*order)
+        assert (node.offer(MEM), node.fenced(MEM)) == ({0: 16}, {1: 16})
+        assert "its UUID" in node.state.sick[uuid(1)]
+
+
+def test_two_uuids_with_one_key_are_both_left_out(monkeypatch):
+    """It takes a collision of 50 bits; nothing of one GPU is counted for the other all the same."""
+    monkeypatch.setattr(Gpu, "key", property(lambda self: "aaaaaaaaaa" if self.minor else "bbbbbbbbbb"))
+    node = in_force(Mode.SHARE, (gpu(0), gpu(1), gpu(2)))
     assert node.offer(MEM) == {0: 16}
+    node = in_force(Mode.SHARE, (gpu(0), gpu(1)))
+    assert node.offer(MEM) == {0: 16, 1: 16}
+    node.inventory(gpu(0), gpu(2))
+    assert (node.offer(MEM), node.fenced(MEM)) == ({0: 16}, {1: 16}), "ids in kubelet's book are GPU 1's"
 
 
 def test_a_gpu_that_appears_later_is_offered_at_once():

@@ -1,5 +1,7 @@
 """Device ids, the memory unit, the size of a list on the wire."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,13 +43,39 @@ def test_an_id_says_its_gpu_kind_and_number(uuid, kind, n):
     assert len(str(unit)) <= 63
 
 
-@given(st.text(max_size=30) | st.from_regex(r"[0-9a-f]{8}-[a-z]{2}-[0-9]{1,8}", fullmatch=True))
+@given(st.lists(UUIDS | st.text(), unique=True, max_size=40))
+def test_any_set_of_uuids_gives_different_keys(uuids):
+    assert len({gpu(0, uuid=uuid).key for uuid in uuids}) == len(uuids)
+
+
+@pytest.mark.parametrize(
+    "box", ["GPU-12345678-1234-1234-1234-12345678{:04x}", "GPU-{:08x}-0000-0000-0000-000000000000"]
+)
+def test_uuids_that_begin_or_end_alike_give_different_keys(box):
+    assert len({gpu(0, uuid=box.format(n)).key for n in range(65536)}) == 65536
+
+
+@given(gpus(max_size=5), UUIDS)
+def test_the_ids_of_a_gpu_depend_on_no_other_gpu(found, uuid):
+    """Nor on its index, its memory, or where the agent runs: kubelet's checkpoint outlives all of them."""
+    mine = gpu(7, uuid=uuid, memory_mib=2048)
+    alone = set(ids_of(Block(gpu(0, uuid=uuid, memory_mib=2048), Kind.MEMORY_SHARE, 2)))
+    node = in_force(Mode.SHARE, (*(replace(g, index=n, minor=n) for n, g in enumerate(found)), mine))
+    assert {i for i, u in node.snap.units.items() if u == uuid} == alone
+
+
+def test_the_key_of_a_uuid_stays_the_same():
+    """Kubelet's checkpoint has it: another one needs a drained node."""
+    assert gpu(0, uuid="GPU-8a56a4bc-5b4b-4d07-9c3e-0f6a2b1d7e90").key == "hbw464wgz6"
+
+
+@given(st.text(max_size=30) | st.from_regex(r"[a-z2-7]{10}-[a-z]{2}-[0-9]{1,8}", fullmatch=True))
 def test_any_text_is_an_id_of_ours_or_none(text):
     unit = parse_id(text)
     assert unit is None or (unit.kind in Kind and unit.n >= 0)
 
 
-@given(st.from_regex(r"000000a0-(ms|gt)-\d{1,7}", fullmatch=True))
+@given(st.from_regex(r"aaaaaaaaaa-(ms|gt)-\d{1,7}", fullmatch=True))
 def test_two_spellings_are_never_one_unit(text):
     unit = parse_id(text)
     assert unit is None or str(unit) == text
@@ -142,6 +170,14 @@ def test_the_proposed_unit_is_the_smallest_power_of_two_that_fits(found, kind):
 def test_the_largest_boxes_fit_in_gib():
     big = tuple(gpu(n, gib=288, numa_node=1) for n in range(16))
     assert list_bytes(big, Kind.MEMORY_CGPU, MemoryUnit()) < 200_000
+
+
+@pytest.mark.parametrize(("unit", "kind"), [(8, Kind.MEMORY_SHARE), (1024, Kind.MEMORY_CGPU), (1, Kind.CORE_CORE_MEM)])
+def test_eight_gpus_of_80_gib_fit_in_these_units(unit, kind):
+    """Units of 8 MiB are the smallest that kubelet takes there."""
+    dgx = tuple(gpu(n, gib=80, numa_node=1) for n in range(8))
+    assert list_bytes(dgx, kind, MemoryUnit(unit)) <= MAX_LIST_BYTES
+    assert smallest_unit_that_fits(dgx, Kind.MEMORY_SHARE) == MemoryUnit(8)
 
 
 def test_every_id_of_a_snapshot_leads_to_its_gpu():

@@ -31,7 +31,8 @@ def whole(indexes, size, links=MESH, **more) -> WholeRequest:
 
 
 def chosen(request) -> list[int]:
-    return sorted(int(device_id[:8], 16) - 0xA0 for device_id in choose_whole(request))
+    numbers = {f"{key(n)}-gt-0": n for n in range(8)}
+    return sorted(numbers[device_id] for device_id in choose_whole(request))
 
 
 def refused(request) -> Refusal:
