@@ -17,13 +17,17 @@ MEMORY_ANNOTATION = "scheduler.framework.gpushare.allocation"
 """V2, for `aliyun.com/gpu-mem`: ``{"0":{"1":4}}`` gives container 0 four units of GPU 1."""
 CORE_ANNOTATION = "gpushare.alibabacloud.com/core-percentage"
 """V2, for `aliyun.com/gpu-core.percentage`, of the same form."""
+DECIDED_ANNOTATION = "gpuagent.io/decided"
+"""UID of the pod that a scheduler decided on. A template or a copy carries the UID of another pod."""
 V1_GPU = "ALIYUN_COM_GPU_MEM_IDX"
 V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 V1_GPU_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
 V1_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 V1_KEYS = (V1_GPU, V1_UNITS, V1_GPU_UNITS, V1_ASSUMED, V1_ASSIGNED)
-KEYS = (MEMORY_ANNOTATION, CORE_ANNOTATION, *V1_KEYS, GROUP_ANNOTATION, VISIBLE_ANNOTATION)
+WRITTEN_KEYS = (MEMORY_ANNOTATION, CORE_ANNOTATION, *V1_KEYS, GROUP_ANNOTATION, VISIBLE_ANNOTATION)
+"""Those that the agent writes, too."""
+KEYS = (*WRITTEN_KEYS, DECIDED_ANNOTATION)
 
 MOST_UNITS = 2**31 - 1
 """More units than that no GPU has, whatever the unit."""

@@ -5,13 +5,14 @@
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import chain
+from itertools import chain, takewhile
 
 from gpuagent.domain.exchange import Exchanged, joined
 from gpuagent.domain.ledger import Handout, Ledger
-from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.pods import Holding, Owner, Pod, PodName
 from gpuagent.domain.promised import Role, Stray, roles_left
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.units import units_of
@@ -135,15 +136,48 @@ class Claims:
         unlisted = [(h, Role(self.gpus_of(h))) for h in self._unlisted if h.ids.isdisjoint(offered)]
         return [*listed, *unlisted]
 
-    def promised(self, resource: str) -> Counter[str]:
-        """GPU UUID to units of `resource` that schedulers chose it for and nobody has asked for yet."""
+    def promised(self, resource: str, asking: Pod | None) -> Counter[str]:
+        """GPU UUID to units of `resource` that are reserved: schedulers chose it for pods that are still to come.
+
+        A pod reserves nothing that kubelet will not ask for, or that cannot be given: anybody can write a decision. The
+        oldest come first; the sum on a GPU is never more than is free there. `asking` is the pod that kubelet admits.
+        """
         found: Counter[str] = Counter()
+        free = self._free(resource)
         # One that was given its units is not still to come; whether kubelet has lost them is for `doubted` to tell.
         given = {claim.owner for claim in self.doubted}
-        for owner, role in self.roles.items():
-            for uuid in (role if owner not in given else None) or ():
-                found[uuid] += self.snapshot.decided_asks[owner].units.get(resource, 0)
+        for pod in self._to_come(asking):
+            wanted: Counter[str] = Counter()
+            for ask in self.snapshot.asks.get(pod.name, ()):
+                for uuid in (self.roles.get(ask.owner) if ask.owner not in given else None) or ():
+                    wanted[uuid] += ask.units.get(resource, 0)
+            if all(found[uuid] + units <= free[uuid] for uuid, units in wanted.items()):
+                found += wanted
         return found
+
+    def _to_come(self, asking: Pod | None) -> Iterator[Pod]:
+        """Pods that kubelet may still ask for when it asks for `asking`, oldest first.
+
+        It admits pods in the order in which they come, by age where many come at once, and tries none twice.
+        So it has admitted or rejected those that come before `asking` in both orders. A pod that runs was admitted: its
+        GPUs are in use even where kubelet has lost its checkpoint.
+        """
+        pods = self.snapshot.living_pods
+        before = set(takewhile(asking.name.__ne__, pods)) if asking and asking.name in pods else set[PodName]()
+        for name, pod in pods.items():
+            passed_over = asking and name in before and pod.created <= asking.created
+            if pod.container_ids or not (pod.mirror or passed_over):
+                yield pod
+
+    def _free(self, resource: str) -> Counter[str]:
+        """GPU UUID to units that nobody has, and that are on offer."""
+        free = Counter(
+            {block.gpu.uuid: block.count for block in self.snapshot.lists.get(resource, ()) if block.healthy}
+        )
+        for claim in self.standing:
+            if claim.resource == resource:
+                free.subtract(uuid for uuid in map(self.snapshot.units.get, claim.ids) if uuid)
+        return free
 
     def gpus_of(self, claim: Holding | Handout) -> set[str]:
         """UUIDs of the GPUs a claim has units of that are on offer now."""

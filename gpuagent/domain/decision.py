@@ -5,12 +5,14 @@ on is no decision: the pod is served as if nothing stood there, and told so. Wha
 this node is one: whoever asks for that pod has to say no, or choose anew.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpuagent.domain.annotations import (
     CORE_ANNOTATION,
+    DECIDED_ANNOTATION,
     MEMORY_ANNOTATION,
     V1_ASSIGNED,
     V1_ASSUMED,
@@ -20,6 +22,7 @@ from gpuagent.domain.annotations import (
     Malformed,
     assumed,
     shares,
+    shown,
 )
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
 from gpuagent.domain.pods import Pod, asked
@@ -63,18 +66,34 @@ class Ignored:
     why: str
 
 
-def read(pod: Pod, sold: Mapping[str, Kind], minors: Mapping[str, int]) -> Decision | Ignored | None:
+def read(
+    pod: Pod, sold: Mapping[str, Kind], minors: Mapping[str, int], amounts: Mapping[str, GpuUnits]
+) -> Decision | Ignored | None:
     """The scheduler's decision for a pod of this node; None where there is none to read.
 
     Args:
         pod: with its annotations.
         sold: resource to kind of unit of the mode in force.
         minors: GPU UUID to minor number, the index that schedulers use; of two with one number the last counts.
+        amounts: resource to what each GPU has of it in all; resources of other modes are at 0 and have none.
     """
     memory = next((name for name, kind in sold.items() if kind.is_memory), None)
     if memory is None or not pod.annotations:
         return None
     core = next((name for name in sold if name != memory), None)
+    found = _read(pod, memory, core, minors)
+    if found is None or isinstance(found, Ignored):
+        return found
+    if why := for_another_pod(pod):
+        return Ignored(why)
+    key, tables = found
+    return _resolved(pod, key, tables, minors, amounts)
+
+
+def _read(
+    pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]
+) -> tuple[str, Mapping[str, _Numbers]] | Ignored | None:
+    """The annotation that names the GPUs, and what they say for each resource."""
     tables: dict[str, _Numbers] = {}
     found = _memory(pod, memory, minors)
     if isinstance(found, Ignored):
@@ -94,7 +113,13 @@ def read(pod: Pod, sold: Mapping[str, Kind], minors: Mapping[str, int]) -> Decis
             tables[other] = _beside(pod, other, tables[one])
     if core and (apart := _apart(pod, tables[memory], tables[core])):
         return apart
-    return _resolved(pod, key, {name: tables[name] for name in (memory, core) if name in tables}, minors)
+    return key, {name: tables[name] for name in (memory, core) if name in tables}
+
+
+def for_another_pod(pod: Pod) -> str:
+    """Why the pod's annotations decide on another pod; empty where they do not."""
+    uid = pod.annotations.get(DECIDED_ANNOTATION, pod.uid)
+    return "" if uid == pod.uid else f"{DECIDED_ANNOTATION} names the pod with UID {shown(uid)}: it was copied"
 
 
 def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, _Numbers] | Ignored | None:
@@ -189,10 +214,18 @@ def _apart(pod: Pod, memory: _Numbers, core: _Numbers) -> Ignored | None:
     return None
 
 
-def _resolved(pod: Pod, key: str, tables: Mapping[str, _Numbers], minors: Mapping[str, int]) -> Decision:
+def _resolved(
+    pod: Pod,
+    key: str,
+    tables: Mapping[str, _Numbers],
+    minors: Mapping[str, int],
+    amounts: Mapping[str, GpuUnits],
+) -> Decision:
     by_minor = {minor: uuid for uuid, minor in minors.items()}
     if gone := [minor for table in tables.values() for gpus in table.values() for minor in gpus.keys() - by_minor]:
         return Decision(key, {}, unmet=f"names GPU {gone[0]}, and this node has no such GPU")
+    if too_much := _too_much(pod, tables, by_minor, amounts):
+        return Decision(key, {}, unmet=too_much)
     units = {
         (name, resource): {by_minor[minor]: amount for minor, amount in gpus.items()}
         for resource, table in tables.items()
@@ -209,6 +242,23 @@ def _resolved(pod: Pod, key: str, tables: Mapping[str, _Numbers], minors: Mappin
             if chosen := [taker for taker in takers if (taker, resource) in units]:
                 follows[first, resource] = chosen[0]
     return Decision(key, units, follows)
+
+
+def _too_much(
+    pod: Pod, tables: Mapping[str, _Numbers], by_minor: Mapping[int, str], amounts: Mapping[str, GpuUnits]
+) -> str:
+    """Why not even an empty node has room for the pod; empty where it has."""
+    for resource, of in amounts.items():
+        if (wanted := asked(pod, resource)) > (most := sum(of.values())):
+            return f"is on a pod that asks for {wanted} of {resource}, and this node has {most} in all"
+    for resource, table in tables.items():
+        units: Counter[int] = Counter()
+        for gpus in table.values():
+            units.update(gpus)
+        for minor, wanted in units.items():
+            if wanted > (most := amounts[resource].get(by_minor[minor], 0)):
+                return f"gives the pod {wanted} of {resource} on GPU {minor}, which has {most} in all"
+    return ""
 
 
 def _handing_on(pod: Pod, resource: str) -> Iterator[tuple[str, list[str]]]:

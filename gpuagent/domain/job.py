@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from gpuagent.domain.annotations import Malformed, gpu_names, shown
 from gpuagent.domain.claims import Claims
+from gpuagent.domain.decision import for_another_pod
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
@@ -171,7 +172,7 @@ def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
 
 def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:
     """UUIDs of the GPUs in an annotation: minor numbers, or UUIDs. Raises Refusal."""
-    names = gpu_names(pod.annotations, key)
+    names = None if for_another_pod(pod) else gpu_names(pod.annotations, key)
     if isinstance(names, Malformed):
         raise Refusal(Reason.GPU_GROUP, _text(pod, key, names.problem))
     if names is None:

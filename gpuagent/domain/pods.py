@@ -13,6 +13,9 @@ from gpuagent.domain.shape import mapping, mappings, text
 REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
 
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+"""What makes a pod a mirror to kubelet (pkg/kubelet/types/pod_update.go)."""
+
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
 
 
@@ -94,6 +97,8 @@ class Pod:
     """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
+    mirror: bool = False
+    """Kubelet does not admit this object: it stands for a pod from a file of the node. Anybody can mark a pod so."""
 
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
@@ -190,6 +195,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         controller=_controller(meta),
         rejected=text(status.get("message")) if _is_rejected(status) else None,
         container_ids=_container_ids(status),
+        mirror=MIRROR_ANNOTATION in annotations,
     )
 
 

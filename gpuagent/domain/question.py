@@ -150,4 +150,4 @@ def _share(question: Question, candidates: tuple[Candidate, ...], claims: Claims
     if first:
         return request
     pinned = request.pinned or (near(who, snap) if who else ())
-    return replace(request, pinned=pinned, promised=claims.promised(resource))
+    return replace(request, pinned=pinned, promised=claims.promised(resource, who.pod if who else None))

@@ -16,7 +16,7 @@ from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, PodName
 from gpuagent.domain.promised import Ask, asks_of
 from gpuagent.domain.ring import best_ring
 from gpuagent.domain.state import Block, Lists, Policy, State
-from gpuagent.domain.units import UnitId
+from gpuagent.domain.units import UnitId, units_of
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,12 @@ def _decisions(
     # A GPU that came in the slot of a lost one has its number now.
     taken = set(present.values())
     minors = {uuid: gpu.minor for uuid, gpu in state.gpus.items() if uuid in present or gpu.minor not in taken}
+    amounts = {
+        resource: {uuid: units_of(state.gpus[uuid], sold[resource], state.policy.unit) for uuid in minors}
+        if resource in sold
+        else {}
+        for resource in state.policy.resources.names
+    }
     same = former and former.sold == sold and former.gpus == state.gpus and former.topology.gpus == state.topology.gpus
     before = former.living_pods if former and same else {}
     found: dict[PodName, Decision | Ignored] = {}
@@ -200,10 +206,10 @@ def _decisions(
     for name, pod in living.items():
         if pod.annotations:
             known = former if before.get(name) == pod else None
-            decision = known.decisions.get(name) if known else read(pod, sold, minors)
+            decision = known.decisions.get(name) if known else read(pod, sold, minors, amounts)
             if decision is not None:
                 found[name] = decision
-            if isinstance(decision, Decision):
+            if isinstance(decision, Decision) and not decision.unmet:
                 asks[name] = known.asks[name] if known else tuple(asks_of(pod, decision))
     return found, asks
 

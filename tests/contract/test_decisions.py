@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuagent.domain.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_ASSUMED, V1_GPU, V1_UNITS
-from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.domain.mode import GPU_COUNT_LABEL, MODE_LABEL
 from standin.pods import Container, Pod
 from tests.contract.harness import MEM, Node, box, ids_on, in_thread, pod
 
@@ -100,7 +100,35 @@ def test_what_is_no_decision_is_told_by_an_event(node: MakeNode) -> None:
 
 def test_what_is_promised_is_left_to_whom_it_was_promised(node: MakeNode) -> None:
     one = sharing(node, "1.36", 2)
-    decided = one.bind(pod("decided", {MEM: 12}), annotations=by_v1(0, 12))
     other = one.bind(pod("other", {MEM: 8}))
+    decided = one.bind(pod("decided", {MEM: 12}), annotations=by_v1(0, 12))
     assert admit(one, other) == [1]
     assert admit(one, decided) == [0]
+
+
+EVERYTHING = {MEMORY_ANNOTATION: '{"0":{"0":16,"1":16}}'}
+HOSTILE: dict[str, tuple[dict[str, int], dict[str, str]]] = {
+    "more than the node has": ({MEM: 800}, {MEMORY_ANNOTATION: '{"0":{"0":400,"1":400}}'}),
+    "a mirror pod": ({MEM: 32}, EVERYTHING | {"kubernetes.io/config.mirror": "0"}),
+    "a copy": ({MEM: 32}, EVERYTHING | {"gpuagent.io/decided": "the UID of another pod"}),
+    "what kubelet rejects for another reason": ({MEM: 32}, EVERYTHING),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_pods_without_a_decision_are_admitted_beside_decisions_that_cannot_be_kept(node: MakeNode, kind: str) -> None:
+    """One hostile pod comes with each of thirty others and two are there at any time; kubelet never asks for them."""
+    one = sharing(node, "1.36", 2)
+    limits, annotations = HOSTILE[kind]
+    there: list[Pod] = []
+    admitted = 0
+    for n in range(30):
+        if len(there) > 1:
+            one.end(there.pop(0))
+        hostile = pod(f"hostile-{n}", limits)
+        there.append(one.bind(hostile, labels={GPU_COUNT_LABEL: "2"}, annotations=annotations))
+        victim = one.bind(pod(f"victim-{n}", {MEM: 16}))
+        outcome = one.kubelet.admit(victim)
+        admitted += not outcome.failed
+        one.end(victim)
+    assert admitted == 30

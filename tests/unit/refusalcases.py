@@ -635,5 +635,5 @@ def decided_gpu_that_kubelet_did_not_pick() -> Refusal:
 
 @case
 def promised_units() -> Refusal:
-    desk = share(gpu(0), pods=(sharer(0, 10), pod_json("b", {MEM: 8})))
+    desk = share(gpu(0), pods=(pod_json("b", {MEM: 8}), sharer(0, 10)))
     return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 8))

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.annotations import DECIDED_ANNOTATION
 from gpuagent.domain.errors import Reason
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode, Resources
 from gpuagent.domain.pods import PodName
@@ -60,6 +61,16 @@ def test_a_pod_gets_the_best_set_in_the_order_of_its_ring():
     assert told(share) == indexes(share) == [0, 1, 2, 3]
     assert told(mesh(pod_json("b", {WHOLE: 8})).serve(owner("b"), WHOLE, 8)) == [0, 3, 2, 1, 5, 6, 7, 4]
     assert "CUDA_VISIBLE_DEVICES" not in share.env
+
+
+def test_gpus_that_were_named_for_another_pod_are_not_named():
+    """A copy of a decided pod carries the UID of the pod that was decided on."""
+    copy = named("copy", 1, "5", visible="5,6")
+    copy["metadata"]["annotations"][DECIDED_ANNOTATION] = "uid-first"
+    desk = mesh(copy)
+    assert told(desk.serve(owner("copy"), WHOLE, 1)) == [0]
+    copy["metadata"]["annotations"][DECIDED_ANNOTATION] = "uid-copy"
+    assert told(mesh(copy).serve(owner("copy"), WHOLE, 1)) == [5, 6]
 
 
 def test_pods_of_a_job_get_sets_that_fit_together():

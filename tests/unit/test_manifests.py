@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 
 from gpuagent import config, settingvalues
 from gpuagent.config import Settings
-from gpuagent.domain.annotations import KEYS
+from gpuagent.domain.annotations import WRITTEN_KEYS
 from gpuagent.nvml import boxes
 from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, SCHEMA, TEXTS, digest, settings_schema
 
@@ -124,7 +124,7 @@ def test_the_policy_lets_the_agent_set_the_annotations_that_it_knows():
         if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "gpuagent-pods")
     )
     (own,) = (one["expression"] for one in policy["spec"]["variables"] if one["name"] == "ownAnnotations")
-    assert set(re.findall(r"'([^']+)'", own)) == set(KEYS)
+    assert set(re.findall(r"'([^']+)'", own)) == set(WRITTEN_KEYS)
 
 
 def leaves(values: dict[str, Any], path: str = "") -> set[str]:

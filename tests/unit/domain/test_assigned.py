@@ -437,11 +437,11 @@ def test_one_write_makes_any_pod_right_and_touches_nothing_else(
     made = writes(life.state)
     assert len(made) <= 1
     for write in made:
-        assert set(write.texts) <= set(an.KEYS)
+        assert set(write.texts) <= set(an.WRITTEN_KEYS)
         after = done(pod, write)
         now = after["metadata"]["annotations"]
-        assert {key: text for key, text in now.items() if key not in an.KEYS} == {
-            key: text for key, text in found.items() if key not in an.KEYS
+        assert {key: text for key, text in now.items() if key not in an.WRITTEN_KEYS} == {
+            key: text for key, text in found.items() if key not in an.WRITTEN_KEYS
         }
         assert writes(life.pods(after).state) == ()
         total = {n: sum(of.get(n, 0) for of in [*containers, sidecar or {}]) for n in range(4)}

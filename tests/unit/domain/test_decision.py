@@ -16,6 +16,7 @@ from tests.unit.domain.builders import CORE, MEM, WHOLE, pod_json, uuid
 
 SHARE, CORE_MEM = (Resources().sold(mode) for mode in (Mode.SHARE, Mode.CORE_MEM))
 MINORS = {uuid(n): n for n in range(4)}
+AMOUNTS = {MEM: dict.fromkeys(MINORS, 16), CORE: dict.fromkeys(MINORS, 100), WHOLE: {}}
 BORN_NS = 1_767_225_600 * 10**9
 """When pods of `pod_json` were created."""
 
@@ -49,39 +50,39 @@ def units(found: object) -> dict[tuple[str, str], dict[int, int]]:
 
 
 def test_v1_names_one_gpu_for_all_containers_of_the_pod():
-    found = read(pod(v1(2, 7), {MEM: 4}, {}, {MEM: 3}), SHARE, MINORS)
+    found = read(pod(v1(2, 7), {MEM: 4}, {}, {MEM: 3}), SHARE, MINORS, AMOUNTS)
     assert units(found) == {("main", MEM): {2: 4}, ("main-2", MEM): {2: 3}}
 
 
 def test_v2_names_gpus_for_each_container():
-    found = read(pod(v2({"0": {"1": 4}, "2": {"3": 3}}), {MEM: 4}, {}, {MEM: 3}), SHARE, MINORS)
+    found = read(pod(v2({"0": {"1": 4}, "2": {"3": 3}}), {MEM: 4}, {}, {MEM: 3}), SHARE, MINORS, AMOUNTS)
     assert units(found) == {("main", MEM): {1: 4}, ("main-2", MEM): {3: 3}}
 
 
 def test_gpus_are_named_by_minor_number_or_by_uuid():
     minors = {uuid(0): 5, uuid(1): 4}
-    by_number = read(pod(v2({"0": {"4": 4}})), SHARE, minors)
-    assert by_number == read(pod(v2({"0": {uuid(1): 4}})), SHARE, minors)
+    by_number = read(pod(v2({"0": {"4": 4}})), SHARE, minors, AMOUNTS)
+    assert by_number == read(pod(v2({"0": {uuid(1): 4}})), SHARE, minors, AMOUNTS)
     assert isinstance(by_number, Decision)
     assert by_number.uuids == {uuid(1)}
-    first = read(pod(v1(uuid(0), 4)), SHARE, minors)
+    first = read(pod(v1(uuid(0), 4)), SHARE, minors, AMOUNTS)
     assert isinstance(first, Decision)
     assert first.uuids == {uuid(0)}
 
 
 def test_v2_comes_before_v1_where_it_is_a_decision():
-    assert units(read(pod(v2({"0": {"1": 4}}) | v1(2, 4)), SHARE, MINORS)) == {("main", MEM): {1: 4}}
-    assert units(read(pod(v2({"0": {"1": 9}}) | v1(2, 4)), SHARE, MINORS)) == {("main", MEM): {2: 4}}
+    assert units(read(pod(v2({"0": {"1": 4}}) | v1(2, 4)), SHARE, MINORS, AMOUNTS)) == {("main", MEM): {1: 4}}
+    assert units(read(pod(v2({"0": {"1": 9}}) | v1(2, 4)), SHARE, MINORS, AMOUNTS)) == {("main", MEM): {2: 4}}
 
 
 def test_units_are_spread_where_the_label_asks_for_it():
     two = {GPU_COUNT_LABEL: "2"}
-    found = read(pod(v2({"0": {"1": 2, "3": 2}}), labels=two), SHARE, MINORS)
+    found = read(pod(v2({"0": {"1": 2, "3": 2}}), labels=two), SHARE, MINORS, AMOUNTS)
     assert units(found) == {("main", MEM): {1: 2, 3: 2}}
     for uneven in ({"1": 3, "3": 1}, {"1": 4}, {"0": 1, "1": 1, "2": 2}):
-        assert isinstance(read(pod(v2({"0": uneven}), labels=two), SHARE, MINORS), Ignored)
-    assert isinstance(read(pod(v2({"0": {"1": 2, "3": 2}})), SHARE, MINORS), Ignored)
-    assert isinstance(read(pod(v1(1, 4), labels=two), SHARE, MINORS), Ignored)
+        assert isinstance(read(pod(v2({"0": uneven}), labels=two), SHARE, MINORS, AMOUNTS), Ignored)
+    assert isinstance(read(pod(v2({"0": {"1": 2, "3": 2}})), SHARE, MINORS, AMOUNTS), Ignored)
+    assert isinstance(read(pod(v1(1, 4), labels=two), SHARE, MINORS, AMOUNTS), Ignored)
 
 
 def test_compute_goes_where_memory_goes_and_the_other_way_round():
@@ -89,7 +90,7 @@ def test_compute_goes_where_memory_goes_and_the_other_way_round():
     wanted = {("main", MEM): {1: 4}, ("main", CORE): {1: 30}}
     cores = v2({"0": {"1": 30}}, CORE_ANNOTATION)
     for annotations in (v2({"0": {"1": 4}}), cores, v2({"0": {"1": 4}}) | cores, v1(1, 4), v1(1, 4) | cores):
-        assert units(read(pod(annotations, both), CORE_MEM, MINORS)) == wanted
+        assert units(read(pod(annotations, both), CORE_MEM, MINORS, AMOUNTS)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_compute_goes_where_memory_goes_and_the_other_way_round():
     ],
 )
 def test_memory_and_compute_that_do_not_fit_each_other_are_no_decision(annotations, says):
-    found = read(pod(annotations, {MEM: 4, CORE: 30}), CORE_MEM, MINORS)
+    found = read(pod(annotations, {MEM: 4, CORE: 30}), CORE_MEM, MINORS, AMOUNTS)
     assert isinstance(found, Ignored)
     assert says in found.why
 
@@ -124,52 +125,52 @@ def test_memory_and_compute_that_do_not_fit_each_other_are_no_decision(annotatio
     ],
 )
 def test_what_does_not_fit_the_pod_is_no_decision(annotations, says):
-    found = read(pod(annotations), SHARE, MINORS)
+    found = read(pod(annotations), SHARE, MINORS, AMOUNTS)
     assert isinstance(found, Ignored)
     assert says in found.why
 
 
 def test_a_decision_that_was_carried_out_still_holds_for_its_own_pod():
-    assert units(read(pod(v1(2, 4, ASSIGNED="true")), SHARE, MINORS)) == {("main", MEM): {2: 4}}
+    assert units(read(pod(v1(2, 4, ASSIGNED="true")), SHARE, MINORS, AMOUNTS)) == {("main", MEM): {2: 4}}
 
 
 def test_clocks_may_differ_a_little():
     soon = str(BORN_NS - 10**10)
-    assert units(read(pod(v1(2, 4, ASSUME_TIME=soon)), SHARE, MINORS))
-    assert isinstance(read(pod(v1(2, 4, ASSUME_TIME=soon, ASSIGNED="true")), SHARE, MINORS), Ignored), "a copy"
+    assert units(read(pod(v1(2, 4, ASSUME_TIME=soon)), SHARE, MINORS, AMOUNTS))
+    assert isinstance(read(pod(v1(2, 4, ASSUME_TIME=soon, ASSIGNED="true")), SHARE, MINORS, AMOUNTS), Ignored), "a copy"
 
 
 def test_a_gpu_that_is_not_there_makes_a_decision_that_cannot_be_kept():
     for annotations in (v1(7, 4), v2({"0": {"7": 4}})):
-        found = read(pod(annotations), SHARE, MINORS)
+        found = read(pod(annotations), SHARE, MINORS, AMOUNTS)
         assert isinstance(found, Decision)
         assert found.unmet == "names GPU 7, and this node has no such GPU"
 
 
 def test_there_is_nothing_to_decide_for_a_pod_without_a_share_and_in_other_modes():
-    assert read(pod(v2({"0": {"1": 4}}), {WHOLE: 1}), SHARE, MINORS) is None
-    assert read(pod(v1(1, 4)), Resources().sold(Mode.TOPOLOGY), MINORS) is None
-    assert read(pod({}), SHARE, MINORS) is None
-    assert read(pod({an.GROUP_ANNOTATION: "0"}), SHARE, MINORS) is None
+    assert read(pod(v2({"0": {"1": 4}}), {WHOLE: 1}), SHARE, MINORS, AMOUNTS) is None
+    assert read(pod(v1(1, 4)), Resources().sold(Mode.TOPOLOGY), MINORS, AMOUNTS) is None
+    assert read(pod({}), SHARE, MINORS, AMOUNTS) is None
+    assert read(pod({an.GROUP_ANNOTATION: "0"}), SHARE, MINORS, AMOUNTS) is None
 
 
 def test_init_containers_follow_the_container_that_gets_their_units():
-    found = read(pod(v2({"0": {"1": 4}, "1": {"2": 3}}), {MEM: 4}, {MEM: 3}, init=({MEM: 4},)), SHARE, MINORS)
+    found = read(pod(v2({"0": {"1": 4}, "1": {"2": 3}}), {MEM: 4}, {MEM: 3}, init=({MEM: 4},)), SHARE, MINORS, AMOUNTS)
     assert isinstance(found, Decision)
     assert found.follows == {("init-0", MEM): "main"}
     assert not found.unmet
 
 
 def test_units_that_go_from_one_init_container_to_two_gpus_cannot_be():
-    found = read(pod(v2({"0": {"1": 4}, "1": {"2": 3}}), {MEM: 4}, {MEM: 3}, init=({MEM: 5},)), SHARE, MINORS)
+    found = read(pod(v2({"0": {"1": 4}, "1": {"2": 3}}), {MEM: 4}, {MEM: 3}, init=({MEM: 5},)), SHARE, MINORS, AMOUNTS)
     assert isinstance(found, Decision)
     assert "puts main and main-1 on different GPUs, and kubelet hands the units of init-0 on to both" in found.unmet
 
 
 def test_sidecars_are_not_numbered_by_schedulers():
-    found = read(pod(v2({"0": {"1": 4}}), {MEM: 4}, sidecar=({MEM: 2},)), SHARE, MINORS)
+    found = read(pod(v2({"0": {"1": 4}}), {MEM: 4}, sidecar=({MEM: 2},)), SHARE, MINORS, AMOUNTS)
     assert units(found) == {("main", MEM): {1: 4}}
-    assert units(read(pod(v1(1, 4), {MEM: 4}, sidecar=({MEM: 2},)), SHARE, MINORS)) == {("main", MEM): {1: 4}}
+    assert units(read(pod(v1(1, 4), {MEM: 4}, sidecar=({MEM: 2},)), SHARE, MINORS, AMOUNTS)) == {("main", MEM): {1: 4}}
 
 
 # -- whatever anybody writes -------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def pods(draw) -> Pod:
 @given(pods(), st.sampled_from([SHARE, SHARE, CORE_MEM, CORE_MEM, {}]))
 @example(pod(v2({"0": {"1": 4}}) | v1(2, 4)), SHARE)
 def test_a_decision_is_never_for_more_than_the_limits_nor_for_a_gpu_that_is_not_there(asker, sold):
-    found = read(asker, sold, MINORS)
+    found = read(asker, sold, MINORS, AMOUNTS)
     if not isinstance(found, Decision):
         assert found is None or (isinstance(found, Ignored) and found.why)
         return
@@ -232,6 +233,9 @@ def test_a_decision_is_never_for_more_than_the_limits_nor_for_a_gpu_that_is_not_
         assert given_units.keys() <= MINORS.keys()
         assert len(set(given_units.values())) == 1
         assert len(given_units) == (asker.gpu_count or 1)
+    for resource, of in AMOUNTS.items():
+        for gpu in of:
+            assert sum(gpus.get(gpu, 0) for (_, name), gpus in found.units.items() if name == resource) <= of[gpu]
     for (name, resource), taker in found.follows.items():
         assert (taker, resource) in found.units
         assert name not in limits
@@ -250,6 +254,7 @@ def test_what_a_scheduler_writes_is_read_exactly(wanted, core_mem):
     names = [f"main-{n}" if n else "main" for n in range(len(asks))]
     places = {name: MINORS[gpu] for name, (_, _, gpu) in zip(names, wanted, strict=True)}
     one = next(iter(places.values()))
+    endless = {resource: dict.fromkeys(MINORS, 1000) for resource in (MEM, CORE)}
 
     def table(resource: str) -> dict[str, dict[str, int]]:
         amounts = (
@@ -260,7 +265,7 @@ def test_what_a_scheduler_writes_is_read_exactly(wanted, core_mem):
     cores = v2(table(CORE), CORE_ANNOTATION) if core_mem else {}
     older = v1(one, sum(ask[MEM] for ask in asks))
     for annotations, there in ((v2(table(MEM)) | cores, places), (older, dict.fromkeys(names, one))):
-        found = read(pod(annotations, *asks), CORE_MEM if core_mem else SHARE, MINORS)
+        found = read(pod(annotations, *asks), CORE_MEM if core_mem else SHARE, MINORS, endless)
         assert units(found) == {
             (name, resource): {there[name]: amount}
             for name, ask in zip(names, asks, strict=True)
