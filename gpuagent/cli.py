@@ -103,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     simulate = commands.add_parser(
         "simulate",
         help="inject a fault into an agent that runs with --simulate",
-        description='Example: gpuagent simulate \'{"fault": "xid", "gpu": 0, "code": 79}\'',
+        description='Example: gpuagent simulate \'{"fault": "xid", "gpu": 0, "code": 79}\'.'
+        ' A GPU that is lost without an XID: \'{"fault": "lose", "gpu": 0, "silent": true}\'.'
+        " docs/operations.md lists every fault.",
         allow_abbrev=False,
     )
     simulate.add_argument("fault", help="the fault as JSON")

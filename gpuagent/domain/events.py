@@ -30,7 +30,7 @@ class DriverUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class XidRaised:
-    """The driver reported an XID. ``uuid`` is None when the event could not be tied to a GPU.
+    """The driver reported an XID. ``uuid`` is None when the event names no GPU, or none that is known.
 
     ``vitals`` are the GPU's right after it, None if they could not be read at once.
     """

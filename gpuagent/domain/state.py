@@ -93,6 +93,7 @@ class State:
         topology: what joins every two of `gpus`.
         health: by UUID, the health of each GPU of which something was heard.
         early: the same of GPUs that were not read yet, so that the first list knows it.
+        untied_xids: how often the driver reported each XID without a GPU of this node.
         fence: what the operator's file said when it was last good.
         mode: the mode in force; the target while a switch is under way.
         mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
@@ -125,6 +126,7 @@ class State:
     unreadable: tuple[UnreadableGpu, ...] = ()
     health: Mapping[str, Case] = field(default_factory=dict)
     early: Mapping[str, Case] = field(default_factory=dict)
+    untied_xids: Mapping[int, int] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
     fence_problem: str | None = None
     driver_version: str = ""

@@ -44,6 +44,9 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
         case ev.XidRaised(uuid=str(uuid)):
             harmless = state.policy.harmless_xids
             return _case(state, uuid, lambda case: case.xid(event.xid, event.vitals, harmless, event.at))
+        case ev.XidRaised():
+            counts = state.untied_xids
+            return replace(state, untied_xids={**counts, event.xid: counts.get(event.xid, 0) + 1})
         case ev.GpuLost():
             return _case(state, event.uuid, lambda case: case.goes(event.reason))
         case ev.VitalsRead():
@@ -231,7 +234,7 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
     """Events that people hear of although they change nothing."""
     match event:
         case ev.XidRaised(uuid=None):
-            text = f"XID {event.xid} could not be tied to a GPU; no GPU is taken out for it"
+            text = f"XID {event.xid} names no GPU of this node, so no GPU is marked unhealthy for it"
             return (Announcement("XidUntied", text, warning=True),)
         case ev.XidRaised(uuid=str(uuid)) if uuid in after.gpus and uuid not in after.sick:
             if event.xid in APPLICATION_XIDS:

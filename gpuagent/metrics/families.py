@@ -61,6 +61,12 @@ ISOLATION = Family(
 HEALTH_WATCH = Family(
     "gpuagent_health_watch_up", "1 while an XID of any GPU would be heard.", more="0 while the driver is missing."
 )
+UNTIED_XIDS = Family(
+    "gpuagent_untied_xids_total",
+    "XIDs that the driver reported without a GPU of this node, so that no GPU was marked unhealthy for them.",
+    ("xid",),
+    "counter",
+)
 WATCH = Family(
     "gpuagent_watch_up",
     "1 while the agent follows these objects at the API server.",
@@ -229,8 +235,8 @@ ARENA_TOTAL = Family("nvidia_gpu_memory_total_bytes", "Memory of the GPU.", AREN
 
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Agent and node": (
-        *(BUILD, DRIVER, READY, PROBLEMS, MODE, SWITCHING, WAITING, ISOLATION, HEALTH_WATCH, WATCH, API_REQUESTS),
-        *(CLEANED, ATTRIBUTION),
+        *(BUILD, DRIVER, READY, PROBLEMS, MODE, SWITCHING, WAITING, ISOLATION, HEALTH_WATCH, UNTIED_XIDS, WATCH),
+        *(API_REQUESTS, CLEANED, ATTRIBUTION),
     ),
     "Resources": (REGISTERED, REGISTRATIONS, DEVICES, LIST_BYTES, RPC, REFUSALS),
     "GPUs": (

@@ -21,6 +21,7 @@ def node(reading: Reading) -> Told:
     yield f.WAITING, {(): len(progress.waiting_for)}
     yield f.ISOLATION, _isolation(reading)
     yield f.HEALTH_WATCH, {(): float(reading.health_watch_up)}
+    yield f.UNTIED_XIDS, {(str(xid),): count for xid, count in state.untied_xids.items()}
     watches = {"nodes": state.node is not None and state.node_problem is None, "pods": state.pods_watched}
     yield f.WATCH, {(name,): float(up) for name, up in watches.items()} if reading.api else {}
     yield f.CLEANED, {(failure.value,): state.deleted.get(failure, 0) for failure in Failure}

@@ -70,8 +70,9 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class NvmlEvent:
-    """What the event wait gave: `address` of the GPU's handle (None: no GPU), event type `kind`, for XIDs `data`."""
+    """What the event wait returned: the GPU's handle (None: no GPU), its address, an event type, the XID in `data`."""
 
+    device: Any
     address: int | None
     kind: int
     data: int
@@ -117,6 +118,10 @@ class Nvml:
 
     def uuid(self, gpu: Handle) -> str:
         return str(self._ask("nvmlDeviceGetUUID", gpu))
+
+    def uuid_of(self, event: NvmlEvent) -> str:
+        """The UUID of the GPU in an event."""
+        return str(self._call("nvmlDeviceGetUUID", event.device))
 
     def name(self, gpu: Handle) -> str:
         return str(self._ask("nvmlDeviceGetName", gpu))
@@ -204,7 +209,10 @@ class Nvml:
         )
 
     def probe(self, gpu: Handle) -> None:
-        """Ask for something cheap that the library does not answer from memory of its own."""
+        """Ask for something cheap that the library does not answer from memory of its own.
+
+        By NVML's reference the call returns GPU_IS_LOST for a GPU that fell off the bus.
+        """
         self._ask("nvmlDeviceGetMemoryInfo", gpu)
 
     def supported_events(self, gpu: Handle) -> int:
@@ -239,7 +247,8 @@ class Nvml:
             raise CallError("nvmlEventSetWait_v2", err.value, str(err)) from None
         finally:
             self.waiting_since = None
-        return NvmlEvent(_address(got.device), int(got.eventType), int(got.eventData))
+        address = _address(got.device)
+        return NvmlEvent(got.device if address else None, address, int(got.eventType), int(got.eventData))
 
     def _fields(self, gpu: Handle, *fields: int) -> dict[int, int | None]:
         """Each field's value; None for one that driver or GPU does not know. Raises CallError if another one fails."""

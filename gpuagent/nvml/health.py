@@ -1,4 +1,7 @@
-"""Waits for the driver's XID events: a thread and an event set for each GPU, so that none can silence another."""
+"""Waits for the driver's XID events: a thread and an event set for each GPU, so that none can silence another.
+
+A driver may hand an event to any waiter, so the handle in the event decides which GPU it is about, not the thread.
+"""
 
 import logging
 import threading
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import Event, XidRaised
+from gpuagent.nvml.asking import Questions
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Handle, Nvml, NvmlEvent, Pending
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
 from gpuagent.nvml.vitals import GpuVitals, Pulse
@@ -21,7 +25,9 @@ NVLINK_XID = 74
 WAIT_OVERRUN_S = 10.0
 """A wait that outlasts its own timeout by this much hangs in the driver."""
 UNTIED_S = 1.0
-"""An event tied to no GPU reaches every set; it is told once."""
+"""An event without a GPU reaches every set; it is told once."""
+EVENT_PATIENCE_S = 0.05
+"""How long an event with an unknown handle waits for the UUID of its GPU."""
 VITALS_PATIENCE_S = 0.05
 """How long an XID waits for what the driver says of the GPU, before it is told without."""
 
@@ -62,7 +68,9 @@ class HealthWatch:
         self._told_of = False
         self._met: set[int] = set()
         self._lock = threading.Lock()
-        self._untied: dict[int, float] = {}
+        self._untied: dict[tuple[int | None, int], float] = {}
+        self._events_lock = threading.Lock()
+        self._owners = Questions[int | None, str](patience_s=EVENT_PATIENCE_S, clock=ears.clock, late=lambda: None)
 
     @property
     def up(self) -> bool:
@@ -86,7 +94,7 @@ class HealthWatch:
                 if index not in followed and not self._ears.stopping.is_set():
                     self._vitals[index] = GpuVitals(index, uuids.get(index, ""), self._pulse)
                     self._vitals[index].start()
-                    self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._once)
+                    self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._heard)
                     self._watches[index].start()
             self._told_of = True
             for index, uuid in uuids.items():
@@ -124,12 +132,44 @@ class HealthWatch:
             vitals.join(max(0.0, until - time.monotonic()))
         return [part.name for part in self._parts if part.alive and part.nvml.waiting_since is None]
 
-    def _once(self, xid: int) -> bool:
-        """Whether an XID that is tied to no GPU is news."""
+    def _heard(self, event: NvmlEvent) -> None:
+        """Charge an event to the GPU that it names, and to no other."""
+        xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
+        watches = tuple(self._watches.values())
+        # The handle goes first: the driver does not tell the UUID of a GPU that is lost.
+        owner = next((watch for watch in watches if event.address and watch.address == event.address), None)
+        uuid, error = "", "the event names no GPU"
+        if event.address and not owner:
+            uuid, error = self._ask_owner(event)
+            owner = next((watch for watch in watches if uuid and watch.uuid == uuid), None)
+        if owner:
+            owner.raised(xid)
+        else:
+            self._raised_by_none(event, xid, error or f"{uuid} is no GPU that the agent watches")
+        if xid == NVLINK_XID:
+            self._ears.links_changed()
+
+    def _ask_owner(self, event: NvmlEvent) -> tuple[str, str]:
+        """UUID of the GPU with that handle, or why it is not known. A driver that hangs costs `EVENT_PATIENCE_S`."""
+        with self._events_lock:
+            asked = self._owners.ask(event.address, "nvml-event", lambda nvml: [nvml.uuid_of(event)])
+            self._owners.wait()
+        if not asked.ended:
+            return "", f"its UUID was not returned within {EVENT_PATIENCE_S:g} s"
+        return asked.known or "", str(asked.error or "")
+
+    def _raised_by_none(self, event: NvmlEvent, xid: int, error: str) -> None:
+        """Report an XID that belongs to no known GPU; every GPU is asked what the driver says of it."""
         with self._lock:
-            now, before = self._ears.clock(), self._untied.get(xid, float("-inf"))
-            self._untied[xid] = now
-        return now - before > UNTIED_S
+            now, before = self._ears.clock(), self._untied.get((event.address, xid), float("-inf"))
+            self._untied = {key: at for key, at in self._untied.items() if now - at <= UNTIED_S}
+            self._untied[event.address, xid] = now
+        if now - before <= UNTIED_S or self._ears.stopping.is_set():
+            return
+        log.warning("Received a fault of an unknown GPU", extra={"xid": xid, "error": error})
+        self._ears.post(XidRaised(None, xid, now))
+        for vitals in tuple(self._vitals.values()):
+            vitals.wake()
 
 
 class GpuWatch:
@@ -139,22 +179,24 @@ class GpuWatch:
         index: NVML's.
         ears: what all watches share.
         vitals: asks the GPU how it is.
-        once: whether an XID that is tied to no GPU is news.
+        heard: takes what the wait gave, which may be about another GPU.
     """
 
-    def __init__(self, index: int, ears: Ears, vitals: GpuVitals, once: Callable[[int], bool]) -> None:
+    def __init__(self, index: int, ears: Ears, vitals: GpuVitals, heard: Callable[[NvmlEvent], None]) -> None:
         self.nvml = Nvml(ears.clock)
         self.name = f"nvml-health-{index}"
         self._index = index
         self._ears = ears
         self._vitals = vitals
-        self._once = once
+        self._heard = heard
         self._delays = ears.delays()
         self._wake = threading.Event()
         self._listening = False
         self._has_none = False
         self._lost = False
-        self._uuid = ""
+        self.uuid = ""
+        self.address: int | None = None
+        """Of the handle, as long as the driver stays loaded; None while it is not known."""
         self._moved = False
         self._failures = 0
         self._said: str | None = None
@@ -179,10 +221,18 @@ class GpuWatch:
 
     def is_of(self, uuid: str) -> None:
         """The GPU at this index: if it is another one than that it listens to, it begins anew after this wait."""
-        self._moved = self._uuid not in ("", uuid)
+        self._moved = self.uuid not in ("", uuid)
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
+
+    def raised(self, xid: int) -> None:
+        """The driver reported an XID of this GPU, in whichever thread."""
+        uuid = self.uuid
+        vitals = self._vitals.after_xid(uuid, VITALS_PATIENCE_S)
+        if not self._ears.stopping.is_set():
+            log.warning("Received a fault of a GPU", extra={"gpu": self._index, "uuid": uuid, "xid": xid})
+            self._ears.post(XidRaised(uuid, xid, self._ears.clock(), vitals))
 
     def _run(self) -> None:
         while not self._ears.stopping.is_set():
@@ -192,11 +242,13 @@ class GpuWatch:
                     pause_s = self._watch()
             except DriverError as err:
                 self._say(str(err))
+                self.address = None
                 pause_s = self._delays.next_s()
             except CallError as err:
                 self._say(gpu_reason(err))
                 self._lost = err.code not in DRIVER_WIDE
                 if err.code in DRIVER_WIDE:
+                    self.address = None
                     self._ears.driver_gone()
                     pause_s = self._delays.next_s()
             except Exception:
@@ -210,7 +262,10 @@ class GpuWatch:
     def _watch(self) -> float:
         """Watch through one event set. Returns the seconds to rest before the next attempt."""
         handle = self.nvml.handle(self._index)
-        uuid = self._uuid = self.nvml.uuid(handle)
+        uuid = self.nvml.uuid(handle)
+        self.address = None  # another thread never sees the one with the other's former value
+        self.uuid = uuid
+        self.address = handle.address
         self.nvml.probe(handle)
         self._lost = self._moved = False
         kinds = self.nvml.supported_events(handle) & (XID | DOUBLE_BIT_ECC)
@@ -236,7 +291,7 @@ class GpuWatch:
                 self._failures = 0
                 self._delays.reset()
                 if event:
-                    self._heard(event, uuid)
+                    self._heard(event)
         return 0.0
 
     def _is_lost(self, handle: Handle, uuid: str) -> bool:
@@ -250,23 +305,6 @@ class GpuWatch:
             self._vitals.goes(uuid, err)
             return True
         return False
-
-    def _heard(self, event: NvmlEvent, uuid: str) -> None:
-        xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
-        if event.address is not None:
-            vitals = self._vitals.after_xid(uuid, VITALS_PATIENCE_S)
-            self._post(XidRaised(uuid, xid, self._ears.clock(), vitals))
-        else:
-            self._vitals.wake()
-            if self._once(xid):
-                self._post(XidRaised(None, xid, self._ears.clock()))
-        if xid == NVLINK_XID:
-            self._ears.links_changed()
-
-    def _post(self, event: XidRaised) -> None:
-        if not self._ears.stopping.is_set():
-            log.warning("the driver reports a fault", extra={"fault": str(event)})
-            self._ears.post(event)
 
     def _say(self, reason: str) -> None:
         if reason != self._said:

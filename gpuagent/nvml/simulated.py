@@ -23,7 +23,7 @@ _OF_A_GPU = {**DEVICE, **LINKS, **USE}
 _FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})
 
 _FAULTS: dict[str, dict[str, Any]] = {
-    "lose": {},
+    "lose": {"silent": bool},
     "restore": {},
     "hang": {"function": str},
     "unhang": {"function": str},
@@ -57,7 +57,7 @@ class _Function:
             return f"simulated error {args[0]}".encode()
         gpu: SimulatedGpu | None = None
         if name in _OF_A_GPU:
-            gpu = next((one for one in driver.gpus if one.address == address(args[0])), None)
+            gpu = driver.at(address(args[0]))
         elif name in LOOKUP:
             gpu = LOOKUP[name](driver, args[0])
         code = driver.enter(name, gpu)
@@ -125,7 +125,7 @@ class Simulator(SimulatedDriver):
         try:
             match kind:
                 case "xid":
-                    return {"heard_by": self.xid(**_checked(given, code=int))}
+                    return {"heard_by": self.xid(**_checked(given, code=int, any_waiter=bool))}
                 case "ecc":
                     return {"heard_by": self.double_bit_ecc(**_checked(given))}
                 case str() if kind in _FAULTS:

@@ -164,7 +164,7 @@ def _heard(driver: SimulatedDriver, events: Any, out: Any) -> int:
         got.eventType, got.eventData = kind, data
         got.gpuInstanceId = got.computeInstanceId = 0xFFFFFFFF
         return OK
-    if any(driver.gpus[index].lost for index in found.registered):
+    if any(driver.gpus[index].lost and not driver.gpus[index].silent for index in found.registered):
         return int(pynvml.NVML_ERROR_GPU_IS_LOST)
     return TIMEOUT
 

@@ -51,6 +51,7 @@ class SimulatedGpu:
     spec: BoxGpu
     mig: bool | None
     lost: bool = False
+    silent: bool = False
     links_down: set[int] = field(default_factory=set)
     fabric_ready: bool = True
     action: int = 0
@@ -124,16 +125,17 @@ class SimulatedDriver:
 
     # -- faults ----------------------------------------------------------------------------------------------
 
-    def xid(self, gpu: GpuRef | None, code: int) -> int:
+    def xid(self, gpu: GpuRef | None, code: int, any_waiter: bool = False) -> int:
         """Report XID `code` on `gpu` (None: on no GPU in particular). Returns how many event sets heard it.
 
         As with the real driver, an event that nobody is registered for is lost, and the driver asks for what the
-        GPU needs after it.
+        GPU needs after it. `any_waiter`: one event set gets it, of another GPU if there is one, and with another
+        handle of the GPU than a lookup returns.
         """
         with self.changed:
             if gpu is not None and code in _ACTIONS:
                 self.find(gpu).action = _ACTIONS[code]
-            return self._emit(gpu, int(pynvml.nvmlEventTypeXidCriticalError), code)
+            return self._emit(gpu, int(pynvml.nvmlEventTypeXidCriticalError), code, any_waiter=any_waiter)
 
     def double_bit_ecc(self, gpu: GpuRef) -> int:
         """Report a double-bit ECC error on `gpu`. Returns how many event sets heard it."""
@@ -142,10 +144,11 @@ class SimulatedDriver:
             found.action, found.memory_errors = _ACTIONS[48], found.memory_errors + 1
             return self._emit(gpu, int(pynvml.nvmlEventTypeDoubleBitEccError), 0)
 
-    def lose(self, gpu: GpuRef) -> None:
-        """Every call on `gpu`, and every wait of a set that it is registered in, says GPU_IS_LOST."""
+    def lose(self, gpu: GpuRef, silent: bool = False) -> None:
+        """Every call on `gpu` returns GPU_IS_LOST; unless `silent`, so does every wait of a set that it is in."""
         with self._changing():
-            self.find(gpu).lost = True
+            found = self.find(gpu)
+            found.lost, found.silent = True, silent
 
     def restore(self, gpu: GpuRef) -> None:
         """Undo `lose`."""
@@ -246,6 +249,10 @@ class SimulatedDriver:
 
     # -- for the entry points; all but `enter` with `changed` held -----------------------------------------------
 
+    def at(self, address: int | None) -> SimulatedGpu | None:
+        """The GPU with that handle; more than one address is a handle of each GPU."""
+        return next((gpu for gpu in self.gpus if address and gpu.address == address - address % _STEP), None)
+
     def find(self, gpu: GpuRef) -> SimulatedGpu:
         """The GPU with that index or UUID. Raises FaultError."""
         for one in self.gpus:
@@ -284,16 +291,16 @@ class SimulatedDriver:
 
     # ------------------------------------------------------------------------------------------------------------
 
-    def _emit(self, gpu: GpuRef | None, kind: int, data: int) -> int:
+    def _emit(self, gpu: GpuRef | None, kind: int, data: int, *, any_waiter: bool = False) -> int:
         with self._changing():
             where = None if gpu is None else self.find(gpu)
-            heard = [
-                events
-                for events in self.sets.values()
-                if (any(events.registered.values()) if where is None else events.registered.get(where.index, 0) & kind)
-            ]
+            waiting = [events for events in self.sets.values() if any(events.registered.values())]
+            if where and any_waiter:
+                heard = sorted(waiting, key=lambda events: where.index in events.registered)[:1]
+            else:
+                heard = [events for events in waiting if not where or events.registered.get(where.index, 0) & kind]
             for events in heard:
-                events.queue.append((where.address if where else 0, kind, data))
+                events.queue.append((where.address + any_waiter if where else 0, kind, data))
             return len(heard)
 
     def _key(self, function: str, gpu: GpuRef | None) -> tuple[str, int | None]:

@@ -59,7 +59,7 @@ def _remote_pci(gpu: SimulatedGpu, link: int, out: Any) -> int:
 
 @of(LINKS, "nvmlDeviceGetTopologyCommonAncestor")
 def _common_ancestor(driver: SimulatedDriver, gpu: SimulatedGpu, handle: Any, out: Any) -> int:
-    other = next((one for one in driver.gpus if one.address == address(handle)), None)
+    other = driver.at(address(handle))
     if other is None:
         return INVALID
     if other.lost:

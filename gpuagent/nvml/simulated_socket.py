@@ -24,8 +24,10 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
     Faults (``gpu`` is an index or a UUID)::
 
         {"fault": "xid", "gpu": 0, "code": 79}              gpu null: tied to no GPU; answers {"heard_by": 1}
+        {"fault": "xid", "gpu": 0, "code": 79, "any_waiter": true}      the event goes to a waiter of another GPU
         {"fault": "ecc", "gpu": 0}                          a double-bit ECC error; answers {"heard_by": 1}
         {"fault": "lose", "gpu": 0}                         until {"fault": "restore", "gpu": 0}
+        {"fault": "lose", "gpu": 0, "silent": true}         only calls about it say so, no wait for events
         {"fault": "hang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3}    gpu left out: on every GPU
         {"fault": "unhang"}                                 everything, or "function" and "gpu" as above
         {"fault": "fail", "function": "nvmlDeviceGetUUID", "gpu": 1, "error": "UNKNOWN"}    error null: works again

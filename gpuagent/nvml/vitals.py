@@ -1,16 +1,19 @@
 """Asks a GPU how it is: seldom while it is well, often while it is not, and at once after an XID.
 
+In between one cheap call shows whether it is still there: a GPU may be lost without an XID.
+
 In a thread of its own for each GPU, so that a question that hangs in the driver holds up nothing else.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuagent.domain.events import Event, GpuLost, VitalsRead
 from gpuagent.domain.health import Vitals
-from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Nvml
+from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Handle, Nvml
 from gpuagent.nvml.condition import Condition
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
 
@@ -31,6 +34,7 @@ class Pulse:
         stopping: ends every thread that is woken.
         well_s: period of asking while all is well.
         sick_s: the same while it is not.
+        alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
     """
 
     post: Callable[[Event], None]
@@ -39,6 +43,7 @@ class Pulse:
     stopping: threading.Event
     well_s: float
     sick_s: float
+    alive_s: float
 
 
 class GpuVitals:
@@ -58,6 +63,7 @@ class GpuVitals:
         self._changed = threading.Condition(threading.RLock())
         # Every wish to ask has a number; a look fulfils those that were there when it began.
         self._wish = self._looking = self._looked = 0
+        self._gpu: Handle | None = None
         self._awaited: int | None = None
         self._gone_at = 0
         self._uuid = uuid
@@ -145,6 +151,7 @@ class GpuVitals:
             self._rest()
 
     def _rest(self) -> None:
+        """Wait until the next look is due, or wished for, or the GPU does not answer any more."""
         with self._changed:
             wary = self._pulse.clock() < self._wary_until
             # While the driver is away, discovery looks for it and wakes everybody.
@@ -152,7 +159,25 @@ class GpuVitals:
             fine = said is not None and said.well and not said.silent_on and not said.partial
             often = (self._failed or wary or not fine) and not self._driver_away
             period_s = self._pulse.sick_s if often else self._pulse.well_s
-            self._changed.wait_for(lambda: self._wish > self._looked or self._pulse.stopping.is_set(), period_s)
+        until = time.monotonic() + period_s
+        while (left_s := until - time.monotonic()) > 0:
+            with self._changed:
+                if self._changed.wait_for(self._is_due, min(left_s, self._pulse.alive_s)):
+                    return
+            if not self._is_alive():
+                return
+
+    def _is_due(self) -> bool:
+        return self._wish > self._looked or self._pulse.stopping.is_set()
+
+    def _is_alive(self) -> bool:
+        """Whether the GPU answers, as far as it did at the last look."""
+        try:
+            if self._gpu:
+                self.nvml.probe(self._gpu)
+        except CallError:  # the look that follows finds out what it is
+            return False
+        return True
 
     def _look(self) -> None:
         """Ask once. Raises CallError if the driver as a whole does not answer."""
@@ -162,6 +187,7 @@ class GpuVitals:
             handle = self.nvml.handle(self._index)
             uuid = self.nvml.uuid(handle)
             self.nvml.probe(handle)
+            self._gpu = handle
         except CallError as err:
             if err.code in DRIVER_WIDE:
                 raise
@@ -208,6 +234,7 @@ class GpuVitals:
             self._owed = self._away = self._lost = self._uncounted = False
 
     def _fails(self, reason: str) -> None:
+        self._gpu = None
         if reason and reason != self._said:
             log.warning("a GPU does not tell its health", extra={"gpu": self._index, "error": reason})
         with self._changed:

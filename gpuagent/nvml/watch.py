@@ -46,6 +46,7 @@ class NvmlWatch:
         wait_s: longest single wait for events; as long may its thread live on after `stop`.
         vitals_s: period of asking a GPU how it is, while it is well.
         sick_vitals_s: the same while it is not.
+        alive_s: period of asking it in between for one cheap thing; a GPU that is lost without an XID is noticed then.
         sysfs: where sysfs is mounted.
         dev: where device nodes are.
     """
@@ -66,6 +67,7 @@ class NvmlWatch:
         wait_s: float = 5.0,
         vitals_s: float = 30.0,
         sick_vitals_s: float = 5.0,
+        alive_s: float = 4.0,
         sysfs: Path = SYSFS,
         dev: Path = DEV,
     ) -> None:
@@ -101,6 +103,7 @@ class NvmlWatch:
                 stopping=self._stopping,
                 well_s=vitals_s,
                 sick_s=sick_vitals_s,
+                alive_s=alive_s,
             ),
         )
         self._guard = StallGuard(

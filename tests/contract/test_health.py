@@ -110,6 +110,28 @@ def test_a_lost_gpu_returns(node: MakeNode) -> None:
     one.offers(mem=48)
 
 
+def test_a_gpu_that_is_lost_without_a_word_leaves_the_list_within_five_seconds(node: MakeNode) -> None:
+    """No XID, and no wait for events fails: only calls about the GPU show it."""
+    one = node("1.36", box(2, 24))
+    watched(one)
+    observe(MIN_GAP_S)
+    began = time.monotonic()
+    one.simulator.lose(0, silent=True)
+    one.offers(mem=24)
+    assert one.kubelet.lists(MEM)[-1].time - began < 5.0 + LOADED_S
+
+
+def test_an_xid_that_any_waiter_receives_costs_its_own_gpu(node: MakeNode) -> None:
+    """XID 79 of GPU 1, which the driver hands to a waiter of GPU 0: GPU 1 is Unhealthy, GPU 0 stays."""
+    one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
+    watched(one)
+    one.simulator.xid(1, 79, any_waiter=True)
+    one.offers(mem=24)
+    healthy = [i for i, health in one.kubelet.lists(MEM)[-1].health.items() if health == "Healthy"]
+    assert ids_on(one.uuids[0], healthy) == healthy
+    assert one.event("GpuUnhealthy", one.uuids[1])
+
+
 def test_a_driver_without_recovery_actions_has_xids_judged_by_class(node: MakeNode) -> None:
     """Driver 535: XID 94 costs the settle time, XID 79 stands until the GPU was away, an ignored one costs nothing."""
     one = node("1.36", replace(box(2, 24), driver_version="535.288.01"), labels={MODE_LABEL: "share"})

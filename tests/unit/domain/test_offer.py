@@ -360,6 +360,7 @@ def test_an_xid_of_no_gpu_or_an_unknown_one_costs_none():
     node = in_force(Mode.SHARE).tell(XidRaised(None, 79, 1.0)).tell(XidRaised(uuid(7), 79, 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
     assert node.heard() == ["XidUntied"]
+    assert node.state.untied_xids == {79: 1}
 
 
 def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_keep_theirs():

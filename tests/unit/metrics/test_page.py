@@ -132,6 +132,12 @@ def test_what_is_not_known_is_absent() -> None:
     assert values(text, "gpuagent_gpu_memory_total_bytes") == {g(0): 16 * GIB, g(1): 16 * GIB}
 
 
+def test_xids_without_a_gpu_are_counted_by_number() -> None:
+    assert values(page(state()), "gpuagent_untied_xids_total") == {}
+    counted = values(page(state(untied_xids={79: 2, 13: 1})), "gpuagent_untied_xids_total")
+    assert counted == {("79",): 2, ("13",): 1}
+
+
 def test_pids_that_are_not_seen_make_no_container_idle() -> None:
     text = page(SHARED, sample(0, (99, 3), used=5), seen=False)
     assert values(text, "gpuagent_process_attribution_up") == {(): 0}

@@ -116,6 +116,37 @@ def test_events(nvml):
         pynvml.nvmlEventSetWait_v2(events, 1)
 
 
+def test_an_event_for_any_waiter_goes_to_a_waiter_of_another_gpu(nvml):
+    sets = []
+    for index in (1, 2):
+        sets.append(pynvml.nvmlEventSetCreate())
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pynvml.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypeXidCriticalError, sets[-1])
+    assert nvml.xid(1, 79, any_waiter=True) == 1
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(sets[0], 1)
+    got = pynvml.nvmlEventSetWait_v2(sets[1], 1000)
+    first = pynvml.nvmlDeviceGetHandleByIndex(1)
+    assert ctypes.addressof(got.device.contents) != ctypes.addressof(first.contents)
+    assert pynvml.nvmlDeviceGetUUID(got.device) == nvml.gpus[1].spec.uuid
+    pynvml.nvmlEventSetFree(sets[1])
+    assert nvml.xid(1, 79, any_waiter=True) == 1, "without another waiter its own gets it"
+    assert pynvml.nvmlEventSetWait_v2(sets[0], 1000).eventData == 79
+
+
+def test_a_gpu_that_is_lost_silently_fails_calls_and_no_wait(nvml):
+    events, gpu = pynvml.nvmlEventSetCreate(), pynvml.nvmlDeviceGetHandleByIndex(1)
+    pynvml.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypeXidCriticalError, events)
+    nvml.lose(1, silent=True)
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(events, 1)
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlDeviceGetMemoryInfo(gpu)
+    nvml.lose(1)
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlEventSetWait_v2(events, 1000)
+
+
 def test_a_hanging_call_goes_on_after_unhang(nvml):
     nvml.hang("nvmlDeviceGetName", 2)
     gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in (1, 2)]
@@ -140,6 +171,8 @@ def test_a_hanging_call_goes_on_after_unhang(nvml):
         ({"fault": "lose", "gpu": True}, "there is no GPU True"),
         ({"fault": "lose", "gpu": [0]}, "gpu: [0] is of the wrong type"),
         ({"fault": "xid", "gpu": 0, "code": "79"}, "code: '79' is of the wrong type"),
+        ({"fault": "xid", "gpu": 0, "code": 79, "any_waiter": 1}, "any_waiter: 1 is of the wrong type"),
+        ({"fault": "lose", "gpu": 0, "silent": "yes"}, "silent: 'yes' is of the wrong type"),
         ({"fault": "nvlink", "gpu": 0, "link": 12, "up": False}, "GPU 0 (NVIDIA A100-SXM4-80GB) has no NVLink 12"),
         ({"fault": "nvlink", "gpu": 0, "link": -1, "up": False}, "has no NVLink -1"),
         ({"fault": "nvlink", "gpu": 0, "link": "3", "up": False}, "link: '3' is of the wrong type"),
@@ -167,6 +200,7 @@ def test_every_fault_as_data(nvml, tmp_path):
     nvml.listen(path)
     for fault in (
         {"fault": "lose", "gpu": 1},
+        {"fault": "lose", "gpu": 1, "silent": True},
         {"fault": "restore", "gpu": nvml.gpus[1].spec.uuid},
         {"fault": "hang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3},
         {"fault": "unhang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3},

@@ -183,7 +183,13 @@ def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box)
     simulator = simulate(make_box(2))
     stopping = threading.Event()
     pulse = Pulse(
-        post=lambda _: None, back=lambda: None, clock=time.monotonic, stopping=stopping, well_s=1000.0, sick_s=1000.0
+        post=lambda _: None,
+        back=lambda: None,
+        clock=time.monotonic,
+        stopping=stopping,
+        well_s=1000.0,
+        sick_s=1000.0,
+        alive_s=1000.0,
     )
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
@@ -207,7 +213,7 @@ def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulat
     simulator.restore(1)
     wanted = uuid(simulator, 0)
     until = time.monotonic() + PATIENCE_S
-    while watched.watch._health._watches[0]._uuid != wanted:
+    while watched.watch._health._watches[0].uuid != wanted:
         assert time.monotonic() < until
         threading.Event().wait(0.01)
     watched.watching(0, 1)
@@ -239,7 +245,13 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box)
     simulator.hang("nvmlDeviceGetFieldValues", 0)
     now, stopping = [0.0], threading.Event()
     pulse = Pulse(
-        post=lambda _: None, back=lambda: None, clock=lambda: now[0], stopping=stopping, well_s=1000.0, sick_s=1000.0
+        post=lambda _: None,
+        back=lambda: None,
+        clock=lambda: now[0],
+        stopping=stopping,
+        well_s=1000.0,
+        sick_s=1000.0,
+        alive_s=1000.0,
     )
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
@@ -264,7 +276,13 @@ def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, mak
     simulator.driver(False)
     stopping = threading.Event()
     pulse = Pulse(
-        post=lambda _: None, back=lambda: None, clock=time.monotonic, stopping=stopping, well_s=1000.0, sick_s=1000.0
+        post=lambda _: None,
+        back=lambda: None,
+        clock=time.monotonic,
+        stopping=stopping,
+        well_s=1000.0,
+        sick_s=1000.0,
+        alive_s=1000.0,
     )
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
@@ -370,6 +388,28 @@ def test_a_gpu_without_events_that_is_lost_is_noticed_and_so_is_its_return(simul
     simulator.restore(0)
     event = vitals_of(watched, simulator)
     assert (event.vitals, event.anew) == (WELL, True)
+
+
+def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate, watch, make_box, monkeypatch):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, **SELDOM, alive_s=0.02)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    asked = list(watched.watch._health._vitals.values())
+    until = time.monotonic() + 30
+    while any(vitals._looked < vitals._wish for vitals in asked):  # the looks that the start of the watch asks for
+        assert time.monotonic() < until
+        threading.Event().wait(0.002)
+    counted, probes, probe = looks(simulator, monkeypatch), threading.Semaphore(0), Nvml.probe
+    monkeypatch.setattr(Nvml, "probe", lambda *args: (probes.release(), probe(*args))[1])
+    for _ in range(20):
+        assert probes.acquire(timeout=30)
+    assert not counted.acquire(blocking=False), "no whole look"
+    simulator.lose(0, silent=True)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+    simulator.restore(0)
+    watched.watch._health._vitals[0].wake()
+    assert vitals_of(watched, simulator).anew
 
 
 def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make_box):

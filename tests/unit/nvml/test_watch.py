@@ -2,13 +2,17 @@
 
 import threading
 import time
+from dataclasses import replace
 
+import pynvml
 import pytest
 
-from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, XidRaised
+from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, VitalsRead, XidRaised
 from gpuagent.domain.gpu import Gpu, Inventory
+from gpuagent.domain.health import Vitals
 from gpuagent.nvml.health import GpuWatch
 from gpuagent.nvml.simulated import inject
+from gpuagent.nvml.simulated_driver import SimulatedGpu
 from gpuagent.nvml.watch import unsettled
 from standin.waiting import PATIENCE_S
 
@@ -57,6 +61,74 @@ def test_an_event_without_a_gpu_is_tied_to_none(simulate, watch, make_box):
     simulator.xid(None, 61)
     event = watched.next(XidRaised)
     assert (event.uuid, event.xid) == (None, 61)
+
+
+@pytest.mark.parametrize("code", [79, 94])
+def test_an_xid_belongs_to_the_gpu_in_the_event_whichever_thread_receives_it(simulate, watch, make_box, code):
+    simulator = simulate(make_box(4))
+    watched = watch(simulator, vitals_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1, 2, 3)
+    for index in (2, 0, 3, 1):
+        assert simulator.xid(index, code, any_waiter=True) == 1
+        event = watched.next(XidRaised)
+        assert (event.uuid, event.xid) == (uuid(simulator, index), code)
+        assert event.vitals == Vitals(action=2 if code == 79 else 0), "with what the driver says of that GPU"
+    assert watched.quiet()
+
+
+def test_an_xid_that_another_thread_receives_is_tied_although_its_gpu_is_lost(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    watched = watch(simulator)
+    watched.next(InventoryRead)
+    watched.watching(0, 1, 2)
+    with simulator.changed:
+        simulator.lose(1, silent=True)
+        receive(simulator, 0, simulator.gpus[1].address, 79)
+    assert watched.heard("XidRaised").uuid == uuid(simulator, 1)
+
+
+@pytest.mark.parametrize("handle", [0xDEAD00, 0x51_0000_0900], ids=["no GPU's", "a GPU that is not watched"])
+def test_an_xid_of_an_unknown_gpu_is_reported_and_charged_to_none(simulate, watch, make_box, caplog, handle):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, vitals_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    stranger = SimulatedGpu(9, replace(simulator.gpus[0].spec, uuid="GPU-stranger"), None)
+    with simulator.changed:
+        simulator.at = lambda address, at=simulator.at: stranger if address == stranger.address else at(address)
+        simulator.action(1, 1)
+        receive(simulator, 0, handle, 79)
+    events = [watched.heard_any(), watched.heard_any()]
+    assert {type(event) for event in events} == {XidRaised, VitalsRead}
+    untied = next(event for event in events if isinstance(event, XidRaised))
+    assert (untied.uuid, untied.xid) == (None, 79)
+    asked = next(event for event in events if isinstance(event, VitalsRead))
+    assert asked.uuid == uuid(simulator, 1), "every GPU is asked what the driver says of it"
+    (line,) = [record for record in caplog.records if "fault" in record.message]
+    assert line.xid == 79
+    assert ("GPU-stranger" in line.error) == (handle == stranger.address)
+
+
+def test_an_event_whose_gpu_is_asked_for_and_hangs_hides_no_other(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    watched = watch(simulator, vitals_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1, 2)
+    simulator.hang("nvmlDeviceGetUUID", 1)
+    with simulator.changed:
+        receive(simulator, 0, simulator.gpus[1].address + 1, 79)
+        receive(simulator, 0, simulator.gpus[0].address, 48)
+    told = [watched.heard("XidRaised") for _ in range(2)]
+    assert [(event.uuid, event.xid) for event in told] == [(None, 79), (uuid(simulator, 0), 48)]
+
+
+def receive(simulator, index, handle, code):
+    """An event set of the GPU at `index` receives an XID with that handle."""
+    events = next(events for events in simulator.sets.values() if index in events.registered)
+    with simulator.changed:
+        events.queue.append((handle, int(pynvml.nvmlEventTypeXidCriticalError), code))
+        simulator.changed.notify_all()
 
 
 def test_an_xid_of_a_gpu_that_is_lost_at_once_is_still_tied_to_it(simulate, watch, make_box):
