@@ -109,6 +109,12 @@ class Settings:
         "what a share gets whose GPU, as a scheduler chose it, is full or gone: refuse, or choose another one",
         metavar="WHAT",
     )
+    trust_gpu_visible: bool = _setting(
+        False,
+        values.is_on,
+        "show pods the GPUs beyond their own that annotation gpu-visible names: only where a scheduler writes it",
+        metavar="BOOL",
+    )
     clean_failed_pods: bool = _setting(
         False,
         values.is_on,
@@ -173,6 +179,7 @@ class Settings:
             core_mem_both=self.core_mem_both,
             goal=self.topology_goal,
             keep_decisions=self.decided_gpu_full == "refuse",
+            trust_visible=self.trust_gpu_visible,
             fence_file=str(self.fence_file or ""),
             clean_failed_pods=self.clean_failed_pods,
             startup_taint=self.startup_taint,

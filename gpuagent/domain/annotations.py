@@ -19,6 +19,8 @@ CORE_ANNOTATION = "gpushare.alibabacloud.com/core-percentage"
 """V2, for `aliyun.com/gpu-core.percentage`, of the same form."""
 DECIDED_ANNOTATION = "gpuagent.io/decided"
 """UID of the pod that a scheduler decided on. A template or a copy carries the UID of another pod."""
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+"""What makes a pod a mirror to kubelet (pkg/kubelet/types/pod_update.go)."""
 V1_GPU = "ALIYUN_COM_GPU_MEM_IDX"
 V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 V1_GPU_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
@@ -27,7 +29,8 @@ V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 V1_KEYS = (V1_GPU, V1_UNITS, V1_GPU_UNITS, V1_ASSUMED, V1_ASSIGNED)
 WRITTEN_KEYS = (MEMORY_ANNOTATION, CORE_ANNOTATION, *V1_KEYS, GROUP_ANNOTATION, VISIBLE_ANNOTATION)
 """Those that the agent writes, too."""
-KEYS = (*WRITTEN_KEYS, DECIDED_ANNOTATION)
+KEYS = (*WRITTEN_KEYS, DECIDED_ANNOTATION, MIRROR_ANNOTATION)
+"""All that the agent reads; it keeps no others of a pod."""
 
 MOST_UNITS = 2**31 - 1
 """More units than that no GPU has, whatever the unit."""

@@ -117,8 +117,10 @@ def _differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snaps
         if named is not None and not (named >= has if key == GROUP_ANNOTATION else named <= has):
             names = ", ".join(snapshot.name_of(uuid) for uuid in sorted(has))
             said = shown(pod.annotations[key])
-            text = f"names {said}, and it {word} {names}: kubelet does not say which pod it asks for"
-            yield _text(pod, key, f"{text}, and this one could not be told from others")
+            why = "kubelet does not say which pod it asks for, and this one could not be told from others"
+            if key == VISIBLE_ANNOTATION and not snapshot.policy.trust_visible:
+                why = "--trust-gpu-visible is off"
+            yield _text(pod, key, f"names {said}, and it {word} {names}: {why}")
 
 
 def _may_see(pod: Pod, uuids: Collection[str], claims: Claims) -> bool:
@@ -150,12 +152,15 @@ def seen_by_whoever_asks(pods: Sequence[Pod], at: Located, claims: Claims) -> tu
 def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
     """UUIDs of GPUs that the pod's containers shall see besides those of this grant: its job's, as a scheduler decided.
 
+    None where no scheduler is trusted with the annotation: anybody can write it.
+
     Raises:
         Refusal: the annotation names no GPUs of this node, one that is not offered, or one that a pod outside the job
             has.
     """
     snap = claims.snapshot
-    visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if at.kind is Kind.WHOLE_TOPOLOGY else None
+    trusted = at.kind is Kind.WHOLE_TOPOLOGY and snap.policy.trust_visible
+    visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if trusted else None
     if visible is None:
         return ()
     others = visible.difference(at.counts)

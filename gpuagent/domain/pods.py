@@ -5,16 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gpuagent.domain.annotations import KEYS, named_for_shares
+from gpuagent.domain.annotations import KEYS, MIRROR_ANNOTATION, named_for_shares
 from gpuagent.domain.mode import GPU_COUNT_LABEL
 from gpuagent.domain.quantity import amount
 from gpuagent.domain.shape import mapping, mappings, text
 
 REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
-
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-"""What makes a pod a mirror to kubelet (pkg/kubelet/types/pod_update.go)."""
 
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
 
@@ -85,7 +82,7 @@ class Pod:
     containers: tuple[ContainerSpec, ...]
     ended: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Those that a scheduler's decision is in."""
+    """Those of `annotations.KEYS`."""
     share_gpus: frozenset[int] | None = None
     """Minor numbers of the GPUs that a scheduler named for its shares; None where none did."""
     version: str = ""
@@ -97,8 +94,11 @@ class Pod:
     """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
-    mirror: bool = False
-    """Kubelet does not admit this object: it stands for a pod from a file of the node. Anybody can mark a pod so."""
+
+    @property
+    def mirror(self) -> bool:
+        """Kubelet does not admit it: it stands for a pod from a file of the node. Anybody can mark a pod so."""
+        return MIRROR_ANNOTATION in self.annotations
 
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
@@ -195,7 +195,6 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         controller=_controller(meta),
         rejected=text(status.get("message")) if _is_rejected(status) else None,
         container_ids=_container_ids(status),
-        mirror=MIRROR_ANNOTATION in annotations,
     )
 
 

@@ -41,6 +41,8 @@ class Policy:
     """What the choice of whole GPUs looks at first."""
     keep_decisions: bool = True
     """A share whose GPU, as a scheduler chose it, cannot be given is refused; else it gets another GPU."""
+    trust_visible: bool = False
+    """The annotation `gpu-visible` is a scheduler's, and shows a pod GPUs beyond its own."""
     fence_file: str = ""
     """Path of the file in which the operator fences GPUs, for messages."""
     settle_s: float = 60.0

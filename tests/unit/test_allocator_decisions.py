@@ -10,11 +10,11 @@ import pytest
 from gpuagent.allocator import Allocator
 from gpuagent.domain import annotations as an
 from gpuagent.domain import events as ev
-from gpuagent.domain.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION
+from gpuagent.domain.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, MIRROR_ANNOTATION
 from gpuagent.domain.errors import Reason
 from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
-from gpuagent.domain.pods import MIRROR_ANNOTATION, CheckpointEntry, PodName
+from gpuagent.domain.pods import CheckpointEntry, PodName
 from tests.unit.desk import Book, Desk, Isolation
 from tests.unit.domain.builders import (
     CORE,

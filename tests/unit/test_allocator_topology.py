@@ -26,9 +26,9 @@ from tests.unit.domain.builders import (
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def mesh(*pods, gpus=None) -> Desk:
-    """A DGX-1V in mode topology."""
-    node = in_force(Mode.TOPOLOGY, gpus or box(8))
+def mesh(*pods, gpus=None, trusted=True) -> Desk:
+    """A DGX-1V in mode topology; `trusted` is whether the annotation gpu-visible is a scheduler's."""
+    node = in_force(Mode.TOPOLOGY, gpus or box(8), trust_visible=trusted)
     node.inventory(*(gpus or box(8)), wiring=DGX1V)
     return Desk(node).pods(*pods)
 
@@ -220,6 +220,30 @@ def test_the_same_ids_show_the_same_gpus_also_to_a_new_agent():
     assert told(again.allocator.allocate(WHOLE, ids)) == [3, 0]
 
 
+@pytest.mark.parametrize("visible", ["3,4,5,6,7", "0,3", "9", "x", "3,3"])
+@pytest.mark.parametrize("labels", [{}, {JOB_LABEL: "train"}])
+def test_a_pod_sees_its_own_gpus_only_unless_a_scheduler_is_trusted_with_the_annotation(visible, labels):
+    """Anybody can write it: it asks for one GPU, and for the sight of others, also of those of an equal job."""
+    victim = pod_json("victim", {WHOLE: 1}, labels=labels)
+    hostile = pod_json("hostile", {WHOLE: 1}, labels=labels, annotations={VISIBLE_ANNOTATION: visible})
+    desk = mesh(victim, hostile, trusted=False)
+    desk.serve(owner("victim"), WHOLE, 1)
+    desk.book.asking = "hostile"
+    share = desk.serve(owner("hostile"), WHOLE, 1)
+    assert told(share) == indexes(share)
+    assert share.beside == ()
+    assert desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids) == owner("hostile")
+
+
+def test_a_pod_that_does_not_see_what_the_annotation_says_hears_why():
+    desk = mesh(named("a", 1, "3", "0,3"), trusted=False)
+    assert told(desk.serve(owner("a"), WHOLE, 1)) == [3]
+    desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids)
+    ((pod, reason, text),) = desk.said
+    assert (pod, reason) == (PodName("ml", "a"), "GpuGroupDiffers")
+    assert text.endswith("gpu-visible names '0,3', and it sees GPU 3: --trust-gpu-visible is off")
+
+
 def test_no_gpu_of_a_job_is_shown_while_an_equal_pod_of_somebody_else_may_be_the_asker():
     desk = pair_of_a_job(pod_json("stranger", {WHOLE: 1}, created="2026-01-01T00:00:01Z"))
     desk.book.tells_pods = False
@@ -348,7 +372,7 @@ def test_in_mode_default_a_topology_decision_is_nothing():
 
 def test_a_gpu_of_a_former_mode_or_in_mig_mode_is_not_shown():
     gpus = (*box(7), gpu(7, mig=True))
-    node = in_force(Mode.SHARE, gpus)
+    node = in_force(Mode.SHARE, gpus, trust_visible=True)
     node.inventory(*gpus, wiring=DGX1V).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
     node.label("topology").wait(3).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
     for visible, name in (("0,3", "GPU 0"), ("3,7", "GPU 7")):
