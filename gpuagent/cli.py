@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
 STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
+FAULT_EXAMPLE = '{"fault": "xid", "gpu": 0, "code": 79}'
 TOPOLOGY_KEYS = frozenset({"node", "version", "goal", "gpus", "links", "best", "notes"})
 LOADED_S = 10.0
 """By then everything is loaded. The collector leaves it alone from then on: going through what the libraries made takes
@@ -103,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate = commands.add_parser(
         "simulate",
         help="inject a fault into an agent that runs with --simulate",
-        description='Example: gpuagent simulate \'{"fault": "xid", "gpu": 0, "code": 79}\'.'
+        description=f"Example: gpuagent simulate '{FAULT_EXAMPLE}'."
         ' A GPU that is lost without an XID: \'{"fault": "lose", "gpu": 0, "silent": true}\'.'
         " docs/operations.md lists every fault.",
         allow_abbrev=False,
@@ -179,9 +180,13 @@ def _simulate(options: argparse.Namespace) -> int:
 
     path = options.state_dir / "simulator.sock"
     try:
-        print(json.dumps(inject(path, json.loads(options.fault))))
+        fault = json.loads(options.fault)
+    except (ValueError, RecursionError) as err:
+        raise ConfigError(f"the fault is not JSON ({err}); write it like {FAULT_EXAMPLE}") from err
+    try:
+        print(json.dumps(inject(path, fault)))
     except ValueError as err:
-        raise ConfigError(f"not a fault: {err}") from err
+        raise ConfigError(f"not a fault: {err}; write it like {FAULT_EXAMPLE}") from err
     except OSError as err:
         print(f"gpuagent: no simulated agent answers at {path}: {err.strerror}", file=sys.stderr)
         return 1

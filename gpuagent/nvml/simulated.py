@@ -4,6 +4,8 @@ The binding's own marshalling, function cache and error classes stay in use, so 
 runs on a real one. See `boxes` for the machines, `Simulator` for the faults, `inject` for faults from elsewhere.
 """
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,6 +42,16 @@ _FAULTS: dict[str, dict[str, Any]] = {
     "busy": {"percent": int},
 }
 """Faults that answer nothing: methods of the driver, and the types of their arguments."""
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a number",
+    int | None: "a number or null",
+    str: "a text",
+    "gpu": "an index, a UUID or null",
+    "error": "the name or number of an NVML error, or null",
+}
+"""What a field of that name or type may be, for people."""
+_MOST = {"percent": 100, "sm": 100}
 
 
 class _Function:
@@ -122,18 +134,17 @@ class Simulator(SimulatedDriver):
         """
         given = dict(fault)
         kind = given.pop("fault", None)
-        try:
-            match kind:
-                case "xid":
-                    return {"heard_by": self.xid(**_checked(given, code=int, any_waiter=bool))}
-                case "ecc":
-                    return {"heard_by": self.double_bit_ecc(**_checked(given))}
-                case str() if kind in _FAULTS:
-                    getattr(self, kind)(**_checked(given, **_FAULTS[kind]))
-                case _:
-                    raise FaultError(f"unknown fault {kind!r}; known: xid, ecc, {', '.join(_FAULTS)}")
-        except TypeError as err:  # an argument missing, or one too many
-            raise FaultError(f"fault {kind}: {str(err).partition('.')[2] or err}") from None
+        match kind:
+            case "xid":
+                return {"heard_by": self.xid(**_checked(kind, self.xid, given, code=int, any_waiter=bool))}
+            case "ecc":
+                return {"heard_by": self.double_bit_ecc(**_checked(kind, self.double_bit_ecc, given))}
+            case str() if kind in _FAULTS:
+                method = getattr(self, kind)
+                method(**_checked(kind, method, given, **_FAULTS[kind]))
+            case _:
+                what = "the field fault is missing" if kind is None else f"there is no fault {kind!r}"
+                raise FaultError(f"{what}; faults are xid, ecc, {', '.join(_FAULTS)}")
         return {}
 
 
@@ -150,11 +161,20 @@ def _put_library(library: Any) -> Any:
     return former
 
 
-def _checked(given: dict[str, Any], **kinds: Any) -> dict[str, Any]:
-    """The arguments of a fault, checked."""
+def _checked(fault: str, method: Callable[..., object], given: dict[str, Any], **kinds: Any) -> dict[str, Any]:
+    """The arguments of a fault, as its method takes them. Raises FaultError."""
+    fields = inspect.signature(method).parameters
+    required = [name for name, field in fields.items() if field.default is field.empty]
+    if missing := [name for name in required if name not in given]:
+        raise FaultError(f"fault {fault} needs {' and '.join(missing)}")
+    if unknown := [name for name in given if name not in fields]:
+        raise FaultError(f"fault {fault} has no field {' or '.join(unknown)}; it has {', '.join(fields)}")
     for key, kind in {**kinds, "error": str | int | None, "gpu": str | int | None}.items():
-        if key in given and not isinstance(given[key], kind):
-            raise FaultError(f"{key}: {given[key]!r} is of the wrong type")
+        value, most = given.get(key), _MOST.get(key, 2**31 - 1)
+        if key in given and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise FaultError(f"fault {fault}: {key} is {_WORDS.get(key) or _WORDS[kind]}, not {value!r}")
+        if isinstance(value, int) and key != "gpu" and not 0 <= value <= most:
+            raise FaultError(f"fault {fault}: {key} is a number from 0 to {most}, not {value}")
     if isinstance(given.get("error"), str):
         error_code(given["error"])
     return given

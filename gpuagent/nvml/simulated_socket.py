@@ -114,7 +114,7 @@ class FaultSocket:
                 raise FaultError(f"a fault is a JSON object, not {line.decode().strip()}")
             answer = {"ok": True, **self._apply(fault)}
             log.info("fault injected", extra={"fault": line.decode().strip()})
-        except ValueError as err:  # FaultError is one, so is what JSON raises
+        except (ValueError, RecursionError) as err:  # FaultError is a ValueError, so is what JSON raises
             answer = {"ok": False, "error": str(err)}
         client.sendall(json.dumps(answer).encode() + b"\n")
 

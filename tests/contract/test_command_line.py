@@ -170,11 +170,18 @@ def test_faults_are_injected_from_another_process(node: MakeNode) -> None:
     done = command("simulate", json.dumps({"fault": "xid", "gpu": 0, "code": 79}), *state)
     assert done.returncode == 0, done.stderr
     one.offers(mem=24)
-    for fault in ("{", '{"fault": "flood"}', '{"fault": "xid", "gpu": 9, "code": 79}'):
+    bad = {
+        "{": "the fault is not JSON (",
+        "[" * 5000: "the fault is not JSON (",
+        '{"fault": "flood"}': "not a fault: there is no fault 'flood'; faults are xid, ",
+        '{"fault": "xid"}': "not a fault: fault xid needs gpu and code; ",
+        '{"fault": "xid", "gpu": 9, "code": 79}': "not a fault: there is no GPU 9 in box ",
+    }
+    for fault, says in bad.items():
         done = command("simulate", fault, *state)
         assert done.returncode == 2
-        assert "not a fault" in done.stderr
-        assert "Traceback" not in done.stderr
+        assert done.stderr.startswith(f"gpuagent: {says}")
+        assert done.stderr.endswith('write it like {"fault": "xid", "gpu": 0, "code": 79}\n')
     done = command("simulate", '{"fault": "xid", "gpu": 0, "code": 79}', "--state-dir", "/nonexistent")
     assert done.returncode == 1
     assert "/nonexistent" in done.stderr

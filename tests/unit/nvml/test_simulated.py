@@ -1,7 +1,9 @@
 """The simulated NVML seen through the real binding, and faults from another process."""
 
 import ctypes
+import inspect
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import threading
 import pynvml
 import pytest
 
+from gpuagent.nvml import simulated
 from gpuagent.nvml.simulated import FaultError, inject, install
 from standin.waiting import PATIENCE_S
 
@@ -163,20 +166,31 @@ def test_a_hanging_call_goes_on_after_unhang(nvml):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({}, "unknown fault None; known: xid"),
-        ({"fault": "melt"}, "unknown fault 'melt'"),
-        ({"fault": "lose"}, "missing 1 required positional argument: 'gpu'"),
-        ({"fault": "lose", "gpu": 0, "why": 1}, "unexpected keyword argument 'why'"),
+        ({}, "the field fault is missing; faults are xid, ecc, lose"),
+        ({"fault": "melt"}, "there is no fault 'melt'; faults are xid"),
+        ({"fault": ["xid"]}, "there is no fault ['xid']"),
+        ({"fault": "xid"}, "fault xid needs gpu and code"),
+        ({"fault": "lose"}, "fault lose needs gpu"),
+        ({"fault": "lose", "gpu": 0, "why": 1}, "fault lose has no field why; it has gpu, silent"),
+        ({"fault": "lose", "gpu": 0, "self": 1}, "fault lose has no field self; it has gpu"),
         ({"fault": "lose", "gpu": 8}, "there is no GPU 8 in box dgx-a100"),
-        ({"fault": "lose", "gpu": True}, "there is no GPU True"),
-        ({"fault": "lose", "gpu": [0]}, "gpu: [0] is of the wrong type"),
-        ({"fault": "xid", "gpu": 0, "code": "79"}, "code: '79' is of the wrong type"),
-        ({"fault": "xid", "gpu": 0, "code": 79, "any_waiter": 1}, "any_waiter: 1 is of the wrong type"),
-        ({"fault": "lose", "gpu": 0, "silent": "yes"}, "silent: 'yes' is of the wrong type"),
+        ({"fault": "lose", "gpu": True}, "fault lose: gpu is an index, a UUID or null, not True"),
+        ({"fault": "lose", "gpu": [0]}, "fault lose: gpu is an index, a UUID or null, not [0]"),
+        ({"fault": "xid", "gpu": 0, "code": "79"}, "fault xid: code is a number, not '79'"),
+        ({"fault": "xid", "gpu": 0, "code": True}, "fault xid: code is a number, not True"),
+        ({"fault": "xid", "gpu": 0, "code": 2**70}, "fault xid: code is a number from 0 to 2147483647, not 11805"),
+        ({"fault": "busy", "gpu": 0, "percent": 101}, "fault busy: percent is a number from 0 to 100, not 101"),
+        ({"fault": "process", "gpu": 0, "pid": -1}, "fault process: pid is a number from 0 to 2147483647, not -1"),
+        ({"fault": "mig", "gpu": 0, "enabled": 1}, "fault mig: enabled is true or false, not 1"),
+        (
+            {"fault": "xid", "gpu": 0, "code": 79, "any_waiter": 1},
+            "fault xid: any_waiter is true or false, not 1",
+        ),
+        ({"fault": "lose", "gpu": 0, "silent": "yes"}, "fault lose: silent is true or false, not 'yes'"),
         ({"fault": "nvlink", "gpu": 0, "link": 12, "up": False}, "GPU 0 (NVIDIA A100-SXM4-80GB) has no NVLink 12"),
-        ({"fault": "nvlink", "gpu": 0, "link": -1, "up": False}, "has no NVLink -1"),
-        ({"fault": "nvlink", "gpu": 0, "link": "3", "up": False}, "link: '3' is of the wrong type"),
-        ({"fault": "nvlink", "gpu": 0, "link": 3}, "missing 1 required positional argument: 'up'"),
+        ({"fault": "nvlink", "gpu": 0, "link": -1, "up": False}, "link is a number from 0 to 2147483647, not -1"),
+        ({"fault": "nvlink", "gpu": 0, "link": "3", "up": False}, "fault nvlink: link is a number, not '3'"),
+        ({"fault": "nvlink", "gpu": 0, "link": 3}, "fault nvlink needs up"),
         ({"fault": "fabric", "gpu": 0, "ready": False}, "GPU 0 (NVIDIA A100-SXM4-80GB) has no NVLink fabric"),
         ({"fault": "hang", "function": "nvmlFly"}, "has no function 'nvmlFly'"),
         ({"fault": "fail", "function": "nvmlInit", "error": "TIRED"}, "NVML has no error 'TIRED'"),
@@ -188,6 +202,19 @@ def test_a_fault_that_cannot_be_is_refused(fault, words, nvml, tmp_path):
     with pytest.raises(FaultError) as err:
         inject(tmp_path / "s", fault)
     assert words in str(err.value)
+
+
+@pytest.mark.parametrize("kind", ["xid", "ecc", *simulated._FAULTS])
+@pytest.mark.parametrize("value", [None, True, -1, 2**70, 0.5, "\ud800", [], {}])
+def test_no_fault_is_answered_in_words_of_python(kind, value, nvml, tmp_path):
+    nvml.listen(tmp_path / "s")
+    fields = inspect.signature(getattr(nvml, "double_bit_ecc" if kind == "ecc" else kind)).parameters
+    for given in ({}, dict.fromkeys(fields, value), {"gpu": 0, "odd": value}):
+        try:
+            inject(tmp_path / "s", {"fault": kind, **given})
+        except FaultError as err:
+            assert not re.search(r"argument|<class|\(\)|Error", str(err)), str(err)
+    assert inject(tmp_path / "s", {"fault": "unhang"}) == {"ok": True}, "it still answers"
 
 
 def test_a_gpu_without_mig_cannot_be_switched(simulate):
