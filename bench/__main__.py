@@ -10,6 +10,7 @@ from typing import Any
 
 from bench import attacking, inspecting, reacting, resting, result, rpc, scraping, starting, topology
 from bench.node import BenchError, compile_everything
+from gpuagent.output import exit_with
 
 PARTS = ("start", "calls", "react", "rest", "scrape", "attack", "topology", "inspect")
 
@@ -82,4 +83,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_with("bench", lambda: main(sys.argv[1:]))

@@ -10,6 +10,7 @@ from typing import Any
 
 from demo.node import DemoNode
 from gpuagent import linktable, picture
+from gpuagent.output import exit_with
 
 PORT = 9445
 PICTURE = Path("build/topology.svg")
@@ -192,4 +193,4 @@ def until(node: DemoNode, ready: Callable[[dict[str, Any]], bool]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with("demo", main)

@@ -5,6 +5,8 @@ import os
 import sys
 from contextlib import suppress
 
+from gpuagent.output import exit_with
+
 # Both are read once, when grpc is imported: its fork handlers crash children, its C core logs past `logging`.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -23,7 +25,7 @@ def main() -> None:
     _few_arenas()
     from gpuagent.cli import run  # noqa: PLC0415 (after the environment is set)
 
-    sys.exit(run(sys.argv[1:]))
+    exit_with("gpuagent", lambda: run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

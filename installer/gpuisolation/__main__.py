@@ -2,12 +2,13 @@
 
 import sys
 
+from gpuagent.output import exit_with
 from gpuisolation.cli import run
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    exit_with("gpu-isolation-installer", lambda: run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,8 @@ def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
     except InstallerError as err:
         print(f"gpu-isolation-installer: {err}", file=sys.stderr)
         return err.code
+    except BrokenPipeError:  # of the output: `gpuagent.output` ends the program
+        raise
     except PermissionError as err:
         print(f"gpu-isolation-installer: {err.filename}: {err.strerror}: run it as root", file=sys.stderr)
         return 1

@@ -6,7 +6,8 @@ import logging
 import sys
 import warnings
 
-from inspectcgpu.cli import run
+from gpuagent.output import exit_with
+from inspectcgpu.cli import PROG, run
 
 
 def main() -> None:
@@ -17,7 +18,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
     gc.disable()  # what one look makes has no cycles, and searching for them costs a third of the time
-    sys.exit(run(sys.argv[1:]))
+    exit_with(PROG, lambda: run(sys.argv[1:]))
 
 
 if __name__ == "__main__":

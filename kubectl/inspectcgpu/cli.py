@@ -29,8 +29,6 @@ NO_GPUS = (
     "no GPU nodes: no node has aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage or aliyun.com/gpu, or the label "
     "ack.node.gpu.schedule with another mode than default"
 )
-_PIPE_CLOSED = 141  # as a program that SIGPIPE ends
-_INTERRUPTED = 130
 _DAY_S = 86400
 
 Lines = Callable[[Report], list[str]]
@@ -41,29 +39,17 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     options = _parser().parse_args(arguments)
     try:
         client = connect(options.kubeconfig, options.context, environ)
-        code = _watch(client, options, environ) if options.watch else _once(client, options, environ)
-        sys.stdout.flush()
+        return _watch(client, options, environ) if options.watch else _once(client, options, environ)
     except (UsageError, ConfigError) as err:
         _complain(str(err))
         return 2
     except KubeError as err:
         _complain(str(err))
         return 1
-    except BrokenPipeError:
-        _drop_output()
-        return _PIPE_CLOSED
-    except OSError as err:
-        _complain(f"the output cannot be written: {err.strerror or err}")
-        _drop_output()
-        return 1
     except KeyboardInterrupt:
-        return 0 if options.watch else _INTERRUPTED
-    return code
-
-
-def _drop_output() -> None:
-    """Or the interpreter complains at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not options.watch:
+            raise
+        return 0
 
 
 def _complain(text: str) -> None:

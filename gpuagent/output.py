@@ -1,0 +1,42 @@
+"""The end of a command-line program: its exit code, also where its output cannot be written."""
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""As of a program that SIGINT ends."""
+PIPE_CLOSED = 141
+"""As of a program that SIGPIPE ends: `gpuagent status | head` is no failure that needs words."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+def exit_with(program: str, run: Callable[[], int | str | None]) -> NoReturn:
+    """Run `program` and end the process with what `run` returns."""
+    try:
+        try:
+            code = run()
+        except SystemExit as ended:  # argparse has shown help, or a mistake
+            code = ended.code
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        code = PIPE_CLOSED
+    except OSError as err:
+        if err.errno not in _FULL or err.filename is not None:
+            raise
+        print(f"{program}: the output cannot be written: {err.strerror}", file=sys.stderr)
+        _drop_output()
+        code = 1
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Or the interpreter complains at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
