@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpuagent import __version__, config, log, mpscontrol, settingvalues
 from gpuagent.config import ConfigError, Settings
 from gpuagent.host.mps import ACK, CONTROL
+from gpuagent.printable import printable
 
 if TYPE_CHECKING:
     from gpuagent.nvml.simulated import Simulator
@@ -37,10 +38,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code: int = options.command(options)
     except ConfigError as err:
-        print(f"gpuagent: {err}", file=sys.stderr)
+        print(printable(f"gpuagent: {err}"), file=sys.stderr)
         return 2
     except (NoAgentError, OtherAgentError) as err:
-        print(f"gpuagent: {err}", file=sys.stderr)
+        print(printable(f"gpuagent: {err}"), file=sys.stderr)
         return 1
     return code
 
@@ -242,7 +243,9 @@ def _topology_page(options: argparse.Namespace) -> dict[str, Any]:
             page = look.topology_page()
         except look.DriverError as err:
             raise NoAgentError(f"{no_agent}, and the NVIDIA driver: {err}") from None
-        print(f"gpuagent: {no_agent}; read from the driver, so who holds a GPU is not known", file=sys.stderr)
+        print(
+            printable(f"gpuagent: {no_agent}; read from the driver, so who holds a GPU is not known"), file=sys.stderr
+        )
         return page
 
 
@@ -257,12 +260,21 @@ class OtherAgentError(Exception):
 def _shown(draw: Callable[[dict[str, Any]], str], page: dict[str, Any]) -> str:
     """`page` drawn; one of another version may lack what is drawn. Raises OtherAgentError."""
     try:
-        return draw(page)
+        return draw(_printable(page))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as err:
         if page["version"] == __version__:
             raise
         said = f"the page is of gpuagent {page['version']}, and this command of {__version__}"
         raise OtherAgentError(f"{said}; -o json shows it as it is") from err
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 (whatever JSON has)
+    """`value` with printable texts: a page names pods, devices and processes, and another program may have made it."""
+    if isinstance(value, dict):
+        return {_printable(key): _printable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_printable(one) for one in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuagent.printable import escaped
+
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -22,8 +24,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_quoted(value)}" for key, value in _fields(record).items())
-        line = f"{_stamp(record)} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{_stamp(record)} {record.levelname:<7} {escaped(record.getMessage())} {fields}".rstrip()
+        trace = self.formatException(record.exc_info).split("\n") if record.exc_info else []
+        return "\n".join((line, *map(escaped, trace)))
 
 
 class JsonFormatter(logging.Formatter):
@@ -39,7 +42,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return escaped(json.dumps(line, default=str, ensure_ascii=False))
 
 
 def _stamp(record: logging.LogRecord) -> str:
@@ -48,7 +51,8 @@ def _stamp(record: logging.LogRecord) -> str:
 
 def _quoted(value: object) -> str:
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if " " in text or not text else text
+    plain = text and " " not in text and text.isprintable()
+    return text if plain else escaped(json.dumps(text, ensure_ascii=False))
 
 
 class _Later(logging.handlers.QueueHandler):

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from gpuagent.floorplan import BAR, BAR_GAP, HEAD, HEIGHT, INNER_PAD, MARGIN, WIDTH, Plan, Spot, by_pcie, plan, way
 from gpuagent.linkpage import MEANING, gbps, models, nvlinks, pairs, state
+from gpuagent.printable import printable
 
 _Style = Mapping[str, str | float]
 
@@ -202,7 +203,7 @@ def _text(parent: Element, at: tuple[float, float], words: str, size: float, **s
 
 def _printable(words: str) -> str:
     """What XML cannot hold, and what turns the direction of text, is replaced; lines stay."""
-    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in words)
+    return "\n".join(map(printable, words.split("\n")))
 
 
 def _length(words: str, size: float) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuagent.domain.pods import PodName
+from gpuagent.printable import printable
 
 
 class Reason(enum.StrEnum):
@@ -37,9 +38,9 @@ class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of 
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
         self.reason = reason
-        self.message = message
+        self.message = printable(message)
+        super().__init__(self.message)
         self.pod: PodName | None = None
 
 

@@ -11,6 +11,7 @@ from gpuagent.domain.mode import GPU_COUNT, MODE_LABEL
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.problems import Problem, problems, switch
 from gpuagent.domain.state import State
+from gpuagent.printable import printable
 
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -49,7 +50,7 @@ def node_condition(state: State) -> dict[str, str]:
         "type": CONDITION_TYPE,
         "status": "False" if blocking else "True",
         "reason": (*blocking, *ready)[0].reason,
-        "message": "; ".join(problem.message for problem in (*ready, *found)),
+        "message": printable("; ".join(problem.message for problem in (*ready, *found))),
     }
 
 

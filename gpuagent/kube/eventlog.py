@@ -11,6 +11,7 @@ from gpuagent.backoff import Backoff
 from gpuagent.kube.errors import ApiError, KubeError
 from gpuagent.kube.timestamp import rfc3339
 from gpuagent.kube.worker import Worker
+from gpuagent.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ FORBIDDEN_GAP_S, FORBIDDEN_TRIES = 5.0, 6
 """An API server that has just started forbids everything until it has read its roles."""
 _QUEUE = 256
 _REMEMBERED = 512
-_MESSAGE_CHARS = 1024
+MESSAGE_CHARS = 1024
 _NAME_CHARS = 230
 _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
@@ -122,7 +123,7 @@ class EventLog(Worker):
 
     def add(self, involved: Involved, kind: str, reason: str, message: str) -> None:
         """Queue one; never blocks. From a full queue the oldest falls out and is counted."""
-        key = _Key(involved, kind, reason, message[:_MESSAGE_CHARS])
+        key = _Key(involved, kind, reason, printable(message[:MESSAGE_CHARS]))
         now_s = self._wall()
         with self._wake:
             series = self._queue.get(key) or self._recent(key, now_s) or self._new(key, now_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuagent.host import cgpu
+from gpuagent.printable import printable
 from gpuisolation.host import Host
 
 _GPU_NODE = re.compile(r"/dev/(nvidia\d+|nvidia-uvm|nvidia-caps/\S+|cgpu\S*)$", re.ASCII)
@@ -84,7 +85,7 @@ def _process(host: Host, pid: int) -> User | None:
         return None
     return User(
         pid=pid,
-        command=_read(folder / "comm").strip(),
+        command=printable(_read(folder / "comm").strip()),  # a process names itself
         container=container,
         pod=pod,
         nodes=tuple(sorted(nodes)),

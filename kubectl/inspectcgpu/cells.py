@@ -5,6 +5,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuagent.printable import printable
+
 GAP = "  "
 
 
@@ -30,13 +32,6 @@ Row = Sequence[Cell]
 
 def row(*texts: str, style: Style = Style.PLAIN) -> list[Cell]:
     return [Cell(text, style) for text in texts]
-
-
-def printable(text: str) -> str:
-    """Without line breaks and what could steer a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else "�" if not one.isspace() else " " for one in text)
 
 
 def width(text: str) -> int:

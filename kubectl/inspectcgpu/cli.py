@@ -12,8 +12,8 @@ from typing import Any
 from gpuagent import __version__
 from gpuagent.kube.client import Client
 from gpuagent.kube.errors import ConfigError, KubeError
+from gpuagent.printable import printable
 from inspectcgpu.agents import Asking
-from inspectcgpu.cells import printable
 from inspectcgpu.cluster import facts, look_beside, read_nodes, read_pods
 from inspectcgpu.connection import connect
 from inspectcgpu.details import details

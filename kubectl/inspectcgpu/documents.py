@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.printable import escaped
 from inspectcgpu.notes import notes
 from inspectcgpu.report import Amount, GpuReport, NodeReport, PodReport, Report
 from inspectcgpu.summary import percent
 
 VERSION = "inspectcgpu/v1"
-_DEL = 0x7F
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -43,12 +43,7 @@ def parts(report: Report) -> Iterator[tuple[str, Iterator[Any]]]:
 
 def json_text(value: Any) -> str:  # noqa: ANN401 (plain values)
     """On one line. What could steer a terminal, or turn its lines around, is escaped; letters of any script are not."""
-    text = json.dumps(value, ensure_ascii=False)
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else json.dumps(one)[1:-1] if ord(one) > _DEL else "\\u007f" for one in text
-    )
+    return escaped(json.dumps(value, ensure_ascii=False))
 
 
 def json_lines(report: Report) -> Iterator[str]:

@@ -154,6 +154,45 @@ def test_another_version_or_program_is_told_apart(page: dict[str, Any], says: st
     assert "Traceback" not in done.stderr
 
 
+HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e\x7f\nforged"
+
+
+def test_what_a_page_says_cannot_steer_a_terminal(node: MakeNode) -> None:
+    """Every text of the pages is hostile: tables, pictures and messages are printable, line by line."""
+    one = node("1.36", box(2, 24))
+    agent = one.run(http_address=("127.0.0.1", 0))
+    one.offers(mem=48)
+
+    status, topology = agent.status(), agent.topology()
+    kept = {"Healthy", "steady", *(link["type"] for row in topology["links"] for link in row if link)}
+
+    def hostile(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: hostile(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [hostile(one) for one in value]
+        return value + HOSTILE if isinstance(value, str) and value not in kept else value
+
+    status["problems"] = [{"reason": "Test", "message": "test"}]
+    status["gpus"][0]["containers"] = [{"container": "default/p[c0]", "resource": MEM, "units": 6}]
+    status["resources"] = {name + HOSTILE: view for name, view in status["resources"].items()}
+    pages = {"/status": json_page(lambda: hostile(status)), "/topology": json_page(lambda: hostile(topology))}
+    server = HttpServer(("127.0.0.1", 0), pages, probes={})
+    server.start()
+    url = ("--url", f"http://127.0.0.1:{server.port}")
+    picture = one.root / "picture.svg"
+    try:
+        shown = [command(*asked, *url) for asked in (["status"], ["topology"], ["topology", "--svg", str(picture)])]
+        shown += [command(name, "-o", "json", *url) for name in ("status", "topology")]
+        other = command("status", "--url", url[1] + "/\x1b]0;owned\x07")
+    finally:
+        server.stop()
+    assert [done.returncode for done in shown] == [0] * 5, [done.stderr for done in shown]
+    for text in (*(done.stdout for done in shown), picture.read_text(), other.stderr):
+        assert "owned" in text or not text
+        assert all(line.isprintable() for line in text.split("\n"))
+
+
 def test_an_address_without_a_scheme_is_told() -> None:
     """--url that is no URL: exit code 2, and what one looks like."""
     done = command("status", "--url", "node-1:9445")

@@ -233,3 +233,10 @@ def test_it_runs_as_a_module_on_a_fake_root(host):
     done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("layer none")
+
+
+def test_the_name_of_a_process_cannot_steer_a_terminal(host):
+    host.container(900, command="\x1b]0;owned\x07\u202e")
+    (found,) = users.find(Host(host.root, DirectCommands(host.root)))
+    assert found.command.isprintable()
+    assert "owned" in found.command

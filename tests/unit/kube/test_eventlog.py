@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.backoff import Backoff
 from gpuagent.kube.errors import refused
-from gpuagent.kube.eventlog import COUNT_GAP_S, FORBIDDEN_GAP_S, FORBIDDEN_TRIES, EventLog, Involved
+from gpuagent.kube.eventlog import COUNT_GAP_S, FORBIDDEN_GAP_S, FORBIDDEN_TRIES, MESSAGE_CHARS, EventLog, Involved
 from standin.waiting import PATIENCE_S
 
 NODE = Involved.node("n1")
@@ -117,6 +117,16 @@ def test_what_a_server_forbids_when_it_has_just_started_is_sent_later(
     clock.now = FORBIDDEN_GAP_S
     storm(log, 1)
     assert server.wait(lambda: server.created == ["another", "XID 31"])
+
+
+def test_a_message_is_cut_and_cannot_steer_a_terminal(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+    log, server = begin()
+    log.add(NODE, "Warning", "AnnotationCorrected", "annotation says \x1b]0;owned\x07\u202e" + "\n" * 10_000)
+    assert log.flush(PATIENCE_S)
+    (message,) = server.created
+    assert message.isprintable()
+    assert len(message) == MESSAGE_CHARS
+    assert message.startswith("annotation says \N{REPLACEMENT CHARACTER}]0;owned")
 
 
 def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[EventLog, Server]]) -> None:

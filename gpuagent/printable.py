@@ -1,0 +1,21 @@
+"""Text for terminals, without what could steer them: control characters, and those that reorder a line."""
+
+import json
+
+
+def printable(text: str) -> str:
+    """One line of `text`: white space becomes a space, and every other character that is not printable a mark."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else " " if one.isspace() else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def escaped(text: str) -> str:
+    r"""`text` with ``\uXXXX`` in place of what is not printable: inside of a JSON string the same value."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else _escape(one) for one in text)
+
+
+def _escape(char: str) -> str:
+    return json.dumps(char)[1:-1] if char != "\x7f" else r"\u007f"
