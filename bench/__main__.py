@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import attacking, inspecting, reacting, resting, result, rpc, scraping, starting, topology
+from bench import attacking, inspecting, memory, reacting, resting, result, rpc, scraping, starting, topology
 from bench.node import BenchError, compile_everything
 from gpuagent.output import exit_with
 
-PARTS = ("start", "calls", "react", "rest", "scrape", "attack", "topology", "inspect")
+PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "topology", "inspect")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,23 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     began = time.monotonic()
     compile_everything()
     try:
-        if "start" in parts:
-            starting.measure(results, 1 if options.quick else 9, _say)
-        if "calls" in parts:
-            _calls(results, quick=options.quick)
-        if "react" in parts:
-            reacting.labels(results, 2 if options.quick else 20, _say)
-            reacting.faults(results, 1 if options.quick else 2, 3 if options.quick else 8, _say)
-        if "rest" in parts:
-            resting.measure(results, 5 if options.quick else 60, _say)
-        if "scrape" in parts:
-            scraping.measure(results, 5 if options.quick else 40, _say)
-        if "attack" in parts:
-            attacking.measure(results, 10 if options.quick else 100, _say)
-        if "topology" in parts:
-            topology.measure(results, _say, quick=options.quick)
-        if "inspect" in parts:
-            inspecting.measure(results, 1 if options.quick else 5, _say)
+        for part in PARTS:
+            if part in parts:
+                _measure(part, results, quick=options.quick)
     except BenchError as err:
         print(f"bench: {err}", file=sys.stderr)
         return 1
@@ -61,6 +47,29 @@ def main(arguments: Sequence[str]) -> int:
     result.write(results, options.out, facts)
     print(f"all percentiles: {options.out}")
     return 0
+
+
+def _measure(part: str, results: result.Results, *, quick: bool) -> None:
+    match part:
+        case "start":
+            starting.measure(results, 1 if quick else 9, _say)
+        case "calls":
+            _calls(results, quick=quick)
+        case "react":
+            reacting.labels(results, 2 if quick else 20, _say)
+            reacting.faults(results, 1 if quick else 2, 3 if quick else 8, _say)
+        case "rest":
+            resting.measure(results, 5 if quick else 60, _say)
+        case "memory":
+            memory.measure(results, 3 if quick else 20, _say, quick=quick)
+        case "scrape":
+            scraping.measure(results, 5 if quick else 40, _say)
+        case "attack":
+            attacking.measure(results, 10 if quick else 100, _say)
+        case "topology":
+            topology.measure(results, _say, quick=quick)
+        case "inspect":
+            inspecting.measure(results, 1 if quick else 5, _say)
 
 
 def _calls(results: result.Results, *, quick: bool) -> None:

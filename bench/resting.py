@@ -27,9 +27,9 @@ def measure(results: Results, seconds: float, say: Say) -> None:
         before, began = ticks(proc), time.monotonic()
         time.sleep(seconds)
         percent = (ticks(proc) - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began) * 100
-        status = _fields(proc / "status")
+        status = fields(proc / "status")
         rss, peak = status["VmRSS"] / 1024, status["VmHWM"] / 1024
-        smaps = _fields(proc / "smaps_rollup")
+        smaps = fields(proc / "smaps_rollup")
         dirty, shared = smaps["Private_Dirty"] / 1024, (smaps["Shared_Clean"] + smaps["Private_Clean"]) / 1024
     on = f"{len(RESOURCES)} resources, {DEVICES} devices, API watch, {scraped} bytes of metrics"
     text = f"{rss:.1f} MiB (dirty {dirty:.1f}, clean {shared:.1f}, peak {peak:.1f})"
@@ -51,7 +51,7 @@ def ticks(proc: Path) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _fields(path: Path) -> dict[str, float]:
+def fields(path: Path) -> dict[str, float]:
     """``Name: 123 kB`` lines as numbers."""
     pairs = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
     return {pair[0].rstrip(":"): float(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdecimal()}

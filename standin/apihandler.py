@@ -223,7 +223,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _send(self, code: int, found: Json) -> None:
-        data = json.dumps(found).encode()
+        data = json.dumps(found, separators=(",", ":")).encode()  # as Go writes it
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
