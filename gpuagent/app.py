@@ -97,7 +97,9 @@ class Agent:
         self._kube: KubeSide | None = None
         if settings.uses_api_server:
             self.allocator.expect_pods(FIRST_PODS_S)
-            self._kube = KubeSide(settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered)
+            self._kube = KubeSide(
+                settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
+            )
         self._http: HttpServer | None = None
         self._threads = [
             threading.Thread(target=self._loop, name="loop", daemon=True),

@@ -11,7 +11,7 @@ from gpuagent.domain.cleanup import to_delete
 from gpuagent.domain.pods import Controller, Pod, PodName
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.startup import unwanted_taint
-from gpuagent.domain.state import Announcement, State
+from gpuagent.domain.state import Announcement, Policy, State
 from gpuagent.kube.client import Client
 from gpuagent.kube.configmaps import ConfigMaps
 from gpuagent.kube.deletions import Deletions
@@ -36,10 +36,19 @@ class KubeSide:
         node_name: str,
         post: Callable[[ev.Event], None],
         answered: Callable[[str, str], None] = lambda _verb, _code: None,
+        policy: Policy | None = None,
     ) -> None:
+        policy = policy or Policy()
         self._node_name = node_name
         self._client = Client(None if kubeconfig is None else str(kubeconfig), answered=answered)
-        self._watcher = Watcher(self._client, node_name, post, burst_s=0.01)
+        self._watcher = Watcher(
+            self._client,
+            node_name,
+            post,
+            resources=policy.resources.names,
+            failed=policy.clean_failed_pods,
+            burst_s=0.01,
+        )
         self._writer = Writer(self._client, node_name)
         self._config_maps = ConfigMaps(
             self._client, told=lambda problem: post(ev.ReportsKept(problem, time.monotonic()))

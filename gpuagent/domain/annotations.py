@@ -34,6 +34,11 @@ KEYS = (*WRITTEN_KEYS, DECIDED_ANNOTATION, MIRROR_ANNOTATION)
 
 MOST_UNITS = 2**31 - 1
 """More units than that no GPU has, whatever the unit."""
+MOST_TEXT = 16 * 1024
+"""Characters of a V2 annotation that are read: a thousand containers with a share each."""
+_MOST = {**dict.fromkeys(KEYS, 1024), MEMORY_ANNOTATION: MOST_TEXT, CORE_ANNOTATION: MOST_TEXT}
+_UNREAD = "… (not read: it is too long, or long and not ASCII)"
+"""Stands in place of the rest. No annotation that ends with it can be read as a decision."""
 _SHOWN = 60
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 _UNITS = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -84,6 +89,16 @@ class Assumed:
     gpu_units: int | None = None
     assumed_ns: int | None = None
     assigned: bool | None = None
+
+
+def bounded(annotations: Mapping[str, Any]) -> dict[str, str]:
+    """The annotations of `KEYS`, of one that is too long its beginning, marked: every reader says it is malformed."""
+    return {key: _bounded(said, most) for key, most in _MOST.items() if isinstance(said := annotations.get(key), str)}
+
+
+def _bounded(said: str, most: int) -> str:
+    # One character that is not ASCII makes each take up to four bytes.
+    return said if len(said) <= _SHOWN or (len(said) <= most and said.isascii()) else said[:_SHOWN] + _UNREAD
 
 
 def shares(
@@ -180,7 +195,7 @@ def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Mal
     text = annotations.get(key)
     if text is None or text == "":
         return None
-    if not isinstance(text, str):
+    if not isinstance(text, str) or text.endswith(_UNREAD):
         return Malformed(key, f"is no list of GPUs: {shown(text)}")
     names = tuple(name.strip() for name in text.split(","))
     if len(set(names)) < len(names):
@@ -202,4 +217,6 @@ def _number(text: object) -> int | None:
 def shown(value: object) -> str:
     """A value that somebody wrote, for messages: quoted, and cut where it is long."""
     text = value if isinstance(value, str) else f"<{type(value).__name__}>"
+    if text.endswith(_UNREAD):
+        return repr(text[:_SHOWN]) + _UNREAD
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

@@ -139,6 +139,8 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
     got = {n: _by_number(amounts, gpus) for (name, n), amounts in sorted(held.containers.items()) if name == resource}
     found = an.shares(_numbered(draft.has, key, gpus), key)
     text = an.shares_text(Shares(got))
+    if len(text) > an.MOST_TEXT:
+        return  # it could not be read back, so it would be written again and again
     if found is None:
         if got and not held.besides.get(resource):  # else it would tell too little, and readers take it for all
             draft.put({key: text})

@@ -9,7 +9,7 @@ from gpuagent.domain.fence import Fence
 from gpuagent.domain.gpu import Inventory
 from gpuagent.domain.health import Vitals
 from gpuagent.domain.isolation import Layer
-from gpuagent.domain.pods import CheckpointEntry, Holding
+from gpuagent.domain.pods import CheckpointEntry, Holding, Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodsSeen:
-    """Every pod bound to this node as the API server has them now, decoded JSON of Pod objects."""
+    """Every pod bound to this node as the API server has them now. Of those that had ended before, some are missing."""
 
-    pods: tuple[Mapping[str, Any], ...] = field(repr=False)
+    pods: tuple[Pod, ...] = field(repr=False)
     at: float
 
 

@@ -1,18 +1,27 @@
 """Pods of this node: what they ask for (API server) and what they hold (kubelet)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from gpuagent.domain.annotations import KEYS, MIRROR_ANNOTATION, named_for_shares
-from gpuagent.domain.mode import GPU_COUNT_LABEL
+from gpuagent.domain.annotations import MIRROR_ANNOTATION, bounded, named_for_shares
+from gpuagent.domain.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL
 from gpuagent.domain.quantity import amount
 from gpuagent.domain.shape import mapping, mappings, text
 
 REJECTED = "UnexpectedAdmissionError"
 """The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
 
+_LABELS = (GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL)
+_MOST_ASKING, _MOST_OTHERS = 1000, 100
+"""Containers whose names are kept: of those that ask for GPUs, and of the first containers of a pod. The amounts of
+further containers count; the agent cannot find these containers by name."""
+_MOST_WORDS = 2048
+"""Characters of the message with which kubelet failed a pod; kubelet repeats what plugins say, whatever its length."""
+_MOST_NAME = 512
+"""Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
 
 
@@ -167,16 +176,10 @@ def count_of(label: str | None) -> int | None:
     return int(label) if label is not None and _COUNT.fullmatch(label) else None
 
 
-def identity(pod: Mapping[str, Any]) -> tuple[str, str]:
-    """UID and resourceVersion of a Pod object: what has the same two is the same, word for word."""
-    meta = mapping(pod.get("metadata"))
-    return text(meta.get("uid")), text(meta.get("resourceVersion"))
-
-
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
     """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
     meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
-    annotations = mapping(meta.get("annotations"))
+    annotations = bounded(mapping(meta.get("annotations")))
     containers = [
         *(_first(c, sidecar=c.get("restartPolicy") == "Always") for c in mappings(spec.get("initContainers"))),
         *map(_container, mappings(spec.get("containers"))),
@@ -188,14 +191,52 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
         containers=tuple(containers),
         ended=status.get("phase") in ("Succeeded", "Failed"),
-        annotations={key: said for key, said in annotations.items() if key in KEYS and isinstance(said, str)},
+        annotations=annotations,
         share_gpus=named_for_shares(annotations),
         version=text(meta.get("resourceVersion")),
         deleting="deletionTimestamp" in meta,
         controller=_controller(meta),
-        rejected=text(status.get("message")) if _is_rejected(status) else None,
+        rejected=text(status.get("message"))[:_MOST_WORDS] if _is_rejected(status) else None,
         container_ids=_container_ids(status),
     )
+
+
+def kept(pod: Pod, resources: Collection[str]) -> Pod:
+    """Return what the agent keeps of a pod while it exists: little, whatever the author of the pod wrote into it.
+
+    Amounts of `resources`; of other resources one stands for all. Of a pod that has ended only its identity, and, where
+    kubelet failed it at admission, which resources it asked for.
+    """
+    if pod.ended:
+        asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
+        limits = {name: 1 for found in asked for name in (*found.limits, *found.unread)}
+        one = (ContainerSpec("", limits),) if limits else ()
+        return replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one)
+    containers: list[ContainerSpec] = []
+    same: dict[object, ContainerSpec] = {}
+    asking = 0
+    for position, container in enumerate(pod.containers):
+        few = _few(container, resources)
+        asks = bool(few.limits or few.unread)
+        asking += asks
+        # Containers that ask for the same share what says so.
+        alike = same.setdefault((few.init, few.sidecar, few.unread, *few.limits.items()), few)
+        named = position < _MOST_OTHERS or (asks and asking <= _MOST_ASKING)
+        containers.append(replace(alike, name=container.name) if named else alike)
+    return replace(
+        pod,
+        labels={key: pod.labels[key] for key in _LABELS if key in pod.labels},
+        containers=tuple(containers),
+        container_ids=dict(islice(pod.container_ids.items(), _MOST_ASKING)),
+    )
+
+
+def _few(container: ContainerSpec, resources: Collection[str]) -> ContainerSpec:
+    limits = {name: container.limits[name] for name in resources if name in container.limits}
+    other = next((name for name in chain(container.limits, container.unread) if name not in resources), None)
+    if other is not None:
+        limits[other] = container.limits.get(other, 1)
+    return replace(container, name="", limits=limits, unread=container.unread.intersection(resources))
 
 
 def _is_rejected(status: Mapping[str, Any]) -> bool:
@@ -206,7 +247,8 @@ def _controller(meta: Mapping[str, Any]) -> Controller | None:
     found = next((ref for ref in mappings(meta.get("ownerReferences")) if ref.get("controller") is True), None)
     if found is None:
         return None
-    return Controller(*(text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    controller = Controller(*(text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    return controller if max(map(len, controller)) <= _MOST_NAME else None
 
 
 def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from gpuagent.domain.links import topology
 from gpuagent.domain.misread import by_former_units
 from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.offer import rival_offers
-from gpuagent.domain.pods import Pod, identity, parse_pod
 from gpuagent.domain.problems import problems
 from gpuagent.domain.startup import shows_amounts, taint_stands
 from gpuagent.domain.state import Announcement, State
@@ -54,7 +53,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
         case ev.NodeSeen():
             return _node(state, event.node, event.at)
         case ev.PodsSeen():
-            return replace(state, pods=_pods(state, event), pods_known=True, pods_problem=None)
+            return replace(state, pods=event.pods, pods_known=True, pods_problem=None)
         case ev.ApiUnavailable():
             if event.what == "pods":
                 return replace(state, pods_problem=event.reason)
@@ -105,12 +104,6 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
         case ev.AllocatesSeen():
             return replace(state, in_flight=event.in_flight, last_allocate_end=event.last_end)
     return state
-
-
-def _pods(state: State, event: ev.PodsSeen) -> tuple[Pod, ...]:
-    """Those that are as they were are not read again: a node may have hundreds, and one changes at a time."""
-    before = {(pod.uid, pod.version): pod for pod in state.pods if pod.uid and pod.version}
-    return tuple(before.get(identity(pod)) or parse_pod(pod) for pod in event.pods)
 
 
 def _inventory(state: State, event: ev.InventoryRead) -> State:

@@ -77,15 +77,14 @@ class Client:
         """Return one object."""
         return self._call("get", "GET", path)
 
-    def list(self, path: str, params: Params | None = None) -> Json:
-        """Return a List object; ``items`` may be missing where it is empty."""
-        return self._call("list", "GET", path, params)
-
     def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
-        """Return a List's metadata and its items, decoded as they are taken; that may raise ApiError, too."""
-        status, data = self._answer("list", "GET", path, params)
+        """Return a List's metadata and its items, which are read from the connection as they are taken.
+
+        Taking them may raise what this method may. The connection is free again when all are taken.
+        """
+        status, transport, response = self._opened("list", "GET", path, params)
         try:
-            metadata, items = read_list(data)
+            metadata, items = read_list(transport.pieces(response, self._timeouts.call_s))
         except ValueError as err:
             raise _no_json(status) from err
         return metadata, _checked(status, items)
@@ -126,7 +125,7 @@ class Client:
         request = Request(method="GET", path=path, query=query, timeout_s=timeout_s)
         response = self._sent("watch", lambda: transport.stream(request, silence_s))
         if not 200 <= response.status < 300:
-            data = transport.body(response, timeout_s)
+            data = transport.body(response, self._timeouts.call_s)
             raise self._error(
                 "watch", path, response.status, response.reason or "", data, response.headers.get("Retry-After")
             )
@@ -159,6 +158,18 @@ class Client:
         **more: Any,  # noqa: ANN401 - as Request has them
     ) -> tuple[int, bytes]:
         """Return status, a good one, and body."""
+        status, transport, response = self._opened(verb, method, path, params, **more)
+        return status, transport.body(response, self._timeouts.call_s)
+
+    def _opened(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        **more: Any,  # noqa: ANN401 - as Request has them
+    ) -> "tuple[int, Transport, HTTPResponse]":
+        """Return status, a good one, and the response with its body unread."""
         from gpuagent.kube.transport import Request  # noqa: PLC0415 - loads the library
 
         timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
@@ -172,12 +183,12 @@ class Client:
             **more,
         )
         response = self._sent(verb, lambda: transport.send(request))
-        data = transport.body(response, timeout_s)
         if not 200 <= response.status < 300:
+            data = transport.body(response, self._timeouts.call_s)
             raise self._error(
                 verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After")
             )
-        return response.status, data
+        return response.status, transport, response
 
     def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
         code = "none"

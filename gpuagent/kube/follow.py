@@ -5,36 +5,40 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from gpuagent.backoff import Backoff
+from gpuagent.domain.shape import mapping, text
 from gpuagent.kube.errors import ApiError, KubeError
+from gpuagent.kube.pages import Lister, list_pages
 from gpuagent.kube.stream import Watch
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _GONE = 410
 # A watch that stood this long was a success, even if it was quiet; one that ended sooner is not opened again at once.
 _STEADY_S = 5.0
 
 
-class Api(Protocol):
+class Api(Lister, Protocol):
     """What following needs of the Client."""
-
-    def list(self, path: str, params: Mapping[str, str | int | bool] | None = None) -> dict[str, Any]:
-        """Return a List object."""
 
     def watch(self, path: str, params: Mapping[str, str | int | bool] | None = None) -> Watch:
         """Open a watch."""
 
 
-class Follower(Protocol):
-    """Who is told. Called from the following thread only."""
+class Follower(Protocol[T]):
+    """What is told of the objects. Called from the following thread only."""
 
-    def listed(self, items: Sequence[dict[str, Any]]) -> None:
+    def read(self, found: dict[str, Any]) -> T:
+        """What is kept of one object. The object itself is gone before the next one is read."""
+
+    def listed(self, items: Sequence[T]) -> None:
         """All objects as they are now; replaces everything said before."""
 
-    def changed(self, kind: str, found: dict[str, Any]) -> None:
+    def changed(self, kind: str, item: T) -> None:
         """One object was ADDED, MODIFIED or DELETED (``kind``)."""
 
     def failed(self, reason: str) -> None:
@@ -42,25 +46,32 @@ class Follower(Protocol):
 
 
 @dataclass
-class Follow:
+class Follow(Generic[T]):
     """Follows the objects at ``path`` that match ``selector`` (a fieldSelector) until stopped.
 
     ``run`` is the body of a thread and outlives every error. Three levels: ``run`` tries for ever, ``_list_and_watch``
-    lists once and keeps a watch going, ``_watch`` is one connection.
+    lists once and keeps a watch going, ``_watch`` is one connection. An object that the follower cannot take is said
+    once and left out; the others are followed.
+
+    Args:
+        unlisted: further terms of the selector for the list alone: objects that are of no interest unless they change
+            while they are followed.
     """
 
     client: Api
     path: str
     selector: str
-    follower: Follower
+    follower: Follower[T]
     backoff: Backoff = field(default_factory=Backoff)
     clock: Callable[[], float] = time.monotonic
+    unlisted: str = ""
 
     def __post_init__(self) -> None:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._open: Watch | None = None
         self._said: set[str] = set()
+        self._odd: set[str] = set()
         # "0": any version the server has in memory, which spares etcd; "" after that one proved too old.
         self._list_from = "0"
 
@@ -91,14 +102,13 @@ class Follow:
                 self._open.close()
 
     def _list_and_watch(self) -> None:
-        params = {"fieldSelector": self.selector}
-        if self._list_from:
-            params["resourceVersion"] = self._list_from
-        found = self.client.list(self.path, params)
+        self._odd.clear()
+        selector = ",".join(filter(None, (self.selector, self.unlisted)))
+        listed = list_pages(self.client, self.path, self._read, _query(selector, self._list_from))
         self._list_from = "0"
         self._said.clear()
-        self.follower.listed(found.get("items") or [])
-        version = _version(found)
+        self.follower.listed(listed.items)
+        version = listed.version
         while not self._stopped.is_set():
             began = self.clock()
             try:
@@ -112,21 +122,42 @@ class Follow:
 
     def _watch(self, version: str) -> str:
         """Return the version to go on from when the server has ended the watch in good order."""
-        with self.client.watch(self.path, {"fieldSelector": self.selector, "resourceVersion": version}) as watch:
+        with self.client.watch(self.path, _query(self.selector, version)) as watch:
             with self._lock:
                 self._open = watch
                 if self._stopped.is_set():
                     watch.close()
             try:
                 for event in watch:
-                    self.backoff.reset()
                     version = _version(event["object"]) or version
                     if event["type"] != "BOOKMARK":
-                        self.follower.changed(event["type"], event["object"])
+                        self._change(event["type"], event["object"])
             finally:
                 with self._lock:
                     self._open = None
         return version
+
+    def _read(self, found: dict[str, Any]) -> T | None:
+        """What is kept of an object of a list; None where the follower cannot take it."""
+        try:
+            return self.follower.read(found)
+        except Exception as err:  # noqa: BLE001 - one odd object must not hide the others
+            self._leave_out(found, err)
+            return None
+
+    def _change(self, kind: str, found: dict[str, Any]) -> None:
+        try:
+            self.follower.changed(kind, self.follower.read(found))
+        except Exception as err:  # noqa: BLE001 - as above
+            self._leave_out(found, err)
+
+    def _leave_out(self, found: Mapping[str, Any], err: Exception) -> None:
+        meta = mapping(found.get("metadata"))
+        name = "/".join(filter(None, (text(meta.get("namespace")), text(meta.get("name"))))) or "without a name"
+        if name not in self._odd:
+            self._odd.add(name)
+            reason = f"{type(err).__name__}: {err}"
+            log.warning("Left out an object", extra={"path": self.path, "object": name, "reason": reason})
 
     def _fail(self, reason: str) -> None:
         if self._stopped.is_set() or reason in self._said:
@@ -136,5 +167,9 @@ class Follow:
         self.follower.failed(reason)
 
 
+def _query(selector: str, version: str) -> dict[str, str]:
+    return {key: value for key, value in (("fieldSelector", selector), ("resourceVersion", version)) if value}
+
+
 def _version(found: Mapping[str, Any]) -> str:
-    return str((found.get("metadata") or {}).get("resourceVersion") or "")
+    return text(mapping(found.get("metadata")).get("resourceVersion"))

@@ -61,6 +61,7 @@ def _once(client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None],
         if not token:
             return listed
         query["continue"] = str(token)
+        query.pop("resourceVersion", None)  # the token has it
 
 
 def _page(client: Lister, path: str, query: Params) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, Self
 
+from gpuagent.domain.shape import number
 from gpuagent.kube.errors import ApiError, KubeError
 
 
@@ -79,9 +80,10 @@ def events(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def _event(line: bytes) -> dict[str, Any]:
     try:
         event = json.loads(line)
-        kind, found = event["type"], event["object"]
+        kind, found = event["type"], dict[str, Any](event["object"])
     except (ValueError, KeyError, TypeError) as err:
         raise ApiError(0, "BadAnswer", "the watch sent what is not an event; is this an API server?") from err
     if kind == "ERROR":
-        raise ApiError(int(found.get("code") or 0), str(found.get("reason", "")), str(found.get("message", "")))
+        code, reason, message = number(found.get("code")) or 0, found.get("reason", ""), found.get("message", "")
+        raise ApiError(code, str(reason), str(message))
     return {"type": str(kind), "object": found}

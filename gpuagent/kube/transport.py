@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from gpuagent.kube.errors import ApiUnreachable, ConfigError
 
 # A dead host is noticed after 10 + 3 * 5 s also where the watch is quiet.
 _KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
+PIECE = 65_536
+"""Bytes of a body that are read at a time. Go writes a large answer as one HTTP chunk, however long."""
 POOL = 16
 """Connections that are kept; more threads than that at a time would open new ones again and again."""
 
@@ -89,13 +91,24 @@ class Transport:
             sock.settimeout(silence_s)
         return response
 
-    def body(self, response: urllib3.HTTPResponse, timeout_s: tuple[float, float]) -> bytes:
+    def body(self, response: urllib3.HTTPResponse, silence_s: float) -> bytes:
         """Return the whole body and give the connection back. Raises ApiUnreachable."""
+        return b"".join(self.pieces(response, silence_s))
+
+    def pieces(self, response: urllib3.HTTPResponse, silence_s: float) -> Iterator[bytes]:
+        """Yield the body as it arrives, then give the connection back; closed where it is not read to its end.
+
+        Raises ApiUnreachable.
+        """
+        ended = False
         try:
-            return response.data
+            yield from response.stream(PIECE)
+            ended = True
         except urllib3.exceptions.HTTPError as err:
-            raise self.unreachable(err, timeout_s[1]) from err
+            raise self.unreachable(err, silence_s) from err
         finally:
+            if not ended:
+                response.close()
             response.release_conn()
 
     def unreachable(self, err: Exception, silence_s: float) -> ApiUnreachable:

@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.domain.pods import Pod, kept, parse_pod
 from gpuagent.kube.follow import Api, Follow
-from gpuagent.kube.trim import trim_node, trim_pod
+from gpuagent.kube.trim import trim_node
 
 Post = Callable[[NodeSeen | PodsSeen | ApiUnavailable], None]
 Json = dict[str, Any]
@@ -25,6 +26,8 @@ class Watcher:
         client: shared with others; its first use, in these threads, loads the library.
         node_name: as kubelet registered it.
         post: takes one event, from any thread, and must not block.
+        resources: those whose amounts in pods are of interest.
+        failed: whether pods that failed before are of interest; those that fail later are.
         clock: monotonic seconds for ``at``.
         burst_s: least time between two PodsSeen.
         backoff: makes the delays of one watch.
@@ -36,16 +39,20 @@ class Watcher:
         node_name: str,
         post: Post,
         *,
+        resources: Collection[str] = (),
+        failed: bool = True,
         clock: Callable[[], float] = time.monotonic,
         burst_s: float = 0.05,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
-        self._pods = _Pods(node_name, post, clock, burst_s)
-        self._follows = (
-            Follow(
-                client, "/api/v1/nodes", f"metadata.name={node_name}", _Node(node_name, post, clock), backoff(), clock
-            ),
-            Follow(client, "/api/v1/pods", f"spec.nodeName={node_name}", self._pods, backoff(), clock),
+        node = _Node(node_name, post, clock)
+        self._pods = _Pods(node_name, post, clock, burst_s, resources)
+        # Kubelet gives back what ended pods held before it tells of its devices, so nothing needs those; but who fails
+        # or ends from now on has to be told from who was never seen.
+        unlisted = "status.phase!=Succeeded" + ("" if failed else ",status.phase!=Failed")
+        self._follows: tuple[Follow[Any], ...] = (
+            Follow(client, "/api/v1/nodes", f"metadata.name={node_name}", node, backoff(), clock),
+            Follow(client, "/api/v1/pods", f"spec.nodeName={node_name}", self._pods, backoff(), clock, unlisted),
         )
         self._threads = (
             threading.Thread(target=self._follows[0].run, name="kube-node", daemon=True),
@@ -75,17 +82,20 @@ class _Node:
         self._post = post
         self._clock = clock
 
+    def read(self, found: Json) -> Json:
+        return trim_node(found)
+
     def listed(self, items: Sequence[Json]) -> None:
         if items:
-            self._post(NodeSeen(trim_node(items[0]), self._clock()))
+            self._post(NodeSeen(items[0], self._clock()))
         else:
             self._missing()
 
-    def changed(self, kind: str, found: Json) -> None:
+    def changed(self, kind: str, item: Json) -> None:
         if kind == "DELETED":
             self._missing()
         else:
-            self._post(NodeSeen(trim_node(found), self._clock()))
+            self._post(NodeSeen(item, self._clock()))
 
     def failed(self, reason: str) -> None:
         self._post(ApiUnavailable(f"watching node {self._name}: {reason}", self._clock()))
@@ -101,34 +111,41 @@ class _Pods:
     So the last change of a burst is never left unsaid.
     """
 
-    def __init__(self, node_name: str, post: Post, clock: Callable[[], float], burst_s: float) -> None:
+    def __init__(
+        self, node_name: str, post: Post, clock: Callable[[], float], burst_s: float, resources: Collection[str] = ()
+    ) -> None:
         self._node_name = node_name
         self._post = post
         self._clock = clock
         self._burst_s = burst_s
+        self._resources = frozenset(resources)
         self._stopped = threading.Event()
         self._news = threading.Event()
         self._lock = threading.Lock()
-        self._known: dict[str, Json] = {}
+        self._known: dict[str, Pod] = {}
         self._changed = False
         self._failures: list[str] = []
 
-    def listed(self, items: Sequence[Json]) -> None:
+    def read(self, found: Json) -> Pod:
+        pod = kept(parse_pod(found), self._resources)
+        if not pod.uid:
+            raise ValueError("it has no uid")
+        return pod
+
+    def listed(self, items: Sequence[Pod]) -> None:
         # Kubelet takes the pods of a list by age, and those of a watch as they come: in the order of their versions.
-        by_age = sorted(items, key=_age)
-        listed = {found["metadata"]["uid"]: trim_pod(found) for found in by_age}
+        listed = {pod.uid: pod for pod in sorted(items, key=_age)}
         with self._lock:
-            seen = {uid: listed.pop(uid) for uid in self._known if uid in listed}
+            seen = {uid: _same(known, listed.pop(uid)) for uid, known in self._known.items() if uid in listed}
             self._known, self._changed = seen | listed, True
         self._news.set()
 
-    def changed(self, kind: str, found: Json) -> None:
-        uid = found["metadata"]["uid"]
+    def changed(self, kind: str, item: Pod) -> None:
         with self._lock:
             if kind == "DELETED":
-                self._known.pop(uid, None)
+                self._known.pop(item.uid, None)
             else:
-                self._known[uid] = trim_pod(found)
+                self._known[item.uid] = item
             self._changed = True
         self._news.set()
 
@@ -156,7 +173,11 @@ class _Pods:
         self._news.set()
 
 
-def _age(pod: Json) -> tuple[str, int]:
+def _same(known: Pod, listed: Pod) -> Pod:
+    """The one that is known, where it has not changed: others see by its identity that there is nothing to do."""
+    return known if known.version and known.version == listed.version else listed
+
+
+def _age(pod: Pod) -> tuple[str, int]:
     """When it was created, by the second, and its version: etcd counts them."""
-    version = str(pod["metadata"].get("resourceVersion"))
-    return str(pod["metadata"].get("creationTimestamp")), int(version) if version.isdecimal() else 0
+    return pod.created, int(pod.version) if pod.version.isdecimal() else 0

@@ -3,14 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from gpuagent.domain.pods import PodName
 from gpuagent.domain.shape import mapping, text
 from gpuagent.kube.client import Client
 from gpuagent.kube.follow import Follow
-from gpuagent.kube.pages import list_pages
-from gpuagent.kube.stream import Watch
 from inspectcgpu.agents import Asking
 from inspectcgpu.cluster import NODES, NOT_SUCCEEDED, PODS, Beside, by_name, facts, look_beside, pods_selector
 from inspectcgpu.node import GpuNode, read_node
@@ -18,59 +16,45 @@ from inspectcgpu.pod import GpuPod, read_pod
 from inspectcgpu.report import Facts
 
 T = TypeVar("T")
-Params = Mapping[str, str | int | bool]
 Json = dict[str, Any]
+Key = tuple[str, str]
+"""Namespace and name."""
 
 BESIDE_EVERY_S, REFRESH_S = 10.0, 30.0
 """Agents and ConfigMaps are asked anew at most so often, and at least so often."""
-_KEPT = "kept"
 
 
 class Collection(Generic[T]):
-    """The objects of one collection as they are, each as `read` makes it; those it makes None of are left out.
+    """The objects of one collection as they are, each as `read` makes it; those it makes None of are left out."""
 
-    It is what the following thread tells, and what it lists through: in pages, of which only that stays.
-    """
-
-    def __init__(self, client: Client, what: str, read: Callable[[Json], T | None], news: threading.Event) -> None:
-        self._client = client
+    def __init__(self, what: str, read: Callable[[Json], T | None], news: threading.Event) -> None:
         self._what = what
         self._read = read
         self._news = news
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], T] = {}
+        self._known: dict[Key, T] = {}
         self._problem = ""
         self.listed_once = threading.Event()
 
-    # What Follow asks
-
-    def list(self, path: str, params: Params | None = None) -> Json:
-        # Version 0 would have the server answer with everything at once.
-        asked = {key: value for key, value in (params or {}).items() if key != "resourceVersion" and value != ""}
-        found = list_pages(self._client, path, self._kept, asked)
-        return {"metadata": {"resourceVersion": found.version}, "items": found.items}
-
-    def watch(self, path: str, params: Params | None = None) -> Watch:
-        return self._client.watch(path, {key: value for key, value in (params or {}).items() if value != ""})
-
     # What Follow tells
 
-    def listed(self, items: Sequence[Json]) -> None:
+    def read(self, found: Json) -> tuple[Key, T | None]:
+        return _key(found), self._read(found)
+
+    def listed(self, items: Sequence[tuple[Key, T | None]]) -> None:
         with self._lock:
-            self._known = dict(cast("tuple[tuple[str, str], T]", item[_KEPT]) for item in items)
+            self._known = {key: kept for key, kept in items if kept is not None}
             self._problem = ""
         self.listed_once.set()
         self._news.set()
 
-    def changed(self, kind: str, found: Json) -> None:
-        kept = None if kind == "DELETED" else self._kept(found)
+    def changed(self, kind: str, item: tuple[Key, T | None]) -> None:
+        key, kept = item
         with self._lock:
-            before = self._known.get(_key(found))
-            if kept is None:
-                self._known.pop(_key(found), None)
-            else:
-                self._known[_key(found)] = kept[_KEPT][1]
-            same = before == self._known.get(_key(found))
+            before = self._known.pop(key, None)
+            if kept is not None and kind != "DELETED":
+                self._known[key] = kept
+            same = before == self._known.get(key)
         if not same:  # kubelets write each Node every few minutes, and more
             self._news.set()
 
@@ -91,12 +75,8 @@ class Collection(Generic[T]):
         with self._lock:
             return self._problem
 
-    def _kept(self, found: Json) -> Json | None:
-        kept = self._read(found)
-        return None if kept is None else {_KEPT: (_key(found), kept)}
 
-
-def _key(found: Mapping[str, Any]) -> tuple[str, str]:
+def _key(found: Mapping[str, Any]) -> Key:
     meta = mapping(found.get("metadata"))
     return text(meta.get("namespace")), text(meta.get("name"))
 
@@ -121,12 +101,12 @@ class Following:
         self._pods_then: Mapping[PodName, GpuPod] = {}
         self._behind = False
         self.news = threading.Event()
-        self._nodes = Collection[GpuNode](client, "nodes", self._node, self.news)
-        self._pods = Collection[GpuPod](client, "pods", self._pod, self.news)
+        self._nodes = Collection[GpuNode]("nodes", self._node, self.news)
+        self._pods = Collection[GpuPod]("pods", self._pod, self.news)
         one = names[0] if len(self._wanted) == 1 else ""
-        self._follows = (
-            Follow(self._nodes, NODES, f"metadata.name={one}" if one else "", self._nodes),
-            Follow(self._pods, PODS, pods_selector(one) if one else NOT_SUCCEEDED, self._pods),
+        self._follows: tuple[Follow[Any], ...] = (
+            Follow(client, NODES, f"metadata.name={one}" if one else "", self._nodes),
+            Follow(client, PODS, pods_selector(one) if one else NOT_SUCCEEDED, self._pods),
         )
         self._threads = [threading.Thread(target=follow.run, daemon=True) for follow in self._follows]
 

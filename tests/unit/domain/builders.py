@@ -8,7 +8,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu, key_of
 from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode
-from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.pods import Holding, Owner, PodName, parse_pod
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
 from gpuagent.domain.state import Announcement, Policy, State
 from gpuagent.domain.step import step
@@ -159,7 +159,10 @@ class Life:
         return self.tell(ev.HoldingsRead(held, self.now if began is None else began, self.now))
 
     def pods(self, *pods: Mapping[str, Any]) -> "Life":
-        return self.tell(ev.PodsSeen(pods, self.now))
+        """As the watch does: a pod that is as it was is the one that it was."""
+        known = {(pod.uid, pod.version): pod for pod in self.state.pods if pod.version}
+        seen = tuple(known.get((pod.uid, pod.version), pod) for pod in map(parse_pod, pods))
+        return self.tell(ev.PodsSeen(seen, self.now))
 
     def allocate_begins(self) -> "Life":
         return self.tell(ev.AllocatesSeen(self.state.in_flight + 1, self.state.last_allocate_end, self.now))

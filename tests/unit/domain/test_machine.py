@@ -27,7 +27,7 @@ from gpuagent.domain.health import MOST_SETTLE_S, Vitals
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
 from gpuagent.domain.offer import SETTLE_S, deadline
-from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName, parse_pod
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
 from gpuagent.domain.state import Policy, State
 from gpuagent.domain.step import step
@@ -291,7 +291,7 @@ class NodeLife(RuleBasedStateMachine):
     def show_pods(self) -> None:
         living = [pod.json for pod in self.living.values()]
         ended = [{**pod.json, "status": {"phase": "Failed"}} for pod in self.not_deleted()]
-        self.tell(ev.PodsSeen((*living, *ended), self.now))
+        self.tell(ev.PodsSeen(tuple(map(parse_pod, (*living, *ended))), self.now))
 
     def not_deleted(self) -> list[KubeletPod]:
         """Every second pod that has ended is still there, the others were deleted."""

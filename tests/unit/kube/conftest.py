@@ -41,7 +41,7 @@ class Posted:
 
     def pods(self, names: set[str], start: int = 0) -> PodsSeen:
         event: PodsSeen = self.wait(
-            lambda event: isinstance(event, PodsSeen) and {pod["metadata"]["name"] for pod in event.pods} == names,
+            lambda event: isinstance(event, PodsSeen) and {pod.name.name for pod in event.pods} == names,
             start,
         )
         return event

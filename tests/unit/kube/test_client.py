@@ -23,8 +23,8 @@ current-context: x
 
 def test_gets_lists_patches_and_creates(server: ApiServer, client: Client) -> None:
     assert client.get(NODE)["metadata"]["name"] == "n1"
-    assert [node["metadata"]["name"] for node in client.list("/api/v1/nodes")["items"]] == ["n1"]
-    assert client.list("/api/v1/nodes", {"fieldSelector": "metadata.name=other"})["items"] == []
+    assert [node["metadata"]["name"] for node in client.page("/api/v1/nodes")[1]] == ["n1"]
+    assert list(client.page("/api/v1/nodes", {"fieldSelector": "metadata.name=other"})[1]) == []
     assert client.patch(NODE, {"metadata": {"labels": {"a": "b"}}})["metadata"]["labels"]["a"] == "b"
     condition = {"type": "GpusReady", "status": "True"}
     client.patch(f"{NODE}/status", {"status": {"conditions": [condition]}}, STRATEGIC_MERGE_PATCH)
@@ -98,7 +98,7 @@ def test_watch_can_be_closed_from_another_thread(client: Client) -> None:
 
 
 def test_an_old_version_is_gone(server: ApiServer, client: Client) -> None:
-    version = client.list("/api/v1/nodes")["metadata"]["resourceVersion"]
+    version = client.page("/api/v1/nodes")[0]["resourceVersion"]
     server.expire()
     with (
         client.watch("/api/v1/nodes", {"resourceVersion": version}) as watch,
@@ -199,7 +199,7 @@ def test_new_credentials_are_read_after_a_401(server: ApiServer, client: Client,
 
 
 def test_what_is_no_api_server_is_said(server: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("standin.apihandler.json.dumps", lambda _: "<html>")
+    monkeypatch.setattr("standin.apihandler.json.dumps", lambda *_, **__: "<html>")
     with pytest.raises(ApiError, match="not JSON; is this an API server"):
         client.get(NODE)
     assert server.url

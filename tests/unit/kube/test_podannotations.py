@@ -10,7 +10,7 @@ import pytest
 from gpuagent.backoff import Backoff
 from gpuagent.domain.assigned import PodWrite
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.pods import Pod, parse_pod
 from gpuagent.kube.client import Client, Timeouts
 from gpuagent.kube.podannotations import PodAnnotations
 from gpuagent.kube.watch import Watcher
@@ -18,12 +18,12 @@ from standin.apiserver import ApiServer
 from standin.objects import Json
 from standin.waiting import PATIENCE_S
 
-KEY = "gpu"
+KEY = "ALIYUN_COM_GPU_MEM_IDX"
 PATCH = "patch pods"
 
 
 class Desk:
-    """What a core would do that wants ``gpu: "1"`` on every pod: pods in by a watch, writes out."""
+    """What a core would do that wants GPU 1 named on every pod: pods in by a watch, writes out."""
 
     def __init__(self, client: Client, quick: Callable[[], Backoff], **named: Any) -> None:
         self.told: list[str | None] = []
@@ -36,16 +36,15 @@ class Desk:
 
     def post(self, event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
         if isinstance(event, PodsSeen):
-            self.writer.desire([write(pod) for pod in event.pods if annotation(pod) != "1"])
+            self.writer.desire([write(pod) for pod in event.pods if pod.annotations.get(KEY) != "1"])
             self.news.set()
         elif isinstance(event, NodeSeen):
             self.writer.nudge()
 
 
-def write(pod: Json, text: str = "1", *, stamped: bool = False) -> PodWrite:
-    metadata = pod["metadata"]
-    name = PodName(metadata["namespace"], metadata["name"])
-    return PodWrite(name, metadata["uid"], metadata["resourceVersion"], {KEY: text}, stamped)
+def write(pod: Pod | Json, text: str = "1", *, stamped: bool = False) -> PodWrite:
+    pod = pod if isinstance(pod, Pod) else parse_pod(pod)
+    return PodWrite(pod.name, pod.uid, pod.version, {KEY: text}, stamped)
 
 
 def annotation(pod: Json) -> str | None:

@@ -1,5 +1,6 @@
 """The node and its pods are followed through everything the server can do."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,11 @@ import pytest
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.domain.pods import Pod
 from gpuagent.kube.client import Client, Timeouts
+from gpuagent.kube.errors import KubeError
+from gpuagent.kube.follow import Follow
+from gpuagent.kube.stream import Watch
 from gpuagent.kube.watch import Watcher, _Pods
 from standin.apiserver import ApiServer
 
@@ -56,26 +61,27 @@ def test_pods_come_and_go_by_binding(server: ApiServer, client: Client, posted: 
     posted.pods(set())
     server.create_pod("a", {"aliyun.com/gpu-mem": "4"}, labels={"app": "x"})
     pod = posted.pods({"a"}).pods[0]
-    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"aliyun.com/gpu-mem": "4"}
+    assert pod.containers[0].limits == {"aliyun.com/gpu-mem": 4}
     server.create_pod("b", node="")
-    binding = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"annotations": {"gpu": "0"}}}
+    decided = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+    binding = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"annotations": decided}}
     client.create("/api/v1/namespaces/default/pods/b/binding", binding)
-    bound = next(pod for pod in posted.pods({"a", "b"}).pods if pod["metadata"]["name"] == "b")
-    assert bound["metadata"]["annotations"] == {"gpu": "0"}
+    bound = next(pod for pod in posted.pods({"a", "b"}).pods if pod.name.name == "b")
+    assert bound.annotations == decided
     server.delete_pod("a")
     posted.pods({"b"})
     server.delete_pod("b", grace_s=None)
-    posted.wait(lambda event: isinstance(event, PodsSeen) and "deletionTimestamp" in str(event.pods))
+    posted.wait(lambda event: isinstance(event, PodsSeen) and any(pod.deleting for pod in event.pods))
 
 
 def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
     posted: list[PodsSeen] = []
     pods = _Pods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
 
-    def pod(name: str, second: int, version: str = "") -> dict[str, Any]:
+    def pod(name: str, second: int, version: str = "") -> Pod:
         created = f"2026-01-01T00:00:{second:02}Z"
         meta = {"uid": name, "name": name, "creationTimestamp": created, "resourceVersion": version}
-        return {"metadata": meta, "spec": {}, "status": {}}
+        return pods.read({"metadata": meta, "spec": {}, "status": {}})
 
     pods.listed([pod("b", 2), pod("a", 3), pod("c", 1)])
     pods.changed("ADDED", pod("d", 0))
@@ -236,6 +242,107 @@ def test_a_bug_behind_post_does_not_end_the_watch(
     assert server.url
 
 
+@pytest.mark.parametrize(
+    ("failed", "listed"), [(True, {"runs", "failed"}), (False, {"runs"})], ids=["cleaned", "not cleaned"]
+)
+def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_told(
+    server: ApiServer, client: Client, posted: "Posted", quick: Delays, failed: bool, listed: set[str]
+) -> None:
+    def end(name: str, phase: str) -> None:
+        server.patch_pod(name, {"status": {"phase": phase}}, subresource="status")
+
+    for name in ("runs", "done", "failed"):
+        server.create_pod(name)
+    end("done", "Succeeded")
+    end("failed", "Failed")
+    watcher = Watcher(client, "n1", posted, failed=failed, backoff=quick)
+    watcher.start()
+    posted.pods(listed)
+    assert server.wait(lambda: len(server.watches) == 2)
+    server.create_pod("new")
+    end("runs", "Succeeded")
+    end("new", "Failed")
+    seen = posted.wait(
+        lambda event: isinstance(event, PodsSeen) and sum(pod.ended for pod in event.pods) == 2 + len(listed) - 1
+    )
+    assert {pod.name.name for pod in seen.pods} == {*listed, "new"}
+    server.delete_pod("runs")
+    posted.pods({*listed, "new"} - {"runs"})
+    watcher.stop()
+
+
+def test_an_object_that_cannot_be_taken_is_left_out_and_the_others_are_followed(
+    server: ApiServer, posted: "Posted", watcher: Watcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.create_pod("before")
+    odd = server.create_pod("odd")
+    pods = server.objects._objects  # noqa: SLF001 - as no real server would
+    pods["pods", "default", "odd"]["metadata"]["uid"] = ""
+    watcher.start()
+    posted.pods({"before"})
+    assert server.wait(lambda: len(server.watches) == 2)
+    opened = server.requests["watch pods"]
+    for number in range(10):
+        server.patch_pod("odd", {"metadata": {"labels": {"n": str(number)}}})
+    server.create_pod("after")
+    posted.pods({"before", "after"})
+    assert server.requests["watch pods"] == opened
+    assert server.requests["list pods"] == 1
+    said = [record for record in caplog.records if record.getMessage() == "Left out an object"]
+    assert [(record.object, record.exc_info) for record in said] == [("default/odd", None)]  # type: ignore[attr-defined]
+    assert odd["metadata"]["uid"]
+
+
+def test_a_watch_that_breaks_at_once_again_and_again_is_opened_ever_more_seldom() -> None:
+    """Also where something good came on it each time."""
+
+    class Broken:
+        def page(self, *_: object) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
+            return {"resourceVersion": "1"}, iter(())
+
+        def watch(self, *_: object) -> Watch:
+            good = {"type": "ADDED", "object": {"metadata": {"uid": "u", "name": "p"}}}
+            return Watch(Body([json.dumps(good).encode() + b"\n", b"5\n"]), lambda err: KubeError(str(err)))
+
+    class Body:
+        def __init__(self, pieces: list[bytes]) -> None:
+            self.pieces = pieces
+
+        def stream(self, *_: object, **__: object) -> Iterator[bytes]:
+            return iter(self.pieces)
+
+        def shutdown(self) -> None:
+            """Nothing to end."""
+
+        close = shutdown
+
+    asked: list[float] = []
+
+    class Delays(Backoff):
+        def next_s(self) -> float:
+            asked.append(super().next_s())
+            if len(asked) == 8:
+                follow.stop()
+            return 0.0
+
+    pods = _Pods("n", lambda _: None, lambda: 0.0, 0.0)
+    follow = Follow(Broken(), "/api/v1/pods", "", pods, Delays(first_s=1.0, limit_s=64.0, spread=lambda: 0.5))
+    follow.run()
+    assert asked[:7] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+
+
+def test_lists_come_in_pages(server: ApiServer, posted: "Posted", watcher: Watcher, monkeypatch: Any) -> None:
+    """After an expired version, that is: from its cache a server answers with everything at once."""
+    monkeypatch.setattr("gpuagent.kube.pages.PAGE", 3)
+    names = {f"p{n}" for n in range(8)}
+    for name in names:
+        server.create_pod(name)
+    watcher._follows[1]._list_from = ""  # noqa: SLF001
+    watcher.start()
+    posted.pods(names)
+    assert server.requests["list pods"] == 3
+
+
 def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted") -> None:
     Watcher(client, "n1", posted).stop()
     watcher = Watcher(client, "n1", posted)
@@ -246,26 +353,12 @@ def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted
 
 
 def test_objects_are_trimmed(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
-    server.patch_node_status({"images": [{"names": ["x"]}]})
-    applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "1"}
-    server.create_pod("a", annotations=applied)
-    states = [
-        {
-            "name": "main",
-            "image": "x",
-            "containerID": "containerd://ab",
-            "state": {"waiting": {"reason": "ContainerCreating", "message": "m"}},
-        }
-    ]
-    server.patch_pod("a", {"status": {"hostIP": "1", "containerStatuses": states}}, subresource="status")
+    server.patch_node_status({"images": [{"names": ["x"]}], "volumesAttached": [{"name": "v"}]})
+    large = {"metadata": {"annotations": {"example.com/notes": "x" * 100_000}}}
+    server.objects.patch(("nodes", "", "n1"), "", large, strategic=False)
+    server.create_pod("a", annotations={"example.com/notes": "x" * 100_000})
     watcher.start()
-    assert "images" not in posted.node().node["status"]
-    pod = posted.pods({"a"}).pods[0]
-    assert pod["metadata"]["annotations"] == {"mine": "1"}
-    assert pod["status"] == {
-        "phase": "Pending",
-        "containerStatuses": [
-            {"name": "main", "containerID": "containerd://ab", "state": {"waiting": {"reason": "ContainerCreating"}}}
-        ],
-    }
-    assert pod["spec"]["containers"][0].keys() == {"name", "resources"}
+    node = posted.node().node
+    assert node["status"].keys() == {"capacity", "allocatable", "conditions", "nodeInfo"}
+    assert len(json.dumps(node)) < 2000
+    assert posted.pods({"a"}).pods[0].annotations == {}
