@@ -153,16 +153,14 @@ class NvmlWatch:
     def _discovery(self) -> None:
         while not self._stopping.is_set():
             self._wishes.begin()
-            delay_s: float | None
+            inventory: Inventory | None = None
             try:
                 inventory, count = self._look()
             except DriverError as err:
                 self._unavailable(str(err))
-                delay_s = self._delays.next_s()
             except Exception as err:
                 log.exception("reading the GPUs failed")
                 self._unavailable(f"reading the GPUs failed: {err!r}")
-                delay_s = self._delays.next_s()
             else:
                 self._delays.reset()
                 self._health.tend(count, {gpu.index: gpu.uuid for gpu in inventory.gpus})
@@ -170,15 +168,26 @@ class NvmlWatch:
                 unasked = self._health.first_looks(FIRST_LOOKS_S)
                 silent = frozenset(gpu.uuid for gpu in inventory.gpus if gpu.index in unasked)
                 self._read(replace(inventory, unasked=silent))
-                delay_s = self._until_next(inventory)
-            if not self._stopping.is_set():  # its wish may have been taken for this look's
-                self._wishes.wait(delay_s)
+            self._rest(inventory)
 
-    def _until_next(self, inventory: Inventory) -> float | None:
-        if unsettled(inventory):
-            return self._reread_s
-        # Links may come up without an event, as when the fabric manager starts after the agent.
-        return self._links_reread_s if any(wiring.inactive for wiring in inventory.wiring.values()) else None
+    def _rest(self, inventory: Inventory | None) -> None:
+        """Wait until the next look is due; None: this one failed."""
+        if inventory is None:
+            delay_s = self._delays.next_s()
+        elif unsettled(inventory):
+            delay_s = self._reread_s
+        else:
+            # Links may come up without an event, as when the fabric manager starts after the agent.
+            down = any(wiring.inactive for wiring in inventory.wiring.values())
+            delay_s = self._links_reread_s if down else float("inf")
+        until = time.monotonic() + delay_s
+        while not self._stopping.is_set() and (left_s := until - time.monotonic()) > 0:
+            if inventory is None or not lacks_nodes(inventory):
+                self._wishes.wait(left_s)
+                return
+            # Nodes are looked for without the driver: /dev/nvidia-uvm may come only with the first CUDA program.
+            if self._wishes.wait(min(left_s, self._reread_s)) or device_nodes(self._dev) != inventory.device_nodes:
+                return
 
     def _look(self) -> tuple[Inventory, int]:
         """What is there, and how many GPUs the driver counts. Raises DriverError."""
@@ -213,16 +222,20 @@ class NvmlWatch:
 
 
 def unsettled(inventory: Inventory) -> bool:
-    """Whether a look soon may find more.
+    """Whether the driver may soon report more.
 
-    No GPU, one that could not be read, one in MIG mode, a missing node, a fabric that is still being set up, a query
-    about links that failed.
+    No GPU, one that could not be read, one in MIG mode, a fabric that is still being set up, a query about links that
+    failed.
     """
-    needed = {"/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{gpu.minor}" for gpu in inventory.gpus)}
     return (
         not inventory.gpus
         or bool(inventory.unreadable)
         or any(gpu.mig for gpu in inventory.gpus)
         or any(wiring.problems or (wiring.fabric and not wiring.fabric.ready) for wiring in inventory.wiring.values())
-        or not needed <= inventory.device_nodes
     )
+
+
+def lacks_nodes(inventory: Inventory) -> bool:
+    """Whether a device node is missing that containers need."""
+    needed = {"/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{gpu.minor}" for gpu in inventory.gpus)}
+    return not needed <= inventory.device_nodes

@@ -37,13 +37,14 @@ class Wishes:
                 self._not_before = time.monotonic() + self._apart_s
             self._now = self._soon = False
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Return when a look is due: wished for, or after `timeout_s` (None: never)."""
+    def wait(self, timeout_s: float | None) -> bool:
+        """Return when a look is due: wished for, or after `timeout_s` (None: never). Whether it was wished for."""
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while not self._now:
                 due = min(until, self._not_before) if self._soon else until
                 left_s = due - time.monotonic()
                 if left_s <= 0:
-                    return
+                    return due < until
                 self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+            return True

@@ -10,10 +10,12 @@ import pytest
 from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, VitalsRead, XidRaised
 from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.domain.health import Vitals
+from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.health import GpuWatch
 from gpuagent.nvml.simulated import inject
 from gpuagent.nvml.simulated_driver import SimulatedGpu
-from gpuagent.nvml.watch import unsettled
+from gpuagent.nvml.source import device_nodes
+from gpuagent.nvml.watch import lacks_nodes, unsettled
 from standin.waiting import PATIENCE_S
 
 
@@ -167,10 +169,10 @@ def test_a_gpu_that_comes_back_is_watched_again(simulate, watch, make_box):
     watched.watching(0, 1)
     simulator.lose(0)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
-    assert [bad.index for bad in watched.next(InventoryRead).inventory.unreadable] == [0]
     simulator.restore(0)
-    assert len(watched.next(InventoryRead).inventory.gpus) == 2
     watched.watching(0, 1)
+    event = watched.next(VitalsRead)
+    assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
     simulator.lose(0)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
 
@@ -323,8 +325,9 @@ def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make
     before = watched.next(InventoryRead).inventory
     watched.watching(0, 1)
     simulator.hang("nvmlDeviceGetUUID", 1)
-    simulator.lose(0)  # has everything looked at again
+    simulator.lose(0)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+    watched.watch._wishes.now()
     while not (inventory := watched.next(InventoryRead).inventory).unreadable or len(inventory.gpus) > 1:
         pass
     assert inventory.gpus == before.gpus[1:], "it stays as it was read before"
@@ -388,6 +391,21 @@ def test_from_another_thread_over_the_socket(simulate, watch, make_box, tmp_path
     assert watched.next(XidRaised).uuid == uuid(simulator, 1)
 
 
+def test_missing_device_nodes_are_looked_for_without_the_driver(simulate, watch, make_box, tmp_path, monkeypatch):
+    looked, read = threading.Semaphore(0), []
+    count, nodes = Nvml.count, device_nodes
+    monkeypatch.setattr(Nvml, "count", lambda nvml: (read.append(nvml), count(nvml))[1])
+    monkeypatch.setattr("gpuagent.nvml.watch.device_nodes", lambda dev: (looked.release(), nodes(dev))[1])
+    watched = watch(simulate(make_box(2)), reread_s=0.02)
+    assert watched.next(InventoryRead).inventory.device_nodes == frozenset()
+    for _ in range(10):
+        assert looked.acquire(timeout=PATIENCE_S)
+    assert len(read) == 1
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia-uvm").touch()
+    assert watched.next(InventoryRead).inventory.device_nodes == {"/dev/nvidia-uvm"}
+
+
 def gpu(**changes):
     values = {"uuid": "GPU-1", "index": 0, "minor": 0, "pci_bus_id": "", "model": "", "memory_mib": 1, **changes}
     return Gpu(**values)
@@ -397,5 +415,7 @@ def test_what_is_worth_another_look():
     nodes = frozenset({"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"})
     assert not unsettled(Inventory((gpu(),), device_nodes=nodes))
     assert unsettled(Inventory((gpu(mig=True),), device_nodes=nodes))
-    assert unsettled(Inventory((gpu(minor=1),), device_nodes=nodes))
     assert unsettled(Inventory((), device_nodes=nodes))
+    assert not lacks_nodes(Inventory((gpu(),), device_nodes=nodes))
+    assert lacks_nodes(Inventory((gpu(minor=1),), device_nodes=nodes))
+    assert lacks_nodes(Inventory((gpu(),), device_nodes=nodes - {"/dev/nvidia-uvm"}))
