@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.allocator import Allocator
+from gpuagent.allocator.memory import MOST_GIVEN, Memory
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.grant import DeviceStrategy
+from gpuagent.domain.grant import DeviceStrategy, Grant
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
 from gpuagent.domain.pods import Owner, PodName
 from tests.unit.desk import Desk
@@ -719,3 +720,13 @@ def test_a_container_whose_layer_died_meanwhile_is_refused_with_the_cause():
     refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
     assert refusal.reason is Reason.ISOLATION
     assert "its daemon died" in refusal.message
+
+
+def test_grants_are_remembered_to_a_bound():
+    """A node that lives long grants without end."""
+    memory, shares = Memory(lambda: 0.0), []
+    for n in range(MOST_GIVEN + 10):
+        shares.append(Grant(MEM, Kind.MEMORY_SHARE, (), 1, {}))
+        memory.give(shares[-1], frozenset({str(n)}))
+    kept = [n for n, share in enumerate(shares) if memory.given(MEM, frozenset({str(n)})) is share]
+    assert kept == list(range(10, MOST_GIVEN + 10)), "the newest"

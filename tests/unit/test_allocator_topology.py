@@ -92,16 +92,28 @@ def test_a_job_goes_on_from_its_pods_after_a_restart_of_the_agent():
 
 
 def test_jobs_of_one_name_in_two_namespaces_are_two_jobs():
-    stranger = job("w0", 1)
-    stranger["metadata"]["namespace"] = "elsewhere"
-    desk = mesh(stranger)
+    """The second pod of a job gets the GPU beside the first one's, and one of another job does not."""
+
+    def second_gpu(namespace: str) -> list[int]:
+        first = job("w0", 1)
+        first["metadata"]["namespace"] = namespace
+        desk = mesh(first)
+        assert told(desk.serve(owner("w0")._replace(pod=PodName(namespace, "w0")), WHOLE, 1)) == [0]
+        desk.pods(first, job("w1", 1))
+        return told(desk.serve(owner("w1"), WHOLE, 1))
+
+    assert second_gpu("ml") == [3]
+    assert second_gpu("elsewhere") == [2]
+
+
+def test_a_pod_of_another_namespace_is_never_shown_the_gpus_of_a_job_of_that_name():
+    victim = job("w0", 1)
+    victim["metadata"]["namespace"] = "elsewhere"
+    desk = mesh(victim)
     desk.serve(owner("w0")._replace(pod=PodName("elsewhere", "w0")), WHOLE, 1)
-    desk.pods(stranger, pod_json("rest", {WHOLE: 1}), job("w1", 1))
-    assert desk.serve(owner("rest"), WHOLE, 1)
-    alone = mesh(pod_json("x", {WHOLE: 1}), pod_json("y", {WHOLE: 1}), pod_json("z", {WHOLE: 1}))
-    assert [indexes(alone.serve(owner(n), WHOLE, 1)) for n in "xyz"][1] == [
-        desk.snap.gpus[u].index for u in desk.on(owner("rest"), WHOLE)
-    ]
+    desk.pods(victim, named("hostile", 1, "3", "0,3", labels={JOB_LABEL: "train"}))
+    refusal = desk.refusal(lambda: desk.serve(owner("hostile"), WHOLE, 1))
+    assert "shows it GPU 0, which elsewhere/w0[main] has; it is not of the same job" in refusal.message
 
 
 def test_containers_of_one_pod_get_sets_that_fit_together():

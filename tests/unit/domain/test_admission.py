@@ -30,6 +30,19 @@ def owners(candidates) -> list[Owner]:
     return [candidate.owner for candidate in candidates]
 
 
+def test_a_pod_that_gives_back_what_it_had_asks_for_nothing_while_it_is_deleted():
+    """Kubelet offers its units again: it has ended there, and the API server shows it for a moment more."""
+    leaving = pod_json("leaving", {MEM: 4})
+    new = pod_json("new", {MEM: 4}, created="2026-01-01T00:00:09Z")
+    had = unit_ids(0, Kind.MEMORY_SHARE, *range(4))
+    for deleting, asking in ((False, ["leaving", "new"]), (True, ["new"])):
+        if deleting:
+            leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+        node = in_force(Mode.SHARE).holdings(holding("leaving", had)).pods(leaving, new)
+        found = beginning(MEM, 4, claims(node, free=had))
+        assert [candidate.pod.name.name for candidate in found] == asking
+
+
 class Kubelet:
     """Admits containers as the test says, and remembers what the agent may believe of it."""
 

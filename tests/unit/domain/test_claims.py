@@ -1,5 +1,6 @@
 """Who has a claim on which units: the book, and what was handed out since."""
 
+from gpuagent.domain.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.ledger import Handout, Ledger
 from gpuagent.domain.mode import Kind, Mode
@@ -93,6 +94,16 @@ def test_a_gpu_is_short_when_less_of_the_other_resource_is_left():
 
 def test_modes_with_one_resource_are_never_short():
     assert claims(in_force(Mode.SHARE)).short_gpus(MEM, 1000) == set()
+
+
+def test_what_a_decided_pod_was_given_is_not_reserved_for_it_once_more():
+    """Kubelet has lost its units and offers them: whether the pod holds them, kubelet is asked."""
+    decided = pod_json("a", {MEM: 10}, annotations={MEMORY_ANNOTATION: '{"0":{"0":10}}'})
+    node = in_force(Mode.SHARE).pods(decided)
+    free = {*unit_ids(0, Kind.MEMORY_SHARE, *range(16)), *unit_ids(1, Kind.MEMORY_SHARE, *range(16))}
+    assert claims(node, offered=free).promised(MEM, None) == {uuid(0): 10}
+    ledger = handed(("a", MEM, unit_ids(0, Kind.MEMORY_SHARE, *range(10))))
+    assert claims(node, ledger, free).promised(MEM, None) == {}
 
 
 def test_units_offered_again_are_doubted_while_their_pod_lives():

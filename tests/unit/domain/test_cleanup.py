@@ -94,6 +94,7 @@ def test_it_is_a_setting() -> None:
         failed(message="Allocate failed due to not enough cpus available to satisfy request, which is unexpected"),
         failed(message=NO_DEVICES.format("rdma/hca"), limits={MEM: 1, "rdma/hca": 1}),
         failed(message=REFUSED, limits={MEM: 1, "rdma/hca": 1}),
+        failed(message=AGENT_DIED, limits={MEM: 1, "rdma/hca": 1}),
         failed(message=NAMES_OURS, limits={MEM: 1, "rdma/hca": 1}),
         failed(message="Allocate failed due to rpc error: code = Unknown desc = not this agent's code, which is"),
         failed(message=f"Allocate failed due to {MEM} is not what this resource manager has, which is unexpected"),
@@ -109,14 +110,22 @@ def test_it_is_a_setting() -> None:
     ],
     ids=[
         *("bare", "owner that is no controller", "static", *("/".join(owner) for owner in NOT_REPLACING)),
-        *("CPU Manager", "another plugin's resource", "perhaps another plugin's words", "words that name ours"),
+        *(
+            "CPU Manager",
+            "another plugin's resource",
+            "perhaps another plugin's words",
+            "perhaps its end",
+            "words that name ours",
+        ),
         *("a code of others", "a sentence of others", "a changed request", "another's sentence that goes on"),
         *("a resource it did not ask for", "a longer name", "nothing of ours"),
         *("going already", "running", "evicted", "not failed"),
     ],
 )
 def test_others_are_left_alone(pod: dict[str, Any]) -> None:
-    assert doomed(serving().pods(pod)) == []
+    node = serving().pods(pod)
+    assert doomed(node) == []
+    assert doomed(node.wait(REFUSED_S + MOST_DELAY_S)) == []
 
 
 @pytest.mark.parametrize(

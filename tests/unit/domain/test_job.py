@@ -13,7 +13,7 @@ from gpuagent.domain.pods import parse_pod
 from tests.unit.domain import hostile
 from tests.unit.domain.builders import WHOLE, box, in_force, pod_json, uuid
 
-NODE = in_force(Mode.TOPOLOGY, box(4)).snap
+NODE = in_force(Mode.TOPOLOGY, box(4), trust_visible=True).snap
 CLAIMS = Claims(NODE, Ledger(), frozenset(), 0.0)
 LONGEST = 1000
 """Characters of a message, whatever stands in the annotation."""

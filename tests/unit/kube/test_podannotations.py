@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from gpuagent.backoff import Backoff
 from gpuagent.domain.assigned import PodWrite
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
-from gpuagent.domain.pods import Pod, parse_pod
+from gpuagent.domain.pods import Pod, PodName, parse_pod
+from gpuagent.kube import podannotations
 from gpuagent.kube.client import Client, Timeouts
 from gpuagent.kube.podannotations import PodAnnotations
 from gpuagent.kube.watch import Watcher
@@ -40,6 +42,38 @@ class Desk:
             self.news.set()
         elif isinstance(event, NodeSeen):
             self.writer.nudge()
+
+
+class Silent:
+    """A server that takes every write, and a watch that shows none of them."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.written = threading.Condition()
+
+    def patch(self, path: str, body: Any) -> dict[str, Any]:
+        with self.written:
+            self.writes += 1
+            self.written.notify_all()
+        return {}
+
+
+def test_a_write_that_the_watch_does_not_show_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, server = [1000.0], Silent()
+    monkeypatch.setattr(podannotations, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    writer = PodAnnotations(server, wall_ns=lambda: 17)
+    writer.desire([PodWrite(PodName("ml", "a"), "uid-a", "1", {KEY: "1"})])
+    writer.start()
+    try:
+        for _ in range(600):  # 30 s
+            with server.written:
+                if server.written.wait_for(lambda: server.writes > 1, 0.05):
+                    break
+            now[0] += 31.0  # the time of the last try may not be noted yet: not once, but again and again
+            writer.nudge()
+        assert server.writes > 1
+    finally:
+        writer.stop()
 
 
 def write(pod: Pod | Json, text: str = "1", *, stamped: bool = False) -> PodWrite:
