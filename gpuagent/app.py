@@ -14,6 +14,7 @@ from gpuagent.config import Settings
 from gpuagent.domain import events as ev
 from gpuagent.domain import linkreport, problems, report
 from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.isolation import NONE, Layer
 from gpuagent.domain.mode import Mode
 from gpuagent.domain.pods import PodName
@@ -275,7 +276,7 @@ class Agent:
             for about in announcement.pods or (None,):
                 self._kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
 
-    def _say(self, pod: PodName | None, reason: str, message: str) -> None:
+    def _say(self, pod: PodName | None, reason: EventReason, message: str) -> None:
         if self._kube:
             self._kube.event(pod, "Warning", reason, message)
 

@@ -1,4 +1,4 @@
-"""Makes what in this folder follows from the rest of it: the schema's settings, and plain YAML from the chart.
+"""Makes what in this folder follows from the rest: the schema's settings, the Events' reasons, and plain YAML.
 
 ``python -m manifests.render HELM`` writes, ``make manifests`` calls it; tests say when that was forgotten.
 """
@@ -7,13 +7,15 @@ import hashlib
 import json
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from gpuagent import config, settingvalues
 from gpuagent.config import Settings
+from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.mode import CORE_PERCENT_PER_GPU
 from gpuagent.domain.units import MEMORY_UNIT, MemoryUnit
 from gpuagent.nvml import boxes
@@ -21,6 +23,7 @@ from gpuagent.nvml import boxes
 FOLDER = Path(__file__).parent
 CHART = FOLDER / "helm" / "ack-ai-installer"
 SCHEMA = CHART / "values.schema.json"
+REASONS = CHART / "templates" / "_reasons.tpl"
 
 CHARTS_OWN = {
     "node_name": "the pod's node",
@@ -115,6 +118,13 @@ def plain(helm: str, name: str) -> str:
     )
 
 
+def reasons() -> str:
+    """A template with the reasons of the agent's Events, as a list of CEL."""
+    names = ", ".join(f"'{reason}'" for reason in get_args(EventReason))
+    lines = textwrap.wrap(f"[{names}]", 110)
+    return "\n".join(('{{- define "gpuagent.reasons" -}}', *lines, "{{- end }}")) + "\n"
+
+
 def write_schema() -> None:
     """Put the settings and the start-up taint into the chart's schema, which is written by hand for the rest."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
@@ -126,6 +136,7 @@ def write_schema() -> None:
 def main(helm: str) -> int:
     """Write all of it."""
     write_schema()
+    REASONS.write_text(reasons(), encoding="utf-8")
     for name in PLAIN:
         (FOLDER / name).write_text(plain(helm, name), encoding="utf-8")
     return 0

@@ -4,17 +4,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Final
 
+from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.pods import Pod, PodName
 
-REASON = "GpuRefused"
+REASON: Final = "GpuRefused"
 
 WAIT_S = 30.0
 """How long a refusal waits for its pod. Kubelet fails that pod at once; a watch that broke brings it later."""
 
 MOST_WAITING = 64
 
-Say = Callable[[PodName | None, str, str], None]
+Say = Callable[[PodName | None, EventReason, str], None]
 """Send an Event: pod (None for the node), reason, message. Never blocks."""
 
 

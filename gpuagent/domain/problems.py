@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuagent.domain import misread
+from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.fence import EXAMPLE, Fence
 from gpuagent.domain.holdings import NVIDIA_GPU
 from gpuagent.domain.mode import DISABLE_LABEL, PROMISES
@@ -21,7 +22,7 @@ MANY_ENTRIES = 8
 class Problem:
     """One thing that keeps the node from offering what it could. `reason` is CamelCase, as in conditions."""
 
-    reason: str
+    reason: EventReason
     message: str
     warning: bool = True
     blocking: bool = False

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from gpuagent.domain.bestset import Goal
+from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.exchange import picks_itself
 from gpuagent.domain.failedpod import ControllerKey, Round
 from gpuagent.domain.fence import Fence
@@ -286,7 +287,7 @@ class Announcement:
     With `owner`, it is about that controller in the namespace of `pods`.
     """
 
-    reason: str
+    reason: EventReason
     message: str
     warning: bool = False
     pods: tuple[PodName, ...] = ()

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import kubernetes_validate
 import pytest
@@ -15,8 +15,10 @@ from jsonschema import Draft7Validator
 from gpuagent import config, settingvalues
 from gpuagent.config import Settings
 from gpuagent.domain.annotations import WRITTEN_KEYS
+from gpuagent.domain.eventreason import EventReason
+from gpuagent.kube.eventlog import MESSAGE_CHARS
 from gpuagent.nvml import boxes
-from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, SCHEMA, TEXTS, digest, settings_schema
+from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, REASONS, SCHEMA, TEXTS, digest, reasons, settings_schema
 
 INSTALL = (FOLDER.parent / "docs" / "install.md").read_text(encoding="utf-8")
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -42,6 +44,29 @@ def test_the_schema_knows_every_setting():
     written = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]
     assert written["settings"] == settings_schema(), "run `make manifests`"
     assert written["startupTaint"] == {"type": "string"} | TEXTS[settingvalues.taint_key], "run `make manifests`"
+
+
+def policy(what: str) -> dict[str, Any]:
+    kind, name = "ValidatingAdmissionPolicy", f"gpuagent-{what}"
+    (found,) = (one for one in objects("gpuagent.yaml") if (one["kind"], one["metadata"]["name"]) == (kind, name))
+    return found["spec"]
+
+
+def test_the_policy_of_events_takes_every_reason_of_the_agent_and_no_other():
+    """Type checking holds the code to `EventReason`; here nothing stands in it that no code uses."""
+    assert REASONS.read_text(encoding="utf-8") == reasons(), "run `make manifests`"
+    (listed,) = (one["expression"] for one in policy("events")["variables"] if one["name"] == "reasons")
+    assert re.findall(r"'(\w+)'", listed) == list(get_args(EventReason)) == sorted(get_args(EventReason))
+    source = (path for path in (FOLDER.parent / "gpuagent").rglob("*.py") if path.stem != "eventreason")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in source)
+    assert [reason for reason in get_args(EventReason) if f'"{reason}"' not in code] == []
+
+
+def test_the_policy_of_events_takes_the_longest_message_of_the_agent():
+    sizes = [
+        text for one in policy("events")["validations"] for text in re.findall(r"message\) <= (\d+)", one["expression"])
+    ]
+    assert sizes == [str(MESSAGE_CHARS)]
 
 
 def values_of(known: dict[str, Any]) -> st.SearchStrategy[Any]:

@@ -6,10 +6,12 @@ have every right that RBAC can give on the kinds they write, so that each refusa
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from gpuagent.domain.eventreason import EventReason
+from gpuagent.kube.eventlog import MESSAGE_CHARS
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
@@ -180,7 +182,8 @@ def test_a_token_that_names_no_node_is_refused(
         (NODE, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "the labels aliyun.accelerator"),
         (STATUS, {"metadata": {"labels": {"kubernetes.io/hostname": "x"}}}, "the labels aliyun.accelerator"),
         (NODE, {"metadata": {"annotations": {"a": "b"}}}, "annotations"),
-        (NODE, {"metadata": {"finalizers": ["a/b"]}}, "annotations, finalizers and owners"),
+        (NODE, {"metadata": {"finalizers": ["a/b"]}}, "annotations, finalizers, owners and generateName"),
+        (NODE, {"metadata": {"generateName": "junk"}}, "annotations, finalizers, owners and generateName"),
         (NODE, {"spec": {"unschedulable": True}}, "spec"),
         (NODE, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "taint"),
         (STATUS, {"status": {"capacity": {"cpu": "1000"}}}, "aliyun.com/gpu-count only"),
@@ -283,7 +286,7 @@ def event(node: str, about: Json, **other: Any) -> Json:
         "kind": "Event",
         "metadata": {"name": f"test.{time.time_ns():x}", "namespace": about.get("namespace", "default")},
         "involvedObject": {"apiVersion": "v1", **about},
-        "reason": "Test",
+        "reason": "GpuRefused",
         "message": "test",
         "type": "Normal",
         **named,
@@ -298,6 +301,19 @@ THE_NODE, A_POD = (
 )
 A_CONTROLLER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "namespace": "default"}
 EVENTS = "/api/v1/namespaces/default/events"
+JUNK: tuple[Json, ...] = tuple(
+    {"name": f"junk.{n}", "namespace": "default", **more}
+    for n, more in enumerate[Json](
+        (
+            {"labels": {"a": "b"}},
+            {"annotations": {"a": "b" * 100_000}},
+            {"finalizers": ["a/b"]},
+            {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]},
+            {"generateName": "junk"},
+        )
+    )
+)
+"""Metadata of Events, each with a field that the agent never sets."""
 
 
 def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, agents: Agents) -> None:
@@ -323,6 +339,18 @@ def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, ag
         (event(NODE_NAME, {"kind": "Secret", "name": "s", "namespace": "default"}), "about pods only"),
         (event(NODE_NAME, A_CONTROLLER), "about pods only"),
         (event(NODE_NAME, {"kind": "Node", "name": OTHER}, reason="FailedPodDeleted"), "about pods only"),
+        (event(NODE_NAME, A_POD, reason="Evicted"), "reasons of its own list only"),
+        (event(NODE_NAME, A_POD, reason=""), "reasons of its own list only"),
+        (event(NODE_NAME, A_POD, message="x" * 1025), "at most 1024 characters"),
+        (event(NODE_NAME, A_POD, type="Alarm"), "at most 1024 characters"),
+        (event(NODE_NAME, {**A_POD, "uid": "x" * 254}), "at most 253"),
+        (event(NODE_NAME, {**A_POD, "name": "x" * 254}), "at most 253"),
+        (event(NODE_NAME, {**A_POD, "apiVersion": "x" * 254}), "at most 253"),
+        *((event(NODE_NAME, A_POD) | {"metadata": meta}, "fields of an Event") for meta in JUNK),
+        (event(NODE_NAME, A_POD, action="Evict"), "fields of an Event"),
+        (event(NODE_NAME, A_POD, related={"kind": "Node", "name": "n"}), "fields of an Event"),
+        (event(NODE_NAME, {**A_POD, "fieldPath": "x" * 100_000}), "fields of an Event"),
+        (event(NODE_NAME, {**A_POD, "resourceVersion": "1" * 100_000}), "fields of an Event"),
     ],
 )
 def test_events_in_anothers_name_or_about_others_are_refused(
@@ -331,6 +359,19 @@ def test_events_in_anothers_name_or_about_others_are_refused(
     status, answer = cluster.api("POST", EVENTS, body, token=agents.ours)
     assert status == 422
     assert said in answer["message"]
+
+
+def test_every_event_of_the_agent_is_taken(cluster: Cluster, agents: Agents) -> None:
+    """Each reason, with the longest message and the longest name."""
+    for reason in get_args(EventReason):
+        body = event(
+            NODE_NAME, {**A_POD, "name": "p" * 253, "uid": "u" * 36}, reason=reason, message="é" * MESSAGE_CHARS
+        )
+        status, answer = cluster.api("POST", EVENTS, body, token=agents.ours)
+        assert status == 201, answer
+    path = f"{EVENTS}/{body['metadata']['name']}"
+    for junk in ({"message": "x" * 1025}, {"reason": "Evicted"}, {"metadata": {"finalizers": ["a/b"]}}):
+        assert patch(cluster, agents.ours, path, junk)[0] == 422, junk
 
 
 # -- pods ------------------------------------------------------------------------------------------------------------
@@ -378,6 +419,8 @@ def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(clu
             ({"metadata": {"annotations": dict.fromkeys(MINE)}}, "only the annotations that say which GPUs"),
             ({"metadata": {"labels": {"app": "b"}}}, "a pod's annotations only"),
             ({"metadata": {"finalizers": ["a/b"]}}, "a pod's annotations only"),
+            ({"metadata": {"generateName": "junk"}}, "a pod's annotations only"),
+            ({"metadata": {"annotations": {next(iter(MINE)): "x" * 32769}}}, "at most 32768 characters"),
             ({"spec": {"activeDeadlineSeconds": 1}}, "a pod's annotations only"),
         ):
             status, message = patch(cluster, agents.others, path, wrong)

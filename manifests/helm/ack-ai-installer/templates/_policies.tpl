@@ -36,7 +36,9 @@ validations:
       && (!has(object.metadata.finalizers) || object.metadata.finalizers == oldObject.metadata.finalizers)
       && has(object.metadata.ownerReferences) == has(oldObject.metadata.ownerReferences)
       && (!has(object.metadata.ownerReferences) || object.metadata.ownerReferences == oldObject.metadata.ownerReferences)
-    message: the agent may not change a node's annotations, finalizers and owners
+      && has(object.metadata.generateName) == has(oldObject.metadata.generateName)
+      && (!has(object.metadata.generateName) || object.metadata.generateName == oldObject.metadata.generateName)
+    message: the agent may not change a node's annotations, finalizers, owners and generateName
   - expression: >-
       (has(object.spec.unschedulable) && object.spec.unschedulable)
       == (has(oldObject.spec.unschedulable) && oldObject.spec.unschedulable)
@@ -115,22 +117,31 @@ validations:
       == (has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : [])
       && has(object.metadata.ownerReferences) == has(oldObject.metadata.ownerReferences)
       && (!has(object.metadata.ownerReferences) || object.metadata.ownerReferences == oldObject.metadata.ownerReferences)
+      && has(object.metadata.generateName) == has(oldObject.metadata.generateName)
+      && (!has(object.metadata.generateName) || object.metadata.generateName == oldObject.metadata.generateName)
     message: the agent may change a pod's annotations only
   - expression: >-
       request.operation != 'UPDATE'
-      || variables.newAnnotations.all(key, key in variables.ownAnnotations
+      || variables.newAnnotations.all(key,
+      key in variables.ownAnnotations && size(variables.newAnnotations[key]) <= 32768
       || (key in variables.oldAnnotations && variables.oldAnnotations[key] == variables.newAnnotations[key]))
       && variables.oldAnnotations.all(key, key in variables.newAnnotations)
-    message: the agent may set only the annotations that say which GPUs a pod has
+    message: >-
+      the agent may set only the annotations that say which GPUs a pod has, of at most 32768 characters each
 {{- end }}
 
 {{- define "gpuagent.policy.events" -}}
+- name: writes
+  expression: request.operation in ['CREATE', 'UPDATE']
+- name: reasons
+  expression: >-
+    {{- include "gpuagent.reasons" . | nindent 4 }}
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
-  - expression: request.operation in ['CREATE', 'UPDATE'] && variables.part == ''
+  - expression: variables.writes && variables.part == ''
     message: the agent may make Events and count them, and do nothing else to them
   - expression: >-
-      !(request.operation in ['CREATE', 'UPDATE'])
+      !variables.writes
       || has(object.involvedObject) && has(object.source.host) && object.source.host == variables.node
       && has(object.source.component) && object.source.component == 'gpuagent'
       && has(object.reportingComponent) && object.reportingComponent == 'gpuagent'
@@ -144,8 +155,26 @@ validations:
       && oldObject.involvedObject == object.involvedObject
     messageExpression: >-
       'the agent of node "' + variables.node + '" may change its own Events only'
+  - expression: "!variables.writes || has(object.reason) && object.reason in variables.reasons"
+    message: the agent may send Events with the reasons of its own list only
+  # The agent cuts its messages to so many characters; the API server does not bound the other texts.
   - expression: >-
-      !(request.operation in ['CREATE', 'UPDATE'])
+      !variables.writes
+      || (!has(object.message) || size(object.message) <= 1024)
+      && (!has(object.type) || object.type in ['Normal', 'Warning'])
+      && (!has(object.involvedObject.name) || size(object.involvedObject.name) <= 253)
+      && (!has(object.involvedObject.uid) || size(object.involvedObject.uid) <= 253)
+      && (!has(object.involvedObject.apiVersion) || size(object.involvedObject.apiVersion) <= 253)
+    message: the agent may send Events with messages of at most 1024 characters, and names of at most 253
+  - expression: >-
+      !variables.writes
+      || !has(object.metadata.labels) && !has(object.metadata.annotations) && !has(object.metadata.finalizers)
+      && !has(object.metadata.ownerReferences) && !has(object.metadata.generateName)
+      && !has(object.action) && !has(object.related) && !has(object.series)
+      && !has(object.involvedObject.fieldPath) && !has(object.involvedObject.resourceVersion)
+    message: the agent may set only the fields of an Event that it needs
+  - expression: >-
+      !variables.writes
       || has(object.involvedObject.kind) && has(object.involvedObject.name)
       && (object.involvedObject.kind == 'Node' && object.involvedObject.name == variables.node
       || object.involvedObject.kind == 'Pod'
