@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuagent.domain.admission import Admission, Candidate, deleted_unserved
+from gpuagent.domain.admission import Admission, Candidate, Trail, deleted_unserved
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import picks_itself
@@ -55,6 +55,7 @@ class Memory:
         self.admission = Admission()
         self.asked = False
         self.choice: Choice | None = None
+        self._believed: Trail = ()
         self._given: OrderedDict[tuple[str, frozenset[str]], Grant] = OrderedDict()
         self._published = threading.Condition()
         self._snapshot: Snapshot | None = None
@@ -138,9 +139,12 @@ class Memory:
     def believe(self, claims: Claims) -> None:
         """What was given in this admission is the likeliest pod's."""
         for place in self.admission.places[:1]:
-            for owner, given in place.trail:
+            # A pod of many containers is gone through once, not again for each of them.
+            known = len(self._believed) if place.trail[: len(self._believed)] == self._believed else 0
+            for owner, given in place.trail[known:]:
                 decided = owner in claims.snapshot.decided_asks
                 self.ledger = self.ledger.believed(given.ids, owner, place.pod.uid, decided=decided)
+            self._believed = place.trail
 
     def chosen(self, resource: str, ids: frozenset[str]) -> Choice | None:
         """The last choice, if it was these ids."""

@@ -8,6 +8,7 @@ admission may be at; places that a later call contradicts are dropped. Certain i
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
@@ -63,6 +64,8 @@ class Candidate:
     def spare(self, resource: str) -> frozenset[str]:
         """Ids, as kubelet has them, that it takes first for the pod's next container: left by its init containers."""
         init, found = self._init, frozenset[str]()
+        if not init:
+            return found
         for owner, handout in self.trail:
             if handout.resource == resource:
                 ids = frozenset(handout.exchanged) or handout.ids
@@ -136,7 +139,8 @@ class Admission:
 
 
 def _next(place: Candidate, sold: Collection[str]) -> Candidate | None:
-    given = {handout.resource: handout for owner, handout in place.trail if owner == place.owner}
+    own = place.owner
+    given = {handout.resource: handout for _, handout in takewhile(lambda one: one[0] == own, reversed(place.trail))}
     if any(place.container.asks(name) and name not in given for name in sold):
         return Candidate(place.pod, place.container, place.trail, next(iter(given.values()), None))
     names = [container.name for container in place.pod.containers]

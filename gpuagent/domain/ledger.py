@@ -64,18 +64,19 @@ class Ledger:
         Who was taken for it has then what was taken for `owner`'s: two that could not be told apart were mistaken for
         each other.
         """
-        before = next((h for h in self.handouts if h.ids == ids), None)
-        mistaken = before if before and before.owner not in {None, owner} else None
-
-        def proved(handout: Handout) -> Handout:
-            if handout.ids == ids:
-                known = handout.decided if handout.owner == owner else decided
-                return replace(handout, owner=owner, uid=uid, decided=known)
-            if mistaken and (handout.owner, handout.resource) == (owner, mistaken.resource):
-                return replace(handout, owner=mistaken.owner, uid=mistaken.uid, decided=mistaken.decided)
-            return handout
-
-        return replace(self, handouts=tuple(map(proved, self.handouts)))
+        handouts = list(self.handouts)
+        # No two have the same ids; mostly it is the last one.
+        at = next((n for n in range(len(handouts) - 1, -1, -1) if handouts[n].ids == ids), None)
+        if at is None:
+            return self
+        before = handouts[at]
+        known = before.decided if before.owner == owner else decided
+        handouts[at] = replace(before, owner=owner, uid=uid, decided=known)
+        if before.owner not in {None, owner}:
+            for n, other in enumerate(self.handouts):
+                if n != at and (other.owner, other.resource) == (owner, before.resource):
+                    handouts[n] = replace(other, owner=before.owner, uid=before.uid, decided=before.decided)
+        return replace(self, handouts=tuple(handouts))
 
     def listed(
         self, owners: Owners, read_at: float, pods: Mapping[PodName, Pod], decided: Collection[Owner]
