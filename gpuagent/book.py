@@ -8,7 +8,7 @@ from gpuagent.domain.admission import Candidate, at_book, beginning, may_ask
 from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.honour import alike, own_role, wish
-from gpuagent.domain.pods import Holding, Pod, PodName, requests
+from gpuagent.domain.pods import CheckpointEntry, Holding, Pod, PodName, requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,14 @@ class Look:
 
     pod: PodName
     holdings: Sequence[Holding] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """Everything held: by pod-resources, and by the checkpoint, which alone has ordinary init containers."""
+
+    holdings: tuple[Holding, ...]
+    checkpoint: tuple[CheckpointEntry, ...] = ()
 
 
 Ask = Callable[[Collection[PodName]], Sequence[Look] | None]
@@ -34,7 +42,7 @@ class Book(Protocol):
             listing: kubelet may be asked for its whole list. It loses what it has only reserved for this call, then.
         """
 
-    def read(self, timeout_s: float) -> Sequence[Holding] | None:
+    def read(self, timeout_s: float) -> Allocated | None:
         """Everything held, read after this call began; None if it took too long or kubelet cannot be asked."""
 
 

@@ -170,7 +170,7 @@ class Allocator:
         first = candidates[0].first if candidates else nameless
         if not fitting and first and set(first.uuids) != at.counts.keys():
             self._memory.give_up()
-            raise apart(resource, first, at.counts, claims.snapshot)
+            raise apart(resource, first.resource, first.uuids, at.counts, claims.snapshot)
         if not before:
             fitting = as_decided(resource, at, fitting, claims)
             check_core_mem(resource, len(ids), fitting, claims.snapshot)

@@ -10,6 +10,7 @@ from gpuagent.domain.claims import Claims
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import picks_itself
 from gpuagent.domain.grant import Grant
+from gpuagent.domain.holdings import Allocation
 from gpuagent.domain.ledger import Ledger
 from gpuagent.domain.pods import Pod, owners_of
 from gpuagent.domain.snapshot import Snapshot
@@ -161,6 +162,15 @@ class Memory:
     def given(self, resource: str, ids: frozenset[str]) -> Grant | None:
         """What was granted for `ids`, as long as that is remembered; may be asked without `lock`."""
         return self._given.get((resource, ids))
+
+    def given_after(self, resource: str, ids: frozenset[str]) -> set[Allocation] | None:
+        """What was granted later than `ids`, or again; None where it is not remembered when these were.
+
+        To be called without `lock`.
+        """
+        with self.lock:
+            order = list(self._given)
+        return set(order[order.index((resource, ids)) + 1 :]) if (resource, ids) in order else None
 
     def give_up(self) -> None:
         """Kubelet gives a container up that was refused: whatever it got first awaits no second resource."""

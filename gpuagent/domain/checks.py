@@ -9,7 +9,6 @@ from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.honour import turn
 from gpuagent.domain.job import named_gpus
-from gpuagent.domain.ledger import Handout
 from gpuagent.domain.mode import GROUP_ANNOTATION, Kind, Mode
 from gpuagent.domain.pods import Owner
 from gpuagent.domain.snapshot import Snapshot
@@ -150,9 +149,9 @@ def check_sharers(resource: str, at: Located, asker: Owner | None, claims: Claim
         raise Refusal(Reason.TOO_MANY_PODS, text)
 
 
-def apart(resource: str, first: Handout, counts: Collection[str], snap: Snapshot) -> Refusal:
-    """Kubelet picked another GPU than the one of the container's other resource."""
-    there = ", ".join(str(snap.gpus[uuid].index) for uuid in first.uuids)
+def apart(resource: str, other: str, uuids: Collection[str], counts: Collection[str], snap: Snapshot) -> Refusal:
+    """Kubelet picked another GPU than the one (`uuids`) of the container's `other` resource."""
+    there = ", ".join(str(snap.gpus[uuid].index) for uuid in uuids)
     here = ", ".join(str(snap.gpus[uuid].index) for uuid in counts)
-    text = f"{resource}: kubelet picked GPU {here}, but the container's {first.resource} is on GPU {there}"
+    text = f"{resource}: kubelet picked GPU {here}, but the container's {other} is on GPU {there}"
     return Refusal(Reason.PAIR_APART, text)

@@ -1,11 +1,13 @@
 """Reading kubelet's book: which GPU a held device id is on, and under which mode it was sold."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_MEM, Mode
-from gpuagent.domain.pods import Holding, Owner, Pod
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, Pod, PodName
 from gpuagent.domain.units import parse_id
 
 NVIDIA_GPU = "nvidia.com/gpu"
@@ -13,6 +15,9 @@ NVIDIA_GPU = "nvidia.com/gpu"
 
 FOREIGN = "foreign"
 """Stands for a mode where a unit was sold by another device plugin (NVIDIA's own, the old gpushare plugin)."""
+
+Allocation = tuple[str, frozenset[str]]
+"""Resource and device ids."""
 
 
 _OLD_ID = "-_-"
@@ -87,3 +92,76 @@ def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) ->
         return exact[0]
     pods = {h.owner.pod for h in reusers}
     return Owner(pods.pop(), "") if len(pods) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What kubelet has recorded for one container.
+
+    Attributes:
+        container: where only the checkpoint lists it, the UID stands for the name of its pod.
+        units: resource to device ids.
+        pod: its pod as the API server has it; None where that is not certain.
+    """
+
+    container: Owner
+    units: Mapping[str, frozenset[str]]
+    pod: Pod | None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Everything that kubelet has recorded: by pod-resources, and by the checkpoint, of one moment.
+
+    Attributes:
+        pods: as the API server has them.
+        gpus: UUID of the GPU by device id.
+    """
+
+    holdings: Sequence[Holding]
+    checkpoint: Sequence[CheckpointEntry]
+    pods: Sequence[Pod]
+    gpus: Mapping[str, str]
+
+    @cached_property
+    def containers(self) -> Mapping[Allocation, Sequence[Record]]:
+        """Allocations to the containers that have exactly these ids.
+
+        An init container has the same as the container that its ids are handed on to. Pod-resources leaves ordinary
+        init containers out; the checkpoint has them, and the UIDs of pods.
+        """
+        listed = {(h.owner.container, h.resource, h.ids): h.owner.pod for h in self.holdings}
+        names: dict[str, PodName] = {}
+        units: dict[tuple[str, PodName, str], dict[str, frozenset[str]]] = defaultdict(dict)
+        for entry in self.checkpoint:
+            name = listed.pop((entry.container, entry.resource, entry.ids), None)
+            if name and name.namespace:
+                names[entry.pod_uid] = name
+            units[entry.pod_uid, PodName("", entry.pod_uid), entry.container][entry.resource] = entry.ids
+        for (container, resource, ids), name in listed.items():
+            units["", name, container][resource] = ids
+        living = {pod.name: pod for pod in self.pods if not pod.ended}
+        by_uid = {pod.uid: pod for pod in living.values()}
+        found: dict[Allocation, list[Record]] = defaultdict(list)
+        for (uid, name, container), held in units.items():
+            pod = by_uid.get(uid)
+            named = pod.name if pod else names.get(uid, name)
+            if pod is None and (same := living.get(named)) and (same.static or not uid):
+                pod = same  # a static pod has another UID here
+            record = Record(Owner(named, container), held, pod)
+            for allocation in held.items():
+                found[allocation].append(record)
+        return found
+
+    @cached_property
+    def sharers(self) -> Mapping[str, tuple[set[PodName], set[Owner]]]:
+        """GPU UUID to the pods and the containers that have units of it."""
+        found: dict[str, tuple[set[PodName], set[Owner]]] = defaultdict(lambda: (set(), set()))
+        for holding in self.holdings:
+            for uuid in self.gpus_of(holding):
+                found[uuid][0].add(holding.owner.pod)
+                found[uuid][1].add(holding.owner)
+        return found
+
+    def gpus_of(self, holding: Holding) -> set[str]:
+        return {uuid for device_id in holding.ids if (uuid := self.gpus.get(device_id))}

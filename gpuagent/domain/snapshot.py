@@ -9,10 +9,11 @@ from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.decision import Decision, Ignored, read
 from gpuagent.domain.exchange import Exchanged
 from gpuagent.domain.gpu import Gpu
+from gpuagent.domain.holdings import Recorded
 from gpuagent.domain.isolation import NO_LAYER, Layer, chosen
 from gpuagent.domain.links import Topology
 from gpuagent.domain.mode import Kind, Mode, Placement
-from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, PodName
+from gpuagent.domain.pods import CheckpointEntry, ContainerSpec, Holding, Owner, Pod, PodName
 from gpuagent.domain.promised import Ask, asks_of
 from gpuagent.domain.ring import best_ring
 from gpuagent.domain.state import Block, Lists, Policy, State
@@ -25,7 +26,8 @@ class Snapshot:
 
     `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
     ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones. `exchanged` maps ids in
-    kubelet's book to the units that were given for them; `kubelet` is kubelet's version.
+    kubelet's book to the units that were given for them; `kubelet` is kubelet's version. `checkpoint` is of the same
+    moment as `holdings`.
     Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`), or are about to be seen for the
     first time (`pods_awaited`). `living_pods` are in the order in which they were seen; of one name, the newest. `asks`
     are their containers that a scheduler decided on.
@@ -42,6 +44,7 @@ class Snapshot:
     blocks: Mapping[tuple[str, str, Kind], frozenset[str]]
     holdings: tuple[Holding, ...]
     holdings_at: float
+    checkpoint: tuple[CheckpointEntry, ...]
     exchanged: Exchanged
     kubelet: str
     pods: tuple[Pod, ...]
@@ -109,6 +112,11 @@ class Snapshot:
         """Holdings and the UUIDs of the GPUs they have units of that are on offer."""
         return [(h, frozenset(u for u in map(self.units.get, h.ids) if u)) for h in self.holdings]
 
+    @cached_property
+    def recorded(self) -> Recorded:
+        """What kubelet has recorded."""
+        return Recorded(self.holdings, self.checkpoint, self.pods, self.units)
+
     def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
         """GPUs in the order of the best ring through them; any that the topology does not have come last."""
         gone = sorted(uuid for uuid in uuids if uuid not in self.places)
@@ -164,6 +172,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         blocks=blocks,
         holdings=state.living_holdings,
         holdings_at=state.holdings_at,
+        checkpoint=state.checkpoint,
         exchanged=state.exchanged,
         kubelet=state.kubelet,
         pods=state.pods,

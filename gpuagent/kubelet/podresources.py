@@ -12,7 +12,7 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
-from gpuagent.book import Look
+from gpuagent.book import Allocated, Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName
 from gpuagent.kubelet import checkpoint
@@ -163,7 +163,7 @@ class HoldingsWatch:
         self._wanted = 1
         self._begun = 0
         self._done = 0
-        self._latest: tuple[Holding, ...] | None = None
+        self._latest: Allocated | None = None
         self._stopping = False
         self.period_s = 30.0
         self._thread = threading.Thread(target=self._run, name="pod-resources", daemon=True)
@@ -186,7 +186,7 @@ class HoldingsWatch:
         """As `Book.look`; no list is read while an Allocate is under way."""
         return self._client.look(pods, listing=listing and self._wait_idle(0.0))
 
-    def read(self, timeout_s: float) -> Sequence[Holding] | None:
+    def read(self, timeout_s: float) -> Allocated | None:
         """The book as of a read that begins after this call; None if it did not come in time."""
         with self._cond:
             target = self._wanted = self._begun + 1
@@ -219,7 +219,7 @@ class HoldingsWatch:
             else:
                 self._post(ev.HoldingsRead(holdings, began, now, kept))
             with self._cond:
-                self._latest = holdings
+                self._latest = None if holdings is None else Allocated(holdings, kept)
                 self._done = turn
                 self._cond.notify_all()
                 if holdings is None:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 import pytest
 
 from gpuagent.allocator import Allocator
-from gpuagent.book import Look
+from gpuagent.book import Allocated, Look
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant
-from gpuagent.domain.pods import Holding, Owner, PodName
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName
 from gpuagent.isolation import IsolationError, Need, Report
 from tests.unit.domain.builders import Life
 
@@ -49,6 +49,7 @@ class Book:
         self.asking: str | None = None
         self.rejected: set[str] = set()
         self.holdings: list[Holding] = []
+        self.checkpoint: list[CheckpointEntry] = []
         self.tells_pods = True
         self.readable = True
         self.looks = self.reads = 0
@@ -66,9 +67,9 @@ class Book:
             if held[pod] or self.asking in {None, pod.name} or pod.name in self.rejected
         ]
 
-    def read(self, timeout_s: float) -> Sequence[Holding] | None:
+    def read(self, timeout_s: float) -> Allocated | None:
         self.reads += 1
-        return list(self.holdings) if self.readable else None
+        return Allocated(tuple(self.holdings), tuple(self.checkpoint)) if self.readable else None
 
 
 class Desk:

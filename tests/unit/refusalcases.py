@@ -299,6 +299,25 @@ def a_count_in_core_mem() -> Refusal:
     return desk.refusal(lambda: desk.prefer(MEM, 4))
 
 
+@case
+def a_spread_that_the_label_does_not_ask_for() -> Refusal:
+    desk, ids = share(), unit_ids(0, SHARE, *range(4))
+    desk.allocator.allocate(MEM, ids)
+    desk.book.holdings.append(holding("a", ids))
+    desk.pods(pod_json("a", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
+    return refused(desk, lambda a: a.prestart(MEM, ids))
+
+
+@case
+def too_many_pods_by_kubelets_allocations() -> Refusal:
+    desk = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}, {MEM: 1}),))
+    desk.serve(owner("a"), MEM, 1)
+    ids = desk.prefer(MEM, 1)
+    desk.allocator.allocate(MEM, ids)  # it seems to be for the second container
+    desk.book.holdings.append(holding("b", ids))
+    return refused(desk, lambda a: a.prestart(MEM, ids))
+
+
 # -- memory and compute --------------------------------------------------------------------------------------------
 
 
@@ -312,6 +331,14 @@ def compute_between_two_steps() -> Refusal:
 def memory_without_compute() -> Refusal:
     desk = core_mem(pod_json("half", {MEM: 4}))
     return desk.refusal(lambda: desk.prefer(MEM, 4))
+
+
+@case
+def compute_without_memory_by_kubelets_allocations() -> Refusal:
+    desk, ids = core_mem(), unit_ids(0, Kind.CORE_CORE_MEM, *range(30))
+    desk.allocator.allocate(CORE, ids)
+    desk.book.holdings.append(holding("a", ids, CORE))
+    return refused(desk, lambda a: a.prestart(CORE, ids))
 
 
 @case

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.allocator import Allocator
-from gpuagent.book import Look
+from gpuagent.book import Allocated, Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import key
@@ -240,8 +240,8 @@ class NodeLife(RuleBasedStateMachine):
             return None
         return [Look(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
 
-    def read(self, timeout_s: float) -> Sequence[Holding]:
-        return self.book()
+    def read(self, timeout_s: float) -> Allocated:
+        return Allocated(self.book())
 
     def book(self) -> tuple[Holding, ...]:
         listed = [*self.living.values(), *(self.still_listed() if self.lists_ended else ())]
