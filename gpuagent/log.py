@@ -6,12 +6,17 @@ import logging
 import logging.handlers
 import queue
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from gpuagent.printable import escaped
 
+log = logging.getLogger(__name__)
+
+_MOST_WARNINGS = 100
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -74,4 +79,31 @@ def setup(log_format: str, level: str) -> Callable[[], None]:
     logging.basicConfig(handlers=[_Later(lines)], level=level.upper(), force=True)
     listener.start()
     atexit.register(listener.stop)
+    _take_over()
     return listener.stop
+
+
+def _take_over() -> None:
+    """Log what Python and libraries would print to stderr past the log; of equal warnings the first."""
+    warned: set[tuple[str, str]] = set()
+
+    def warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        # An HTTP library that is told not to verify TLS warns of every request.
+        said = (category.__name__, " ".join(str(message).split()))
+        if said not in warned and len(warned) < _MOST_WARNINGS:
+            warned.add(said)
+            log.warning("Python warning", extra={"category": said[0], "text": said[1]})
+
+    def thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
+            name = args.thread.name if args.thread else ""
+            log.critical("Thread failed", exc_info=args.exc_value, extra={"thread_name": name})
+
+    def unraisable(args: Any) -> None:  # noqa: ANN401 - sys.UnraisableHookArgs is not there at run time
+        text = args.err_msg or "Exception ignored in"
+        log.error("Exception ignored", exc_info=args.exc_value, extra={"where": f"{text} {args.object!r}"})
+
+    warnings.showwarning = warning
+    threading.excepthook = thread
+    sys.unraisablehook = unraisable
+    sys.excepthook = lambda _, err, __: log.critical("gpuagent failed", exc_info=err)
