@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | c
 # What the agent runs with, and nothing else.
 RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" " -f1)
 
-.PHONY: help demo test fuzz lint types chart manifests e2e image sbom bench gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo test fuzz lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -64,6 +64,10 @@ $(RUNTIME):
 
 bench: $(STAMP) $(RUNTIME)  ## measure, as a table and build/bench.json (ARGS: see python -m bench --help)
 	AGENT_PYTHON=$(CURDIR)/build/runtime/bin/python $(BIN)/python -m bench $(ARGS)
+
+MINUTES ?= 30
+soak: $(STAMP) $(RUNTIME)  ## hostile pods, broken watches, restarts of kubelet: does anything grow? (MINUTES=30)
+	AGENT_PYTHON=$(CURDIR)/build/runtime/bin/python $(BIN)/python -m bench.soak --minutes $(MINUTES)
 
 gpu-check: $(STAMP)  ## inventory, links, health watch and one round with the stand-in kubelet on the real driver
 	$(BIN)/python -m bench.gpu_check

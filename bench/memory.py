@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.node import Node
 from bench.resting import fields
@@ -38,7 +37,7 @@ class Load:
 
 def of(node: Node) -> Memory:
     """The agent's memory now."""
-    status = fields(Path(f"/proc/{node.pid}/status"))
+    status = fields(node.proc / "status")
     return Memory(status["VmRSS"] / 1024, status["VmHWM"] / 1024)
 
 

@@ -107,6 +107,11 @@ class Node:
             raise BenchError("no agent runs")
         return self.agent.pid
 
+    @property
+    def proc(self) -> Path:
+        """The agent's folder in /proc."""
+        return Path(f"/proc/{self.pid}")
+
     def fail(self, what: str) -> BenchError:
         said = self.log.read_text(encoding="utf-8") if self.log.exists() else ""
         return BenchError(f"{what}; the agent said:\n{said[-4000:]}")
