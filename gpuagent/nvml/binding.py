@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
 from gpuagent.domain.health import Vitals
 from gpuagent.domain.wiring import End, Fabric, Relation
-from gpuagent.nvml import linkvalues
+from gpuagent.nvml import answers, linkvalues
+from gpuagent.nvml.answers import flag, unsigned, whole
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error
 
-MIB = 1 << 20
+T = TypeVar("T")
+
 XID = int(pynvml.nvmlEventTypeXidCriticalError)
 DOUBLE_BIT_ECC = int(pynvml.nvmlEventTypeDoubleBitEccError)
 ABSENT = frozenset(
@@ -35,6 +37,9 @@ GONE = DRIVER_WIDE | {GPU_IS_LOST}
 """Codes by which nothing else about this GPU can be asked either."""
 MOST_LINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 """NVLinks are numbered from 0 to below this; a GPU has fewer, or none."""
+MOST_GPUS = 256
+"""More than any node has; each has threads of its own."""
+LINK_COUNT = int(pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT)
 RECOVERY_ACTION = int(pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
 REMAP_FAILED, REMAP_PENDING = int(pynvml.NVML_FI_DEV_REMAPPED_FAILURE), int(pynvml.NVML_FI_DEV_REMAPPED_PENDING)
 RETIREMENT_PENDING = int(pynvml.NVML_FI_DEV_RETIRED_PENDING)
@@ -104,76 +109,87 @@ class Nvml:
 
     def driver_version(self) -> str:
         """``580.95.05``; empty if the driver does not say."""
+        function = "nvmlSystemGetDriverVersion"
         try:
-            return str(self._call("nvmlSystemGetDriverVersion"))
+            return answers.read(function, self._call(function), answers.printable)
         except CallError:
             return ""
 
     def count(self) -> int:
-        return int(self._call("nvmlDeviceGetCount"))
+        function = "nvmlDeviceGetCount"
+        return answers.read(function, self._call(function), lambda count: whole(count, 0, MOST_GPUS))
 
     def handle(self, index: int) -> Handle:
-        pointer = self._call("nvmlDeviceGetHandleByIndex", index, gpu=index)
-        return Handle(index, pointer, _address(pointer))
+        function = "nvmlDeviceGetHandleByIndex"
+        pointer = self._call(function, index, gpu=index)
+        return Handle(index, pointer, answers.read(function, pointer, lambda pointer: unsigned(_address(pointer))))
 
     def uuid(self, gpu: Handle) -> str:
-        return str(self._ask("nvmlDeviceGetUUID", gpu))
+        return self._read("nvmlDeviceGetUUID", gpu, answers.gpu_uuid)
 
     def uuid_of(self, event: NvmlEvent) -> str:
         """The UUID of the GPU in an event."""
         return str(self._call("nvmlDeviceGetUUID", event.device))
 
     def name(self, gpu: Handle) -> str:
-        return str(self._ask("nvmlDeviceGetName", gpu))
+        return self._read("nvmlDeviceGetName", gpu, answers.printable)
 
     def minor(self, gpu: Handle) -> int:
-        return int(self._ask("nvmlDeviceGetMinorNumber", gpu))
+        return self._read("nvmlDeviceGetMinorNumber", gpu, lambda minor: whole(minor, 0, answers.MOST_MINOR))
 
     def pci_bus_id(self, gpu: Handle) -> str:
-        return str(self._ask("nvmlDeviceGetPciInfo", gpu).busId)
+        return self._read("nvmlDeviceGetPciInfo", gpu, answers.pci_address)
 
     def memory_bytes(self, gpu: Handle) -> tuple[int, int]:
         """Total and reserved memory. Drivers before 510 count the reserved part as used: 0."""
+        function = "nvmlDeviceGetMemoryInfo"
         try:
-            v2 = self._ask("nvmlDeviceGetMemoryInfo", gpu, pynvml.nvmlMemory_v2)
+            return self._read(
+                function, gpu, lambda info: answers.memory(info.total, info.reserved), pynvml.nvmlMemory_v2
+            )
         except CallError as err:
             if err.code not in ABSENT:
                 raise
-            return int(self._ask("nvmlDeviceGetMemoryInfo", gpu).total), 0
-        return int(v2.total), int(v2.reserved)
+            return self._read(function, gpu, lambda info: answers.memory(info.total, 0))
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
-        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", gpu)
-        return int(major), int(minor)
+        function = "nvmlDeviceGetCudaComputeCapability"
+        return self._read(function, gpu, lambda pair: (whole(pair[0], 0, 99), whole(pair[1], 0, 99)))
 
     def mig_enabled(self, gpu: Handle) -> bool:
-        current, _pending = self._ask("nvmlDeviceGetMigMode", gpu)
-        return bool(current)
+        return self._read("nvmlDeviceGetMigMode", gpu, lambda modes: flag(modes[0]))
 
     def numa_node(self, gpu: Handle) -> int:
-        return int(self._ask("nvmlDeviceGetNumaNodeId", gpu))
+        return self._read("nvmlDeviceGetNumaNodeId", gpu, unsigned)
+
+    def link_count(self, gpu: Handle) -> int | None:
+        """How many NVLinks the GPU has, numbered from 0; None where the driver does not say."""
+        count = self._fields(gpu, LINK_COUNT)[LINK_COUNT]
+        return None if count is None else answers.read("nvmlDeviceGetFieldValues", count, _link_count)
 
     def link_is_up(self, gpu: Handle, link: int) -> bool:
-        return bool(self._ask("nvmlDeviceGetNvLinkState", gpu, link))
+        return self._read("nvmlDeviceGetNvLinkState", gpu, flag, link)
 
     def link_version(self, gpu: Handle, link: int) -> str:
-        return linkvalues.version(self._ask("nvmlDeviceGetNvLinkVersion", gpu, link))
+        return self._read("nvmlDeviceGetNvLinkVersion", gpu, lambda number: linkvalues.version(unsigned(number)), link)
 
     def link_end(self, gpu: Handle, link: int) -> End:
-        return linkvalues.ENDS.get(self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", gpu, link), End.UNKNOWN)
+        function = "nvmlDeviceGetNvLinkRemoteDeviceType"
+        return self._read(function, gpu, lambda number: linkvalues.ENDS.get(unsigned(number), End.UNKNOWN), link)
 
     def link_remote(self, gpu: Handle, link: int) -> tuple[str, int]:
         """Bus id, and PCI device and vendor, of what the link leads to; empty and 0 where unknown."""
-        return linkvalues.remote(self._ask("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link))
+        return self._read("nvmlDeviceGetNvLinkRemotePciInfo", gpu, linkvalues.remote, link)
 
     def relation(self, gpu: Handle, other: Handle) -> Relation | None:
         """What lies between two GPUs on PCIe; None for a level that this agent does not know."""
-        return linkvalues.RELATIONS.get(self._ask("nvmlDeviceGetTopologyCommonAncestor", gpu, other.pointer))
+        function = "nvmlDeviceGetTopologyCommonAncestor"
+        return self._read(function, gpu, lambda level: linkvalues.RELATIONS.get(unsigned(level)), other.pointer)
 
     def pcie(self, gpu: Handle) -> tuple[int, int]:
         """Generation and lanes that GPU and slot can do together."""
-        generation = self._ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu)
-        return int(generation), int(self._ask("nvmlDeviceGetMaxPcieLinkWidth", gpu))
+        generation = self._read("nvmlDeviceGetMaxPcieLinkGeneration", gpu, lambda number: whole(number, 0, 99))
+        return generation, self._read("nvmlDeviceGetMaxPcieLinkWidth", gpu, lambda number: whole(number, 0, 32))
 
     def fabric(self, gpu: Handle) -> Fabric | None:
         """None if the GPU is in no NVLink fabric. Drivers before 545 know only the first form of the question."""
@@ -187,7 +203,7 @@ class Nvml:
                 if err.code not in ABSENT:
                     raise
             else:
-                return linkvalues.fabric(info)
+                return answers.read(function, info, linkvalues.fabric)
         return None
 
     def recovery_action(self, gpu: Handle) -> int | None:
@@ -218,7 +234,7 @@ class Nvml:
     def supported_events(self, gpu: Handle) -> int:
         """Bits of the event types that this GPU can report; 0 if it has no events at all."""
         try:
-            return int(self._ask("nvmlDeviceGetSupportedEventTypes", gpu))
+            return self._read("nvmlDeviceGetSupportedEventTypes", gpu, unsigned)
         except CallError as err:
             if err.code in ABSENT:
                 return 0
@@ -253,28 +269,33 @@ class Nvml:
     def _fields(self, gpu: Handle, *fields: int) -> dict[int, int | None]:
         """Each field's value; None for one that driver or GPU does not know. Raises CallError if another one fails."""
         values: dict[int, int | None] = dict.fromkeys(fields)
+        function = "nvmlDeviceGetFieldValues"
         try:
-            got = self._ask("nvmlDeviceGetFieldValues", gpu, fields)
+            got = self._read(function, gpu, list, fields)
         except CallError as err:
             if err.code in ABSENT:
                 return values
             raise
         for one in got:
             if not one.nvmlReturn:
-                values[one.fieldId] = int(getattr(one.value, _MEMBERS[one.valueType]))
+                values[one.fieldId] = answers.read(function, one, _field_value)
             elif one.nvmlReturn not in ABSENT | {INVALID_ARGUMENT}:  # a field that it does not know is invalid
-                raise CallError("nvmlDeviceGetFieldValues", one.nvmlReturn, str(pynvml.NVMLError(one.nvmlReturn)))
+                raise CallError(function, one.nvmlReturn, str(pynvml.NVMLError(one.nvmlReturn)))
         return values
 
     def _clocks_event_reasons(self, gpu: Handle) -> int:
         """Bits of why the clocks are as they are; 0 where the GPU does not say. The second name is from before 535."""
         for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
             try:
-                return int(self._ask(function, gpu))
+                return self._read(function, gpu, unsigned)
             except CallError as err:
                 if err.code in GONE:
                     raise
         return 0
+
+    def _read(self, function: str, gpu: Handle, parse: Callable[[Any], T], *args: object) -> T:
+        """The checked answer."""
+        return answers.read(function, self._ask(function, gpu, *args), parse)
 
     def _ask(self, function: str, gpu: Handle, *args: object) -> Any:  # noqa: ANN401 (untyped binding)
         return self._call(function, gpu.pointer, *args, gpu=gpu.index)
@@ -285,8 +306,18 @@ class Nvml:
             return getattr(pynvml, function)(*args)
         except pynvml.NVMLError as err:
             raise CallError(function, err.value, str(err)) from None
+        except UnicodeDecodeError as err:
+            raise answers.undecodable(function, err) from None
         finally:
             self.pending = None
+
+
+def _field_value(one: Any) -> int:  # noqa: ANN401 (NVML's structure)
+    return unsigned(getattr(one.value, _MEMBERS[one.valueType]))
+
+
+def _link_count(count: int) -> int:
+    return whole(count, 0, MOST_LINKS)
 
 
 def _address(pointer: Any) -> int | None:  # noqa: ANN401 (untyped binding)

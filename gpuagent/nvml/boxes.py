@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuagent.nvml.binding import MOST_LINKS
 from gpuagent.nvml.boxlinks import BoxFabric, BoxLink, check_paths, link_up, path, pcie
 from gpuagent.nvml.boxtable import BUS_ID, BoxError, Table
 
@@ -43,7 +44,11 @@ class BoxGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A simulated machine. `missing` names C functions that its driver is too old to have.
+    """A simulated machine.
+
+    Attributes:
+        missing: C functions that its driver is too old to have.
+        disabled_links: how many NVLinks its driver calls disabled that a GPU does not have, after those that it has.
 
     Raises:
         BoxError: two GPUs share what must be their own.
@@ -54,6 +59,7 @@ class Box:
     description: str = ""
     driver_version: str = DRIVER_VERSION
     missing: frozenset[str] = frozenset()
+    disabled_links: int = 0
 
     def __post_init__(self) -> None:
         for what in ("uuid", "minor", "pci_bus_id"):
@@ -61,6 +67,8 @@ class Box:
             twice = {value for value in values if values.count(value) > 1}
             if twice:
                 raise BoxError(f"box {self.name}: more than one GPU has {what} {min(twice)}")
+        if not 0 <= self.disabled_links <= MOST_LINKS - max((len(gpu.links) for gpu in self.gpus), default=0):
+            raise BoxError(f"box {self.name}: disabled_links {self.disabled_links}: NVML counts {MOST_LINKS} at most")
 
 
 def names() -> tuple[str, ...]:
@@ -109,6 +117,7 @@ def parse(name: str, text: str) -> Box:
         description=table.take("description", str, ""),
         driver_version=table.take("driver_version", str, DRIVER_VERSION),
         missing=frozenset(table.items("missing", str, [])),
+        disabled_links=table.take("disabled_links", int, 0),
     )
     table.end()
     return box

@@ -12,7 +12,7 @@ class CallError(Exception):
 
     Attributes:
         function: NVML's name of it, ``nvmlDeviceGetUUID``.
-        code: NVML's return code.
+        code: NVML's return code, or `ODD`.
         words: NVML's words for the code, ``GPU is lost``.
     """
 
@@ -23,8 +23,12 @@ class CallError(Exception):
         self.words = words
 
 
+ODD = -1
+"""NVML returned no error, but an answer that it cannot mean."""
+
 # Keyed by NVML's return codes, which are part of its ABI.
 _DRIVER_ADVICE = {
+    ODD: "look whether `nvidia-smi` shows the same, and whether another driver version does",
     1: "NVML was shut down meanwhile (the driver was unloaded or reloaded)",
     4: "no permission to use the driver: run the agent as root in a privileged container and check the modes of"
     " /dev/nvidiactl and /dev/nvidia*",
@@ -38,6 +42,7 @@ _DRIVER_ADVICE = {
     " reload the module or reboot the node, then restart the agent's pod",
 }
 _GPU_ADVICE = {
+    ODD: "see NVRM lines in `dmesg`, and whether another driver version answers the same",
     4: "check the mode of its /dev/nvidia node and that the agent's container is privileged",
     7: "check the GPU's external power cables",
     11: "the kernel gives it no interrupts; see `dmesg`, check the BIOS, reboot the node",

@@ -1,19 +1,22 @@
 """One look at all GPUs at once: one that hangs costs no other, and a query about links that hangs costs no GPU."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.wiring import Wiring
 from gpuagent.nvml.asking import Question, Questions
-from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
+from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.errors import DRIVER_WIDE, ODD, CallError, DriverError, driver_error, gpu_reason
 from gpuagent.nvml.source import read_gpu
 from gpuagent.nvml.wiring import joined, read_links, read_relations
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 _About = tuple[str, str]
 """UUID of a GPU, and which of its connections."""
@@ -81,32 +84,52 @@ class Readings:
         ]
 
     def _ask_gpu(self, index: int) -> Question[Gpu]:
-        return self._gpus.ask(index, f"nvml-read-{index}", lambda nvml: [read_gpu(nvml, index, self._sysfs)])
+        name = f"nvml-read-{index}"
+        return self._gpus.ask(index, name, lambda nvml: _contained(index, lambda: [read_gpu(nvml, index, self._sysfs)]))
 
     def _ask_wiring(self, gpu: Gpu, bus_ids: Mapping[int, str]) -> tuple[_Part, _Part]:
         index = gpu.index
-        links, near = (gpu.uuid, "links"), (gpu.uuid, "relations")
+
+        def ask(about: _About, thread: str, question: Callable[[Nvml], Iterable[Wiring]]) -> _Part:
+            name = f"nvml-{thread}-{index}"
+            return about, self._wiring.ask(about, name, lambda nvml: _contained(index, lambda: question(nvml)))
+
         return (
-            (links, self._wiring.ask(links, f"nvml-links-{index}", lambda nvml: read_links(nvml, index))),
-            (near, self._wiring.ask(near, f"nvml-near-{index}", lambda nvml: read_relations(nvml, index, bus_ids))),
+            ask((gpu.uuid, "links"), "links", lambda nvml: read_links(nvml, index)),
+            ask((gpu.uuid, "relations"), "near", lambda nvml: read_relations(nvml, index, bus_ids)),
         )
 
     def _known(self, part: _Part) -> Wiring:
         """The answer; until there is one, the last that there was, or as much as was answered so far."""
         about, question = part
         if question.ended:
-            if isinstance(question.error, CallError):
-                raise driver_error(question.error) from question.error
-            if question.error:
-                raise question.error
-            self._answers[about] = question.known or Wiring()
-            return self._answers[about]
+            known, error = question.known or Wiring(), question.error
+            if isinstance(error, CallError):
+                if error.code in DRIVER_WIDE:
+                    raise driver_error(error) from error
+                known = replace(known, problems=(*known.problems, str(error)))
+            elif error:
+                raise error
+            self._answers[about] = known
+            return known
         function = pending.function if (pending := question.pending) else f"reading its {about[1]}"
         if not question.outdated:
             log.warning("a GPU does not tell its links", extra={"uuid": about[0], "call": function})
         known = self._answers.get(about) or question.known or Wiring()
         said = f"{function} has not returned for {self._patience_s:g} s"
         return replace(known, problems=(*known.problems, said))
+
+
+def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
+    """What `ask` gives. An error of this agent about one GPU is that GPU's: it must not hide the others."""
+    try:
+        yield from ask()
+    except (CallError, DriverError):
+        raise
+    except Exception as err:
+        log.exception("reading a GPU failed", extra={"gpu": index})
+        words = f"{type(err).__name__}, which this agent does not expect; its log says where"
+        raise CallError("reading it", ODD, words) from err
 
 
 def _reading(index: int, question: Question[Gpu]) -> Reading:
@@ -116,7 +139,7 @@ def _reading(index: int, question: Question[Gpu]) -> Reading:
 
 
 def inventory_of(  # noqa: PLR0913 (all by name)
-    readings: Iterable[Reading],
+    readings: Collection[Reading],
     *,
     hung: Mapping[int, str],
     former: Inventory | None,
@@ -138,7 +161,9 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     Raises:
         DriverError: a reading failed for the driver's sake.
     """
-    known = {gpu.index: gpu for gpu in former.gpus} if former else {}
+    # GPUs are counted anew when one is gone: none is taken for the one that hangs at the index it had before.
+    here = {reading.gpu.uuid for reading in readings if reading.gpu}
+    known = {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in here} if former else {}
     gpus: list[Gpu] = []
     unreadable: list[UnreadableGpu] = []
     wiring: dict[str, Wiring] = {}

@@ -34,6 +34,7 @@ _FAULTS: dict[str, dict[str, Any]] = {
     "remap": {"pending": bool, "failed": bool},
     "throttle": {"thermal": bool, "power": bool},
     "mig": {"enabled": bool},
+    "odd": {"what": str, "value": str | int | None},
     "nvlink": {"link": int, "up": bool},
     "fabric": {"ready": bool},
     "driver": {"present": bool},

@@ -51,10 +51,10 @@ def put(reference: Any, value: float) -> int:
 
 
 def text(buffer: Any, size: Any, value: str) -> int:
-    """Write a C string into a buffer of `size` bytes."""
+    """Write a C string into a buffer of `size` bytes; a byte that is not UTF-8 is a surrogate, as in file names."""
     if len(value) >= size.value:
         return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
-    buffer.value = value.encode()
+    buffer.value = value.encode(errors="surrogateescape")
     return OK
 
 
@@ -183,10 +183,10 @@ def _uuid(_driver: SimulatedDriver, gpu: SimulatedGpu, buffer: Any, size: Any) -
 
 
 @of(DEVICE, "nvmlDeviceGetPciInfo_v3")
-def _pci_info(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+def _pci_info(driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
     info, bus_id = out._obj, gpu.spec.pci_bus_id  # noqa: SLF001
-    domain, bus, device = bus_id.split(".")[0].split(":")
     info.busId, info.busIdLegacy = bus_id, bus_id[4:]
+    domain, bus, device = driver.box.gpus[gpu.index].pci_bus_id.split(".")[0].split(":")  # also where `odd` is in force
     info.domain, info.bus, info.device = int(domain, 16), int(bus, 16), int(device, 16)
     return OK
 
@@ -222,20 +222,19 @@ def _field_values(driver: SimulatedDriver, gpu: SimulatedGpu, count: Any, out: A
 
 def _field(driver: SimulatedDriver, gpu: SimulatedGpu, field: int) -> tuple[int, int]:
     """Code and value. Rows are remapped from compute capability 8.0 on, pages retired before."""
-    rows = gpu.spec.compute_capability >= (8, 0)
-    match field:
-        case binding.RECOVERY_ACTION:
-            return (OK, gpu.action) if driver.asks_for_recovery else (INVALID, 0)
-        case binding.REMAP_FAILED:
-            return (OK, gpu.remap_failed) if rows else (NOT_SUPPORTED, 0)
-        case binding.REMAP_PENDING:
-            return (OK, gpu.remap_pending) if rows else (NOT_SUPPORTED, 0)
-        case binding.RETIREMENT_PENDING:
-            return (NOT_SUPPORTED, 0) if rows else (OK, gpu.remap_pending)
-        case binding.MEMORY_ERRORS:
-            return OK, gpu.memory_errors
-        case _:
-            return INVALID, 0
+    rows, links = gpu.spec.compute_capability >= (8, 0), len(gpu.spec.links)
+    known = {
+        binding.RECOVERY_ACTION: (driver.asks_for_recovery, gpu.action),
+        binding.REMAP_FAILED: (rows, gpu.remap_failed),
+        binding.REMAP_PENDING: (rows, gpu.remap_pending),
+        binding.RETIREMENT_PENDING: (not rows, gpu.remap_pending),
+        binding.MEMORY_ERRORS: (True, gpu.memory_errors),
+        binding.LINK_COUNT: (links + driver.box.disabled_links > 0, links),
+    }
+    supported, value = known.get(field, (False, 0))
+    if supported:
+        return OK, value
+    return (NOT_SUPPORTED if field in known and field != binding.RECOVERY_ACTION else INVALID), 0
 
 
 def _number(name: str, value: Callable[[SimulatedGpu], int]) -> None:

@@ -5,7 +5,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pynvml
 
@@ -20,6 +21,9 @@ _ACTIONS = {48: 1, 61: 1, 62: 1, 64: 1, 74: 1, 79: 2, 95: 1, 119: 1, 120: 1, 140
 """What the driver asks for after an XID: 1 to reset the GPU, 2 to reboot the node; nothing after any other."""
 KINDS = ("compute", "graphics", "mps")
 """Kinds of processes, each with a list of its own in NVML."""
+
+ODD = ("uuid", "model", "minor", "pci_bus_id", "memory_mib", "reserved_mib")
+"""What a driver may answer oddly, by its name in box files."""
 
 
 class FaultError(ValueError):
@@ -230,6 +234,18 @@ class SimulatedDriver:
             if found.mig is None:
                 raise FaultError(f"GPU {found.index} ({found.spec.model}) cannot do MIG")
             found.mig = enabled
+
+    def odd(self, gpu: GpuRef, what: str, value: str | int | None) -> None:
+        """Let the driver answer with `value` for one of `ODD`; None: with what is in the box again."""
+        with self._changing():
+            found = self.find(gpu)
+            if what not in ODD:
+                raise FaultError(f"what: {what!r} is not one of {', '.join(ODD)}")
+            own = getattr(self.box.gpus[found.index], what)
+            if value is not None and type(value) is not type(own):
+                raise FaultError(f"value: {value!r} is no {what}: that is a {type(own).__name__}")
+            changed: dict[str, Any] = {what: own if value is None else value}
+            found.spec = replace(found.spec, **changed)
 
     def nvlink(self, gpu: GpuRef, link: int, up: bool) -> None:
         """Take `gpu`'s end of an NVLink down, or up again. The other end says what it said before."""

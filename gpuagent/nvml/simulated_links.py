@@ -24,10 +24,13 @@ def _of_link(name: str) -> Callable[[OfLink], OfLink]:
     """A function whose second C argument is the number of a link."""
 
     def add(function: OfLink) -> OfLink:
-        def call(_driver: SimulatedDriver, gpu: SimulatedGpu, link: int, out: Any) -> int:
-            if not gpu.spec.links:
+        def call(driver: SimulatedDriver, gpu: SimulatedGpu, link: int, out: Any) -> int:
+            own, disabled = len(gpu.spec.links), driver.box.disabled_links
+            if not own + disabled:
                 return NOT_SUPPORTED
-            return function(gpu, link, out) if link < len(gpu.spec.links) else INVALID
+            if own <= link < own + disabled:
+                return put(out, pynvml.NVML_FEATURE_DISABLED) if name == "nvmlDeviceGetNvLinkState" else NOT_SUPPORTED
+            return function(gpu, link, out) if link < own else INVALID
 
         LINKS[name] = call
         return function

@@ -35,6 +35,8 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "remap", "gpu": 0, "pending": true, "failed": false}
         {"fault": "throttle", "gpu": 0, "thermal": true, "power": false}
         {"fault": "mig", "gpu": 0, "enabled": true}
+        {"fault": "odd", "gpu": 0, "what": "uuid", "value": "GPU-1,GPU-2"}     the driver answers so, for any of uuid,
+                                model, minor, pci_bus_id, memory_mib, reserved_mib; value null: as in the box again
         {"fault": "nvlink", "gpu": 0, "link": 3, "up": false}       this end only; its other end stays as it is
         {"fault": "fabric", "gpu": 0, "ready": false}
         {"fault": "driver", "present": false, "error": "LIBRARY_NOT_FOUND"}

@@ -4,11 +4,14 @@ from pathlib import Path
 
 from gpuagent.domain.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.wiring import Wiring
-from gpuagent.nvml.binding import ABSENT, MIB, Handle, Nvml
+from gpuagent.nvml.answers import MIB
+from gpuagent.nvml.binding import ABSENT, Handle, Nvml
 from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error, gpu_reason
 from gpuagent.nvml.wiring import joined, read_links, read_relations
 
 SYSFS, DEV = Path("/sys"), Path("/dev")
+MOST_NUMA_NODE = 1023
+"""Linux numbers no more of them (MAX_NUMNODES)."""
 
 
 def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) -> Inventory:
@@ -122,4 +125,4 @@ def _numa_node(nvml: Nvml, handle: Handle, sysfs_file: Path) -> int | None:
             if err.code not in ABSENT:
                 raise
             return None
-    return node if node >= 0 else None
+    return node if 0 <= node <= MOST_NUMA_NODE else None

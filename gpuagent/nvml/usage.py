@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from gpuagent.domain.usage import GpuProcess, GpuSample
+from gpuagent.nvml.answers import MOST_MEMORY, whole
 from gpuagent.nvml.binding import ABSENT, GONE, Handle, Nvml
 from gpuagent.nvml.errors import CallError
 from gpuagent.nvml.places import Places, boot_s
@@ -21,6 +22,8 @@ _FUNCTION_NOT_FOUND = int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 UTILISATION_WINDOW_S = 5.0
 """Samples of processes that are older say nothing of now."""
 
+MOST_POWER_MW = 100_000_000
+
 
 class UsageNvml(Nvml):
     """NVML for a thread that looks at what GPUs are used for."""
@@ -28,21 +31,22 @@ class UsageNvml(Nvml):
     def memory_used_bytes(self, gpu: Handle) -> int:
         """Memory in use. Drivers before 510 count what is reserved as used."""
         try:
-            return int(self._ask("nvmlDeviceGetMemoryInfo", gpu, pynvml.nvmlMemory_v2).used)
+            return self._read("nvmlDeviceGetMemoryInfo", gpu, _used, pynvml.nvmlMemory_v2)
         except CallError as err:
             if err.code not in ABSENT:
                 raise
-            return int(self._ask("nvmlDeviceGetMemoryInfo", gpu).used)
+            return self._read("nvmlDeviceGetMemoryInfo", gpu, _used)
 
     def busy(self, gpu: Handle) -> float:
         """Part of the last sampling period in which the GPU worked."""
-        return int(self._ask("nvmlDeviceGetUtilizationRates", gpu).gpu) / 100
+        return self._read("nvmlDeviceGetUtilizationRates", gpu, lambda rates: whole(rates.gpu, 0, 100)) / 100
 
     def temperature_celsius(self, gpu: Handle) -> int:
-        return int(self._ask("nvmlDeviceGetTemperature", gpu, pynvml.NVML_TEMPERATURE_GPU))
+        sensor = pynvml.NVML_TEMPERATURE_GPU
+        return self._read("nvmlDeviceGetTemperature", gpu, lambda degrees: whole(degrees, -99, 999), sensor)
 
     def power_watts(self, gpu: Handle) -> float:
-        return int(self._ask("nvmlDeviceGetPowerUsage", gpu)) / 1000
+        return self._read("nvmlDeviceGetPowerUsage", gpu, lambda milliwatts: whole(milliwatts, 0, MOST_POWER_MW)) / 1000
 
     def processes(self, gpu: Handle) -> dict[int, tuple[int | None, bool]]:
         """PID to its memory in bytes (None: not told), and whether it is a client of an MPS server.
@@ -67,7 +71,7 @@ class UsageNvml(Nvml):
         """PID to the part of the GPU's time that it had lately; those without work are absent."""
         since_us = int((time.time() - UTILISATION_WINDOW_S) * 1e6)
         try:
-            samples = self._ask("nvmlDeviceGetProcessUtilization", gpu, since_us)
+            samples = self._read("nvmlDeviceGetProcessUtilization", gpu, list, since_us)
         except CallError as err:
             if err.code not in {_NOT_FOUND, int(pynvml.NVML_SUCCESS)}:  # the binding takes "none" for an error
                 raise
@@ -80,7 +84,7 @@ class UsageNvml(Nvml):
         """Entries of one list. Drivers before 510 know only the second version, and lists came one by one."""
         for version in ("_v3", "_v2"):
             try:
-                yield from self._ask(f"nvmlDeviceGet{kind}RunningProcesses{version}", gpu)
+                yield from self._read(f"nvmlDeviceGet{kind}RunningProcesses{version}", gpu, list)
             except CallError as err:
                 if err.code == _FUNCTION_NOT_FOUND:
                     continue
@@ -90,6 +94,10 @@ class UsageNvml(Nvml):
             return
         if kind == "Compute":
             raise CallError(f"nvmlDeviceGet{kind}RunningProcesses", _FUNCTION_NOT_FOUND, "Function Not Found")
+
+
+def _used(info: Any) -> int:  # noqa: ANN401 (NVML's structure)
+    return whole(info.used, 0, MOST_MEMORY)
 
 
 def read_sample(nvml: UsageNvml, index: int, uuid: str, clock: Callable[[], float]) -> tuple[GpuSample, float]:

@@ -26,13 +26,19 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
         return
     wiring = replace(wiring, pcie=asking.ask(lambda: nvml.pcie(gpu), None), problems=asking.problems)
     yield wiring
+    down: list[int] = []
     for number in range(MOST_LINKS):
         up = _is_up(nvml, gpu, number, asking)
         if up:
             wiring = replace(wiring, nvlinks=(*wiring.nvlinks, _nvlink(nvml, gpu, number, asking)))
         elif up is False:
-            wiring = replace(wiring, inactive=wiring.inactive + 1)
+            down.append(number)
         wiring = replace(wiring, problems=asking.problems)
+        yield wiring
+    if down:  # some drivers say so of links that the GPU does not have
+        count = asking.ask(lambda: nvml.link_count(gpu), None)
+        inactive = sum(count is None or number < count for number in down)
+        wiring = replace(wiring, inactive=inactive, problems=asking.problems)
         yield wiring
     yield replace(wiring, fabric=asking.ask(lambda: nvml.fabric(gpu), None), problems=asking.problems)
 

@@ -132,6 +132,26 @@ def test_an_xid_that_any_waiter_receives_costs_its_own_gpu(node: MakeNode) -> No
     assert one.event("GpuUnhealthy", one.uuids[1])
 
 
+def test_an_odd_answer_about_a_gpu_costs_that_gpu_alone(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    """A UUID that would be two in an environment variable, a duplicate, and back: told by condition, Event and log."""
+    one = node("1.36", box(4, 24), labels={MODE_LABEL: "share"})
+    one.simulator.odd(2, "uuid", f"{one.uuids[0]},{one.uuids[1]}")
+    agent = one.run(settle=0.2)
+    one.offers(mem=72)
+    words = "GPU 2 is left out: nvmlDeviceGetUUID: answered 'GPU-"
+    assert one.event("GpuUnreadable", words)
+    assert any(words in str(record.__dict__) for record in caplog.records)
+    assert any(words in problem["message"] for problem in agent.status()["problems"])
+    wait_for(lambda: any(words in c["message"] for c in one.api.node()["status"]["conditions"]))
+    one.simulator.odd(2, "uuid", one.uuids[3])
+    agent._nvml._wishes.now()
+    one.offers(mem=48)
+    assert one.event("GpuUnhealthy", f"its UUID ({one.uuids[3]}) is also that of GPU 2")
+    one.simulator.odd(2, "uuid", None)
+    agent._nvml._wishes.now()
+    one.offers(mem=96)
+
+
 def test_a_driver_without_recovery_actions_has_xids_judged_by_class(node: MakeNode) -> None:
     """Driver 535: XID 94 costs the settle time, XID 79 stands until the GPU was away, an ignored one costs nothing."""
     one = node("1.36", replace(box(2, 24), driver_version="535.288.01"), labels={MODE_LABEL: "share"})

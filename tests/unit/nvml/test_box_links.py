@@ -123,6 +123,8 @@ def pairs(value):
         (pairs("[[0, 1, 1], [1, 0, 2]]"), "pairs: GPU 1 and GPU 0 are joined twice"),
         (pairs("[[0, 1, 37]]"), "GPU 0 has 37 NVLinks; NVML counts 36 at most"),
         (pairs("[[0, 1, 19]]") + SWITCH, "GPU 0 has 37 NVLinks; NVML counts 36 at most"),
+        ("disabled_links = 19" + GPUS + SWITCH, "box mine: disabled_links 19: NVML counts 36 at most"),
+        ("disabled_links = -1" + GPUS, "box mine: disabled_links -1: NVML counts"),
         ("nvswitch = 3" + GPUS, "nvswitch must be dict, not 3"),
         (switch("colour = 3"), "[nvswitch]: unknown key 'colour'"),
         (GPUS + SWITCH.replace("links = 18", ""), "[nvswitch]: links is missing"),

@@ -375,6 +375,33 @@ def test_a_pair_without_links_is_joined_by_pcie(simulate, look):
     assert topology(seen.gpus, seen.wiring).notes == (), "cards without a bridge are in order"
 
 
+def test_links_that_a_gpu_does_not_have_are_not_down(simulate, look):
+    """A driver may call them disabled, as NVIDIA's own mock of NVML does: the number of links decides."""
+    simulator = simulate(replace(boxes.load("dgx-a100"), disabled_links=6))
+    simulator.nvlink(2, 11, up=False)
+    seen = look()
+    assert [wiring.inactive for wiring in wirings(seen)] == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert topology(seen.gpus, seen.wiring).notes == ("GPU 2: 1 of its 12 NVLinks is down",)
+
+
+def test_a_card_without_nvlink_has_none_that_are_down(simulate, look):
+    simulate(replace(boxes.load("t4"), disabled_links=36))
+    assert [(wiring.nvlinks, wiring.inactive, wiring.problems) for wiring in wirings(look())] == [((), 0, ())]
+
+
+def test_where_the_driver_does_not_count_links_every_disabled_one_is_down(simulate, look):
+    box = boxes.load("dgx-a100")
+    simulate(replace(box, disabled_links=6, missing=frozenset({"nvmlDeviceGetFieldValues"})))
+    assert [wiring.inactive for wiring in wirings(look())] == [6] * 8
+
+
+def test_a_number_of_links_that_cannot_be_read_is_told(simulate, look):
+    simulator = simulate(replace(boxes.load("dgx-a100"), disabled_links=6))
+    simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
+    first = wirings(look())[0]
+    assert (first.inactive, first.problems) == (6, ("nvmlDeviceGetFieldValues: Unknown Error",))
+
+
 def test_a_fabric_that_is_not_ready_does_not_count(simulate, look):
     simulator = simulate("hgx-h100")
     simulator.fabric(6, ready=False)

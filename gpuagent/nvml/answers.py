@@ -1,0 +1,93 @@
+"""Checks of NVML's answers. A value that NVML cannot mean is an error of that call, and so costs one GPU."""
+
+import ctypes
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gpuagent.nvml.errors import ODD, CallError
+from gpuagent.nvml.linkvalues import bus_id
+
+T = TypeVar("T")
+
+MIB = 1 << 20
+MOST_MEMORY = 4 << 40
+"""Bytes. No GPU has a quarter of it, and more units than it has would not fit into kubelet's device list."""
+MOST_MINOR = 255
+"""Device nodes of the driver's major number, 195, have minor numbers of 8 bits."""
+MOST_NAME = 96
+"""NVML_DEVICE_NAME_V2_BUFFER_SIZE."""
+_UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SHOWN = 80
+
+
+class OddAnswerError(ValueError):
+    """NVML answered something that it cannot mean."""
+
+    def __init__(self, value: object, wanted: str) -> None:
+        plain = isinstance(value, str | bytes | int | float | None)  # what others look like may depend on the moment
+        shown = ascii(value)[:_SHOWN] if plain else f"a value of type {type(value).__name__}"
+        super().__init__(f"answered {shown}, which is not {wanted}")
+
+
+def read(function: str, answer: Any, parse: Callable[[Any], T]) -> T:  # noqa: ANN401 (untyped binding)
+    """`parse(answer)`. Raises CallError, which does not depend on the moment, where it is not what NVML defines."""
+    try:
+        return parse(answer)
+    except OddAnswerError as err:
+        raise CallError(function, ODD, str(err)) from None
+    except UnicodeDecodeError as err:
+        raise undecodable(function, err) from None
+    except (TypeError, ValueError, AttributeError, LookupError, ctypes.ArgumentError):
+        words = f"answered a value of type {type(answer).__name__}, which is not what NVML defines"
+        raise CallError(function, ODD, words) from None
+
+
+def undecodable(function: str, err: UnicodeDecodeError) -> CallError:
+    """The binding decodes texts by itself."""
+    return CallError(function, ODD, str(OddAnswerError(err.object, "text in UTF-8")))
+
+
+def whole(value: object, least: int, most: int) -> int:
+    """`value`, a number of that range."""
+    if type(value) is not int or not least <= value <= most:
+        raise OddAnswerError(value, f"a whole number from {least} to {most}")
+    return value
+
+
+def flag(value: object) -> bool:
+    """NVML_FEATURE_DISABLED or NVML_FEATURE_ENABLED."""
+    return bool(whole(value, 0, 1))
+
+
+def unsigned(value: object) -> int:
+    """A C number that NVML numbers things with, or counts in."""
+    return whole(value, 0, (1 << 64) - 1)
+
+
+def gpu_uuid(value: object) -> str:
+    """It goes into environment variables, device ids of others, Events and terminals: only NVML's own form will do."""
+    if not isinstance(value, str) or not _UUID.fullmatch(value):
+        raise OddAnswerError(value, "GPU- and a UUID")
+    return value
+
+
+def printable(value: object) -> str:
+    """A name or a version, which people and their terminals are shown."""
+    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= MOST_NAME:
+        raise OddAnswerError(value, f"a text of 1 to {MOST_NAME} printable characters")
+    return value
+
+
+def pci_address(info: Any) -> str:  # noqa: ANN401 (NVML's structure)
+    """``00000000:07:00.0``."""
+    found = bus_id(info.busId)
+    if not found:
+        raise OddAnswerError(info.busId, "a PCI address")
+    return found
+
+
+def memory(total: object, reserved: object) -> tuple[int, int]:
+    """Bytes in all, and of those what driver and firmware keep."""
+    total = whole(total, MIB, MOST_MEMORY)
+    return total, whole(reserved, 0, total)
