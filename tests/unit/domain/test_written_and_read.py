@@ -16,6 +16,7 @@ from tests.unit.domain.builders import MEM, box, holding, in_force, pod_json, un
 from tests.unit.domain.test_decision import BORN_NS, MINORS, SHARE, v1, v2
 
 NOW_NS = BORN_NS + 10**12
+AMOUNTS = {MEM: dict.fromkeys(MINORS, 64)}
 
 
 def admitted(pod: Pod, gpu_of: dict[str, int]):
@@ -58,7 +59,7 @@ def test_what_is_written_on_a_pod_is_a_decision_for_the_gpus_that_it_has(apps, f
     after = told
     for write in writes(life.state):
         after = {**told, **write.body(NOW_NS)["metadata"]["annotations"]}
-    found = read(parse_pod({**bare, "metadata": {**bare["metadata"], "annotations": after}}), SHARE, MINORS)
+    found = read(parse_pod({**bare, "metadata": {**bare["metadata"], "annotations": after}}), SHARE, MINORS, AMOUNTS)
     assert not isinstance(found, Ignored), found
     if not after.keys() & {an.V1_GPU, an.MEMORY_ANNOTATION} or not any(apps):
         return
@@ -77,11 +78,13 @@ def test_what_one_init_container_hands_on_to_the_next_is_counted_once():
 @pytest.mark.parametrize("units", [4, 6, 7])
 def test_a_schedulers_sum_is_that_of_the_containers_or_the_pods_request(units):
     pod = parse_pod(pod_json("a", {MEM: 4}, sidecar=({MEM: 2},), init=({MEM: 7},), annotations=v1(1, units)))
-    assert isinstance(read(pod, SHARE, MINORS), Decision)
+    assert isinstance(read(pod, SHARE, MINORS, AMOUNTS), Decision)
 
 
 def test_a_sum_that_a_pod_with_a_sidecar_cannot_have_is_no_decision():
     for units in (3, 7):
-        found = read(parse_pod(pod_json("a", {MEM: 4}, sidecar=({MEM: 2},), annotations=v1(1, units))), SHARE, MINORS)
+        found = read(
+            parse_pod(pod_json("a", {MEM: 4}, sidecar=({MEM: 2},), annotations=v1(1, units))), SHARE, MINORS, AMOUNTS
+        )
         assert isinstance(found, Ignored)
         assert f"says {units}, and the pod's containers ask for 4, with its sidecars and init containers 6" in found.why
