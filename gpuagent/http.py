@@ -159,6 +159,8 @@ def _listen(address: tuple[str, int]) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # A connection is accepted with its first bytes: what a probe asks is read before anything can push it out.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
         listener.setblocking(False)

@@ -349,3 +349,28 @@ def test_gpu_count_comes_back_when_kubelet_resets_the_node(node: MakeNode, versi
         one.kubelet.start()
         one.server.patch_node_status({"capacity": {"aliyun.com/gpu-count": "0"}})
     assert one.server.wait(lambda: shown() == ["2", "2"]), shown()
+
+
+STEERING = "\x1b]0;owned\x07\x9b2J\u202e\x7f\nforged"
+
+
+@pytest.mark.parametrize(("key", "said"), [(INDEX, STEERING), (MEMORY_ANNOTATION, f'{{"0":"{STEERING}"}}')])
+def test_an_annotation_steers_no_terminal_by_an_event(node: MakeNode, key: str, said: str) -> None:
+    one = shared(node)
+    one.run()
+    one.offers(mem=48)
+    start(one, pod("p", {MEM: 6}), decided(0, 6) | {key: said})
+    one.event("AnnotationCorrected", timeout=30)
+    quiet(one)
+    assert all(found["message"].isprintable() for found in one.server.events())
+
+
+def test_an_annotation_steers_no_terminal_by_a_refusal(node: MakeNode) -> None:
+    """Kubelet puts the refusal into the pod's status, which `kubectl describe` shows."""
+    one = shared(node, "topology")
+    one.run()
+    one.offers(whole=2)
+    admitted = one.kubelet.admit(one.bind(pod("p", {WHOLE: 1}), annotations={GROUP_ANNOTATION: STEERING}))
+    assert "owned" in admitted.failed
+    assert admitted.failed.isprintable()
+    assert one.event("GpuRefused", timeout=30)["message"].isprintable()

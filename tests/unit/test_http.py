@@ -13,11 +13,12 @@ from contextlib import ExitStack, closing
 import pytest
 
 from gpuagent import http as port
-from gpuagent.http import HEAD_BYTES, MOST_CONNECTIONS, MOST_PAGES, PAGE_THREADS, HttpServer, json_page
+from gpuagent.http import BACKLOG, HEAD_BYTES, MOST_CONNECTIONS, MOST_PAGES, PAGE_THREADS, HttpServer, json_page
 
 LIMIT_S = 60
 SLOW = b"GET /page HTTP/1.1\r\nHost: a\r\nX-Slow: "
-HUGE = 64 << 20
+BURST = BACKLOG // 2 - 1
+HUGE = 32 << 20
 """Bytes of a page that no buffer of a socket takes."""
 
 
@@ -205,6 +206,26 @@ def test_slow_clients_hold_no_more_than_the_places_and_probes_are_answered(serve
         assert len(still_open(slow)) < MOST_CONNECTIONS
         assert all(client in slow[-MOST_CONNECTIONS:] for client in still_open(slow)), "the longest wait is closed"
         assert {thread.name for thread in threading.enumerate() if thread.name.startswith("http")} == {"http"}
+
+
+def test_a_probe_amid_a_burst_is_answered(server: HttpServer) -> None:
+    """The server has not looked yet when they all come: what came with a connection is read before others push it out."""
+    stalled, go_on = threading.Event(), threading.Event()
+
+    def stall() -> None:
+        stalled.set()
+        assert go_on.wait(LIMIT_S)
+
+    server._loop.call_soon_threadsafe(stall)  # noqa: SLF001
+    assert stalled.wait(LIMIT_S)
+    with ExitStack() as ends:
+        for _ in range(BURST):
+            ends.enter_context(connect(server, SLOW))
+        probe = ends.enter_context(connect(server, b"GET /healthz HTTP/1.1\r\n\r\n"))
+        for _ in range(BURST):
+            ends.enter_context(connect(server, SLOW))
+        go_on.set()
+        assert read(probe).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_clients_that_do_not_read_hold_no_more_than_the_places_and_probes_are_answered(server: HttpServer) -> None:
