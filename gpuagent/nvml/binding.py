@@ -129,7 +129,8 @@ class Nvml:
 
     def uuid_of(self, event: NvmlEvent) -> str:
         """The UUID of the GPU in an event."""
-        return str(self._call("nvmlDeviceGetUUID", event.device))
+        function = "nvmlDeviceGetUUID"
+        return answers.read(function, self._call(function, event.device), answers.gpu_uuid)
 
     def name(self, gpu: Handle) -> str:
         return self._read("nvmlDeviceGetName", gpu, answers.printable)

@@ -18,6 +18,7 @@ from gpuagent.domain.annotations import (
     V1_KEYS,
     V1_UNITS,
 )
+from gpuagent.domain.gpu import key_of
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from gpuagent.domain.units import parse_id
 from tests.e2e.agent.audit import holdings
@@ -39,7 +40,7 @@ class Gpus:
         found = node.agent.status()["gpus"]
         self.minors: dict[str, int] = {gpu["uuid"]: gpu["minor"] for gpu in found}
         self.whole: dict[int, dict[str, int]] = {gpu["minor"]: gpu["units"] for gpu in found}
-        self._by_key = {uuid[4:12]: uuid for uuid in self.minors}
+        self._by_key = {key_of(uuid): uuid for uuid in self.minors}
 
     def units(self, ids: Iterable[str]) -> Units:
         """What device ids are units of."""
