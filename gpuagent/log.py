@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuagent.printable import escaped
@@ -21,7 +21,20 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+    return {key: _plain(value) for key, value in record.__dict__.items() if key not in _STANDARD}
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 (a JSON value)
+    """A field's value as JSON has it, so that no line shows how Python spells one."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in (value if isinstance(value, list | tuple) else sorted(value, key=str))]
+    if isinstance(value, OSError) and value.strerror:
+        return value.strerror if value.filename is None else f"{value.filename}: {value.strerror}"
+    return f"{type(value).__name__}: {value}" if isinstance(value, Exception) else str(value)
 
 
 class TextFormatter(logging.Formatter):
@@ -55,7 +68,7 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 def _quoted(value: object) -> str:
-    text = str(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     plain = text and " " not in text and text.isprintable()
     return text if plain else escaped(json.dumps(text, ensure_ascii=False))
 

@@ -161,8 +161,9 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         still = "what was known of it is used" if state.holdings is not None else "nothing is offered until it answers"
         text = f"kubelet's pod-resources API: {state.holdings_problem}; {still}"
         yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
-    for resource, text in state.registration_problems.items():
-        yield Problem("NotRegistered", f"{resource}: {text}", blocking=True)
+    # A text that is about one resource names it; what is about kubelet itself is one problem.
+    for text in dict.fromkeys(state.registration_problems.values()):
+        yield Problem("NotRegistered", text, blocking=True)
     if state.counts_only:
         text = (
             f"kubelet {state.kubelet} picks device ids and asks nobody which ones: they are counts here. The agent "

@@ -72,7 +72,7 @@ class ExclusiveModes:
                 try:
                     self._record.given_back(uuid)
                 except OSError as err:
-                    log.warning("cannot note a compute mode", extra={"gpu": uuid, "error": str(err)})
+                    log.warning("cannot note a compute mode", extra={"gpu": uuid, "error": err})
 
     def _modes(self) -> dict[str, str]:
         return dict(self._rows("--query-gpu=uuid,compute_mode"))

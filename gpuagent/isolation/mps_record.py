@@ -32,7 +32,7 @@ class MpsRecord:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
             # A daemon that runs is then adopted and never stopped, and compute modes stay: nothing is harmed.
-            log.warning("cannot read the record of MPS", extra={"path": str(self._path), "error": str(err)})
+            log.warning("cannot read the record of MPS", extra={"path": str(self._path), "error": err})
 
     def started(self, pid: int | None) -> None:
         """Note the daemon. Raises OSError: it is not noted on disk."""

@@ -140,7 +140,7 @@ class ConfigMaps(Worker):
             kept, facts = work
             failure = self._make_right(facts)
             if failure and failure != kept.failure:
-                log.warning("a config map cannot be kept right", extra={"config_map": str(facts), "reason": failure})
+                log.debug("a config map cannot be kept right", extra={"config_map": str(facts), "reason": failure})
             elif kept.failure and not failure:
                 log.info("the config map is right again", extra={"config_map": str(facts)})
             with self._wake:

@@ -190,7 +190,8 @@ class EventLog(Worker):
         return 0.0
 
     def _failed(self, key: _Key, series: _Series, err: Exception) -> float:
-        if str(err) not in self._complained:
+        # While nothing answers, the watch of the Node says so.
+        if isinstance(err, ApiError) and str(err) not in self._complained:
             self._complained.add(str(err))
             log.warning("event not sent", extra={"reason": key.reason, "error": str(err)})
         if isinstance(err, ApiError) and err.status == _FORBIDDEN and series.forbidden < FORBIDDEN_TRIES:

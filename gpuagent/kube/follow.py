@@ -163,7 +163,7 @@ class Follow(Generic[T]):
         if self._stopped.is_set() or reason in self._said:
             return
         self._said.add(reason)
-        log.warning("the API server cannot be followed", extra={"path": self.path, "reason": reason})
+        log.debug("the API server cannot be followed", extra={"path": self.path, "reason": reason})
         self.follower.failed(reason)
 
 

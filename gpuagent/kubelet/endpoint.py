@@ -263,9 +263,7 @@ class Endpoint:
     def _note(self, problem: str | None) -> None:
         if problem != self.problem:
             self.problem = problem
-            if problem:
-                log.warning("not registered", extra={"resource": self.resource, "problem": problem})
-            else:
+            if problem is None:
                 log.info("registered", extra={"resource": self.resource})
             self._changed(self)
 

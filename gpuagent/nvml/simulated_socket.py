@@ -104,7 +104,7 @@ class FaultSocket:
                 try:
                     self._answer(client)
                 except OSError as err:
-                    log.warning("a client that injects faults went away", extra={"error": str(err)})
+                    log.warning("a client that injects faults went away", extra={"error": err})
 
     def _answer(self, client: socket.socket) -> None:
         client.settimeout(CLIENT_S)

@@ -218,7 +218,7 @@ class NvmlWatch:
 
     def _unavailable(self, reason: str) -> None:
         if not self._stopping.is_set() and self._news.unavailable(reason):
-            log.warning("the NVIDIA driver cannot be used", extra={"reason": reason})
+            log.debug("the NVIDIA driver cannot be used", extra={"reason": reason})
 
 
 def unsettled(inventory: Inventory) -> bool:

@@ -1,7 +1,11 @@
 """Mistakes on the command line and in settings: each ends with a message that names what and where, and its code."""
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ from gpuagent.cli import TOPOLOGY_KEYS
 from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.http import HttpServer, json_page
 from gpuagent.nvml import boxes
-from tests.contract.harness import MEM, WHOLE, Node, box, command, free_port, wait_for
+from tests.contract.harness import MEM, PATIENCE_S, REPOSITORY, WHOLE, Node, box, command, free_port, wait_for
 
 MakeNode = Callable[..., Node]
 
@@ -224,3 +228,49 @@ def test_faults_are_injected_from_another_process(node: MakeNode) -> None:
     done = command("simulate", '{"fault": "xid", "gpu": 0, "code": 79}', "--state-dir", "/nonexistent")
     assert done.returncode == 1
     assert "/nonexistent" in done.stderr
+
+
+WITHOUT_DRIVER = """
+import pynvml
+def missing(*_): raise OSError
+pynvml.CDLL = missing
+from gpuagent.__main__ import main
+main()
+"""
+
+
+def test_a_start_without_driver_kubelet_and_api_server_warns_once_of_each(tmp_path: Path) -> None:
+    """One line for each fact, with the problem's reason as the message; nothing is told twice."""
+    flags = ("--node-name", "node-1", "--kubelet-dir", str(tmp_path), "--state-dir", str(tmp_path / "state"))
+    flags += ("--kubeconfig", str(tmp_path / "none"), "--http-address", "off", "--log-format", "json")
+    process = subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_DRIVER, "run", *flags],
+        env={"PATH": "/usr/bin"},
+        cwd=REPOSITORY,
+        text=True,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    lines: list[dict[str, str]] = []
+    expected = {"ModeUnknown", "DriverUnavailable", "PodResourcesUnavailable", "ApiUnavailable", "PodsUnavailable"}
+    expected.add("NotRegistered")
+    with process, in_time(process):
+        while not expected <= {line["event"] for line in lines}:
+            lines.append(json.loads(process.stderr.readline()))
+        process.terminate()
+        lines += map(json.loads, process.stderr)
+    warnings = [line for line in lines if line["level"] != "info"]
+    assert sorted(line["event"] for line in warnings) == sorted(expected), warnings
+    assert len({line["text"] for line in warnings}) == len(warnings)
+    (registration,) = (line["text"] for line in warnings if line["event"] == "NotRegistered")
+    assert registration == f"there is no {tmp_path}/device-plugins/kubelet.sock"
+
+
+@contextmanager
+def in_time(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """Kill the process after a generous while, so that a test that reads its lines ends."""
+    timer = threading.Timer(PATIENCE_S, process.kill)
+    timer.start()
+    yield
+    timer.cancel()
+    timer.join()

@@ -110,7 +110,7 @@ def test_05_a_refusal_is_tried_again_ever_more_slowly(
     assert code == 503
     assert "not supported" in text
     assert fetch(agent.http_port, "/healthz")[0] == 200
-    assert any("not supported" in str(getattr(r, "problem", "")) for r in caplog.records)
+    assert any("not supported" in str(getattr(r, "text", "")) for r in caplog.records)
     assert len(one.sockets()) <= 3
     one.kubelet.hooks.refuse = ""
     one.offers(mem=160)

@@ -1,5 +1,6 @@
 """ConfigMaps are kept as they shall be, whatever others and the server do."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -196,6 +197,7 @@ def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, ma
 def test_a_refusal_is_said_once_and_names_every_right(
     server: ApiServer, maps: ConfigMaps, verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "gpuagent.kube.configmaps")
     if verb in ("patch", "delete"):
         server.objects.create(
             "configmaps", "kube-system", {"metadata": {"name": "n1-report", "labels": dict(REPORT.labels)}}
