@@ -21,7 +21,7 @@ from bench.resting import fields, ticks
 from gpuagent.domain import annotations as an
 from gpuagent.domain.mode import GPU_COUNT_LABEL, GPU_MEM, PLACEMENT_LABEL
 from gpuagent.domain.pods import REJECTED
-from standin.pods import Container, Pod
+from standin.pods import Container, Pod, StartError
 from standin.refusal import Refusal
 
 BOX, DEVICES, GPUS = "dgx-a100", 640, 8
@@ -85,8 +85,9 @@ class Soak:
         now.ms.append((time.monotonic() - began) * 1000)
         if admission:
             now.admitted += 1
-            self._node.kubelet.start_container(pod, "main")
-            self._status(name, {"phase": "Running"})
+            with suppress(StartError):  # refused at its start: kubelet tries again, and the pod lives
+                self._node.kubelet.start_container(pod, "main")
+                self._status(name, {"phase": "Running"})
             self._running.append(pod)
         else:
             now.refused += 1

@@ -91,6 +91,15 @@ class AgentProcess(AgentPages):
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def memory_mib(self) -> tuple[float, float]:
+        """Resident now, and the most since it was started."""
+        assert self._process
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        found = {
+            name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest
+        }
+        return found["VmRSS"] / 1024, found["VmHWM"] / 1024
+
     def log_text(self) -> str:
         return self.log.read_text()
 
