@@ -7,7 +7,7 @@ from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import container, pod_manifest
 
 MEM = "aliyun.com/gpu-mem"
-PODS, CONTAINERS = 7, 10
+PODS, CONTAINERS, FAILED = 7, 10, 20
 QUIET_MIB, FULL_MIB, START_MIB = 80.0, 96.0, 110.0
 SETTLE_S = 12.0
 """Until everything is loaded, and garbage is collected less often."""
@@ -22,11 +22,14 @@ def test_seventy_containers_and_large_annotations_cost_little(make_node: Callabl
         manifest = pod_manifest(f"many-{n}", {MEM: 1}, annotations={"example.com/notes": "x" * 250_000})
         manifest["spec"]["containers"] += [container(f"c-{c}", {MEM: 1}) for c in range(1, CONTAINERS)]
         node.run(manifest, timeout=180)
-    for n in range(20):
+    for n in range(FAILED):
         failed = pod_manifest(
             f"failed-{n}", {}, command=["/bin/false"], annotations={"example.com/notes": "x" * 250_000}
         )
-        node.run(failed, phase="Failed", timeout=180)
+        node.pods.append(failed["metadata"]["name"])
+        node.cluster.create_pod(failed)
+    for n in range(FAILED):
+        node.cluster.wait_phase(f"failed-{n}", "Failed", timeout=180)
     node.agent.page("metrics")
     time.sleep(3)
     full, _ = node.agent.memory_mib()
