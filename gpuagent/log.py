@@ -114,7 +114,8 @@ def _take_over() -> None:
 
     def unraisable(args: Any) -> None:  # noqa: ANN401 - sys.UnraisableHookArgs is not there at run time
         text = args.err_msg or "Exception ignored in"
-        log.error("Exception ignored", exc_info=args.exc_value, extra={"where": f"{text} {args.object!r}"})
+        name = getattr(args.object, "__qualname__", type(args.object).__qualname__)
+        log.error("Exception ignored", exc_info=args.exc_value, extra={"where": f"{text} {name}"})
 
     warnings.showwarning = warning
     threading.excepthook = thread
