@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpuagent._pb import podresources_v1_pb2 as pb
+from gpuagent.domain.gpu import key_of
 from gpuagent.domain.pods import Holding
 from gpuagent.kubelet.podresources import PodResources
 from tests.e2e.agent.audit import audit
@@ -122,7 +123,7 @@ class Node:
         return {name: len(found) for name, found in ids.items()}
 
     def audit(self) -> list[Holding]:
-        uuids = {gpu["uuid"][4:12]: gpu["uuid"] for gpu in self.agent.status()["gpus"]}
+        uuids = {key_of(gpu["uuid"]): gpu["uuid"] for gpu in self.agent.status()["gpus"]}
         return audit(self.cluster, self.book, uuids, self.spread_pods)
 
     def gpus_of(self, pod: str, container: str = "main") -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.domain.gpu import key_of
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
 from gpuagent.domain.units import parse_id
 from tests.e2e.agent.audit import holdings
@@ -74,7 +75,7 @@ def given(node: Node, name: str) -> list[int]:
         return {gpu["uuid"] for gpu in page["gpus"] if gpu["holders"] == [holder]} == set(env)
 
     page = node.agent.wait(told, path="topology")
-    gpus = {gpu["uuid"][4:12]: gpu for gpu in page["gpus"]}
+    gpus = {key_of(gpu["uuid"]): gpu for gpu in page["gpus"]}
     (held,) = (holding for holding in holdings(node.book) if str(holding.owner) == holder)
     keys = {device_id: unit.gpu_key for device_id in held.ids if (unit := parse_id(device_id))}
     assert sorted(gpus[key]["uuid"] for key in keys.values()) == sorted(env)
@@ -82,7 +83,7 @@ def given(node: Node, name: str) -> list[int]:
     (entry,) = (entry for entry in node.cluster.checkpoint().entries if entry.pod_uid == uid)
     assert entry.ids == held.ids
     assert all(gpus[keys[i]]["numa_node"] == numa for numa, ids in entry.by_numa_node.items() for i in ids)
-    return [gpus[uuid[4:12]]["index"] for uuid in env]
+    return [gpus[key_of(uuid)]["index"] for uuid in env]
 
 
 def end(node: Node, *names: str) -> None:
