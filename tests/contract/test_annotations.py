@@ -354,15 +354,16 @@ def test_gpu_count_comes_back_when_kubelet_resets_the_node(node: MakeNode, versi
 STEERING = "\x1b]0;owned\x07\x9b2J\u202e\x7f\nforged"
 
 
-@pytest.mark.parametrize(("key", "said"), [(INDEX, STEERING), (MEMORY_ANNOTATION, f'{{"0":"{STEERING}"}}')])
-def test_an_annotation_steers_no_terminal_by_an_event(node: MakeNode, key: str, said: str) -> None:
-    one = shared(node)
+def test_an_annotation_steers_no_terminal_by_an_event(node: MakeNode) -> None:
+    """A tenant edits a pod that runs; the Event of the correction repeats what it said."""
+    one = shared(node, "topology")
     one.run()
-    one.offers(mem=48)
-    start(one, pod("p", {MEM: 6}), decided(0, 6) | {key: said})
-    one.event("AnnotationCorrected", timeout=30)
-    quiet(one)
-    assert all(found["message"].isprintable() for found in one.server.events())
+    one.offers(whole=2)
+    start(one, pod("p", {WHOLE: 1}))
+    assert one.server.wait(lambda: GROUP_ANNOTATION in written(one, "p"))
+    one.server.patch_pod("p", {"metadata": {"annotations": {GROUP_ANNOTATION: STEERING}}})
+    message = one.event("AnnotationCorrected", "owned", timeout=30)["message"]
+    assert message.isprintable()
 
 
 def test_an_annotation_steers_no_terminal_by_a_refusal(node: MakeNode) -> None:
