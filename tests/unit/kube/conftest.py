@@ -89,6 +89,8 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(server: ApiServer, tmp_path: Path) -> Iterator[Client]:
-    made = Client(str(server.write_kubeconfig(tmp_path / "kubeconfig")), Timeouts(connect_s=1.0, call_s=0.3))
+    made = Client(
+        str(server.write_kubeconfig(tmp_path / "kubeconfig")), Timeouts(connect_s=PATIENCE_S, call_s=PATIENCE_S)
+    )
     yield made
     made.close()

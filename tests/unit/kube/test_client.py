@@ -11,6 +11,7 @@ from gpuagent.kube.errors import ApiError, ApiUnreachable, ConfigError
 from gpuagent.kube.transport import Request, connect
 from standin.apihandler import Handler
 from standin.apiserver import ApiServer
+from standin.waiting import PATIENCE_S
 
 NODE = "/api/v1/nodes/n1"
 NO_URL = """
@@ -58,11 +59,13 @@ def test_forbidden_names_what_rbac_must_allow(server: ApiServer, client: Client)
 
 def test_a_silent_server_surfaces(server: ApiServer, client: Client) -> None:
     server.pause()
+    client._timeouts = Timeouts(call_s=0.3)
     with pytest.raises(ApiUnreachable, match=r"silent: nothing came within 0\.3 s"):
         client.get(NODE)
     with pytest.raises(ApiUnreachable, match=r"silent: nothing came within"):
         client.watch("/api/v1/nodes")
     server.resume()
+    client._timeouts = Timeouts(call_s=PATIENCE_S)
     assert client.get(NODE)
 
 

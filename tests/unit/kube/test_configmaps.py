@@ -1,7 +1,7 @@
 """ConfigMaps are kept as they shall be, whatever others and the server do."""
 
 import logging
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -344,9 +344,8 @@ def test_it_stops_while_the_server_hangs(server: ApiServer, maps: ConfigMaps) ->
     server.pause()
     maps.desire((REPORT,))
     assert server.wait(lambda: server.server and server.server.connections)
-    began = time.monotonic()
     maps.stop(0.1)
-    assert time.monotonic() - began < 0.25
+    assert "kube-configmaps" in {thread.name for thread in threading.enumerate()}, "it is not waited for"
     server.resume()
 
 
@@ -380,14 +379,15 @@ def test_the_kube_side_stops_in_time_while_the_server_hangs(
 ) -> None:
     monkeypatch.setattr("gpuagent.domain.linkreport.config_maps", lambda *_: (REPORT,))
     monkeypatch.setattr(
-        "gpuagent.kubeside.Client", lambda config, answered: Client(config, Timeouts(call_s=1.5), answered=answered)
+        "gpuagent.kubeside.Client",
+        lambda config, answered: Client(config, Timeouts(call_s=PATIENCE_S), answered=answered),
     )
     server.pause()
     side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
     side.start()
     side.desire(State(policy=Policy()), snapshot(State(policy=Policy())))
     assert server.wait(lambda: server.server and len(server.server.connections) == 3)
-    began = time.monotonic()
     side.stop()
-    assert time.monotonic() - began < 1.3
+    left = {thread.name for thread in threading.enumerate()}
+    assert {"kube-node", "kube-pods", "kube-configmaps"} <= left, "what hangs is not waited for"
     server.resume()

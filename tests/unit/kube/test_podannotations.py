@@ -201,8 +201,7 @@ def test_a_server_that_was_away_gets_every_write(server: ApiServer, make: Callab
     server.stop()
     desk = make(backoff=lambda: Backoff(first_s=0.02, limit_s=600.0))
     desk.writer.desire([write(pod) for pod in pods])
-    with server.objects.news:
-        server.objects.news.wait_for(lambda: desk.told, 5)
+    assert server.wait(lambda: desk.told)
     server.start()
     assert server.wait(lambda: right(server))
     assert desk.writer.flush(PATIENCE_S)
@@ -296,7 +295,7 @@ def test_a_bug_does_not_end_the_thread(server: ApiServer, client: Client, quick:
 
 
 def test_it_stops_at_once_before_its_start_and_under_a_silent_server(server: ApiServer, tmp_path: Path) -> None:
-    client = Client(str(server.write_kubeconfig(tmp_path / "k")), Timeouts(connect_s=1.0, call_s=0.3))
+    client = Client(str(server.write_kubeconfig(tmp_path / "k")), Timeouts(connect_s=PATIENCE_S, call_s=PATIENCE_S))
     PodAnnotations(client).stop()
     pod = server.create_pod("p")
     server.pause()

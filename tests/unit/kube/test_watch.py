@@ -16,6 +16,7 @@ from gpuagent.kube.follow import Follow
 from gpuagent.kube.stream import Watch
 from gpuagent.kube.watch import Watcher, _Pods
 from standin.apiserver import ApiServer
+from standin.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.unit.kube.conftest import Posted
@@ -163,12 +164,14 @@ def test_a_silent_peer_surfaces_and_recovers(
     watcher.stop()
 
 
-def test_pause_and_resume_kill_no_thread(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_pause_and_resume_kill_no_thread(server: ApiServer, client: Client, posted: "Posted", watcher: Watcher) -> None:
+    client._timeouts = Timeouts(call_s=0.3)
     server.pause()
     watcher.start()
     posted.unavailable("watching node n1: ")
     posted.unavailable("watching pods of node n1: ")
     assert alive(watcher)
+    client._timeouts = Timeouts(call_s=PATIENCE_S)
     server.resume()
     posted.node()
     posted.pods(set())

@@ -10,9 +10,13 @@ from typing import Any, TypeVar
 import pytest
 
 from gpuagent.domain.events import Event, VitalsRead
-from gpuagent.nvml import boxes
+from gpuagent.nvml import boxes, health
+from gpuagent.nvml.asking import Question
+from gpuagent.nvml.binding import Pending
 from gpuagent.nvml.boxes import Box
 from gpuagent.nvml.simulated import Simulator, install
+from gpuagent.nvml.simulated_driver import base_name
+from gpuagent.nvml.stall import StallGuard
 from gpuagent.nvml.watch import NvmlWatch
 from standin.waiting import PATIENCE_S
 
@@ -26,7 +30,7 @@ class Watched:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._simulator = simulator
         quick = {"first_retry_s": 0.01, "most_retry_s": 0.02, "wait_s": 0.05, "links_apart_s": 0.01}
-        options = {**quick, "patience_s": 5.0, "links_patience_s": 5.0, **options}
+        options = {**quick, "patience_s": PATIENCE_S, "links_patience_s": PATIENCE_S, **options}
         self.watch = NvmlWatch(self._events.put, sysfs=root / "sys", dev=root / "dev", **options)
 
     def next(self, kind: type[E]) -> E:
@@ -55,7 +59,9 @@ class Watched:
 
     def silent(self) -> bool:
         """Nothing at all was told since the last event that was taken."""
-        return self._events.empty()
+        if not self._events.empty():
+            raise AssertionError(f"told: {self._events.get()}")
+        return True
 
     def up(self) -> bool:
         """Wait until faults of every GPU that has events would be heard."""
@@ -73,6 +79,38 @@ class Watched:
 
         with self._simulator.joined:
             assert self._simulator.joined.wait_for(so, PATIENCE_S)
+
+
+def hangs(simulator: Simulator, call: Pending | None) -> bool:
+    """Whether a test makes this call of the simulated driver hang."""
+    if call is None:
+        return False
+    called = base_name(call.function)
+    return any(base_name(name) == called and gpu in {None, call.gpu} for name, gpu in tuple(simulator._hangs))
+
+
+@pytest.fixture(autouse=True)
+def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of the driver is late where a test makes it hang, and never because the machine is busy."""
+    made: list[Simulator] = []
+    begin, overdue = Simulator.__init__, StallGuard._overdue
+
+    def hanging(call: Pending | None) -> bool:
+        return any(hangs(simulator, call) for simulator in made)
+
+    def wait(question: Question[Any]) -> bool:
+        with question._end:
+            while not question.ended and not (hanging(question.pending) and time.monotonic() >= question._until):
+                question._end.wait(0.002)
+            question._given_up = not question.ended
+        return question.ended
+
+    monkeypatch.setattr(
+        Simulator, "__init__", lambda one, *args, **named: (made.append(one), begin(one, *args, **named))[1]
+    )
+    monkeypatch.setattr(Question, "wait", wait)
+    monkeypatch.setattr(StallGuard, "_overdue", lambda guard: frozenset(filter(hanging, overdue(guard))))
+    monkeypatch.setattr(health, "VITALS_PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture

