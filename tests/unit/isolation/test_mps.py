@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from gpuagent.domain.isolation import Layer
 from gpuagent.domain.mode import Isolates, Kind, Mode
 from gpuagent.domain.pods import Owner, PodName
 from gpuagent.domain.units import MemoryUnit
-from gpuagent.host.mps import Control, NoDaemonError
+from gpuagent.host.mps import Control, HangsError, MpsError
 from gpuagent.isolation import Isolation, IsolationError, Need
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.isolation.mps_daemon import MpsDaemon
@@ -94,9 +95,10 @@ class Agent:
 
 
 def alive(host: MpsHost, pipes: Any) -> bool:
+    """A daemon that is just ending breaks the connection or gives an empty answer: it is not alive either."""
     try:
         Control(host.control, pipes, deadline_s=PATIENCE_S).alive()
-    except NoDaemonError:
+    except MpsError:
         return False
     return True
 
@@ -642,18 +644,25 @@ def test_the_driver_as_the_agent_makes_it(host):
     driver.stop()
 
 
-def test_desire_returns_at_once_while_the_thread_is_busy(agent, host):
-    one = agent()
-    one.daemon._ask_s = 1.0
-    one.start(SERVES).well()
-    host.steer(host.own, hang=True)
+def test_desire_returns_at_once_while_the_thread_is_busy(agent, monkeypatch):
+    one = agent().start(SERVES)
+    one.well()
+    asked, leave = threading.Event(), threading.Event()
+
+    def hangs(*_: object, **__: object) -> str:
+        asked.set()
+        leave.wait(PATIENCE_S)
+        raise HangsError("it did not answer")
+
+    monkeypatch.setattr(Control, "ask", hangs)
     one.driver._ring()
-    began = time.monotonic()
+    assert asked.wait(PATIENCE_S)
     for need in (IN_USE, SERVES, NOTHING, SERVES):
         one.driver.desire(need)
-    assert time.monotonic() - began < 0.5
+    assert one.quiet(), "the question still hangs"
+    leave.set()
     one.problem("did not answer")
-    host.steer(host.own)
+    monkeypatch.undo()
 
 
 # -- a daemon that is somebody else's to run ------------------------------------------------------------------------
