@@ -112,7 +112,8 @@ def test_an_xid_of_an_unknown_gpu_is_reported_and_charged_to_none(simulate, watc
     assert ("GPU-stranger" in line.error) == (handle == stranger.address)
 
 
-def test_an_event_whose_gpu_is_asked_for_and_hangs_hides_no_other(simulate, watch, make_box):
+def test_an_event_whose_gpu_is_asked_for_and_hangs_hides_no_other(simulate, watch, make_box, monkeypatch):
+    monkeypatch.setattr(health, "VITALS_PATIENCE_S", 0.05)
     simulator = simulate(make_box(3))
     watched = watch(simulator, vitals_s=1000.0)
     watched.next(InventoryRead)
