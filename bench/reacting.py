@@ -4,6 +4,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 from bench.node import NODE, RESOURCES, Node
 from bench.result import Results, Say
@@ -14,6 +15,7 @@ from standin.state import Received
 
 BOX, GPUS, DEVICES = "dgx-a100", 8, 640
 BAR_MS = 100.0
+SILENT_BAR_MS = 5000.0
 XID = 79
 CLOSE_S = 0.05
 
@@ -47,11 +49,23 @@ def faults(results: Results, agents: int, gpus: int, say: Say) -> None:
             _up(node)
             for gpu in range(gpus - 1):
                 _rest(node)
-                alone.append(_break(node, gpu))
+                alone.append(_break(node, _xid(gpu)))
             time.sleep(CLOSE_S)
-            close.append(_break(node, gpus - 1))
+            close.append(_break(node, _xid(gpus - 1)))
     results.reaction("XID to Unhealthy", "xid", alone, BAR_MS)
     results.reaction(f"XID {CLOSE_S * 1000:.0f} ms after another", "xid after another", close)
+
+
+def silent_losses(results: Results, gpus: int, say: Say) -> None:
+    """One GPU after the other falls off the bus without an XID."""
+    say(f"GPUs lost without an XID: {gpus}")
+    with Node(BOX, "share") as node:
+        _up(node)
+        times = []
+        for gpu in range(gpus):
+            _rest(node)
+            times.append(_break(node, {"fault": "lose", "gpu": gpu, "silent": True}))
+    results.reaction("GPU lost without an XID to Unhealthy", "silent loss", times, SILENT_BAR_MS)
 
 
 def _up(node: Node) -> None:
@@ -65,11 +79,15 @@ def _up(node: Node) -> None:
         time.sleep(0.05)
 
 
-def _break(node: Node, gpu: int) -> float:
-    """Milliseconds from the injection of an XID to the list that shows one more GPU unhealthy."""
+def _xid(gpu: int) -> dict[str, Any]:
+    return {"fault": "xid", "gpu": gpu, "code": XID}
+
+
+def _break(node: Node, fault: dict[str, Any]) -> float:
+    """Milliseconds from the injection of a fault to the list that shows one more GPU unhealthy."""
     sound = node.count(GPU_MEM, "Healthy") or 0
     began = time.monotonic()
-    inject(node.root / "s" / "simulator.sock", {"fault": "xid", "gpu": gpu, "code": XID})
+    inject(node.root / "s" / "simulator.sock", fault)
     return _heard(node, GPU_MEM, began, lambda one: _healthy(one) < sound)
 
 
