@@ -75,8 +75,11 @@ def walk(node: DemoNode) -> None:
     until(node, offers("aliyun.com/gpu", 8))
     show(node)
 
-    step("GPU 7 reports XID 79, fallen off the bus. Its neighbours go on serving.")
-    node.inject(fault="xid", gpu=7, code=79)
+    step(
+        "GPU 7 reports XID 79, and the driver hands the event to a thread that waits for another GPU. The agent takes"
+        " the GPU from the event: its neighbors go on serving."
+    )
+    node.inject(fault="xid", gpu=7, code=79, any_waiter=True)
     until(node, offers("aliyun.com/gpu", 7))
     show(node)
 
@@ -86,6 +89,13 @@ def walk(node: DemoNode) -> None:
     node.inject(fault="action", gpu=7, value=0)
     until(node, offers("aliyun.com/gpu", 8))
     show(node)
+
+    step("GPU 6 falls off the bus without an XID. The agent notices within 5 s, and sees later that it is back.")
+    node.inject(fault="lose", gpu=6, silent=True)
+    until(node, offers("aliyun.com/gpu", 7))
+    show(node)
+    node.inject(fault="restore", gpu=6)
+    until(node, offers("aliyun.com/gpu", 8))
 
     isolation(node)
 

@@ -25,7 +25,7 @@ NVLINK_XID = 74
 WAIT_OVERRUN_S = 10.0
 """A wait that outlasts its own timeout by this much hangs in the driver."""
 UNTIED_S = 1.0
-"""An event without a GPU reaches every set; it is told once."""
+"""An event without a GPU reaches every set; it is reported once in this time."""
 EVENT_PATIENCE_S = 0.05
 """How long an event with an unknown handle waits for the UUID of its GPU."""
 VITALS_PATIENCE_S = 0.05
@@ -161,11 +161,11 @@ class HealthWatch:
     def _raised_by_none(self, event: NvmlEvent, xid: int, error: str) -> None:
         """Report an XID that belongs to no known GPU; every GPU is asked what the driver says of it."""
         with self._lock:
-            now, before = self._ears.clock(), self._untied.get((event.address, xid), float("-inf"))
+            now = self._ears.clock()
             self._untied = {key: at for key, at in self._untied.items() if now - at <= UNTIED_S}
+            if (event.address, xid) in self._untied or self._ears.stopping.is_set():
+                return
             self._untied[event.address, xid] = now
-        if now - before <= UNTIED_S or self._ears.stopping.is_set():
-            return
         log.warning("Received a fault of an unknown GPU", extra={"xid": xid, "error": error})
         self._ears.post(XidRaised(None, xid, now))
         for vitals in tuple(self._vitals.values()):
