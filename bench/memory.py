@@ -75,9 +75,9 @@ def loads(divisor: int = 1) -> tuple[Load, ...]:
     few, some, many, most = (max(10, number // divisor) for number in (110, 300, 1000, 6000))
     return (
         Load(f"{few} running pods, 250 kB of annotations each", lambda node: _run(node, few, 250_000)),
-        Load(f"{some} failed pods of 262 kB", lambda node: _fail(node, some, 262_000)),
-        Load(f"{many} failed pods of 200 kB", lambda node: _fail(node, many, 200_000)),
-        Load(f"{most} failed pods without annotations", lambda node: _fail(node, most, 0)),
+        Load(f"{some} failed pods of 262 kB", lambda node: fail(node, some, 262_000)),
+        Load(f"{many} failed pods of 200 kB", lambda node: fail(node, many, 200_000)),
+        Load(f"{most} failed pods without annotations", lambda node: fail(node, most, 0)),
         Load(
             f"100 pending pods, 250 KiB of V2 text edited {EDITS_A_SECOND} times a second",
             lambda node: _pend(node, 100),
@@ -111,7 +111,7 @@ def _run(node: Node, count: int, size: int) -> None:
         node.run_pod(f"run-{n}", {GPU_MEM: 1}, {ANY: "x" * size})
 
 
-def _fail(node: Node, count: int, size: int) -> None:
+def fail(node: Node, count: int, size: int) -> None:
     """As pods end that kubelet refuses, which then need no place on the node. Nothing makes new ones for these."""
     words = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
     status = {"phase": "Failed", "reason": REJECTED, "message": f"{words} {GPU_MEM}, which is unexpected"}

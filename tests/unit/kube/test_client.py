@@ -228,6 +228,12 @@ def test_no_api_class_and_no_model_is_loaded(server: ApiServer, tmp_path: Path) 
     assert result.stdout.strip() == "[]"
 
 
+def test_the_agent_loads_nothing_that_only_development_has() -> None:
+    code = "import sys, gpuagent.__main__, gpuagent.kube.transport; print('jsonschema' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
+    assert result.stdout.strip() == "False"
+
+
 def test_when_to_ask_again_is_read_where_it_is_a_number_of_seconds(client: Client) -> None:
     said = ["7", "Wed, 21 Oct 2015 07:28:00 GMT", "", None, "9" * 9]
     errors = [client._error("list", NODE, 429, "", b"too many", one) for one in said]  # noqa: SLF001
