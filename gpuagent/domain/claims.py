@@ -5,10 +5,10 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from itertools import chain, takewhile
+from itertools import chain
 
 from gpuagent.domain.exchange import Exchanged, joined
 from gpuagent.domain.ledger import Handout, Ledger
@@ -142,42 +142,46 @@ class Claims:
         A pod reserves nothing that kubelet will not ask for, or that cannot be given: anybody can write a decision. The
         oldest come first; the sum on a GPU is never more than is free there. `asking` is the pod that kubelet admits.
         """
-        found: Counter[str] = Counter()
-        free = self._free(resource)
         # One that was given its units is not still to come; whether kubelet has lost them is for `doubted` to tell.
         given = {claim.owner for claim in self.doubted}
-        for pod in self._to_come(asking):
-            wanted: Counter[str] = Counter()
-            for ask in self.snapshot.asks.get(pod.name, ()):
-                for uuid in (self.roles.get(ask.owner) if ask.owner not in given else None) or ():
-                    wanted[uuid] += ask.units.get(resource, 0)
-            if all(found[uuid] + units <= free[uuid] for uuid, units in wanted.items()):
-                found += wanted
+        wanted: dict[PodName, dict[str, int]] = defaultdict(dict)
+        for owner, role in self.roles.items():
+            units = self.snapshot.decided_asks[owner].units.get(resource, 0)
+            if role and units and owner not in given:
+                of = wanted[owner.pod]
+                of.update((uuid, of.get(uuid, 0) + units) for uuid in role)
+        found: Counter[str] = Counter()
+        free = self._free(resource) if wanted else {}
+        for name in self._to_come(wanted, asking):
+            if all(free.get(uuid, 0) >= units for uuid, units in wanted[name].items()):
+                for uuid, units in wanted[name].items():
+                    free[uuid] -= units
+                    found[uuid] += units
         return found
 
-    def _to_come(self, asking: Pod | None) -> Iterator[Pod]:
-        """Pods that kubelet may still ask for when it asks for `asking`, oldest first.
+    def _to_come(self, names: Collection[PodName], asking: Pod | None) -> Iterator[PodName]:
+        """Those of the living pods that kubelet may still ask for when it asks for `asking`, oldest first.
 
         It admits pods in the order in which they come, by age where many come at once, and tries none twice.
         So it has admitted or rejected those that come before `asking` in both orders. A pod that runs was admitted: its
         GPUs are in use even where kubelet has lost its checkpoint.
         """
         pods = self.snapshot.living_pods
-        before = set(takewhile(asking.name.__ne__, pods)) if asking and asking.name in pods else set[PodName]()
+        until = asking if asking and asking.name in pods else None
         for name, pod in pods.items():
-            passed_over = asking and name in before and pod.created <= asking.created
-            if pod.container_ids or not (pod.mirror or passed_over):
-                yield pod
+            if until and name == until.name:
+                until = None
+            if name in names:
+                passed_over = until is not None and pod.created <= until.created
+                if pod.container_ids or not (pod.mirror or passed_over):
+                    yield name
 
-    def _free(self, resource: str) -> Counter[str]:
+    def _free(self, resource: str) -> dict[str, int]:
         """GPU UUID to units that nobody has, and that are on offer."""
-        free = Counter(
-            {block.gpu.uuid: block.count for block in self.snapshot.lists.get(resource, ()) if block.healthy}
-        )
-        for claim in self.standing:
-            if claim.resource == resource:
-                free.subtract(uuid for uuid in map(self.snapshot.units.get, claim.ids) if uuid)
-        return free
+        ids = chain.from_iterable(claim.ids for claim in self.standing if claim.resource == resource)
+        held = Counter(map(self.snapshot.units.get, ids))
+        blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
+        return {block.gpu.uuid: block.count - held[block.gpu.uuid] for block in blocks}
 
     def gpus_of(self, claim: Holding | Handout) -> set[str]:
         """UUIDs of the GPUs a claim has units of that are on offer now."""

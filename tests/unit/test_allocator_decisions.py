@@ -370,6 +370,13 @@ def test_what_is_promised_counts_for_compute_too():
     assert at(desk, "b") == at(desk, "b", resource=CORE) == [1]
 
 
+def test_a_reservation_of_compute_alone_reserves_no_memory():
+    decided_on = pod_json("a", {CORE: 80}, annotations=v2({"0": {"0": 80}}, CORE_ANNOTATION))
+    desk = desk_of(pod_json("b", {MEM: 16}), decided_on, mode=Mode.CORE_MEM, gpus=1, core_mem_both=False)
+    serve(desk, "b", 16)
+    assert at(desk, "b") == [0]
+
+
 def test_a_pod_that_is_being_deleted_has_nothing_promised():
     leaving = decided("a", 0, 16)
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
