@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | c
 # What the agent runs with, and nothing else.
 RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" " -f1)
 
-.PHONY: help demo test fuzz lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo test fuzz mutants lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -28,6 +28,10 @@ fuzz: $(STAMP)  ## readers of what schedulers write, 100,000 inputs each (under 
 	  tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py tests/unit/domain/test_job.py \
 	  tests/unit/domain/test_pods.py tests/unit/domain/test_exchange.py tests/unit/domain/test_written_and_read.py \
 	  tests/unit/inspectcgpu/test_written.py
+
+mutants: $(STAMP)  ## faults in what decides that no test sees (MINUTES=60, ONLY="gpuagent.domain.choose*"); goes on where it was
+	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124
+	$(BIN)/mutmut results
 
 lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
 	$(BIN)/ruff format --check .
@@ -91,4 +95,4 @@ lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
 	  -c requirements-dev.lock --group build -o requirements-build.lock
 
 clean:  ## remove what the targets made in the tree
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis

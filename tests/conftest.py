@@ -19,6 +19,9 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.generate, Phase.shrink],  # nothing is kept between runs
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile(
+    "mutants", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 ON_REQUEST = {
