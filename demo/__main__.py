@@ -32,7 +32,10 @@ def main() -> None:
         if not options.once:
             stop = threading.Event()
             signal.signal(signal.SIGINT, lambda *_: stop.set())
-            say(f"The agent stays up: {node.url}/metrics and {node.url}/status. Ctrl-C ends it.")
+            say(
+                f"The agent stays up: {node.url}/metrics and {node.url}/status, and for kubectl inspect cgpu: "
+                f"--kubeconfig {node.kubeconfig}. Ctrl-C ends it."
+            )
             stop.wait()
 
 
@@ -122,11 +125,16 @@ def isolation(node: DemoNode) -> None:
         caps(node, name, mem=mem, core=core)
     show(node)
 
-    step("The MPS daemon dies: nothing new is offered, what runs is left alone. The agent starts it again.")
-    node.mps.kill(node.mps.own)
-    node.wait(lambda: any(event["reason"] == "IsolationDown" for event in node.api.events()))
-    until(node, offers("aliyun.com/gpu-mem", 640))
+    step("The MPS daemon dies while its program is replaced: 0 is offered, what runs is left alone.")
+    node.remove_mps()
+    until(node, offers("aliyun.com/gpu-mem", 0))
     show(node)
+
+    step("The program is there again: the agent starts the daemon and offers. What kubectl inspect cgpu shows:")
+    node.install_mps()
+    until(node, offers("aliyun.com/gpu-mem", 640))
+    until(node, lambda _: node.kubelet.allocatable("aliyun.com/gpu-mem") == 640)
+    print(textwrap.indent(node.inspect(), "    "), flush=True)
 
 
 def nvlink(node: DemoNode) -> None:

@@ -19,6 +19,7 @@ from standin.apiserver import ApiServer
 from standin.kubelet import Kubelet
 from standin.mpshost import MpsHost
 from standin.pods import Admission, Container, Pod
+from standin.reporting import StatusReporter
 
 NODE = "demo-node"
 
@@ -32,6 +33,8 @@ class DemoNode:
         self.url = f"http://127.0.0.1:{port}"
         self.api = ApiServer(NODE)
         self.kubelet = Kubelet(self._root / "kubelet")
+        self._amounts = StatusReporter(self.kubelet, self.api.patch_node_status)
+        self.kubeconfig = self._root / "kubeconfig"
         self.log = self._root / "agent.log"
         self.mps = MpsHost()
         self.mps.smi_says({"modes": dict.fromkeys((gpu.uuid for gpu in boxes.load(box).gpus), "Default")})
@@ -43,10 +46,11 @@ class DemoNode:
     def __enter__(self) -> Self:
         self.api.start()
         self.kubelet.start()
-        kubeconfig = self.api.write_kubeconfig(self._root / "kubeconfig")
+        self._amounts.start()
+        self.api.write_kubeconfig(self.kubeconfig)
         command = [
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", self._box, "--node-name", NODE),
-            *("--kubeconfig", str(kubeconfig), "--kubelet-dir", str(self._root / "kubelet")),
+            *("--kubeconfig", str(self.kubeconfig), "--kubelet-dir", str(self._root / "kubelet")),
             *("--state-dir", str(self._root / "state"), "--http-address", self.url.removeprefix("http://")),
             *("--settle", "1", "--exclusive-resource", "nvidia.com/gpu", "--mps-control", str(self.mps.control)),
             *("--mps-pipe-dir", str(self.mps.own), "--fence-file", str(self._root / "unhealthyDevices.json")),
@@ -65,6 +69,7 @@ class DemoNode:
         if self._agent:
             self._agent.terminate()
             self._agent.wait(10)
+        self._amounts.stop()
         self.kubelet.stop()
         self.api.stop()
         self.mps.close()
@@ -128,6 +133,20 @@ class DemoNode:
         """NVIDIA MPS comes onto the node: the stand-in of its control program."""
         self.mps.control.write_bytes(self._mps_program)
         self.mps.control.chmod(0o755)
+
+    def remove_mps(self) -> None:
+        """The control program goes, as while a driver is replaced, and the daemon dies."""
+        self.mps.control.unlink()
+        self.mps.kill(self.mps.own)
+
+    def inspect(self) -> str:
+        """What `kubectl inspect cgpu` prints."""
+        command = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", str(self.kubeconfig)]
+        paths = os.pathsep.join(("kubectl", os.environ.get("PYTHONPATH", "")))
+        done = subprocess.run(  # noqa: S603
+            command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+        )
+        return done.stdout
 
     def inject(self, **fault: object) -> None:
         """Let the simulated box have a fault, from another process, as `gpuagent simulate` does."""

@@ -81,6 +81,10 @@ class Observation:
         amount = self._state.amount(resource)
         return amount.allocatable if amount is not None else None
 
+    def amounts(self) -> dict[str, Amount]:
+        """What node status would say now."""
+        return self._state.amounts()
+
     def node_status(self) -> dict[str, Amount]:
         """Node status as the API server has it: sampled every 10 s of the clock, keys never leave."""
         with self._state.change():

@@ -130,12 +130,16 @@ class State:
         return current(self.endpoints, resource)
 
     def amount(self, resource: str) -> Amount | None:
-        """What a node-status run at this moment would write; None while the node lacks the key."""
+        """Its amount in `amounts`; None while the node lacks the key."""
+        return self.amounts().get(resource)
+
+    def amounts(self) -> dict[str, Amount]:
+        """What a node-status run at this moment would write."""
         with self.changed:
             now = self.clock()
             self.node.catch_up(now, self.devices, self.endpoints)
             self.node.run(now, self.devices, self.endpoints)
-            return self.node.current.get(resource)
+            return dict(self.node.current)
 
     def receive(self, resource: str, endpoint: str, message: dp.ListAndWatchResponse, asked: float) -> None:
         """Take a list, whichever of the resource's streams it came on."""
