@@ -4,14 +4,15 @@ Two agents with real tokens, bound to their pods as kubelet asks for them: one o
 have every right that RBAC can give on the kinds they write, so that each refusal here is the policies'.
 """
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 import pytest
 
 from gpuagent.domain.eventreason import EventReason
-from gpuagent.kube.eventlog import MESSAGE_CHARS
+from gpuagent.kube.eventlog import MESSAGE_CHARS, EventLog, Involved
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
@@ -361,16 +362,43 @@ def test_events_in_anothers_name_or_about_others_are_refused(
     assert said in answer["message"]
 
 
-def test_every_event_of_the_agent_is_taken(cluster: Cluster, agents: Agents) -> None:
-    """Each reason, with the longest message and the longest name."""
-    for reason in get_args(EventReason):
-        body = event(
-            NODE_NAME, {**A_POD, "name": "p" * 253, "uid": "u" * 36}, reason=reason, message="é" * MESSAGE_CHARS
-        )
-        status, answer = cluster.api("POST", EVENTS, body, token=agents.ours)
+class Sender:
+    """What the agent's own log of Events needs of a client, with an agent's token."""
+
+    def __init__(self, cluster: Cluster, token: str) -> None:
+        self._cluster, self._token = cluster, token
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Json:
+        status, answer = self._cluster.api("POST", path, dict(body), token=self._token)
         assert status == 201, answer
+        return dict(answer)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Json:
+        status, answer = self._cluster.api("PATCH", path, dict(body), MERGE, self._token)
+        assert status == 200, answer
+        return dict(answer)
+
+
+def test_every_event_of_the_agent_is_taken(cluster: Cluster, agents: Agents) -> None:
+    """As the agent itself makes them: each reason on a pod and on the node, with the longest message, and counted."""
+    log = EventLog(Sender(cluster, agents.ours), NODE_NAME, count_gap_s=0.0)
+    log.start()
+    kinds = (Involved.pod("default", "p" * 253, "u" * 36), Involved.node(NODE_NAME))
+    sent = 0
+    for kind, reason in itertools.product(kinds, get_args(EventReason)):
+        for _ in range(2):  # the second is a count on the first
+            log.add(kind, "Warning", reason, "\N{REPLACEMENT CHARACTER}" * (2 * MESSAGE_CHARS))
+            assert log.flush(30)
+            sent += 1
+    assert (log.counts().sent, log.counts().refused) == (sent, 0)
+    log.stop(10)
+
+
+def test_what_an_event_says_stays_bounded(cluster: Cluster, agents: Agents) -> None:
+    body = event(NODE_NAME, A_POD)
+    assert cluster.api("POST", EVENTS, body, token=agents.ours)[0] == 201
     path = f"{EVENTS}/{body['metadata']['name']}"
-    for junk in ({"message": "x" * 1025}, {"reason": "Evicted"}, {"metadata": {"finalizers": ["a/b"]}}):
+    for junk in ({"message": "x" * (MESSAGE_CHARS + 1)}, {"reason": "Evicted"}, {"metadata": {"finalizers": ["a/b"]}}):
         assert patch(cluster, agents.ours, path, junk)[0] == 422, junk
 
 
