@@ -272,16 +272,16 @@ class Nvml:
         values: dict[int, int | None] = dict.fromkeys(fields)
         function = "nvmlDeviceGetFieldValues"
         try:
-            got = self._read(function, gpu, list, fields)
+            got = self._read(function, gpu, _field_results, fields)
         except CallError as err:
             if err.code in ABSENT:
                 return values
             raise
-        for one in got:
-            if not one.nvmlReturn:
-                values[one.fieldId] = answers.read(function, one, _field_value)
-            elif one.nvmlReturn not in ABSENT | {INVALID_ARGUMENT}:  # a field that it does not know is invalid
-                raise CallError(function, one.nvmlReturn, str(pynvml.NVMLError(one.nvmlReturn)))
+        for field, code, value in got:
+            if not code:
+                values[field] = value
+            elif code not in ABSENT | {INVALID_ARGUMENT}:  # a field that it does not know is invalid
+                raise CallError(function, code, str(pynvml.NVMLError(code)))
         return values
 
     def _clocks_event_reasons(self, gpu: Handle) -> int:
@@ -313,8 +313,16 @@ class Nvml:
             self.pending = None
 
 
-def _field_value(one: Any) -> int:  # noqa: ANN401 (NVML's structure)
-    return unsigned(getattr(one.value, _MEMBERS[one.valueType]))
+def _field_results(fields: Any) -> list[tuple[int, int, int | None]]:  # noqa: ANN401 (NVML's structures)
+    """Number, NVML's code and value of each field."""
+    return [
+        (
+            unsigned(one.fieldId),
+            unsigned(one.nvmlReturn),
+            None if one.nvmlReturn else unsigned(getattr(one.value, _MEMBERS[one.valueType])),
+        )
+        for one in fields
+    ]
 
 
 def _link_count(count: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from gpuagent.domain.usage import GpuProcess, GpuSample
-from gpuagent.nvml.answers import MOST_MEMORY, whole
+from gpuagent.nvml.answers import MOST_MEMORY, unsigned, whole
 from gpuagent.nvml.binding import ABSENT, GONE, Handle, Nvml
 from gpuagent.nvml.errors import CallError
 from gpuagent.nvml.places import Places, boot_s
@@ -23,6 +23,9 @@ UTILISATION_WINDOW_S = 5.0
 """Samples of processes that are older say nothing of now."""
 
 MOST_POWER_MW = 100_000_000
+
+_Process = tuple[int, int, int]
+"""PID, and the MIG instance that it uses."""
 
 
 class UsageNvml(Nvml):
@@ -56,9 +59,8 @@ class UsageNvml(Nvml):
         memory: dict[tuple[int, int, int], int | None] = {}
         clients: set[int] = set()
         for kind in _LISTS:
-            for found in self._process_list(kind, gpu):
-                one = (int(found.pid), int(found.gpuInstanceId), int(found.computeInstanceId))
-                memory[one] = _most(memory.get(one, 0), found.usedGpuMemory)
+            for one, used in self._process_list(kind, gpu):
+                memory[one] = _most(memory.get(one, 0), used)
                 if kind == _MPS:
                     clients.add(one[0])
         found_: dict[int, tuple[int | None, bool]] = {}
@@ -71,20 +73,19 @@ class UsageNvml(Nvml):
         """PID to the part of the GPU's time that it had lately; those without work are absent."""
         since_us = int((time.time() - UTILISATION_WINDOW_S) * 1e6)
         try:
-            samples = self._read("nvmlDeviceGetProcessUtilization", gpu, list, since_us)
+            samples = self._read("nvmlDeviceGetProcessUtilization", gpu, _samples, since_us)
         except CallError as err:
             if err.code not in {_NOT_FOUND, int(pynvml.NVML_SUCCESS)}:  # the binding takes "none" for an error
                 raise
             return {}
-        latest = sorted(samples, key=lambda one: one.timeStamp)
         # Some drivers leave entries of which only the PID is set, or nothing.
-        return {int(one.pid): int(one.smUtil) / 100 for one in latest if one.pid and one.smUtil <= 100}
+        return {pid: busy / 100 for _, pid, busy in sorted(samples) if pid and busy <= 100}
 
-    def _process_list(self, kind: str, gpu: Handle) -> Iterator[Any]:
+    def _process_list(self, kind: str, gpu: Handle) -> Iterator[tuple[_Process, int | None]]:
         """Entries of one list. Drivers before 510 know only the second version, and lists came one by one."""
         for version in ("_v3", "_v2"):
             try:
-                yield from self._read(f"nvmlDeviceGet{kind}RunningProcesses{version}", gpu, list)
+                yield from self._read(f"nvmlDeviceGet{kind}RunningProcesses{version}", gpu, _processes_of)
             except CallError as err:
                 if err.code == _FUNCTION_NOT_FOUND:
                     continue
@@ -94,6 +95,21 @@ class UsageNvml(Nvml):
             return
         if kind == "Compute":
             raise CallError(f"nvmlDeviceGet{kind}RunningProcesses", _FUNCTION_NOT_FOUND, "Function Not Found")
+
+
+def _processes_of(entries: Any) -> list[tuple[_Process, int | None]]:  # noqa: ANN401 (NVML's structures)
+    return [
+        (
+            (unsigned(one.pid), unsigned(one.gpuInstanceId), unsigned(one.computeInstanceId)),
+            None if one.usedGpuMemory is None else whole(one.usedGpuMemory, 0, MOST_MEMORY),
+        )
+        for one in entries
+    ]
+
+
+def _samples(entries: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 (NVML's structures)
+    """When, PID, percent."""
+    return [(unsigned(one.timeStamp), unsigned(one.pid), unsigned(one.smUtil)) for one in entries]
 
 
 def _used(info: Any) -> int:  # noqa: ANN401 (NVML's structure)
@@ -153,4 +169,4 @@ def _told(ask: Callable[[], T]) -> T | None:
 
 
 def _most(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, int(other))
+    return None if one is None or other is None else max(one, other)

@@ -1,23 +1,27 @@
 """An answer that NVML cannot mean costs its GPU and no other, and is reported in words."""
 
 import math
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
 from unittest import mock
 
 import pynvml
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain.events import InventoryRead
 from gpuagent.domain.mode import GPU_MEM, Mode
 from gpuagent.domain.problems import problems
-from gpuagent.nvml import DriverError
+from gpuagent.nvml import DriverError, boxes
 from gpuagent.nvml.binding import LINK_COUNT, Nvml, _address
+from gpuagent.nvml.errors import CallError
+from gpuagent.nvml.reading import Readings, inventory_of
 from gpuagent.nvml.simulated import FaultError, inject, install
 from gpuagent.nvml.source import discover
+from gpuagent.nvml.usage import UsageNvml
 from tests.unit.domain.builders import Life
-from tests.unit.nvml.conftest import box
 
 ODD_GPU = 2
 WELL = {0, 1, 3}
@@ -79,17 +83,29 @@ def answering(simulator, function, answer):
         yield
 
 
+def read_by_the_agent(sysfs):
+    """As in the agent: every GPU in a thread of its own."""
+    readings = Readings(patience_s=30, links_patience_s=30, clock=time.monotonic, sysfs=sysfs, late=lambda: None)
+    nvml = Nvml()
+    with nvml.session():
+        found = readings.look(nvml.count())
+    return inventory_of(found, hung={}, former=None, patience_s=30, version="", nodes=frozenset())
+
+
 def offered(inventory) -> set[int]:
     node = Life(Mode.SHARE).holdings()
     node.tell(InventoryRead(inventory, 0.0))
     return set(node.offer(GPU_MEM))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(function=st.sampled_from(OF_A_GPU + OF_LINKS), answer=ANSWERS | RAISED)
 def test_whatever_is_answered_about_one_gpu_the_others_are_offered(tmp_path_factory, function, answer):
-    with install(box(4)) as simulator, answering(simulator, function, answer):
-        inventory = discover(sysfs=tmp_path_factory.getbasetemp(), dev=tmp_path_factory.getbasetemp())
+    with install(boxes.load("pcie-4x-a40-nvlink")) as simulator, answering(simulator, function, answer):
+        assume(answer not in [gpu.address for gpu in simulator.gpus])  # the handle of a second GPU
+        root = tmp_path_factory.getbasetemp()
+        inventory, seen = discover(sysfs=root, dev=root), read_by_the_agent(root)
+        assert (seen.gpus, seen.unreadable, seen.wiring) == (inventory.gpus, inventory.unreadable, inventory.wiring)
         assert offered(inventory) >= WELL
         if function in OF_A_GPU:
             assert offered(inventory) == WELL or not inventory.unreadable
@@ -97,6 +113,34 @@ def test_whatever_is_answered_about_one_gpu_the_others_are_offered(tmp_path_fact
             assert all(bad.reason.isprintable() and "0x" not in bad.reason for bad in inventory.unreadable)
         else:
             assert offered(inventory) == {*WELL, ODD_GPU}, "a query about links costs no GPU"
+
+
+OF_USE = (
+    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetProcessUtilization",
+    *(f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute")),
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(function=st.sampled_from(OF_A_GPU + OF_LINKS + OF_USE), answer=ANSWERS | RAISED)
+def test_whatever_is_answered_the_facade_gives_a_value_or_an_error_of_that_call(function, answer):
+    with install(boxes.load("pcie-4x-a40-nvlink")) as simulator, answering(simulator, function, answer):
+        nvml = UsageNvml()
+        with nvml.session():
+            other = nvml.handle(1)
+            with suppress(CallError):
+                gpu = nvml.handle(ODD_GPU)
+                for ask in (
+                    nvml.uuid, nvml.name, nvml.minor, nvml.pci_bus_id, nvml.memory_bytes, nvml.compute_capability,
+                    nvml.mig_enabled, nvml.numa_node, nvml.link_count, nvml.pcie, nvml.fabric, nvml.recovery_action,
+                    nvml.condition, nvml.supported_events, nvml.memory_used_bytes, nvml.busy, nvml.temperature_celsius,
+                    nvml.power_watts, nvml.processes, nvml.process_busy, lambda gpu: nvml.relation(gpu, other),
+                    *(partial(ask, link=0) for ask in (nvml.link_is_up, nvml.link_version, nvml.link_end)),
+                    partial(nvml.link_remote, link=0),
+                ):  # fmt: skip
+                    with suppress(CallError):
+                        ask(gpu)
 
 
 ANSWERED = [
