@@ -90,8 +90,10 @@ class Follow(Generic[T]):
                 self._fail(str(err))
             except Exception as err:
                 # A bug must not silently end the agent's view of the cluster.
-                log.exception("following failed", extra={"path": self.path})
-                self._fail(f"unexpected: {type(err).__name__}: {err}")
+                reason = f"unexpected: {type(err).__name__}: {err}"
+                if reason not in self._said:
+                    log.exception("following failed", extra={"path": self.path})
+                self._fail(reason)
             self._stopped.wait(self.backoff.next_s())
 
     def stop(self) -> None:
@@ -106,8 +108,8 @@ class Follow(Generic[T]):
         selector = ",".join(filter(None, (self.selector, self.unlisted)))
         listed = list_pages(self.client, self.path, self._read, _query(selector, self._list_from))
         self._list_from = "0"
-        self._said.clear()
         self.follower.listed(listed.items)
+        self._said.clear()
         version = listed.version
         while not self._stopped.is_set():
             began = self.clock()
@@ -148,8 +150,11 @@ class Follow(Generic[T]):
     def _change(self, kind: str, found: dict[str, Any]) -> None:
         try:
             self.follower.changed(kind, self.follower.read(found))
-        except Exception as err:  # noqa: BLE001 - as above
+        except Exception as err:
             self._leave_out(found, err)
+            if kind == "DELETED":
+                # It may be an object that is known from before: a new list has it no more.
+                raise ApiError(0, "BadAnswer", "the watch deleted an object that cannot be read") from err
 
     def _leave_out(self, found: Mapping[str, Any], err: Exception) -> None:
         meta = mapping(found.get("metadata"))

@@ -296,6 +296,39 @@ def test_an_object_that_cannot_be_taken_is_left_out_and_the_others_are_followed(
     assert odd["metadata"]["uid"]
 
 
+def test_the_deletion_of_an_object_that_cannot_be_read_is_found_out_by_a_list(
+    server: ApiServer, posted: "Posted", watcher: Watcher
+) -> None:
+    server.create_pod("stays")
+    server.create_pod("goes")
+    watcher.start()
+    posted.pods({"stays", "goes"})
+    assert server.wait(lambda: len(server.watches) == 2)
+    server.objects._objects["pods", "default", "goes"]["metadata"]["uid"] = ""  # noqa: SLF001 - as no real server would
+    mark = len(posted.events)
+    server.delete_pod("goes")
+    posted.pods({"stays"}, mark)
+    assert server.requests["list pods"] == 2
+
+
+def test_a_failure_that_stays_leaves_one_trace_in_the_log(
+    client: Client, posted: "Posted", quick: Delays, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[object] = []
+
+    def post(event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
+        posted(event)
+        if isinstance(event, NodeSeen):
+            tries.append(event)
+            raise ValueError("odd")
+
+    watcher = Watcher(client, "n1", post, backoff=quick)
+    watcher.start()
+    posted.wait(lambda _: len(tries) > 3)
+    watcher.stop()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["following failed"]
+
+
 def test_a_watch_that_breaks_at_once_again_and_again_is_opened_ever_more_seldom() -> None:
     """Also where something good came on it each time."""
 
