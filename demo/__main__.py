@@ -2,6 +2,7 @@
 
 import argparse
 import signal
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Mapping
@@ -16,12 +17,21 @@ PORT = 9445
 PICTURE = Path("build/topology.svg")
 
 
-def main() -> None:
-    """Walk once; then stay up with the metrics page unless told to end."""
+def main() -> int:
+    """Walk once; then stay up with the metrics page unless told to end. The exit code: 1 if a step did not happen."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--once", action="store_true", help="end after the walk")
     parser.add_argument("--port", type=int, default=PORT, help="of the agent's HTTP pages (default: %(default)s)")
     options = parser.parse_args()
+    try:
+        _walk_both(options)
+    except RuntimeError as err:
+        print(f"demo: {err}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _walk_both(options: argparse.Namespace) -> None:
     say("A node with eight 80-GB A100 GPUs. The GPUs, kubelet and the API server are stand-ins; the agent is real.")
     with DemoNode("dgx-a100", options.port) as node:
         walk(node)

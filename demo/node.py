@@ -60,6 +60,7 @@ class DemoNode:
             self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, "NODE_NAME": NODE, "PATH": path})  # noqa: S603
         if not self.wait(lambda: self.page("readyz") is not None, 20):
             told = self.log.read_text(encoding="utf-8")
+            self.__exit__(None, None, None)
             raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{told}")
         return self
 

@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuagent import __version__, config, log, mpscontrol, settingvalues
 from gpuagent.config import ConfigError, Settings
-from gpuagent.host.mps import ACK, CONTROL
+from gpuagent.host.mps import ACK, CONTROL, MpsError
 from gpuagent.printable import printable
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _run(options: argparse.Namespace) -> int:
 def _mps_control(options: argparse.Namespace) -> int:
     try:
         return mpscontrol.serve(options.program, options.pipe_dir, options.log_dir, exclusive=options.exclusive)
-    except mpscontrol.RefusedError as err:
+    except (mpscontrol.RefusedError, MpsError) as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 1
 
@@ -163,7 +164,8 @@ def _simulated(settings: Settings, *, listen: bool) -> None:
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         simulator.listen(settings.state_dir / "simulator.sock")
     except (OSError, ValueError) as err:
-        raise ConfigError(f"--state-dir {settings.state_dir}: cannot take faults there: {err}") from err
+        why = _words(err)
+        raise ConfigError(f"--state-dir {settings.state_dir}: cannot take faults there: {why}") from err
 
 
 def _install(box: str) -> "Simulator":
@@ -279,7 +281,7 @@ def _printable(value: Any) -> Any:  # noqa: ANN401 (whatever JSON has)
 
 def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
     """The JSON page `name` of the agent's HTTP port, with all of `keys`. Raises NoAgentError, OtherAgentError."""
-    if not url.startswith(("http://", "https://")):
+    if not _is_url(url):
         raise ConfigError(f"--url: {url!r} is not like {DEFAULT_STATUS_URL}")
     try:
         with urllib.request.urlopen(f"{url}/{name}", timeout=5) as answer:  # noqa: S310 (the operator's URL)
@@ -288,10 +290,23 @@ def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
         raise OtherAgentError(f"what answers at {url} has no page /{name} ({err.code} {err.reason})") from err
     except (OSError, http.client.HTTPException) as err:
         reason = err.reason if isinstance(err, urllib.error.URLError) else err
-        raise NoAgentError(f"no agent answers at {url}: {reason}") from err
+        raise NoAgentError(f"no agent answers at {url}: {_words(reason)}") from err
     except ValueError as err:
         raise OtherAgentError(f"what answers at {url} is no gpuagent") from err
     if not isinstance(page, dict) or not keys <= page.keys():
         which = f"gpuagent {page['version']}" if isinstance(page, dict) and "version" in page else "no gpuagent"
         raise OtherAgentError(f"what answers at {url} is {which}; this command is of gpuagent {__version__}")
     return page
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port above 65535
+        return False
+
+
+def _words(error: object) -> str:
+    """An error without its number, which says nothing to people."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

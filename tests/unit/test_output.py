@@ -92,3 +92,16 @@ def test_a_program_without_an_output_works(tmp_path: Path) -> None:
     shell = f"exec {sys.executable} -m gpuagent topology --simulate t4 >&-"
     done = subprocess.run(["sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_demo_whose_port_is_taken_says_so(tmp_path: Path) -> None:
+    server = HttpServer(("127.0.0.1", 0), {}, {})
+    server.start()
+    try:
+        with (tmp_path / "out").open("wb") as out:
+            code, said = run("demo", f"--once --port {server.port}", out.fileno(), tmp_path)
+    finally:
+        server.stop()
+    assert code == 1
+    assert said.startswith("demo: the agent did not get ready (port in use? take another with --port):\n")
+    assert "Traceback" not in said

@@ -113,3 +113,11 @@ def test_a_compute_mode_that_cannot_be_set_is_said(host, control):
     out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "it takes a privileged container" in out
+
+
+def test_a_program_that_fails_is_told_without_a_traceback(host, control):
+    process = control(program="/bin/false")
+    said = process.communicate(timeout=PATIENCE_S)[0]
+    assert process.returncode == 1
+    assert said.startswith("gpuagent: 'get_default_active_thread_percentage' at ")
+    assert "Traceback" not in said
