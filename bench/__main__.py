@@ -66,7 +66,7 @@ def _measure(part: str, results: result.Results, *, quick: bool) -> None:
         case "scrape":
             scraping.measure(results, 5 if quick else 40, _say)
         case "attack":
-            attacking.measure(results, 10 if quick else 100, _say)
+            attacking.measure(results, 10 if quick else 60, _say)
         case "topology":
             topology.measure(results, _say, quick=quick)
         case "inspect":
