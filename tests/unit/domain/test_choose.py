@@ -1,5 +1,6 @@
 """Which ids a request gets: contract checks, and equality with a plain search over everything."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -122,6 +123,36 @@ def test_a_gpu_with_as_many_pods_as_allowed_is_passed_over():
 def test_a_full_gpu_takes_more_units_for_a_container_that_is_on_it():
     must = unit_ids(3, K, 18, 19)
     assert per_gpu(choose_share(request([15, 6, 0, 4], 4, full=(uuid(3),), must_include=must))) == {3: 4}
+
+
+def decided(free: list[int], size: int, *only: int, **more) -> Refusal:
+    refusal = refused(request(free, size, only=[uuid(n) for n in only], decided="a scheduler chose it", **more))
+    assert refusal.reason is Reason.GPU_DECISION
+    return refusal
+
+
+def test_why_a_decision_cannot_be_kept_is_said_of_the_first_gpu_that_is_in_its_way():
+    assert "and GPU 1 has 3 free and not 4 (free:" in decided([9, 3], 4, 1).message
+    assert "and kubelet offers nothing of GPU 1: it is full, or not on offer (" in decided([9, 0], 4, 1).message
+    assert "and GPU 1 is unhealthy or leaves this mode (" in decided([9, 9], 4, 1, leaving=[uuid(1)]).message
+    full = decided([9, 4], 4, 1, full=[uuid(1)], most="20 pods")
+    assert "and GPU 1 has 20 pods already, the most allowed (" in full.message, "4 free are enough for 4"
+
+
+def test_a_decision_that_another_gpu_of_an_init_container_is_in_the_way_of_names_that_gpu():
+    fixed = {*unit_ids(0, K, 19), *unit_ids(2, K, 19)}
+    assert (
+        "and kubelet hands units of GPU 0 on to it (" in decided([9, 9], 4, 1, must_include=unit_ids(0, K, 19)).message
+    )
+    found = decided([9, 9, 9], 4, 1, must_include=sorted(fixed)).message
+    assert "and kubelet hands units of GPU 0 and GPU 2 on to it (" in found
+
+
+def test_of_several_chosen_gpus_the_lowest_that_is_in_the_way_is_named():
+    """By its number, and not by the text of its UUID; each GPU's part is in the text."""
+    asked = request([3, 3], 8, only=[uuid(0), uuid(1)], decided="a scheduler chose them", gpu_count=2)
+    message = refused(replace(asked, order={uuid(0): 1, uuid(1): 0})).message
+    assert "asks for 8 GiB over 2 GPUs (4 on each); a scheduler chose them, and GPU 0 has 3 free and not 4" in message
 
 
 def test_spreading_over_gpus_is_even():

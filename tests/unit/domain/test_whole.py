@@ -1,5 +1,6 @@
 """Which whole GPUs a request gets: the best set, beside what its job has, and as a scheduler decided."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -91,6 +92,19 @@ def test_the_first_pod_of_a_job_leaves_good_gpus_for_the_others():
     assert sorted(first + second) in ([1, 2], [1, 5])
 
 
+def test_a_pod_goes_on_from_its_job_also_while_more_of_the_job_is_to_come():
+    assert chosen(whole([0, 1, 2, 5, 6, 7], 1, beside=[3], together=[2, 1])) == [0], "3-0 and 0-1 or 0-2"
+
+
+def test_a_job_that_takes_all_that_is_free_narrows_nothing():
+    assert chosen(whole([0, 6, 7], 1, together=[3, 2, 1])) == chosen(whole([0, 6, 7], 1)) == [0]
+
+
+def test_a_job_of_which_no_other_pod_fits_narrows_nothing():
+    alone = chosen(whole([0, 5, 6], 2, beside=[1, 4], together=[2]))
+    assert chosen(whole([0, 5, 6], 2, beside=[1, 4], together=[4, 2])) == alone == [5, 6]
+
+
 def test_of_a_job_that_does_not_fit_as_many_pods_as_do_are_placed_together():
     assert chosen(whole([1, 2, 5], 2, together=[8, 6, 4, 2])) == [1, 2]
 
@@ -130,6 +144,22 @@ def test_named_gpus_that_are_free_and_not_offered_are_told_apart():
         "chose (offered: GPU 0, GPU 1, GPU 2, GPU 3)"
     )
     assert "and GPU 7 is not free (" in refused(whole(range(4), 2, named=[5, 7], spare=[5, 6])).message
+
+
+def test_gpus_are_listed_in_the_order_of_their_places():
+    """The text of their UUIDs has another order."""
+    request = whole([2, 0, 1], 2, named=[7, 5])
+    places = {uuid(n): 7 - n for n in range(8)}
+    request = replace(request, places=places, names={uuid(n): f"GPU {7 - n}" for n in range(8)})
+    assert "the scheduler chose GPU 0, GPU 2 for" in refused(request).message
+    assert refused(request).message.endswith("GPU 0, GPU 2 is not free (free: GPU 5, GPU 6, GPU 7)")
+    assert refused(whole([], 1, named=[3])).message.endswith("GPU 3 is not free (free: none)")
+
+
+def test_a_named_gpu_that_leaves_is_refused_as_a_decision():
+    refusal = refused(whole(range(4), 2, named=[0, 1], leaving=[1]))
+    assert refusal.reason is Reason.GPU_GROUP
+    assert "and GPU 1 is ill or on its way out of the mode" in refusal.message
 
 
 def test_a_reused_gpu_that_was_not_named_is_refused():
