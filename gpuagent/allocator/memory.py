@@ -103,8 +103,9 @@ class Memory:
     @property
     def counts_only(self) -> bool:
         """Kubelet's ids are counts: it does not ask which to take, or still has some that it took so."""
-        exchanged = self.snapshot.exchanged or any(handout.exchanged for handout in self.ledger.handouts)
-        return bool(exchanged) or picks_itself(self.snapshot.kubelet, asked=self.asked)
+        return bool(self.snapshot.exchanged or self.ledger.exchanged) or picks_itself(
+            self.snapshot.kubelet, asked=self.asked
+        )
 
     @property
     def units_known(self) -> bool:

@@ -96,7 +96,7 @@ class Starts:
     def _known_owner(self, resource: str, ids: frozenset[str]) -> Owner | None:
         """The owner by the book as last read, if nobody was given these ids since that read began."""
         snap = self._memory.snapshot
-        given_at = max((h.at for h in self._memory.ledger.handouts if h.ids & ids), default=float("-inf"))
+        given_at = max([h.at for h in self._memory.ledger.handouts if not h.ids.isdisjoint(ids)], default=float("-inf"))
         if snap.holdings_at <= given_at:
             return None
         return next((h.owner for h in snap.holdings if h.resource == resource and h.ids == ids), None)

@@ -5,7 +5,7 @@
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import chain
@@ -39,7 +39,8 @@ class Claims:
     def _unlisted(self) -> list[Handout]:
         """Handouts that the book does not show; of the others it knows better whose they are."""
         known = {(h.resource, h.ids) for h in self._holdings}
-        return [h for h in self._handouts if (h.resource, h.ids) not in known and not self._lapsed(h)]
+        found = [h for h in self._handouts if (h.resource, h.ids) not in known]
+        return [h for h in found if not self._lapsed(h)] if self.ledger.exchanged else found
 
     def _lapsed(self, handout: Handout) -> bool:
         """Kubelets that cannot be steered offer no ids: there the book alone tells that nobody has them any more."""
@@ -47,34 +48,43 @@ class Claims:
 
     @cached_property
     def _handouts(self) -> list[Handout]:
-        return [h for h in self.ledger.recent(self.now) if self._may_live(h)]
+        recent = self.ledger.recent(self.now)
+        # Of a pod that lives none is left out: one look for each pod.
+        gone = {pod for pod in {(h.owner.pod, h.uid) for h in recent if h.owner} if not self._lives(*pod)}
+        return [h for h in recent if not h.owner or (h.owner.pod, h.uid) not in gone] if gone else list(recent)
 
     @cached_property
-    def _holdings(self) -> list[Holding]:
-        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(self._newer)]
+    def _holdings(self) -> Sequence[Holding]:
+        newer = self._newer
+        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)] if newer else self.snapshot.holdings
 
     @cached_property
     def _newer(self) -> frozenset[str]:
         """Ids that were handed out since the book was read."""
         since = self.snapshot.holdings_at
-        return frozenset[str]().union(*(h.ids for h in self.ledger.recent(self.now) if h.at >= since))
+        return frozenset[str]().union(*[h.ids for h in self.ledger.recent(self.now) if h.at >= since])
 
     def _may_live(self, claim: Holding | Handout) -> bool:
-        if claim.owner is None or not self.snapshot.pods_known:
-            return True
-        pod = self.snapshot.living_pods.get(claim.owner.pod)
-        return pod is not None and not (isinstance(claim, Handout) and claim.uid and claim.uid != pod.uid)
+        return claim.owner is None or self._lives(claim.owner.pod, claim.uid if isinstance(claim, Handout) else None)
+
+    def _lives(self, name: PodName, uid: str | None) -> bool:
+        """Whether the pod may live, as far as is known."""
+        pod = self.snapshot.living_pods.get(name)
+        return not self.snapshot.pods_known or (pod is not None and (not uid or uid == pod.uid))
 
     @cached_property
     def exchanged(self) -> Exchanged:
         """What kubelet's ids were exchanged for; empty where it asks which ones to take."""
+        if not self.ledger.exchanged:
+            return self.snapshot.exchanged
         newer = (handout.exchanged for handout in self.ledger.recent(self.now) if handout.exchanged)
         return reduce(joined, newer, self.snapshot.exchanged)
 
     @cached_property
     def standing(self) -> tuple[Holding | Handout, ...]:
         """Claims of which nothing is offered again."""
-        return tuple(claim for claim in self.all if claim.ids.isdisjoint(self.offered))
+        offered = self.offered
+        return tuple([claim for claim in self.all if claim.ids.isdisjoint(offered)])
 
     def served(self, resource: str) -> set[Owner | None]:
         """Containers that have their units of `resource`."""
@@ -133,8 +143,15 @@ class Claims:
         """Standing claims and the UUIDs of their GPUs."""
         offered, newer = self.offered, self._newer
         listed = [(h, u) for h, u in self.snapshot.placed if h.ids.isdisjoint(newer) and h.ids.isdisjoint(offered)]
-        unlisted = [(h, Role(self.gpus_of(h))) for h in self._unlisted if h.ids.isdisjoint(offered)]
-        return [*listed, *unlisted]
+        on_offer, unlisted = self.snapshot.units.keys(), [h for h in self._unlisted if h.ids.isdisjoint(offered)]
+        roles = {uuids: Role(uuids) for uuids in {h.uuids for h in unlisted}}
+        return [
+            *listed,
+            *[
+                (h, roles[h.uuids] if len(h.uuids) == 1 and h.ids <= on_offer else Role(self.gpus_of(h)))
+                for h in unlisted
+            ],
+        ]
 
     def promised(self, resource: str, asking: Pod | None) -> Counter[str]:
         """GPU UUID to units of `resource` that are reserved: schedulers chose it for pods that are still to come.
@@ -178,7 +195,7 @@ class Claims:
 
     def _free(self, resource: str) -> dict[str, int]:
         """GPU UUID to units that nobody has, and that are on offer."""
-        ids = chain.from_iterable(claim.ids for claim in self.standing if claim.resource == resource)
+        ids = chain.from_iterable([claim.ids for claim in self.standing if claim.resource == resource])
         held = Counter(map(self.snapshot.units.get, ids))
         blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
         return {block.gpu.uuid: block.count - held[block.gpu.uuid] for block in blocks}
@@ -221,9 +238,10 @@ class Claims:
         if not others:
             return set()
         (other, kind), *_ = others
-        offered = (c for c in self.all if c.resource == resource and not c.ids.isdisjoint(self.offered))
-        given_back = {claim.owner for claim in offered if claim.owner}
-        held = (c.ids for c in self.standing if c.resource == other and c.owner not in given_back)
+        offered = self.offered
+        again = [claim.owner for claim in self.all if claim.resource == resource and not claim.ids.isdisjoint(offered)]
+        given_back = {owner for owner in again if owner}
+        held = [c.ids for c in self.standing if c.resource == other and c.owner not in given_back]
         used = Counter(map(self.snapshot.units.get, chain.from_iterable(held)))
         unit = self.snapshot.policy.unit
         return {
@@ -233,7 +251,9 @@ class Claims:
     @cached_property
     def doubted(self) -> tuple[Holding | Handout, ...]:
         """Claims of living pods whose ids are offered all the same: kubelet can lose a reservation from its books."""
-        return tuple(claim for claim in self.all if not claim.ids.isdisjoint(self.offered) and self._may_live(claim))
+        offered = self.offered
+        again = [claim for claim in self.all if not claim.ids.isdisjoint(offered)]
+        return tuple(claim for claim in again if self._may_live(claim))
 
     @cached_property
     def given_back(self) -> frozenset[PodName]:

@@ -1,7 +1,9 @@
 """What was handed out in the last minutes: the part of the truth that kubelet's book does not show yet."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
 
 from gpuagent.domain.pods import Owner, Owners, Pod, PodName
 
@@ -32,9 +34,11 @@ class Handout:
     exchanged: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ledger:
     """Handouts of the last minutes, oldest first.
+
+    A pod may have thousands of containers. Each adds a handout, so what is done for every handout has to be cheap.
 
     `open` is the last handout if its container may still be about to ask for its other resource.
     `refused` are UIDs of pods that were refused: kubelet fails them, and our watch shows it a moment later.
@@ -46,8 +50,10 @@ class Ledger:
 
     def recorded(self, handout: Handout, *, opens: bool) -> "Ledger":
         """With `handout` added and what is too old forgotten. `opens`: another resource may follow for it."""
-        rest = (replace(h, ids=left) if (left := _left(h, handout)) != h.ids else h for h in self.recent(handout.at))
-        kept = tuple(h for h in rest if h.ids)
+        kept = self.recent(handout.at)
+        if handout.exchanged or not self.ids.isdisjoint(handout.ids):
+            rest = (replace(h, ids=left) if (left := _left(h, handout)) != h.ids else h for h in kept)
+            kept = tuple(h for h in rest if h.ids)
         return replace(self, handouts=(*kept, handout), open=handout if opens else None)
 
     def having_refused(self, uid: str, pods: Collection[str]) -> "Ledger":
@@ -97,8 +103,19 @@ class Ledger:
                 found = found.believed(handout.ids, owner, pod.uid if pod else None, decided=owner in decided)
         return found
 
-    def recent(self, now: float) -> Iterator[Handout]:
-        return (handout for handout in self.handouts if now - handout.at < REMEMBER_S)
+    def recent(self, now: float) -> tuple[Handout, ...]:
+        too_old = takewhile(lambda handout: now - handout.at >= REMEMBER_S, self.handouts)
+        return self.handouts[sum(1 for _ in too_old) :]
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Units of all handouts."""
+        return frozenset[str]().union(*[handout.ids for handout in self.handouts])
+
+    @cached_property
+    def exchanged(self) -> tuple[Mapping[str, str], ...]:
+        """What ids were exchanged for, oldest first, where some were."""
+        return tuple([handout.exchanged for handout in self.handouts if handout.exchanged])
 
     def awaiting_partner(self, resource: str, now: float) -> Handout | None:
         """The handout whose container may be asking for `resource` now."""
