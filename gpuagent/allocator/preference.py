@@ -25,6 +25,10 @@ REST_S = 1.0
 """After a wait in vain none begins for so long: a static pod never appears in time, and kubelet admits others."""
 
 
+NAMING_S = 1.0
+"""How long kubelet's book is waited for that is to name containers."""
+
+
 class Preference:
     """Answers kubelet's question, or the one that a kubelet did not ask."""
 
@@ -41,8 +45,10 @@ class Preference:
         Raises:
             Refusal: the total may be enough, but no GPU is.
         """
-        memory, until = self._memory, None
+        memory, until, named = self._memory, None, bool(must_include)
         while True:
+            if not named and (named := self._unknown_fill_gpus(offered)):
+                self._have_them_named()
             with memory.lock:
                 memory.read_owners()
                 claims, candidates = self._look(resource, size, offered)
@@ -58,6 +64,19 @@ class Preference:
                     return self._chosen(question, asking or (), claims, ask)
             if not self._another_seen(resource, size, claims.snapshot, left_s):
                 until = memory.in_vain_at[bool(asking)] = memory.clock()
+
+    def _unknown_fill_gpus(self, offered: frozenset[str]) -> bool:
+        """Whether a GPU seems full, and some of its containers may all be of one pod for all that is known."""
+        with self._memory.lock:
+            self._memory.read_owners()
+            claims = self._memory.claims(offered)
+            return not self._memory.counts_only and claims.some_unknown and bool(claims.full_gpus(None))
+
+    def _have_them_named(self) -> None:
+        """Kubelet's book names the pod that is in its admission, too."""
+        memory, began = self._memory, self._memory.clock()
+        if self._book.read(timeout_s=NAMING_S) is not None:
+            memory.wait(lambda: memory.snapshot.holdings_at >= began, NAMING_S)
 
     def _patience_s(
         self, asking: Collection[Candidate] | None, resource: str, size: int, claims: Claims, ask: Ask

@@ -204,6 +204,11 @@ class Claims:
         """UUIDs of the GPUs a claim has units of that are on offer now."""
         return {uuid for uuid in set(map(self.snapshot.units.get, claim.ids)) if uuid}
 
+    @property
+    def some_unknown(self) -> bool:
+        """Whether some are of containers that nothing names yet."""
+        return None in [handout.owner for handout in self._unlisted]
+
     def full_gpus(self, asker: Owner | None) -> set[str]:
         """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
 

@@ -155,3 +155,15 @@ def test_35_a_container_waits_for_its_isolation(node: MakeNode, version: str) ->
     granted = one.kubelet.start_container(asked, "c0")
     assert granted.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
     assert str(driver.verified[-1]) == "default/p[c0]"
+
+
+def test_many_containers_of_a_pod_that_nothing_shows_are_one_pod(node: MakeNode) -> None:
+    """The API server is away: kubelet's book says whose they are, before a GPU seems to have too many pods."""
+    one = node("1.36", box(1, 80), labels={MODE_LABEL: "share"})
+    one.run(max_pods_per_gpu=3)
+    one.offers(mem=80)
+    one.server.stop()
+    assert one.kubelet.admit(pod("first", *[{MEM: 1}] * 30))
+    assert one.kubelet.admit(pod("second", *[{MEM: 1}] * 30))
+    assert one.kubelet.admit(pod("third", {MEM: 1}))
+    assert "has 3 pods already" in one.kubelet.admit(pod("fourth", {MEM: 1})).failed
