@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 MAY_WRITE = {
     "gpuagent/wholefile.py": "new files only, under names that cannot be guessed",
     "gpuagent/cli.py": "the file that --svg names is the user's own choice",
+    "gpuagent/output.py": "/dev/null",
     "gpuagent/metrics/reference.py": "runs in the repository, not on a node",
     "gpuagent/isolation/mps_daemon.py": "TemporaryFile has no name",
     "installer/gpuisolation/cli.py": "a new TemporaryDirectory",
@@ -25,7 +26,6 @@ MAY_WRITE = {
     "installer/gpuisolation/package.py": "only in the TemporaryDirectory of its callers, and no member is a link",
     "installer/gpuisolation/transact.py": "a new TemporaryDirectory",
     "installer/gpuisolation/turn.py": "the lock: O_NOFOLLOW, and nothing is written",
-    "kubectl/inspectcgpu/cli.py": "/dev/null",
     "kubectl/onefile.py": "runs in the repository, not on a node",
 }
 """Modules that create files, and why that is safe in a folder that others may write."""
