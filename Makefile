@@ -6,22 +6,29 @@ STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | c
 # What the agent runs with, and nothing else.
 RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" " -f1)
 
-.PHONY: help demo test fuzz mutants lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo test test-stability fuzz mutants lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
 $(STAMP):
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	touch $@
+	@echo "Making a virtual environment in $(VENV), once (about a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "  installing the tools and libraries of requirements-dev.lock"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@echo "  installing gpuagent itself"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
 
 demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end by itself)
 	$(BIN)/python -m demo $(if $(ONCE),--once)
 
 test: $(STAMP)  ## every test that needs no cluster
-	$(BIN)/python -m pytest -q -n 8 --dist worksteal
+	@echo "Running the tests in six processes (under three minutes on two quiet cores)"
+	@$(BIN)/python -m pytest -q -n 6 --dist worksteal
+
+test-stability: $(STAMP)  ## make test 20 times, the second half beside a build of Kubernetes (RUNS=4, BESIDE='a load', ARGS=--help)
+	$(BIN)/python -m bench.stability $(if $(RUNS),--runs $(RUNS)) $(if $(BESIDE),--beside '$(BESIDE)') $(ARGS)
 
 fuzz: $(STAMP)  ## readers of what schedulers write, 100,000 inputs each (under an hour on two busy cores)
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \

@@ -5,12 +5,10 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
-import kubernetes_validate
 import pytest
 import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from jsonschema import Draft7Validator
 
 from gpuagent import config, settingvalues
 from gpuagent.config import Settings
@@ -103,6 +101,8 @@ SETTINGS = settings_schema()["properties"] | {"startup-taint": TEXTS[settingvalu
 @pytest.mark.parametrize("name", SETTINGS)
 @given(st.data())
 def test_what_the_schema_takes_the_agent_takes(name, data):
+    from jsonschema import Draft7Validator  # takes more than a second of processor time to load
+
     known = SETTINGS[name]
     value = data.draw(values_of(known))
     # Python's $ is also before a last line feed, Go's is not.
@@ -122,6 +122,8 @@ def test_what_the_chart_decides_are_settings_of_the_agent():
 
 @pytest.mark.parametrize(("name", "minor"), [(name, minor) for name, minors in SINCE.items() for minor in minors])
 def test_every_object_has_a_schema_in_each_version(name, minor):
+    import kubernetes_validate  # as long as jsonschema
+
     for one in objects(name):
         kubernetes_validate.validate(one, f"1.{minor}", strict=True)
 
