@@ -33,8 +33,14 @@ def picks_itself(kubelet: str, *, asked: bool) -> bool:
     One whose version is not known is taken for one that asks, and so refused where it does not. `asked`: this one has
     asked; some of the first version do not.
     """
+    minor = minor_of(kubelet)
+    return minor is not None and (minor < FIRST_THAT_ASKS or (minor == FIRST_THAT_ASKS and not asked))
+
+
+def minor_of(kubelet: str) -> int | None:
+    """36 for ``v1.36.3``; None for what is no version of kubelet 1."""
     match = _KUBELET.match(kubelet)
-    return match is not None and (int(match[1]) < FIRST_THAT_ASKS or (int(match[1]) == FIRST_THAT_ASKS and not asked))
+    return None if match is None else int(match[1])
 
 
 def joined(older: Exchanged, newer: Exchanged) -> Exchanged:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gpuagent.domain.exchange import minor_of
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_MEM, Mode
 from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, Pod, PodName
@@ -22,6 +23,19 @@ Allocation = tuple[str, frozenset[str]]
 
 _OLD_ID = "-_-"
 """In every id of the old gpushare plugin: ``GPU-…-_-7``."""
+
+
+FIRST_ACTIVE_ONLY = 34
+"""Kubelet 1.34 was the first whose pod-resources API leaves out pods that have ended."""
+
+
+def lists_ended(kubelet: str) -> bool:
+    """Whether a kubelet of that version may still list devices for a pod that has ended.
+
+    Up to 1.33 it lists those of the pod that it admitted last. An unknown version may, too.
+    """
+    minor = minor_of(kubelet)
+    return minor is None or minor < FIRST_ACTIVE_ONLY
 
 
 def told(holding: Holding, pod: Pod | None) -> Holding:

@@ -54,8 +54,8 @@ class Follow(Generic[T]):
     once and left out; the others are followed.
 
     Args:
-        unlisted: further terms of the selector for the list alone: objects that are of no interest unless they change
-            while they are followed.
+        unlisted: returns further terms of the selector, for a list alone: they leave out objects that do not matter
+            unless they change while they are followed.
     """
 
     client: Api
@@ -64,7 +64,7 @@ class Follow(Generic[T]):
     follower: Follower[T]
     backoff: Backoff = field(default_factory=Backoff)
     clock: Callable[[], float] = time.monotonic
-    unlisted: str = ""
+    unlisted: Callable[[], str] = lambda: ""
 
     def __post_init__(self) -> None:
         self._stopped = threading.Event()
@@ -105,7 +105,7 @@ class Follow(Generic[T]):
 
     def _list_and_watch(self) -> None:
         self._odd.clear()
-        selector = ",".join(filter(None, (self.selector, self.unlisted)))
+        selector = ",".join(filter(None, (self.selector, self.unlisted())))
         listed = list_pages(self.client, self.path, self._read, _query(selector, self._list_from))
         self._list_from = "0"
         self.follower.listed(listed.items)

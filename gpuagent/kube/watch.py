@@ -7,9 +7,14 @@ from typing import Any
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.domain.holdings import lists_ended
 from gpuagent.domain.pods import Pod, kept, parse_pod
+from gpuagent.domain.shape import text
 from gpuagent.kube.follow import Api, Follow
 from gpuagent.kube.trim import trim_node
+
+NODE_S = 1.0
+"""How long the first list of pods waits for the Node, whose kubelet's version decides which pods are listed."""
 
 Post = Callable[[NodeSeen | PodsSeen | ApiUnavailable], None]
 Json = dict[str, Any]
@@ -45,20 +50,26 @@ class Watcher:
         burst_s: float = 0.05,
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
-        node = _Node(node_name, post, clock)
+        self._failed = failed
+        self._node = _Node(node_name, post, clock)
         self._pods = _Pods(node_name, post, clock, burst_s, resources)
-        # Kubelet gives back what ended pods held before it tells of its devices, so nothing needs those; but who fails
-        # or ends from now on has to be told from who was never seen.
-        unlisted = "status.phase!=Succeeded" + ("" if failed else ",status.phase!=Failed")
+        pods = f"spec.nodeName={node_name}"
         self._follows: tuple[Follow[Any], ...] = (
-            Follow(client, "/api/v1/nodes", f"metadata.name={node_name}", node, backoff(), clock),
-            Follow(client, "/api/v1/pods", f"spec.nodeName={node_name}", self._pods, backoff(), clock, unlisted),
+            Follow(client, "/api/v1/nodes", f"metadata.name={node_name}", self._node, backoff(), clock),
+            Follow(client, "/api/v1/pods", pods, self._pods, backoff(), clock, self._unlisted),
         )
         self._threads = (
             threading.Thread(target=self._follows[0].run, name="kube-node", daemon=True),
             threading.Thread(target=self._follows[1].run, name="kube-pods", daemon=True),
             threading.Thread(target=self._pods.run, name="kube-pods-post", daemon=True),
         )
+
+    def _unlisted(self) -> str:
+        """Selector terms that leave out pods that ended before the list; a pod that ends later is followed."""
+        self._node.told.wait(NODE_S)
+        if lists_ended(self._node.kubelet):
+            return ""
+        return "status.phase!=Succeeded" if self._failed else "status.phase!=Succeeded,status.phase!=Failed"
 
     def start(self) -> None:
         """Start watching; returns at once."""
@@ -69,6 +80,7 @@ class Watcher:
         """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
         for follow in self._follows:
             follow.stop()
+        self._node.told.set()
         self._pods.stop()
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -77,15 +89,27 @@ class Watcher:
 
 
 class _Node:
+    """Posts the Node.
+
+    Attributes:
+        kubelet: version of its kubelet; "" while it is not known.
+        told: the Node was read, or could not be.
+    """
+
     def __init__(self, name: str, post: Post, clock: Callable[[], float]) -> None:
         self._name = name
         self._post = post
         self._clock = clock
+        self.kubelet = ""
+        self.told = threading.Event()
 
     def read(self, found: Json) -> Json:
-        return trim_node(found)
+        node = trim_node(found)
+        self.kubelet = text(node["status"]["nodeInfo"].get("kubeletVersion"))
+        return node
 
     def listed(self, items: Sequence[Json]) -> None:
+        self.told.set()
         if items:
             self._post(NodeSeen(items[0], self._clock()))
         else:
@@ -98,6 +122,7 @@ class _Node:
             self._post(NodeSeen(item, self._clock()))
 
     def failed(self, reason: str) -> None:
+        self.told.set()
         self._post(ApiUnavailable(f"watching node {self._name}: {reason}", self._clock()))
 
     def _missing(self) -> None:
