@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
-Json = Mapping[str, Any]
+from gpuagent.domain.quantity import amount
 
-_SUFFIXES: Mapping[str, Decimal] = {
-    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("", "k", "M", "G", "T", "P", "E"))},
-    **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
-    "m": Decimal("0.001"),
-}
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ def _without_taint(node: Json, facts: NodeFacts) -> dict[str, Any] | None:
 
 def same_quantity(one: str, other: str) -> bool:
     """Tell whether two Kubernetes quantities are equal; the API server rewrites them (``1000`` becomes ``1k``)."""
-    return one == other or (_number(one) is not None and _number(one) == _number(other))
+    return one == other or (amount(one) is not None and amount(one) == amount(other))
 
 
 def _labels(node: Json, facts: NodeFacts) -> dict[str, str | None]:
@@ -83,9 +78,9 @@ def _labels(node: Json, facts: NodeFacts) -> dict[str, str | None]:
 def _amounts(node: Json, side: str, facts: NodeFacts) -> dict[str, str]:
     present = node.get("status", {}).get(side) or {}
     return {
-        name: amount
-        for name, amount in facts.capacity.items()
-        if name not in present or not same_quantity(str(present[name]), amount)
+        name: wanted
+        for name, wanted in facts.capacity.items()
+        if name not in present or not same_quantity(str(present[name]), wanted)
     }
 
 
@@ -100,12 +95,3 @@ def _condition(node: Json, facts: NodeFacts, now: str) -> dict[str, str] | None:
         return None
     since = present.get("lastTransitionTime") if present.get("status") == wanted["status"] else None
     return {**wanted, "lastHeartbeatTime": now, "lastTransitionTime": since or now}
-
-
-def _number(quantity: str) -> Decimal | None:
-    digits = quantity.rstrip("kKMGTPEim")
-    factor = _SUFFIXES.get(quantity[len(digits) :])
-    try:
-        return None if factor is None else Decimal(digits) * factor
-    except InvalidOperation:
-        return None
