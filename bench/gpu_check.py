@@ -6,7 +6,6 @@ so and ends well.
 """
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ from gpuagent.nvml import DriverError
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Nvml
 from gpuagent.nvml.errors import CallError
 from gpuagent.nvml.source import discover
+from gpuagent.output import exit_with
 from gpuagent.table import render
 from standin.pods import Granted
 
@@ -162,4 +162,4 @@ def _ids(granted: Granted) -> Sequence[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with("gpu_check", main)

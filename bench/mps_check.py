@@ -35,6 +35,7 @@ from gpuagent.isolation.mps_record import MpsRecord
 from gpuagent.isolation.mps_share import why_not
 from gpuagent.nvml import DriverError
 from gpuagent.nvml.source import discover
+from gpuagent.output import exit_with
 
 PATIENCE_S = 60.0
 SPEED_S = 4.0
@@ -209,4 +210,4 @@ def run(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> dict[s
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with("mps_check", main)

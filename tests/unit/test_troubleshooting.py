@@ -111,7 +111,7 @@ def test_every_warning_of_the_log_is_told():
 
 
 def test_the_exit_codes_are_told():
-    assert [row[0] for row in table(TEXT, "exit code")] == ["0", "1", "2", "137"]
+    assert [row[0] for row in table(TEXT, "exit code")] == ["0", "1", "2", "130, 141", "137"]
 
 
 def test_every_section_is_in_the_table_at_the_top():
