@@ -1,4 +1,4 @@
-"""Everything that the process says on stderr is a line of the log, whoever says it."""
+"""Every output on stderr is a line of the log, also what Python and libraries would print themselves."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What the soak says of a run: growth is told apart from noise, and each rule is broken by what it is about."""
+"""The rules of the soak: noise breaks none of them, and each kind of growth breaks its own."""
 
 import pytest
 
