@@ -250,7 +250,7 @@ class Node:
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
         answer = self.kubelet.call(resource).GetPreferredAllocation(
-            dp.PreferredAllocationRequest(container_requests=[request]), timeout=20
+            dp.PreferredAllocationRequest(container_requests=[request]), timeout=PATIENCE_S
         )
         return list(answer.container_responses[0].deviceIDs)
 
