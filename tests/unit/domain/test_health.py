@@ -481,3 +481,17 @@ def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
 
 def test_the_words_of_a_case_are_those_of_its_xids():
     assert replace(Case(), xids=(1, 2), stuck=True).against == ("XID 1, XID 2",)
+
+
+def test_xids_are_counted_by_their_number():
+    case = Case()
+    for xid in (79, 31, 79, 79):
+        case = case.xid(xid, None, APPLICATION_XIDS, 0.0)
+    assert case.counts == {79: 3, 31: 1}
+
+
+def test_an_applications_xid_does_not_end_what_needs_a_reset_while_the_driver_is_silent():
+    stuck = Case().xid(79, None, APPLICATION_XIDS, 0.0)
+    assert stuck.stuck
+    assert stuck.xid(31, None, APPLICATION_XIDS, 1.0).stuck
+    assert not stuck.xid(31, Vitals(action=0), APPLICATION_XIDS, 1.0).stuck, "the driver says that nothing is needed"
