@@ -143,3 +143,9 @@ def test_a_gpu_of_another_plugin_is_not_offered(device_id):
     node = in_force(Mode.SHARE).holdings(holding("p", [device_id], "nvidia.com/gpu")).wait(3)
     assert node.offer(MEM) == {1: 16}
     assert node.wait(1).holdings().offer(MEM) == {0: 16, 1: 16}
+
+
+def test_units_that_no_container_holds_are_of_none_although_one_pod_has_others():
+    ids = unit_ids(0, Kind.MEMORY_SHARE, 0, 1)
+    assert holder(MEM, unit_ids(0, Kind.MEMORY_SHARE, 2), [holding("a", ids)]) is None
+    assert holder(MEM, unit_ids(0, Kind.MEMORY_SHARE, 1), [holding("a", ids)]) == Owner(holding("a", ids).owner.pod, "")
