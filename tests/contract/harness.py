@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -407,10 +408,12 @@ def terminate(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) ->
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port without a listener, below the range from which the system takes the ports of outgoing connections."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def fetch(port: int | None, path: str) -> tuple[int, str]:
@@ -468,15 +471,17 @@ class SlowReader:
         next(self._call.initial_metadata().__iter__(), None)
         self.messages: list[dp.ListAndWatchResponse] = []
 
-    def read(self, quiet_s: float) -> list[dp.ListAndWatchResponse]:
-        """Everything that is under way, until nothing came for so long; the stream is over then."""
-        timer = threading.Timer(quiet_s, self._call.cancel)
+    def read(
+        self, quiet_s: float, *, is_last: Callable[[dp.ListAndWatchResponse], bool]
+    ) -> list[dp.ListAndWatchResponse]:
+        """Everything that is under way: until `quiet_s` after a message that may be the last. Ends the stream."""
+        timer = threading.Timer(PATIENCE_S, self._call.cancel)
         timer.start()
         with contextlib.suppress(grpc.RpcError):
             for message in self._call:
                 self.messages.append(message)
                 timer.cancel()
-                timer = threading.Timer(quiet_s, self._call.cancel)
+                timer = threading.Timer(quiet_s if is_last(message) else PATIENCE_S, self._call.cancel)
                 timer.start()
         timer.join()
         self._channel.close()

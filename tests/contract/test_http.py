@@ -4,13 +4,15 @@ import os
 import resource
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from gpuagent.http import MOST_CONNECTIONS, PAGE_THREADS
+from gpuagent.http import MOST_CONNECTIONS, PAGE_THREADS, WARNING_GAP_S
+from standin.waiting import PATIENCE_S
 from tests.contract.harness import MEM, Node, box, fetch, free_port, pod
 
 MakeNode = Callable[..., Node]
@@ -53,14 +55,14 @@ def test_slow_connections_delay_neither_admission_nor_probes_and_leave_no_trace(
     """2,000 clients that send a byte now and then, and then end all at once: kubelet is answered as if they were not."""
     one, port = node("1.36", box(2, 24)), free_port()
     process = one.spawn("--mode", "share", "--http-address", f"127.0.0.1:{port}")
-    one.offers(mem=48, timeout=30)
+    one.offers(mem=48)
     assert one.kubelet.admit(pod("before", {MEM: 1}))
     assert fetch(port, "/metrics")[0] == 200
-    before = cost(process.pid)
+    before, began = cost(process.pid), time.monotonic()
     with ExitStack() as ends:
         slow = []
         for number in range(clients):
-            client = ends.enter_context(closing(socket.create_connection(("127.0.0.1", port), timeout=60)))
+            client = ends.enter_context(closing(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)))
             client.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
             slow.append(client)
             if number % 100 == 0:
@@ -79,5 +81,6 @@ def test_slow_connections_delay_neither_admission_nor_probes_and_leave_no_trace(
     assert after["cpu_s"] - before["cpu_s"] < CPU_S
     said = one.stderr(process)
     assert "Traceback" not in said
-    assert said.count("Closed a slow HTTP connection") == 1
+    warnings = said.count("Closed a slow HTTP connection")
+    assert 1 <= warnings <= 1 + (time.monotonic() - began) / WARNING_GAP_S
     assert all(line[:4].isdecimal() and line[10] == "T" for line in said.splitlines()), "all of it is the log"

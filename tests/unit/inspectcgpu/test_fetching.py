@@ -1,7 +1,10 @@
 """Asking many agents: how long, in which order, and what is given up."""
 
+import itertools
 import json
+import queue
 import threading
+from types import SimpleNamespace
 
 from gpuagent.kube.errors import ApiUnreachable, refused
 from inspectcgpu import fetching
@@ -40,8 +43,17 @@ def test_the_longest_wait_grows_with_the_number_of_agents():
     assert [fetching.deadline_s(5, nodes) for nodes in (1, 249, 250, 5000)] == [5, 5, 10, 105]
 
 
-def test_silence_of_the_rest_keeps_what_has_come():
+def test_silence_of_the_rest_keeps_what_has_come(monkeypatch):
     ends = threading.Event()
+    came = itertools.count(1)
+
+    class AfterTheOthers(queue.SimpleQueue):
+        """The wait ends early only once both pages of two agents came, however busy the machine is."""
+
+        def get(self, timeout):
+            return super().get(timeout=timeout if next(came) > 4 else PATIENCE_S)
+
+    monkeypatch.setattr(fetching, "queue", SimpleNamespace(SimpleQueue=AfterTheOthers, Empty=queue.Empty))
 
     def answer(path):
         if path == "/n1/status":

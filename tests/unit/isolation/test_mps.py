@@ -60,7 +60,7 @@ class Agent:
         self.record = MpsRecord(host.root / "state")
         self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
         daemon = MpsDaemon(
-            program or str(host.control), self.record, own=host.own, logs=host.logs, known=(host.ack,), ask_s=5.0
+            program or str(host.control), self.record, own=host.own, logs=host.logs, known=(host.ack,), ask_s=PATIENCE_S
         )
         modes = ExclusiveModes(self.record, smi=str(host.smi)) if exclusive else None
         options = {"unit": MemoryUnit(), "every_s": 30.0, "first_retry_s": 0.05, "release_s": 0.0, **options}
@@ -523,9 +523,9 @@ def test_verify_asks_the_daemon(agent, host):
     one = agent()
     with pytest.raises(IsolationError, match=r"default/train\[main\] has to wait for MPS: no MPS control daemon runs"):
         one.driver.verify(memory(), OWNER)
-    one.daemon._ask_s = 1.0
     one.start(SERVES).well()
     one.driver.verify(one.driver.prepare(memory()), OWNER)
+    one.daemon._ask_s = 1.0
     host.steer(host.own, hang=True)
     with pytest.raises(IsolationError, match="did not answer"):
         one.driver.verify(memory(), None)

@@ -1,7 +1,9 @@
 """What can go wrong around the daemon and the compute modes, each said with what to do."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
 from standin.mpshost import MpsHost
+from standin.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -24,14 +27,21 @@ def record(host) -> MpsRecord:
     return MpsRecord(host.root / "state")
 
 
-def daemon(host: MpsHost, record: MpsRecord, program: Path | None = None, start_s: float = 5.0) -> MpsDaemon:
+def daemon(
+    host: MpsHost,
+    record: MpsRecord,
+    program: Path | None = None,
+    *,
+    ask_s: float = PATIENCE_S,
+    start_s: float = PATIENCE_S,
+) -> MpsDaemon:
     return MpsDaemon(
         str(program or host.control),
         record,
         own=host.own,
         logs=host.logs,
         known=(host.ack,),
-        ask_s=1.0,
+        ask_s=ask_s,
         start_s=start_s,
     )
 
@@ -54,7 +64,7 @@ def blocked(host: MpsHost) -> MpsRecord:
 def test_a_daemon_that_hangs_is_taken_to_so_that_no_second_one_is_started(host, record):
     host.run(host.ack, "-d")
     host.steer(host.ack, hang=True)
-    found = daemon(host, record)
+    found = daemon(host, record, ask_s=0.5)
     assert found.find()
     assert found.pipe_dir == host.ack
     with pytest.raises(HangsError):
@@ -83,10 +93,13 @@ def test_a_program_that_is_none(host, record):
         daemon(host, record, path).start()
 
 
-def test_a_daemon_that_is_gone_at_once_is_said_with_its_log(host, record):
+def test_a_daemon_that_is_gone_at_once_is_said_with_its_log(host, record, monkeypatch):
+    ticks = itertools.count(step=PATIENCE_S / 2)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None)
+    monkeypatch.setattr("gpuagent.isolation.mps_daemon.time", clock)
     body = f'[ "$1" = -d ] && echo "no GPU" >> {host.logs}/control.log && exit 0; echo Cannot find MPS control daemon process; exit 1'
     with pytest.raises(MpsError, match=r"started and is gone: .*its log ends with: no GPU"):
-        daemon(host, record, script(host, body), start_s=0.3).start()
+        daemon(host, record, script(host, body)).start()
 
 
 def test_nothing_is_started_that_cannot_be_noted(host):

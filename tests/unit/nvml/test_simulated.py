@@ -253,7 +253,9 @@ def test_another_process_injects(nvml, tmp_path):
     nvml.listen(tmp_path / "s")
     code = "import sys, json; from gpuagent.nvml.simulated import inject; inject(sys.argv[1], json.loads(sys.argv[2]))"
     subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "s", json.dumps({"fault": "lose", "gpu": 0})], check=True, timeout=30
+        [sys.executable, "-c", code, tmp_path / "s", json.dumps({"fault": "lose", "gpu": 0})],
+        check=True,
+        timeout=PATIENCE_S,
     )
     with pytest.raises(pynvml.NVMLError_GpuIsLost):
         pynvml.nvmlDeviceGetHandleByIndex(0)

@@ -400,14 +400,14 @@ def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate
     watched.next(InventoryRead)
     watched.watching(0, 1)
     asked = list(watched.watch._health._vitals.values())
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while any(vitals._looked < vitals._wish for vitals in asked):  # the looks that the start of the watch asks for
         assert time.monotonic() < until
         threading.Event().wait(0.002)
     counted, probes, probe = looks(simulator, monkeypatch), threading.Semaphore(0), Nvml.probe
     monkeypatch.setattr(Nvml, "probe", lambda *args: (probes.release(), probe(*args))[1])
     for _ in range(20):
-        assert probes.acquire(timeout=30)
+        assert probes.acquire(timeout=PATIENCE_S)
     assert not counted.acquire(blocking=False), "no whole look"
     simulator.lose(0, silent=True)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)

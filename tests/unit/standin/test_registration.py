@@ -106,10 +106,11 @@ def test_options_are_asked_while_register_is_open(kubelet: MakeKubelet, plugin: 
 def test_a_registry_that_never_answers(kubelet: MakeKubelet, plugin: MakePlugin) -> None:
     one = kubelet()
     one.hooks.never_answer = True
-    with pytest.raises(grpc.RpcError) as raised:
-        plugin([], register=False).register(timeout=0.2)
-    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert len(one.registrations) == 1
+    made = plugin([], register=False)
+    while not one.registrations:  # on a busy machine the deadline may pass before the request arrives
+        with pytest.raises(grpc.RpcError) as raised:
+            made.register(timeout=0.2)
+        assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_1_36_the_dying_stream_kills_the_newcomer(kubelet: MakeKubelet, plugin: MakePlugin) -> None:
