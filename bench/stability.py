@@ -1,7 +1,7 @@
 """``python -m bench.stability``: run `make test` again and again, on a quiet machine and beside a load.
 
 Prints one line for each run, names each test that failed, and keeps the output of every run below build/stability.
-The exit code is 1 if anything failed.
+The exit code is 1 if anything failed: a test, a run as a whole, or the load of a busy run.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.result import ROOT
+from gpuagent.output import exit_with
 
 KEPT = ROOT / "build" / "stability"
 KUBERNETES = ROOT / "tests" / "e2e" / "tools" / "kubernetes-1.36"
@@ -61,15 +62,16 @@ def main(arguments: Sequence[str]) -> int:
     bad = 0
     for number in range(1, options.runs + 1):
         busy = number > quiet
-        with _load(beside if busy else None):
+        with _load(beside if busy else None) as unloaded:
             run = _once(KEPT / f"run-{number}.log")
-        bad += bool(run.failed)
+        failed = (*run.failed, *unloaded)
+        bad += bool(failed)
         print(
             f"{number:>3}  {'busy' if busy else 'quiet':<7}  {run.seconds:>7.0f}  {run.passed:>6}  "
-            f"{len(run.failed):>6}  {run.load:>5.1f}",
+            f"{len(failed):>6}  {run.load:>5.1f}",
             flush=True,
         )
-        for name in run.failed:
+        for name in failed:
             print(f"     {name}", flush=True)
     print(f"{options.runs - bad} of {options.runs} runs without a failure; their output is in {KEPT}")
     return 1 if bad else 0
@@ -96,12 +98,17 @@ def _kubernetes_build() -> str | None:
 
 
 @contextlib.contextmanager
-def _load(command: str | None) -> Iterator[None]:
-    """Run the command again and again until the context ends. `SCRATCH` is a folder that is removed then."""
+def _load(command: str | None) -> Iterator[list[str]]:
+    """Run the command again and again until the context ends. `SCRATCH` is a folder that is removed then.
+
+    What is yielded has, at the end, why there was no load; it is empty where there was.
+    """
+    unloaded: list[str] = []
     if command is None:
-        yield
+        yield unloaded
         return
-    with tempfile.TemporaryDirectory(prefix="beside-") as scratch:
+    log = KEPT / "beside.log"
+    with tempfile.TemporaryDirectory(prefix="beside-") as scratch, log.open("wb") as out:
         stopping = threading.Event()
         running: list[subprocess.Popen[bytes]] = []
         lock = threading.Lock()
@@ -115,18 +122,19 @@ def _load(command: str | None) -> Iterator[None]:
                         command,
                         shell=True,
                         env={**os.environ, "SCRATCH": scratch},
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
                         start_new_session=True,
                     )
                     running[:] = [process]
-                if process.wait() and not stopping.wait(1.0):
-                    print(f"     the load ended with {process.returncode}: {command}", file=sys.stderr, flush=True)
+                if process.wait() and not stopping.is_set():
+                    unloaded[:] = [f"the load ended with {process.returncode}, see {log}: {command}"]
+                    stopping.wait(1.0)
 
         thread = threading.Thread(target=repeat, name="beside")
         thread.start()
         try:
-            yield
+            yield unloaded
         finally:
             stopping.set()
             with lock, contextlib.suppress(ProcessLookupError):
@@ -136,4 +144,4 @@ def _load(command: str | None) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_with("stability", lambda: main(sys.argv[1:]))

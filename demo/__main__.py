@@ -113,7 +113,7 @@ def walk(node: DemoNode) -> None:
 
     step("The label is removed: the last mode stays in force. What the node's Events say of all this:")
     node.api.label_node({"ack.node.gpu.schedule": None})
-    node.wait(lambda: any(event["reason"] == "ModeLabelRemoved" for event in node.api.events()))
+    until(node, lambda _: any(event["reason"] == "ModeLabelRemoved" for event in node.api.events()))
     for event in node.api.events():
         print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 96)}")
 
@@ -160,7 +160,7 @@ def nvlink(node: DemoNode) -> None:
     for name in ("master", "worker"):
         run(node, f"pytorch-dist-nccl-{name}-0", labels=job, gpus=1)
     run(node, "bert", gpus=4)
-    node.wait(lambda: sum(bool(gpu["holders"]) for gpu in node.topology()["gpus"]) == 7)
+    until(node, lambda _: sum(bool(gpu["holders"]) for gpu in node.topology()["gpus"]) == 7)
     print(textwrap.indent("\n".join(node.table().splitlines()[2:11]), "    "), flush=True)
 
     PICTURE.parent.mkdir(exist_ok=True)

@@ -20,6 +20,7 @@ from standin.kubelet import Kubelet
 from standin.mpshost import MpsHost
 from standin.pods import Admission, Container, Pod
 from standin.reporting import StatusReporter
+from standin.waiting import PATIENCE_S
 
 NODE = "demo-node"
 
@@ -58,7 +59,7 @@ class DemoNode:
         path = f"{self.mps.control.parent}:{os.environ['PATH']}"  # nvidia-smi's stand-in
         with self.log.open("wb") as log:
             self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, "NODE_NAME": NODE, "PATH": path})  # noqa: S603
-        if not self.wait(lambda: self.page("readyz") is not None, 20):
+        if not self.wait(lambda: self.page("readyz") is not None):
             told = self.log.read_text(encoding="utf-8")
             self.__exit__(None, None, None)
             raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{told}")
@@ -69,14 +70,14 @@ class DemoNode:
     ) -> None:
         if self._agent:
             self._agent.terminate()
-            self._agent.wait(10)
+            self._agent.wait(PATIENCE_S)
         self._amounts.stop()
         self.kubelet.stop()
         self.api.stop()
         self.mps.close()
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def wait(self, ready: Any, timeout_s: float = 10.0) -> bool:  # noqa: ANN401
+    def wait(self, ready: Any, timeout_s: float = PATIENCE_S) -> bool:  # noqa: ANN401
         """Look four times a second until `ready()`; False if the time is over."""
         pause = threading.Event()
         for _ in range(int(timeout_s * 4)):

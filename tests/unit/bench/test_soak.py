@@ -1,5 +1,7 @@
 """The rules of the soak: noise breaks none of them, and each kind of growth breaks its own."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.soak import MOST_MIB, Minute, broken, row
@@ -33,6 +35,12 @@ def test_each_growth_is_told(last, says):
 def test_slower_admissions_are_told():
     rows = [*(minute() for _ in range(10)), *(minute(ms=40) for _ in range(6))]
     assert broken(rows) == ["the median admission took 20.0 ms in the first half and 40.0 ms in the second"]
+
+
+def test_too_few_pods_tell_nothing():
+    assert broken([replace(minute(), admitted=250) for _ in range(10)]) == [
+        "4.2 pods came each second, and 10 were wanted: the machine is too slow to tell"
+    ]
 
 
 def test_a_minute_is_a_row():

@@ -69,6 +69,16 @@ def test_the_second_half_has_the_load_and_the_load_ends(make, capsys, tmp_path):
     assert subprocess.run(["ps", "-p", pid], capture_output=True, check=False).returncode == 1
 
 
+def test_a_run_whose_load_does_not_run_is_a_failure(make, capsys, tmp_path):
+    make((GREEN, 0))
+    text = (tmp_path / "make").read_text()
+    (tmp_path / "make").write_text(text.replace("cat says", "until [ -s tried-again ]; do sleep 0.01; done\ncat says"))
+    load = f"cd {tmp_path}; [ -e tried ] && echo x > tried-again; echo x > tried; echo no such compiler; exit 3"
+    assert stability.main(["--runs", "1", "--half", "busy", "--beside", load]) == 1
+    assert "the load ended with 3" in capsys.readouterr().out
+    assert "no such compiler" in (tmp_path / "kept" / "beside.log").read_text()
+
+
 def test_without_go_a_load_has_to_be_named(monkeypatch, capsys):
     monkeypatch.setattr(stability.shutil, "which", lambda _: None)
     with pytest.raises(SystemExit):
