@@ -56,8 +56,9 @@ def test_the_node_says_that_it_runs_so(node: MakeNode) -> None:
         found = one.server.node()["status"]["conditions"]
         return next((c for c in found if c["type"] == "GpuAgentReady"), {})
 
-    assert one.server.wait(lambda: "kubelet v1.18.0 picks device ids" in condition().get("message", "")), condition()
-    assert (condition()["status"], condition()["reason"]) == ("True", "Ready")
+    assert one.server.wait(lambda: condition().get("reason") == "Ready"), condition()
+    assert condition()["status"] == "True"
+    assert one.server.wait(lambda: "kubelet v1.18.0 picks device ids" in condition()["message"]), condition()
 
 
 def test_a_share_is_on_one_gpu_and_gpus_are_filled_one_after_the_other(node: MakeNode) -> None:
