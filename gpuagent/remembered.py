@@ -26,7 +26,7 @@ class RememberedMode:
         self._path = directory / "mode.json"
         self._clock, self._backoff = clock, backoff or Backoff(1.0)
         self._next_try = float("-inf")
-        self._problem: str | None = None
+        self._error = ""
         self.saved: Mode | None = None
 
     def load(self) -> Mode | None:
@@ -41,20 +41,20 @@ class RememberedMode:
 
     def keep(self, mode: Mode) -> str | None:
         """Have `mode` in the file. Returns None, or why it is not there; call again, after a pause it is retried."""
-        if mode is self.saved:
-            self._problem = None
-        elif self._clock() >= self._next_try:
+        if mode is not self.saved and self._clock() >= self._next_try:
             try:
                 write_whole(self._path, json.dumps({"mode": str(mode)}))
             except OSError as err:
                 self._next_try = self._clock() + self._backoff.next_s()
-                former = f"mode {self.saved}" if self.saved else "no mode"
-                self._problem = (
-                    f"mode {mode} could not be saved in {self._path}: {err.strerror or err}; after a restart {former} "
-                    "is in force until the node's label is read. Make the directory writable; the agent retries"
-                )
+                self._error = err.strerror or str(err)
             else:
-                self.saved, self._problem = mode, None
+                self.saved = mode
                 self._next_try = float("-inf")
                 self._backoff.reset()
-        return self._problem
+        if mode is self.saved:
+            return None
+        former = f"mode {self.saved}" if self.saved else "no mode"
+        return (
+            f"mode {mode} could not be saved in {self._path}: {self._error}; after a restart {former} "
+            "is in force until the node's label is read. Make the directory writable; the agent retries"
+        )

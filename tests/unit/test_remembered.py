@@ -145,3 +145,14 @@ def test_a_switch_taken_back_while_nothing_can_be_saved_is_no_problem_any_more(t
     monkeypatch.setattr("gpuagent.remembered.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
     assert "after a restart mode topology is in force" in (kept.keep(Mode.SHARE) or "")
     assert kept.keep(Mode.TOPOLOGY) is None
+
+
+def test_a_mode_in_force_that_is_not_in_the_file_is_a_problem_during_the_pause_too(tmp_path, monkeypatch):
+    (tmp_path / "mode.json").write_text(json.dumps({"mode": "topology"}))
+    kept = RememberedMode(tmp_path, clock=lambda: 0.0)
+    kept.load()
+    monkeypatch.setattr("gpuagent.remembered.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
+    for mode in (Mode.SHARE, Mode.TOPOLOGY, Mode.SHARE, Mode.CORE_MEM):
+        problem = kept.keep(mode)
+        assert (problem is None) is (mode is kept.saved)
+        assert problem is None or f"mode {mode} could not be saved" in problem
