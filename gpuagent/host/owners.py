@@ -4,6 +4,9 @@ import os
 import stat
 from pathlib import Path
 
+SYSTEM_GROUPS = range(1000)
+"""Groups of the distribution's own programs, as Ubuntu's ``syslog``, which may write in /var/log."""
+
 
 def foreign(path: Path, *, shared: bool = False) -> str | None:
     """Why another user could have put `path` there, or could replace it; None if only root and this user could.
@@ -29,7 +32,8 @@ def _foreign(path: Path, *, shared: bool = False) -> str | None:
         return why
     if stat.S_ISLNK(found.st_mode):
         return _foreign(path.parent / os.readlink(path), shared=shared)  # noqa: PTH115 (the text as it stands)
-    writers = found.st_mode & (stat.S_IWOTH | (0 if found.st_gid in {0, os.getegid()} else stat.S_IWGRP))
+    trusted = found.st_gid in SYSTEM_GROUPS or found.st_gid == os.getegid()
+    writers = found.st_mode & (stat.S_IWOTH | (0 if trusted else stat.S_IWGRP))
     if stat.S_ISDIR(found.st_mode) and writers and not (shared or found.st_mode & stat.S_ISVTX):
         return f"other users may replace what is in {path}"
     return None

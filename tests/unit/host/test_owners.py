@@ -67,6 +67,19 @@ def test_a_directory_where_others_may_replace_files(tmp_path, mode, shared, is_f
     assert (foreign(folder / "inner", shared=shared) is not None) is (mode == 0o777)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another group")
+@pytest.mark.parametrize(("group", "is_foreign"), [(104, False), (0, False), (1000, True)])
+def test_programs_of_the_distribution_may_write_where_ubuntu_has_its_logs(tmp_path, group, is_foreign):
+    """Ubuntu's rsyslog gives /var/log to root:syslog, writable for the group."""
+    logs = tmp_path / "log"
+    logs.mkdir()
+    os.chown(logs, 0, group)
+    logs.chmod(0o775)
+    assert (foreign(logs) is not None) is is_foreign
+    if not is_foreign:
+        make_directories(tmp_path / "pipes", logs / "gpuagent" / "mps")
+
+
 def test_a_link_counts_by_its_own_place_and_by_its_target(tmp_path, give_away):
     for name in ("safe", "target"):
         (tmp_path / name).mkdir()
