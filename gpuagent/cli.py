@@ -284,7 +284,7 @@ def ask(url: str, name: str, keys: frozenset[str]) -> dict[str, Any]:
     if not _is_url(url):
         raise ConfigError(f"--url: {url!r} is not like {DEFAULT_STATUS_URL}")
     try:
-        with urllib.request.urlopen(f"{url}/{name}", timeout=5) as answer:  # noqa: S310 (the operator's URL)
+        with urllib.request.urlopen(f"{url.rstrip('/')}/{name}", timeout=5) as answer:  # noqa: S310 (the operator's URL)
             page: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as err:
         raise OtherAgentError(f"what answers at {url} has no page /{name} ({err.code} {err.reason})") from err

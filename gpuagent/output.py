@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 INTERRUPTED = 130
@@ -16,13 +17,13 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 def exit_with(program: str, run: Callable[[], int | str | None]) -> NoReturn:
     """Run `program` and end the process with what `run` returns."""
+    _have_streams()
     try:
         try:
             code = run()
         except SystemExit as ended:  # argparse has shown help, or a mistake
             code = ended.code
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
         code = PIPE_CLOSED
@@ -35,6 +36,13 @@ def exit_with(program: str, run: Callable[[], int | str | None]) -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _have_streams() -> None:
+    """Python has none for a descriptor that was closed (``>&-``), and a file or socket would get its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (until the end)
 
 
 def _drop_output() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.http import HttpServer, json_page
+from standin.apiserver import ApiServer
 
 ROOT = Path(__file__).parents[2]
 PAGE = {
@@ -92,6 +94,27 @@ def test_a_program_without_an_output_works(tmp_path: Path) -> None:
     shell = f"exec {sys.executable} -m gpuagent topology --simulate t4 >&-"
     done = subprocess.run(["sh", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_inspect_without_an_output_works(tmp_path: Path) -> None:
+    """It asks its output whether that is a terminal."""
+    with ApiServer("node-1", {MODE_LABEL: "share"}) as api:
+        path = api.write_kubeconfig(tmp_path / "kubeconfig")
+        shell = f"exec {sys.executable} -m inspectcgpu --kubeconfig {path} --no-agents >&-"
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "kubectl")))}
+        done = subprocess.run(["sh", "-c", shell], env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_address_may_end_with_a_slash(tmp_path: Path) -> None:
+    server = HttpServer(("127.0.0.1", 0), {"/status": json_page(lambda: PAGE)}, {})
+    server.start()
+    try:
+        with (tmp_path / "out").open("wb") as out:
+            ended = run("gpuagent", f"status -o json --url http://127.0.0.1:{server.port}/", out.fileno(), tmp_path)
+    finally:
+        server.stop()
+    assert ended == (0, "")
 
 
 def test_a_demo_whose_port_is_taken_says_so(tmp_path: Path) -> None:
