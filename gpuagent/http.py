@@ -78,7 +78,7 @@ class HttpServer:
                 try:
                     client, _ = await self._loop.sock_accept(self._listener)
                 except OSError as err:
-                    log.warning("Failed to accept an HTTP connection", extra={"error": str(err)})
+                    log.warning("Failed to accept an HTTP connection", extra={"error": err})
                     await asyncio.sleep(PAUSE_S)
                     continue
                 if len(self._waiting) + self._making >= MOST_CONNECTIONS:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpuagent.printable import escaped
+from gpuagent.printable import error_words, escaped
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ def _plain(value: object) -> Any:  # noqa: ANN401 (a JSON value)
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(one) for one in (value if isinstance(value, list | tuple) else sorted(value, key=str))]
-    if isinstance(value, OSError) and value.strerror:
-        return value.strerror if value.filename is None else f"{value.filename}: {value.strerror}"
-    return f"{type(value).__name__}: {value}" if isinstance(value, Exception) else str(value)
+    if isinstance(value, Exception) and not (isinstance(value, OSError) and value.strerror):
+        return f"{type(value).__name__}: {value}"
+    return error_words(value)
 
 
 class TextFormatter(logging.Formatter):

@@ -17,5 +17,12 @@ def escaped(text: str) -> str:
     return "".join(one if one.isprintable() else _escape(one) for one in text)
 
 
+def error_words(error: object) -> str:
+    """An error without its number, and with paths as people write them: ``/x: Permission denied``."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def _escape(char: str) -> str:
     return json.dumps(char)[1:-1] if char != "\x7f" else r"\u007f"

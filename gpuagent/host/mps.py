@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuagent.host.owners import foreign, foreign_owner
+from gpuagent.printable import error_words
 
 OWN_DIRECTORY = Path("/var/run/gpuagent/mps")
 """Pipe directory of the daemon that the agent starts; containers see it at the same path."""
@@ -95,7 +96,7 @@ def untrusted(pipe_dir: Path) -> str | None:
     except FileNotFoundError:
         return None  # there is none, or it has just gone
     except OSError as err:
-        why = f"its owner is not known ({err})"
+        why = f"its owner is not known ({error_words(err)})"
     if why is None:
         return None
     return (
@@ -129,7 +130,7 @@ def make_directories(*folders: Path) -> None:
                 raise MpsError(f"the directory {folder} is not used: {why}. Choose one that only root can replace")
             folder.chmod(_OPEN_TO_ALL)
     except OSError as err:
-        raise MpsError(f"the daemon's directories cannot be made: {err}") from err
+        raise MpsError(f"the daemon's directories cannot be made: {error_words(err)}") from err
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -172,7 +173,7 @@ class Control:
                 start_new_session=True,
             )
         except OSError as err:
-            raise MpsError(f"{self._program} cannot be run: {err}") from err
+            raise MpsError(f"{self._program} cannot be run: {err.strerror}") from err
         try:
             text = process.communicate(f"{command}\n", timeout=limit_s)[0].strip()
         except subprocess.TimeoutExpired:

@@ -25,6 +25,7 @@ from gpuagent.host.mps import (
     untrusted,
 )
 from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.printable import error_words
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class MpsDaemon:
         try:
             self._record.started(0)  # before it runs: a daemon that nobody noted would never be stopped
         except OSError as err:
-            raise MpsError(f"the MPS control daemon cannot be noted: {err}") from err
+            raise MpsError(f"the MPS control daemon cannot be noted: {error_words(err)}") from err
         # Without -M (which older drivers do not know) clients of one user wait for those of another to end.
         refused = self._launch((str(program), "-d", "-M"), visible)
         self.one_user = refused is not None
@@ -204,7 +205,7 @@ class MpsDaemon:
                     start_new_session=True,
                 )
             except OSError as err:
-                return str(err)
+                return error_words(err)
             try:
                 code = process.wait(self._start_s)
             except subprocess.TimeoutExpired:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from gpuagent.host.mps import MpsError, environment, find_program
 from gpuagent.isolation.mps_record import MpsRecord
+from gpuagent.printable import error_words
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class ExclusiveModes:
                 try:
                     self._record.changed(uuid, modes[uuid])
                 except OSError as err:
-                    raise MpsError(f"the compute mode of GPU {uuid} cannot be noted, so it stays: {err}") from err
+                    why = error_words(err)
+                    raise MpsError(f"the compute mode of GPU {uuid} cannot be noted, so it stays: {why}") from err
                 self._change(uuid, EXCLUSIVE)
 
     def give_back(self, keep: Collection[str] = ()) -> None:
@@ -110,7 +112,7 @@ class ExclusiveModes:
         except subprocess.TimeoutExpired:
             raise MpsError(f"nvidia-smi {' '.join(arguments)} took more than {self._deadline_s:g} s") from None
         except OSError as err:
-            raise MpsError(f"{program} cannot be run: {err}") from err
+            raise MpsError(f"{program} cannot be run: {err.strerror}") from err
         if done.returncode:
             said = done.stdout.strip()
             raise MpsError(f"nvidia-smi {' '.join(arguments)} failed ({done.returncode}): {said}; {_OFF}")

@@ -24,6 +24,7 @@ from kubernetes.utils.keepalive import tcp_keepalive_socket_options
 
 from gpuagent import __version__
 from gpuagent.kube.errors import ApiUnreachable, ConfigError
+from gpuagent.printable import error_words
 
 # A dead host is noticed after 10 + 3 * 5 s also where the watch is quiet.
 _KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
@@ -79,7 +80,7 @@ class Transport:
         except (ApiException, urllib3.exceptions.HTTPError) as err:
             raise self.unreachable(err, request.timeout_s[1]) from err
         except (ConfigException, OSError) as err:
-            raise ConfigError(f"the credentials for the API server cannot be read: {err}") from err
+            raise ConfigError(f"the credentials for the API server cannot be read: {error_words(err)}") from err
         response: urllib3.HTTPResponse = answer.response
         return response
 

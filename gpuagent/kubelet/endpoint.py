@@ -27,6 +27,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.backoff import Backoff
 from gpuagent.kubelet.servicer import OPTIONS, Servicer
+from gpuagent.printable import error_words
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class Endpoint:
                 if not isinstance(err, OSError):
                     log.exception("endpoint failed", extra={"resource": self.resource})
                 connected = False
-                self._note(f"cannot serve in {self._directory}: {err}")
+                self._note(f"cannot serve in {self._directory}: {error_words(err)}")
             if connected:
                 backoff.reset()
             else:

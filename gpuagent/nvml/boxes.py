@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuagent.nvml.binding import MOST_LINKS
 from gpuagent.nvml.boxlinks import BoxFabric, BoxLink, check_paths, link_up, path, pcie
 from gpuagent.nvml.boxtable import BUS_ID, BoxError, Table
+from gpuagent.printable import error_words
 
 __all__ = ["Box", "BoxError", "BoxGpu", "load", "names", "parse", "uuid_of"]
 
@@ -91,7 +92,7 @@ def load(name_or_path: str | Path) -> Box:
         what = f"no box file {text}" if is_path else f"unknown box {text!r}"
         raise BoxError(f"{what}; known boxes: {', '.join(names())}; or give the path of a .toml file") from None
     except (OSError, UnicodeDecodeError) as err:
-        raise BoxError(f"box file {path} cannot be read: {err}") from err
+        raise BoxError(f"box file {path} cannot be read: {error_words(err)}") from err
     except BoxError as err:
         raise BoxError(f"{path}: {err}" if is_path else str(err)) from None
 

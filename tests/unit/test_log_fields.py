@@ -1,5 +1,6 @@
 """What a line of the log looks like: fields as JSON has them, never as Python spells a value."""
 
+import ast
 import json
 import logging
 from pathlib import Path
@@ -38,6 +39,21 @@ def test_a_field_is_never_spelled_as_python_does(name: str) -> None:
     line = json.loads(JsonFormatter().format(record(**{name: value})))
     as_json = line[name] if isinstance(line[name], str) else json.dumps(line[name])
     assert as_json in {text, json.loads(text) if text.startswith('"') else text}
+
+
+def spelled(handler: ast.ExceptHandler) -> list[int]:
+    """Lines where an OSError goes into a text as Python spells it: ``[Errno 2] …: PosixPath('/x')``."""
+    if handler.type is None or "OSError" not in ast.unparse(handler.type):
+        return []
+    texts = (node.value for node in ast.walk(handler) if isinstance(node, ast.FormattedValue | ast.Return))
+    return [text.lineno for text in texts if text and ast.unparse(text) in {handler.name, f"str({handler.name})"}]
+
+
+def test_no_sentence_has_an_error_of_the_system_as_python_spells_it() -> None:
+    for path in (Path(__file__).parents[2] / "gpuagent").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        handlers = (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler))
+        assert not [line for handler in handlers for line in spelled(handler)], f"{path}: say it with error_words"
 
 
 def test_no_call_of_the_log_puts_a_repr_into_a_field() -> None:

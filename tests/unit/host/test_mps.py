@@ -53,7 +53,7 @@ def test_the_program_that_hangs_is_killed(host):
 
 
 def test_a_program_that_cannot_be_run(host):
-    with pytest.raises(MpsError, match="cannot be run"):
+    with pytest.raises(MpsError, match="missing cannot be run: No such file or directory$"):
         Control(host.root / "missing", host.own).alive()
 
 

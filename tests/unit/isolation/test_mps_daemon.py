@@ -165,5 +165,5 @@ def test_nvidia_smi_is_missing_hangs_or_cannot_be_run(host, record):
     path = host.root / "empty"
     path.write_bytes(b"\x7fELF nonsense")
     path.chmod(0o755)
-    with pytest.raises(MpsError, match="cannot be run"):
+    with pytest.raises(MpsError, match="cannot be run: Exec format error$"):
         ExclusiveModes(record, smi=str(path)).hold(["GPU-0a"])
