@@ -270,7 +270,8 @@ class Agent:
 
     def _announce(self, announcement: Announcement) -> None:
         level = logging.WARNING if announcement.warning else logging.INFO
-        log.log(level, "%s", announcement.reason, extra={"text": announcement.message})
+        pods = {"pods": ",".join(map(str, announcement.pods))} if announcement.pods else {}
+        log.log(level, "%s", announcement.reason, extra={**pods, "text": announcement.message})
         if self._kube:
             kind = "Warning" if announcement.warning else "Normal"
             for about in announcement.pods or (None,):

@@ -177,8 +177,11 @@ def test_a_gpu_that_relapses_stays_out_longer(node: MakeNode) -> None:
     assert [seconds >= least for seconds, least in zip(took, (0.3, 0.6, 1.2), strict=True)] == [True] * 3
 
 
-def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode) -> None:
-    """Two pods on two GPUs: the one whose GPU falls ill and recovers gets both Events, the other none."""
+def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    """Two pods on two GPUs: the one whose GPU falls ill and recovers gets both Events, the other none.
+
+    The lines of the log name the pod, too: else they would repeat those about the node.
+    """
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     agent = one.run(settle=0.2)
     one.offers(mem=48)
@@ -197,6 +200,8 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode) -> None:
         return sorted((thing["name"], reason) for thing, reason in about if thing["kind"] == "Pod")
 
     wait_for(lambda: told() == [("first", "GpuRecovered"), ("first", "GpuUnhealthy")], what=str(told()))
+    pods = [getattr(record, "pods", "") for record in caplog.records if record.getMessage() == "GpuUnhealthy"]
+    assert sorted(pods) == ["", "default/first"]
 
 
 def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
