@@ -126,7 +126,7 @@ def isolation(node: DemoNode) -> None:
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
     node.end_pod("train")
     until(node, settled("core_mem"))
-    print(textwrap.indent("\n".join(node.table().splitlines()[-6:]), "    "))
+    print(textwrap.indent("RESOURCE" + node.table().partition("RESOURCE")[2], "    "))
 
     step("NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and offers.")
     node.install_mps()
