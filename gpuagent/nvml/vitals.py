@@ -244,8 +244,9 @@ class GpuVitals:
 
     def _post_lost(self, uuid: str, err: CallError) -> None:
         if not self._lost:
-            log.warning("a GPU is lost", extra={"gpu": self._index, "error": gpu_reason(err)})
-            self._post(GpuLost(uuid, gpu_reason(err), self._pulse.clock()))
+            self._said = gpu_reason(err)
+            log.warning("a GPU is lost", extra={"gpu": self._index, "error": self._said})
+            self._post(GpuLost(uuid, self._said, self._pulse.clock()))
         self._lost = True
         self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset
 

@@ -103,12 +103,15 @@ def test_a_lost_gpu_returns(node: MakeNode) -> None:
     one.offers(mem=48)
 
 
-def test_a_gpu_that_is_lost_without_a_word_leaves_the_list(node: MakeNode) -> None:
-    """No XID, and no wait for events fails: only calls about the GPU show it."""
+def test_a_gpu_that_is_lost_without_a_word_leaves_the_list(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    """No XID, and no wait for events fails: only calls about the GPU show it. The log tells it once."""
     one = node("1.36", box(2, 24))
-    watched(one)
+    watched(one, settle=0.2)
     one.simulator.lose(0, silent=True)
     one.offers(mem=24)
+    one.simulator.restore(0)
+    one.offers(mem=48)
+    assert sum("fell off the bus" in str(getattr(record, "error", "")) for record in caplog.records) == 1
 
 
 def test_an_xid_that_any_waiter_receives_costs_its_own_gpu(node: MakeNode) -> None:
