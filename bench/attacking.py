@@ -15,11 +15,11 @@ from gpuagent.domain.mode import GPU_MEM
 BOX, DEVICES = "dgx-a100", 640
 CLIENTS, SPARE_FILES = 2000, 100
 TIMES = 2.0
-"""So many times its usual time may an admission take."""
+"""An admission may take at most this many times its usual time."""
 
 
 def measure(results: Results, admissions: int, say: Say) -> None:
-    """Medians of so many admissions: before, while the clients are there, and the first one after they end."""
+    """Medians of this many admissions: before, while the clients are there, and the first one after they end."""
     say(f"admissions under attack: {CLIENTS} slow connections, {admissions} pods")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     clients = CLIENTS if hard == resource.RLIM_INFINITY else min(CLIENTS, hard - SPARE_FILES)

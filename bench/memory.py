@@ -94,7 +94,7 @@ def _start(node: Node) -> None:
 
 
 def _taken(node: Node) -> None:
-    """Wait until the agent has read what is there: a pod made now is admitted as one that it knows."""
+    """Wait until the agent has read what is there: a pod made now is admitted as one that the watch has shown."""
     name = f"last-{time.monotonic_ns()}"
     node.run_pod(name, {GPU_MEM: 1})
     wanted = f'pod="{name}"'.encode()

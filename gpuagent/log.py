@@ -101,7 +101,7 @@ def _take_over() -> None:
     warned: set[tuple[str, str]] = set()
 
     def warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        # An HTTP library that is told not to verify TLS warns of every request.
+        # An HTTP library that must not verify TLS warns of every request.
         said = (category.__name__, " ".join(str(message).split()))
         if said not in warned and len(warned) < _MOST_WARNINGS:
             warned.add(said)

@@ -17,7 +17,7 @@ class RememberedMode:
     """A small file outside kubelet's folders, replaced atomically. For one thread.
 
     Attributes:
-        saved: the mode in the file, as far as the agent knows.
+        saved: the mode in the file, by the last read or write.
     """
 
     def __init__(

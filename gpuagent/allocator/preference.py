@@ -26,7 +26,7 @@ REST_S = 1.0
 
 
 NAMING_S = 1.0
-"""How long kubelet's book is waited for that is to name containers."""
+"""How long to wait for kubelet's allocations, which name the containers."""
 
 
 class Preference:
@@ -66,14 +66,14 @@ class Preference:
                 until = memory.in_vain_at[bool(asking)] = memory.clock()
 
     def _unknown_fill_gpus(self, offered: frozenset[str]) -> bool:
-        """Whether a GPU seems full, and some of its containers may all be of one pod for all that is known."""
+        """Whether a GPU seems full, and may not be: some of its containers may turn out to be of one pod."""
         with self._memory.lock:
             self._memory.read_owners()
             claims = self._memory.claims(offered)
             return not self._memory.counts_only and claims.some_unknown and bool(claims.full_gpus(None))
 
     def _have_them_named(self) -> None:
-        """Kubelet's book names the pod that is in its admission, too."""
+        """Kubelet's allocations include the pod that is being admitted."""
         memory, began = self._memory, self._memory.clock()
         if self._book.read(timeout_s=NAMING_S) is not None:
             memory.wait(lambda: memory.snapshot.holdings_at >= began, NAMING_S)

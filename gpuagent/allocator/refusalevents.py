@@ -47,7 +47,7 @@ class RefusalEvents:
         self._waiting: deque[_Waiting] = deque()
 
     def add(self, message: str, pod: PodName | None) -> None:
-        """Take a refusal; `pod` is the pod that asked, None where that is not known."""
+        """Take a refusal; `pod` is the requesting pod, None where that is not known."""
         with self._lock:
             if any(known.name == pod for known in self._pods):
                 self._say(pod, REASON, message)

@@ -156,8 +156,9 @@ class Claims:
     def promised(self, resource: str, asking: Pod | None) -> Counter[str]:
         """GPU UUID to units of `resource` that are reserved: schedulers chose it for pods that are still to come.
 
-        A pod reserves nothing that kubelet will not ask for, or that cannot be given: anybody can write a decision. The
-        oldest come first; the sum on a GPU is never more than is free there. `asking` is the pod that kubelet admits.
+        A pod reserves nothing that kubelet will not ask for, or that cannot be given: any author of a pod can write
+        a decision. The oldest come first; the sum on a GPU is never more than is free there. `asking` is the pod that
+        kubelet admits.
         """
         # One that was given its units is not still to come; whether kubelet has lost them is for `doubted` to tell.
         given = {claim.owner for claim in self.doubted}
@@ -194,7 +195,7 @@ class Claims:
                     yield name
 
     def _free(self, resource: str) -> dict[str, int]:
-        """GPU UUID to units that nobody has, and that are on offer."""
+        """GPU UUID to units that no container has, and that are on offer."""
         ids = chain.from_iterable([claim.ids for claim in self.standing if claim.resource == resource])
         held = Counter(map(self.snapshot.units.get, ids))
         blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)

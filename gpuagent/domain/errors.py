@@ -34,7 +34,7 @@ class Reason(enum.StrEnum):
 class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of the agent)
     """A request that cannot be honoured. `message` reaches the user through `kubectl describe pod`.
 
-    `pod` is the pod that asked, where the agent knows it.
+    `pod` is the requesting pod, where it is known.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:

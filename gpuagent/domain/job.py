@@ -152,7 +152,7 @@ def seen_by_whoever_asks(pods: Sequence[Pod], at: Located, claims: Claims) -> tu
 def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
     """UUIDs of GPUs that the pod's containers shall see besides those of this grant: its job's, as a scheduler decided.
 
-    None where no scheduler is trusted with the annotation: anybody can write it.
+    None where no scheduler is trusted with the annotation: any author of a pod can write it.
 
     Raises:
         Refusal: the annotation names no GPUs of this node, one that is not offered, or one that a pod outside the job

@@ -84,7 +84,7 @@ def _complete(pod: Pod, held: list[Holding]) -> bool:
     for holding in held:
         sizes[holding.owner.container, holding.resource] += len(holding.ids)
     asked = {
-        # Of an amount that could not be read only kubelet knows how much it is.
+        # Only kubelet's allocations show an amount that could not be read.
         (container.name, resource): container.limits.get(resource) or sizes[container.name, resource] or 1
         for container in pod.containers
         if not container.init

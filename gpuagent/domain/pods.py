@@ -106,7 +106,7 @@ class Pod:
 
     @property
     def mirror(self) -> bool:
-        """Kubelet does not admit it: it stands for a pod from a file of the node. Anybody can mark a pod so."""
+        """Kubelet does not admit it: it stands for a pod from a file of the node. Any author can mark a pod so."""
         return MIRROR_ANNOTATION in self.annotations
 
     @property

@@ -14,11 +14,11 @@ _FORM = re.compile(
 )
 _EXPONENT = re.compile(r"[eE](?P<sign>[+-]?)0*+(?P<digits>[0-9]*+)(?<=[0-9])")
 _FAST_DIGITS, _FAST_SCALE = 18, -9
-"""So many digits, and fewer, are one number of 64 bits to it, from that power of ten on."""
+"""Kubelet reads a text of at most 18 digits, from 10^-9 on, into one number of 64 bits."""
 _WRAPPING = {1, 2, 3, 6, 9}
-"""Powers of ten by which it multiplies such a number at once, without a look at the overflow; else that gives 0."""
+"""Powers of ten by which kubelet multiplies that number without a check, so it wraps. Elsewhere an overflow is 0."""
 _LOW_DIGITS = 64
-"""2^64 divides 10^64: no digit before these counts in 64 bits."""
+"""2^64 divides 10^64, so only the last 64 digits count in 64 bits."""
 
 
 def amount(text: str) -> int | None:

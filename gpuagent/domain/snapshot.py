@@ -26,8 +26,8 @@ class Snapshot:
 
     `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
     ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones. `exchanged` maps ids in
-    kubelet's book to the units that were given for them; `kubelet` is kubelet's version. `checkpoint` is of the same
-    moment as `holdings`.
+    kubelet's allocations to the units that were given for them; `kubelet` is kubelet's version. `checkpoint` is of the
+    same moment as `holdings`.
     Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`), or are about to be seen for the
     first time (`pods_awaited`). `living_pods` are in the order in which they were seen; of one name, the newest. `asks`
     are their containers that a scheduler decided on.

@@ -26,7 +26,7 @@ class Start:
         ids: its units of that.
         at: where they are.
         snap: what is known now.
-        given_later: tells what was given after that; None where it is not known when that was given.
+        given_later: returns what was given after that; None where it is not known when that was given.
     """
 
     resource: str

@@ -109,7 +109,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
 def _inventory(state: State, event: ev.InventoryRead) -> State:
     """A GPU that was read before and is not there now is lost, not forgotten."""
     inventory = unambiguous(event.inventory, state.gpus.values())
-    # Units that kubelet knows of do not change their number while the agent runs.
+    # The number of units that were advertised does not change while the agent runs.
     read = {
         gpu.uuid: replace(gpu, memory_mib=state.gpus[gpu.uuid].memory_mib) if gpu.uuid in state.gpus else gpu
         for gpu in inventory.gpus

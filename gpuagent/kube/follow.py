@@ -30,7 +30,7 @@ class Api(Lister, Protocol):
 
 
 class Follower(Protocol[T]):
-    """What is told of the objects. Called from the following thread only."""
+    """What receives the objects. Called from the following thread only."""
 
     def read(self, found: dict[str, Any]) -> T:
         """What is kept of one object. The object itself is gone before the next one is read."""

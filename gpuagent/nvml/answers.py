@@ -1,4 +1,4 @@
-"""Checks of NVML's answers. A value that NVML cannot mean is an error of that call, and so costs one GPU."""
+"""Checks of NVML's answers. A value that NVML does not allow is an error of that call, and so costs one GPU."""
 
 import ctypes
 import re
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 MIB = 1 << 20
 MOST_MEMORY = 4 << 40
-"""Bytes. No GPU has a quarter of it, and more units than it has would not fit into kubelet's device list."""
+"""Bytes. No GPU has a quarter of it, and units of a larger one would not fit into a device list."""
 MOST_MINOR = 255
 """Device nodes of the driver's major number, 195, have minor numbers of 8 bits."""
 MOST_NAME = 96
@@ -22,7 +22,7 @@ _SHOWN = 80
 
 
 class OddAnswerError(ValueError):
-    """NVML answered something that it cannot mean."""
+    """NVML gave an answer that its interface does not allow."""
 
     def __init__(self, value: object, wanted: str) -> None:
         plain = isinstance(value, str | bytes | int | float | None)  # what others look like may depend on the moment

@@ -280,7 +280,7 @@ class Nvml:
         for field, code, value in got:
             if not code:
                 values[field] = value
-            elif code not in ABSENT | {INVALID_ARGUMENT}:  # a field that it does not know is invalid
+            elif code not in ABSENT | {INVALID_ARGUMENT}:  # an unknown field is invalid
                 raise CallError(function, code, str(pynvml.NVMLError(code)))
         return values
 

@@ -24,7 +24,7 @@ class CallError(Exception):
 
 
 ODD = -1
-"""NVML returned no error, but an answer that it cannot mean."""
+"""NVML returned no error, but an answer that its interface does not allow."""
 
 # Keyed by NVML's return codes, which are part of its ABI.
 _DRIVER_ADVICE = {

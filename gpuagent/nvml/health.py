@@ -136,7 +136,7 @@ class HealthWatch:
         """Charge an event to the GPU that it names, and to no other."""
         xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
         watches = tuple(self._watches.values())
-        # The handle goes first: the driver does not tell the UUID of a GPU that is lost.
+        # The handle goes first: the driver gives no UUID of a GPU that is lost.
         owner = next((watch for watch in watches if event.address and watch.address == event.address), None)
         uuid, error = "", "the event names no GPU"
         if event.address and not owner:

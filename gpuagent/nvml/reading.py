@@ -161,7 +161,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     Raises:
         DriverError: a reading failed for the driver's sake.
     """
-    # GPUs are counted anew when one is gone: none is taken for the one that hangs at the index it had before.
+    # Indexes move when a GPU goes: the GPU that hangs is not the one that has its former index now.
     here = {reading.gpu.uuid for reading in readings if reading.gpu}
     known = {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in here} if former else {}
     gpus: list[Gpu] = []

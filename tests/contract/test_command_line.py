@@ -240,7 +240,7 @@ main()
 
 
 def test_a_start_without_driver_kubelet_and_api_server_warns_once_of_each(tmp_path: Path) -> None:
-    """One line for each fact, with the problem's reason as the message; nothing is told twice."""
+    """One line for each fact, with the problem's reason as the message; no fact is logged twice."""
     flags = ("--node-name", "node-1", "--kubelet-dir", str(tmp_path), "--state-dir", str(tmp_path / "state"))
     flags += ("--kubeconfig", str(tmp_path / "none"), "--http-address", "off", "--log-format", "json")
     process = subprocess.Popen(

@@ -126,7 +126,7 @@ def test_an_xid_that_any_waiter_receives_costs_its_own_gpu(node: MakeNode) -> No
 
 
 def test_an_odd_answer_about_a_gpu_costs_that_gpu_alone(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
-    """A UUID that would be two in an environment variable, a duplicate, and back: told by condition, Event and log."""
+    """A UUID that would be two in an environment variable, a duplicate, and back: in condition, Event and log."""
     one = node("1.36", box(4, 24), labels={MODE_LABEL: "share"})
     one.simulator.odd(2, "uuid", f"{one.uuids[0]},{one.uuids[1]}")
     agent = one.run(settle=0.2)

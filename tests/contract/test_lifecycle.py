@@ -305,7 +305,7 @@ def test_an_isolation_layer_that_dies_zeroes_new_offers_and_leaves_pods_alone(no
 
 
 def test_stop_during_an_allocate_is_clean(node: MakeNode) -> None:
-    """An Allocate is under way (isolation driver) and kubelet's book is about to be read when the agent stops: it waits
+    """An Allocate is under way (isolation driver) and kubelet's allocations are about to be read when the agent stops: it waits
     for neither, and no thread dies of an exception."""
     one = node("1.36", box(1, 24))
     driver = Isolating()

@@ -158,7 +158,7 @@ def test_35_a_container_waits_for_its_isolation(node: MakeNode, version: str) ->
 
 
 def test_many_containers_of_a_pod_that_nothing_shows_are_one_pod(node: MakeNode) -> None:
-    """The API server is away: kubelet's book says whose they are, before a GPU seems to have too many pods."""
+    """The API server is away: kubelet's allocations say whose they are, before a GPU seems to have too many pods."""
     one = node("1.36", box(1, 80), labels={MODE_LABEL: "share"})
     one.run(max_pods_per_gpu=3)
     one.offers(mem=80)

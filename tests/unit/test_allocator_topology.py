@@ -236,7 +236,7 @@ def test_the_same_ids_show_the_same_gpus_also_to_a_new_agent():
 @pytest.mark.parametrize("visible", ["3,4,5,6,7", "0,3", "9", "x", "3,3"])
 @pytest.mark.parametrize("labels", [{}, {JOB_LABEL: "train"}])
 def test_a_pod_sees_its_own_gpus_only_unless_a_scheduler_is_trusted_with_the_annotation(visible, labels):
-    """Anybody can write it: it asks for one GPU, and for the sight of others, also of those of an equal job."""
+    """Any author of a pod can write it: it asks for one GPU, and for the sight of others, also of those of an equal job."""
     victim = pod_json("victim", {WHOLE: 1}, labels=labels)
     hostile = pod_json("hostile", {WHOLE: 1}, labels=labels, annotations={VISIBLE_ANNOTATION: visible})
     desk = mesh(victim, hostile, trusted=False)

@@ -57,7 +57,7 @@ def test_no_sentence_has_an_error_of_the_system_as_python_spells_it() -> None:
 
 
 def test_no_call_of_the_log_puts_a_repr_into_a_field() -> None:
-    """Formatters know how to spell a value; a call that spells it first spells it as Python does."""
+    """Formatters spell values; a call that spells one first spells it as Python does."""
     for path in (Path(__file__).parents[2] / "gpuagent").rglob("*.py"):
         for line in path.read_text(encoding="utf-8").splitlines():
             assert not ("extra=" in line and ("repr(" in line or "!r}" in line)), f"{path}: {line.strip()}"

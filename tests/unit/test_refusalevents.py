@@ -55,7 +55,7 @@ def test_a_pod_that_is_named_and_not_seen_yet_is_told_when_it_is_seen(told):
     assert told.said == [("a", TEXT)]
 
 
-def test_a_pod_that_nobody_named_is_the_one_that_kubelet_fails_with_these_words(told):
+def test_a_pod_without_a_name_is_the_one_that_kubelet_fails_with_these_words(told):
     told.events.publish([pod("old", rejected=WORDS)])
     told.events.add(TEXT, None)
     told.events.publish([pod("old", rejected=WORDS), pod("other"), pod("a")])

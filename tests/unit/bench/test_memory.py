@@ -10,7 +10,7 @@ PODS, BYTES, MOST_MIB = 200, 200_000, 15.0
 
 
 def peak(node: Node) -> float:
-    """MiB that a new agent takes at most until it knows the pods."""
+    """MiB that a new agent takes at most until it has read the pods."""
     node.start_agent()
     node.registered(LONGEST_S)
     node.offers(GPU_MEM, 640, LONGEST_S)

@@ -85,8 +85,8 @@ TestCountingLife.pytestmark = [pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_pod_that_ended_does_not_keep_the_book_from_being_read(seed):
-    """Found at random: the checkpoint of the stand-in lacked what its list had, and the agent believed neither."""
+def test_a_pod_that_ended_does_not_keep_the_allocations_from_being_read(seed):
+    """Found at random: the checkpoint of the stand-in lacked what its list had, and the agent used neither."""
     random.seed(seed)
     node = CountingLife()
     node.boot(mode=Mode.CGPU, lists_ended=True, isolated=True, exclusive=True, tells_pods=True)

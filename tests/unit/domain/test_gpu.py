@@ -1,4 +1,4 @@
-"""Which GPUs of an inventory can be offered without one being taken for another."""
+"""Which GPUs of an inventory can be offered: those that no other GPU is confused with."""
 
 from hypothesis import given
 from hypothesis import strategies as st

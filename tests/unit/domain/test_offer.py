@@ -448,7 +448,7 @@ def test_two_uuids_with_one_key_are_both_left_out(monkeypatch):
     node = in_force(Mode.SHARE, (gpu(0), gpu(1)))
     assert node.offer(MEM) == {0: 16, 1: 16}
     node.inventory(gpu(0), gpu(2))
-    assert (node.offer(MEM), node.fenced(MEM)) == ({0: 16}, {1: 16}), "ids in kubelet's book are GPU 1's"
+    assert (node.offer(MEM), node.fenced(MEM)) == ({0: 16}, {1: 16}), "the ids that kubelet allocated are GPU 1's"
 
 
 def test_a_gpu_that_appears_later_is_offered_at_once():

@@ -10,7 +10,7 @@ import pytest
 from gpuagent.host.mps import PID_FILE, MpsError, make_directories, untrusted
 from gpuagent.host.owners import foreign
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def give_away(monkeypatch) -> Callable[[Path], None]:
 
     def give(path: Path) -> None:
         if os.geteuid() == 0:
-            os.chown(path, NOBODY, -1, follow_symlinks=False)
+            os.chown(path, OTHER_USER, -1, follow_symlinks=False)
         else:
-            monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+            monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
 
     return give
 
@@ -63,7 +63,7 @@ def test_a_directory_where_others_may_replace_files(tmp_path, mode, shared, is_f
     folder.chmod(mode)
     assert (foreign(folder, shared=shared) is not None) is is_foreign
     (folder / "inner").mkdir()
-    # Whoever may write in a directory without the sticky bit may replace what is in it.
+    # A user that may write in a directory without the sticky bit may replace what is in it.
     assert (foreign(folder / "inner", shared=shared) is not None) is (mode == 0o777)
 
 

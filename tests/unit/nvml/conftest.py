@@ -87,7 +87,7 @@ def hangs(simulator: Simulator, call: Pending | None) -> bool:
         return False
     called = base_name(call.function)
     hung = {gpu for name, gpu in tuple(simulator._hangs) if base_name(name) == called}
-    # A call about the GPU of an event knows its handle only.
+    # A call about the GPU of an event has its handle only.
     return bool(hung) if call.gpu is None else not hung.isdisjoint({None, call.gpu})
 
 

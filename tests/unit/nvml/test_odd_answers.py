@@ -1,4 +1,4 @@
-"""An answer that NVML cannot mean costs its GPU and no other, and is reported in words."""
+"""An answer that NVML's interface does not allow costs its GPU and no other, and is reported in words."""
 
 import math
 import time
@@ -160,7 +160,7 @@ ANSWERED = [
 
 
 @pytest.mark.parametrize(("what", "value", "words"), ANSWERED)
-def test_an_odd_answer_is_told_of_its_gpu_and_ends(what, value, words, simulate, make_box, watch):
+def test_an_odd_answer_is_reported_for_its_gpu_and_ends(what, value, words, simulate, make_box, watch):
     simulator = simulate(make_box(4))
     simulator.odd(ODD_GPU, what, value)
     watched = watch(simulator, reread_s=0.05)
@@ -184,8 +184,8 @@ def test_what_two_gpus_share_costs_these_two(what, simulate, make_box, watch):
     assert sorted(text[:18] for text in told) == ["GPU 1 is left out:", "GPU 2 is left out:"]
 
 
-def test_a_gpu_that_is_read_elsewhere_is_not_taken_for_the_one_that_hangs(simulate, make_box, watch):
-    """GPUs are counted anew when one is gone: the one that hangs may have the index that another one had."""
+def test_a_gpu_that_is_read_elsewhere_is_not_confused_with_the_one_that_hangs(simulate, make_box, watch):
+    """Indexes move when a GPU goes: the GPU that hangs may have the index that another one had."""
     simulator = simulate(make_box(3))
     watched = watch(simulator, patience_s=0.1, reread_s=0.05)
     before = watched.next(InventoryRead).inventory

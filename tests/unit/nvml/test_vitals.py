@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,19 @@ def test_why_clocks_are_slow_is_no_matter_where_the_driver_does_not_say(simulate
     simulator.action(0, 2)
     simulator.fail("nvmlDeviceGetCurrentClocksEventReasons", "UNKNOWN", 0)
     assert read() == Vitals(action=2)
+
+
+def resting(stopping: threading.Event, clock: Callable[[], float] = time.monotonic) -> Pulse:
+    """Looks at a GPU only when woken."""
+    return Pulse(
+        post=lambda _: None,
+        back=lambda: None,
+        clock=clock,
+        stopping=stopping,
+        well_s=1000.0,
+        sick_s=1000.0,
+        alive_s=1000.0,
+    )
 
 
 # -- the watch ------------------------------------------------------------------------------------------------------
@@ -185,15 +199,7 @@ def test_a_query_about_clocks_that_hangs_holds_up_no_recovery_action(simulate, w
 def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box):
     simulator = simulate(make_box(2))
     stopping = threading.Event()
-    pulse = Pulse(
-        post=lambda _: None,
-        back=lambda: None,
-        clock=time.monotonic,
-        stopping=stopping,
-        well_s=1000.0,
-        sick_s=1000.0,
-        alive_s=1000.0,
-    )
+    pulse = resting(stopping)
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
     assert vitals.after_xid(uuid(simulator, 0), 10.0) == WELL
@@ -247,15 +253,7 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box)
     simulator = simulate(make_box(1))
     simulator.hang("nvmlDeviceGetFieldValues", 0)
     now, stopping = [0.0], threading.Event()
-    pulse = Pulse(
-        post=lambda _: None,
-        back=lambda: None,
-        clock=lambda: now[0],
-        stopping=stopping,
-        well_s=1000.0,
-        sick_s=1000.0,
-        alive_s=1000.0,
-    )
+    pulse = resting(stopping, lambda: now[0])
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
     until = time.monotonic() + PATIENCE_S
@@ -278,15 +276,7 @@ def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, mak
     monkeypatch.setattr(Nvml, "session", lambda nvml: (sessions.release(), session(nvml))[1])
     simulator.driver(False)
     stopping = threading.Event()
-    pulse = Pulse(
-        post=lambda _: None,
-        back=lambda: None,
-        clock=time.monotonic,
-        stopping=stopping,
-        well_s=1000.0,
-        sick_s=1000.0,
-        alive_s=1000.0,
-    )
+    pulse = resting(stopping)
     vitals = GpuVitals(0, uuid(simulator, 0), pulse)
     vitals.start()
     assert sessions.acquire(timeout=PATIENCE_S)
