@@ -142,9 +142,10 @@ def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, 
     uses(node, "runs", 9, sm=10)
     gpu = gpu_of(node, "runs")
     server.wait("gpuagent_registered")
-    # What a good node has none of: a refusal, and an XID, of a program's making.
+    # What a good node has none of: a refusal, an XID of a program's making, and an XID without a GPU.
     node.run(pod_manifest("odd", {MEM: 1, CORE: 7}), phase="Failed")
     node.agent.inject(fault="xid", gpu=gpu["uuid"], code=31)
+    node.agent.inject(fault="xid", gpu=None, code=45)
     asked = json.loads((MONITORING / "dashboard.json").read_text())
     for panel in asked["panels"]:
         for target in panel.get("targets", ()):
