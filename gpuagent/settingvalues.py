@@ -15,7 +15,8 @@ _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _PREFIX = rf"{_LABEL}(\.{_LABEL})*"
 _NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _XID = "[0-9]{1,5}"
-_LONGEST_PREFIX = 253
+LONGEST_KEY = 244
+"""Characters of a resource's name or a taint's key. Kubernetes takes as many before the slash of a resource."""
 
 XIDS = re.compile(rf"({_XID}(, ?{_XID})*)?")
 RESOURCE = re.compile(rf"{_PREFIX}/{_NAME}")
@@ -105,15 +106,14 @@ def resource(text: str) -> str | None:
     if text.startswith("aliyun.com/"):
         msg = f"{text!r} is one of the agent's own resources; name another, such as nvidia.com/gpu"
         raise ValueError(msg)
-    if not RESOURCE.fullmatch(text) or RESERVED_RESOURCE.search(text):
+    if not RESOURCE.fullmatch(text) or RESERVED_RESOURCE.search(text) or len(text) > LONGEST_KEY:
         msg = f"{text!r} is not a resource name such as nvidia.com/gpu"
         raise ValueError(msg)
     return text
 
 
 def taint_key(text: str) -> str:
-    prefix = text.rpartition("/")[0]
-    if text and not (TAINT_KEY.fullmatch(text) and len(prefix) <= _LONGEST_PREFIX):
+    if text and not (TAINT_KEY.fullmatch(text) and len(text) <= LONGEST_KEY):
         msg = f"{text!r} is not the key of a taint, such as example.com/gpu-starting (no value, no effect)"
         raise ValueError(msg)
     if RESERVED_TAINT.search(text):

@@ -51,10 +51,12 @@ TEXTS: Mapping[Any, dict[str, Any]] = {
     settingvalues.resource: {
         "pattern": f"^({settingvalues.RESOURCE.pattern})?$",
         "not": {"pattern": settingvalues.RESERVED_RESOURCE.pattern},
+        "maxLength": settingvalues.LONGEST_KEY,
     },
     settingvalues.taint_key: {
         "pattern": f"^({settingvalues.TAINT_KEY.pattern})?$",
         "not": {"pattern": settingvalues.RESERVED_TAINT.pattern},
+        "maxLength": settingvalues.LONGEST_KEY,
     },
     # Its folder becomes a mount of the pod.
     settingvalues.path_or_off: {"pattern": "^(off|(/[^/:]+)+/[^/:]+)$"},

@@ -219,6 +219,7 @@ def test_variables_of_others_are_nothing_to_us():
         ("startup-taint", "Example.com/starting", "is not the key of a taint"),
         ("startup-taint", "example.com/", "is not the key of a taint"),
         ("startup-taint", f"{'a' * 254}/starting", "is not the key of a taint"),
+        ("exclusive-resource", f"{'a.' * 122}a/gpu", "is not a resource name"),
         ("startup-taint", "node.kubernetes.io/not-ready", "is a taint of Kubernetes' own"),
         ("log-format", "xml", "'xml' is not one of text, json"),
         ("log-level", "loud", "'loud' is not one of debug, info, warning, error"),

@@ -79,6 +79,7 @@ def values_of(known: dict[str, Any]) -> st.SearchStrategy[Any]:
             "node.kubernetes.io/not-ready",
             "requests.a/b",
             "a.kubernetes.io/b",
+            f"{'a.' * 130}a/b",
             "63;94",
             "0GiB",
             "1.5GiB",
