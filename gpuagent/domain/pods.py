@@ -22,6 +22,8 @@ _MOST_WORDS = 2048
 """Characters of the message with which kubelet failed a pod; kubelet repeats what plugins say, whatever its length."""
 _MOST_NAME = 512
 """Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
+_ANOTHER = "another/resource"
+"""Stands for all resources that others offer: a pod can name thousands of them."""
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
 
 
@@ -233,9 +235,8 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
 
 def _few(container: ContainerSpec, resources: Collection[str]) -> ContainerSpec:
     limits = {name: container.limits[name] for name in resources if name in container.limits}
-    other = next((name for name in chain(container.limits, container.unread) if name not in resources), None)
-    if other is not None:
-        limits[other] = container.limits.get(other, 1)
+    if any(name not in resources for name in chain(container.limits, container.unread)):
+        limits[_ANOTHER] = 1
     return replace(container, name="", limits=limits, unread=container.unread.intersection(resources))
 
 

@@ -87,6 +87,10 @@ LARGE = {
     "conditions": changed("status", "conditions", to=[{"message": LONG}]),
     "kubelet's words on a rejected pod": changed("status", to={**REJECTED, "message": LONG}),
     "containers of a rejected pod": {**changed("spec", "containers", to=CONTAINERS), "status": REJECTED},
+    "another resource in each container of a rejected pod": {
+        **changed("spec", "containers", to=[{"name": n, "resources": {"limits": {f"a.b/{n}": "1"}}} for n in NAMES]),
+        "status": REJECTED,
+    },
     "a pod that has ended": {**changed("spec", "containers", to=CONTAINERS), "status": {"phase": "Succeeded"}},
 }
 
@@ -103,6 +107,13 @@ def test_a_thousand_containers_are_kept_by_name_and_of_more_their_amounts():
     assert size(pod) < 512 * 1024
     assert [one.name for one in pod.containers[:1000]] == NAMES[:1000]
     assert pod.containers[1000:] == (ContainerSpec("", {MEM: 1}),) * 8000
+
+
+def test_another_resource_in_each_container_costs_no_more_than_the_same_one():
+    other, same = (
+        [{"resources": {"limits": {f"a.b/{name}": "1"}}} for name in names] for names in (NAMES, ["x"] * 9000)
+    )
+    assert size(read(changed("spec", "containers", to=other))) <= size(read(changed("spec", "containers", to=same)))
 
 
 def test_a_decision_for_a_thousand_containers_is_read():
@@ -155,7 +166,7 @@ def test_what_the_core_reads_stays():
     assert pod.labels == labels
     assert pod.containers == (
         ContainerSpec("init-0", {MEM: 1}, init=True),
-        ContainerSpec("main", {MEM: 4, "other.io/a": 1}),
+        ContainerSpec("main", {MEM: 4, "another/resource": 1}),
         ContainerSpec("main-1", {}),
     )
 
