@@ -17,7 +17,7 @@ from gpuagent.domain.pods import CheckpointEntry, ContainerSpec, Holding, Owner,
 from gpuagent.domain.promised import Ask, asks_of
 from gpuagent.domain.ring import best_ring
 from gpuagent.domain.state import Block, Lists, Policy, State
-from gpuagent.domain.units import UnitId, units_of
+from gpuagent.domain.units import UnitId, parse_id, units_of
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,11 @@ def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
 def _decisions(
     state: State, living: Mapping[PodName, Pod], former: Snapshot | None
 ) -> tuple[dict[PodName, Decision | Ignored], dict[PodName, tuple[Ask, ...]]]:
-    """What schedulers decided for the living pods; pods that are as they were are not read again."""
+    """What schedulers decided for the living pods; pods that are as they were are not read again.
+
+    Schedulers decide before they bind. So a later edit counts only where it says what the pod has: what a pod got in
+    place of its decision is left to its equals, and an author could send these to any GPU.
+    """
     sold = state.policy.resources.sold(state.mode)
     present = {uuid: state.gpus[uuid].minor for uuid in state.topology.gpus}
     # A GPU that came in the slot of a lost one has its number now.
@@ -213,14 +217,35 @@ def _decisions(
     found: dict[PodName, Decision | Ignored] = {}
     asks: dict[PodName, tuple[Ask, ...]] = {}
     for name, pod in living.items():
-        if pod.annotations:
-            known = former if before.get(name) == pod else None
-            decision = known.decisions.get(name) if known else read(pod, sold, minors, amounts)
-            if decision is not None:
-                found[name] = decision
-            if isinstance(decision, Decision) and not decision.unmet:
-                asks[name] = known.asks[name] if known else tuple(asks_of(pod, decision))
+        was = before.get(name)
+        known = former if was and was.uid == pod.uid else None
+        if not pod.annotations and not (known and name in known.decisions):
+            continue
+        decision = known.decisions.get(name) if known else None
+        if was != pod:
+            now = read(pod, sold, minors, amounts)
+            if known is None or _is_true(pod, now, state):
+                decision, known = now, None
+        if decision is not None:
+            found[name] = decision
+        if isinstance(decision, Decision) and not decision.unmet:
+            asks[name] = known.asks[name] if known else tuple(asks_of(pod, decision))
     return found, asks
+
+
+def _is_true(pod: Pod, decision: Decision | Ignored | None, state: State) -> bool:
+    """Whether the pod has units by kubelet's record, and on the GPUs that the decision names."""
+    if not isinstance(decision, Decision) or decision.unmet:
+        return False
+    uuids = {gpu.key: gpu.uuid for gpu in state.gpus.values()}
+    held = {
+        (h.owner.container, h.resource): {
+            uuids[unit.gpu_key] for unit in map(parse_id, h.ids) if unit and unit.gpu_key in uuids
+        }
+        for h in state.living_holdings
+        if h.owner.pod == pod.name
+    }
+    return all(held.get(place) == set(gpus) for place, gpus in decision.units.items())
 
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:

@@ -8,7 +8,7 @@ import pytest
 from gpuagent.domain.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_ASSUMED, V1_GPU, V1_UNITS
 from gpuagent.domain.mode import GPU_COUNT_LABEL, MODE_LABEL
 from standin.pods import Container, Pod
-from tests.contract.harness import MEM, Node, box, ids_on, in_thread, pod
+from tests.contract.harness import MEM, Node, box, ids_on, in_thread, pod, wait_for
 
 MakeNode = Callable[..., Node]
 
@@ -104,6 +104,28 @@ def test_what_is_promised_is_left_to_whom_it_was_promised(node: MakeNode) -> Non
     decided = one.bind(pod("decided", {MEM: 12}), annotations=by_v1(0, 12))
     assert admit(one, other) == [1]
     assert admit(one, decided) == [0]
+
+
+@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize("before", [{}, by_v2(0, size=5), by_v1(0, 5)], ids=["undecided", "v2", "v1"])
+@pytest.mark.parametrize("edit", [by_v2(1, size=5), by_v1(1, 5) | {MEMORY_ANNOTATION: None}], ids=["v2", "v1"])
+def test_an_edit_of_a_pod_that_has_its_gpu_moves_no_other_pod(
+    node: MakeNode, before: dict[str, str], edit: dict[str, str | None], *, started: bool
+) -> None:
+    """The author of a pod writes that it has the GPU that is full; the agent may not correct it."""
+    one = sharing(node, "1.36", 2)
+    (agent,) = one.agents
+    one.server.deny("patch", "pods")
+    author = one.bind(pod("author", {MEM: 5}), annotations=before)
+    assert admit(one, author) == [0]
+    assert admit(one, one.bind(pod("full", {MEM: 16}), annotations=by_v2(1, size=16))) == [1]
+    if started:
+        one.kubelet.start_container(author, "c0")
+        wait_for(
+            lambda: any(h.owner.pod.name == "author" for h in agent._state.holdings or ()), what="kubelet's record"
+        )
+    one.server.patch_pod("author", {"metadata": {"annotations": edit}})
+    assert admit(one, one.bind(pod("decided", {MEM: 5}), annotations=by_v2(0, size=5))) == [0]
 
 
 EVERYTHING = {MEMORY_ANNOTATION: '{"0":{"0":16,"1":16}}'}
