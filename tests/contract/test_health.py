@@ -11,6 +11,7 @@ import pytest
 
 from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.nvml.binding import Nvml
+from standin.waiting import PATIENCE_S
 from tests.contract.harness import MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for
 
 MakeNode = Callable[..., Node]
@@ -223,7 +224,9 @@ def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode, monkeypatc
     assert f'gpuagent_gpu_xids_total{{{gpu},xid="94"}} 2.0' in page
     assert f'gpuagent_gpu_xids_total{{{gpu},xid="31"}} 1.0' in page
     at = next(line for line in page.splitlines() if line.startswith(f"gpuagent_gpu_last_xid_timestamp_seconds{named}"))
-    assert began - 0.1 <= float(at.rpartition(" ")[2]) <= time.time() + 0.1
+    assert float(at.rpartition(" ")[2]) == pytest.approx(began, abs=PATIENCE_S), (
+        "Unix time, not that of a clock of its own"
+    )
     assert one.uuids[1] not in "".join(line for line in page.splitlines() if "xid" in line)
     later = SimpleNamespace(time=lambda: time.time() + 3600.0, monotonic=time.monotonic)
     monkeypatch.setattr("gpuagent.metrics.reading.time", later)
