@@ -4,8 +4,9 @@ import os
 import stat
 from pathlib import Path
 
-SYSTEM_GROUPS = range(1000)
-"""Groups of the distribution's own programs, as Ubuntu's ``syslog``, which may write in /var/log."""
+SYSTEM_GROUPS = frozenset(range(1000)) - {100}
+"""Groups of the distribution's own programs, as Ubuntu's ``syslog``, which may write in /var/log. Of ``users``, 100,
+people are members."""
 
 
 def foreign(path: Path, *, shared: bool = False) -> str | None:

@@ -68,7 +68,7 @@ def test_a_directory_where_others_may_replace_files(tmp_path, mode, shared, is_f
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another group")
-@pytest.mark.parametrize(("group", "is_foreign"), [(104, False), (0, False), (1000, True)])
+@pytest.mark.parametrize(("group", "is_foreign"), [(104, False), (0, False), (100, True), (1000, True)])
 def test_programs_of_the_distribution_may_write_where_ubuntu_has_its_logs(tmp_path, group, is_foreign):
     """Ubuntu's rsyslog gives /var/log to root:syslog, writable for the group."""
     logs = tmp_path / "log"
