@@ -59,6 +59,7 @@ def _measure(part: str, results: result.Results, *, quick: bool) -> None:
             reacting.labels(results, 2 if quick else 20, _say)
             reacting.faults(results, 1 if quick else 2, 3 if quick else 8, _say)
             reacting.silent_losses(results, 1 if quick else 5, _say)
+            reacting.connections(results, 2 if quick else 10, _say)
         case "rest":
             resting.measure(results, 5 if quick else 60, _say)
         case "memory":

@@ -1,4 +1,4 @@
-"""How soon kubelet hears: of a changed node label, of a broken GPU."""
+"""How soon kubelet has the right list again: after a label change, a fault of a GPU, a restart, a lost connection."""
 
 import http.client
 import json
@@ -16,6 +16,7 @@ from standin.state import Received
 BOX, GPUS, DEVICES = "dgx-a100", 8, 640
 BAR_MS = 100.0
 SILENT_BAR_MS = 5000.0
+RESTART_BAR_MS, LOST_BAR_MS, EXIT_BAR_MS = 500.0, 3000.0, 2000.0
 XID = 79
 CLOSE_S = 0.05
 
@@ -66,6 +67,29 @@ def silent_losses(results: Results, gpus: int, say: Say) -> None:
             _rest(node)
             times.append(_break(node, {"fault": "lose", "gpu": gpu, "silent": True}))
     results.reaction("GPU lost without an XID to Unhealthy", "silent loss", times, SILENT_BAR_MS)
+
+
+def connections(results: Results, runs: int, say: Say) -> None:
+    """Kubelet restarts, then closes one plugin's connection; at last the agent is told to end."""
+    say(f"lost connections: {runs}")
+    restarts, losses, exits = [], [], []
+    with Node(BOX, "share") as node:
+        for _ in range(runs):
+            _up(node)
+            node.kubelet.stop()
+            began = time.monotonic()
+            node.kubelet.start()
+            restarts.append(max(_heard(node, resource, began, lambda _: True) for resource in RESOURCES))
+            node.offers(GPU_MEM, DEVICES)
+            began = time.monotonic()
+            node.kubelet.close_connection(GPU_MEM)
+            losses.append(_heard(node, GPU_MEM, began, lambda _: True))
+            began = time.monotonic()
+            node.stop_agent()
+            exits.append((time.monotonic() - began) * 1000)
+    results.reaction("kubelet's restart to all lists", "kubelet restart", restarts, RESTART_BAR_MS)
+    results.reaction("connection lost to next list", "connection lost", losses, LOST_BAR_MS)
+    results.reaction("SIGTERM to exit", "exit", exits, EXIT_BAR_MS)
 
 
 def _up(node: Node) -> None:
