@@ -8,6 +8,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,7 @@ from tests.unit.desk import Desk
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 from tests.unit.domain.test_decision import BORN_NS, v1
 
+BORN = datetime.fromtimestamp(BORN_NS // 10**9, UTC)
 NOW_NS = BORN_NS + 10**12
 INITS = 0, 0, 0, 1, 2, 4
 
@@ -32,19 +34,22 @@ class Bound:
     """A pod that the scheduler bound: units and GPU of each container; None: it chose none.
 
     `init` is what an init container asks for, which hands it on to the first container; 0 without one.
+    `created` is its `creationTimestamp`.
     """
 
     name: str
     sizes: list[int]
     gpus: list[int] | None
     annotations: dict[str, str]
+    created: str
     init: int = 0
     given: list[int] | None = None
 
     @property
     def json(self):
         init = [{MEM: self.init}] if self.init else []
-        return pod_json(self.name, *({MEM: size} for size in self.sizes), annotations=self.annotations, init=init)
+        sizes = ({MEM: size} for size in self.sizes)
+        return pod_json(self.name, *sizes, annotations=self.annotations, init=init, created=self.created)
 
     @property
     def containers(self) -> list[str]:
@@ -58,9 +63,14 @@ class Decided(RuleBasedStateMachine):
     undecided = True
     made_true = False
 
-    @initialize(seed=st.integers(0, 2**20), size=st.sampled_from([(2, 4), (3, 8)]))
-    def begin(self, seed: int = 0, size: tuple[int, int] = (3, 8)) -> None:
+    @initialize(seed=st.integers(0, 2**20), size=st.sampled_from([(2, 4), (3, 8)]), in_order=st.booleans())
+    def begin(self, seed: int = 0, size: tuple[int, int] = (3, 8), *, in_order: bool = False) -> None:
+        """Kubelet admits pods as it sees them, or by age where it sees many at once.
+
+        Without `in_order` a pod that is bound later is older, so that kubelet may admit them in any order.
+        """
         random.seed(seed)
+        self.in_order = in_order
         self.gpus, self.units = range(size[0]), size[1]
         self.node = in_force(Mode.SHARE, box(*size))
         self.desk = Desk(self.node)
@@ -113,7 +123,9 @@ class Decided(RuleBasedStateMachine):
         elif gpus is not None:
             table = {str(n): {str(gpu): size} for n, (gpu, size) in enumerate(zip(gpus, sizes, strict=True))}
             annotations = {MEMORY_ANNOTATION: json.dumps(table)}
-        self.pods[name] = Bound(name, sizes, gpus, annotations, init)
+        before = timedelta(seconds=0 if self.in_order else self.bound)
+        created = (BORN - before).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.pods[name] = Bound(name, sizes, gpus, annotations, created, init)
         self.show()
 
     def show(self) -> None:
@@ -125,7 +137,7 @@ class Decided(RuleBasedStateMachine):
     @rule(n=st.integers(0, 100))
     def admit(self, n: int) -> None:
         waiting = [pod for pod in self.pods.values() if pod.given is None]
-        pod = waiting[n % len(waiting)]
+        pod = waiting[0 if self.in_order else n % len(waiting)]
         self.desk.book.asking = pod.name
         pod.given, handed_on = [], frozenset[str]()
         if pod.init:
