@@ -99,7 +99,9 @@ class Starts:
         given_at = max([h.at for h in self._memory.ledger.handouts if not h.ids.isdisjoint(ids)], default=float("-inf"))
         if snap.holdings_at <= given_at:
             return None
-        return next((h.owner for h in snap.holdings if h.resource == resource and h.ids == ids), None)
+        owners = (h.owner for h in snap.holdings if h.resource == resource and h.ids == ids)
+        # The checkpoint alone gives no name; kubelet's list may have been read just before it had the container.
+        return next((owner for owner in owners if owner.pod.namespace), None)
 
     def _proved(self, resource: str, ids: frozenset[str], owner: Owner, before: Snapshot) -> None:
         """Whether a scheduler had decided on `owner` tells the snapshot of `before`: the agent annotates pods, too."""

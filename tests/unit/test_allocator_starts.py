@@ -3,6 +3,7 @@
 import pytest
 
 from gpuagent.domain.errors import Reason
+from gpuagent.domain.events import HoldingsRead
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
 from gpuagent.domain.pods import CheckpointEntry, Owner, PodName
 from tests.unit.desk import Desk
@@ -53,6 +54,18 @@ def test_both_start_also_where_the_book_was_read_between_the_two():
     given(desk, "a", CORE)
     assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
     assert desk.book.reads == 1
+
+
+def test_the_container_is_named_although_the_checkpoint_was_read_after_it_was_admitted_and_the_list_before():
+    desk = core_mem()
+    for resource, ids in HALVES.items():
+        desk.allocator.allocate(resource, ids)
+        desk.book.checkpoint.append(CheckpointEntry("uid-a", "main", resource, ids))
+    desk.node.now += 1
+    desk.node.tell(HoldingsRead((), desk.node.now, desk.node.now, tuple(desk.book.checkpoint)))
+    desk.publish()
+    desk.book.holdings += [holding("a", ids, resource) for resource, ids in HALVES.items()]
+    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
 
 
 def test_both_start_while_kubelet_does_not_say_what_it_has():
