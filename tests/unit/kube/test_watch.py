@@ -28,7 +28,7 @@ Delays = Callable[[], Backoff]
 @pytest.fixture
 def watcher(client: Client, posted: "Posted", quick: Delays) -> Iterator[Watcher]:
     """Not started."""
-    made = Watcher(client, "n1", posted, backoff=quick)
+    made = Watcher(client, "n1", posted, resources=("aliyun.com/gpu-mem",), backoff=quick)
     yield made
     made.stop()
 
