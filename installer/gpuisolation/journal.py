@@ -59,7 +59,7 @@ class Journal:
             "boot": self.boot,
             "steps": [steps.to_json(step) for step in self.steps],
         }
-        return json.dumps(data, indent=1).encode()
+        return json.dumps(data).encode()
 
 
 def pending(host: Host) -> Journal | None:

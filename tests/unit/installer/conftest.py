@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuisolation import cli
-from tests.unit.installer.fakehost import Counter, FakeHost, package
+from tests.unit.installer.fakehost import FakeHost, package
 
 
 @dataclass
@@ -53,10 +53,10 @@ def package_of(tmp_path) -> Callable[..., Path]:
 def run(host, capsys):
     """Run one command on the fake host."""
 
-    def run(*arguments: str | Path, counter: Counter | None = None) -> Result:
+    def run(*arguments: str | Path) -> Result:
         command, *rest = map(str, arguments)
         try:
-            code = cli.run([command, "--root", str(host.root), *rest], host.make(counter))
+            code = cli.run([command, "--root", str(host.root), *rest], host.make())
         except SystemExit as end:
             code = end.code
         finally:

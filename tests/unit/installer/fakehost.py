@@ -3,9 +3,10 @@
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from gpuisolation.files import Files
@@ -17,47 +18,84 @@ TOOLKIT = "usr/bin/nvidia-container-toolkit"
 CONTAINER = "3f" * 32
 POD = "0d5cf6e8-3b0a-4a4e-9f43-0123456789ab"
 
-# The stand-ins do what the real commands do as far as the installer can see it. $R is the fake root.
+# The stand-ins do what the real commands do as far as the installer can see it.
 # A module is a text: its vermagic, the version it shows in /proc, whether it loads.
-COMMANDS = {
-    "usr/sbin/depmod": """
-        ls $R/lib/modules/$1/kernel/virt/lib | sed 's/[.]ko$//' > $R/lib/modules/$1/index
-        """,
-    "usr/sbin/modprobe": """
-        grep -q "^$1 " $R/proc/modules && exit 0
-        grep -qx "$1" $R/lib/modules/KERNEL/index || { echo "modprobe: FATAL: Module $1 not found"; exit 1; }
-        ko=$R/lib/modules/KERNEL/kernel/virt/lib/$1.ko
-        [ -e $R/dev/nvidiactl ] || { echo "modprobe: no nvidia"; exit 1; }
-        grep -q broken $ko && { echo "modprobe: ERROR: could not insert '$1': Invalid argument"; exit 1; }
-        echo "$1 16384 0 - Live 0x0" >> $R/proc/modules
-        case $1 in
-        cgpu_km*)
-            for gpu in 0 1; do
-                mkdir -p $R/proc/cgpu_km/$gpu
-                echo 0 > $R/proc/cgpu_km/$gpu/policy
-                echo 20 > $R/proc/cgpu_km/$gpu/max_inst
-                echo 100 > $R/proc/cgpu_km/$gpu/free_weight
-            done
-            sed -n 's/^version=//p' $ko > $R/proc/cgpu_km/version ;;
-        esac
-        """,
-    "usr/sbin/rmmod": """
-        case $1 in
-        cgpu_procfs) grep -q "^cgpu_km" $R/proc/modules && { echo "rmmod: ERROR: Module cgpu_procfs is in use by: cgpu_km"; exit 1; } ;;
-        esac
-        [ -e $R/busy ] && { echo "rmmod: ERROR: Module $1 is in use"; exit 1; }
-        grep -v "^$1 " $R/proc/modules > $R/proc/modules.new
-        mv $R/proc/modules.new $R/proc/modules
-        case $1 in cgpu_km*) rm -r $R/proc/cgpu_km ;; esac
-        """,
-    "usr/bin/nvidia-smi": """
-        case "$*" in
-        *query-compute-apps*) cat $R/compute-apps 2>/dev/null ;;
-        *) touch $R/dev/nvidiactl $R/dev/nvidia0 $R/dev/nvidia1 ;;
-        esac
-        """,
-    "usr/bin/docker": "echo 'Docker version 20.10.24, build 297e128'",
-    "usr/bin/containerd": "echo 'containerd github.com/containerd/containerd v1.6.28 ae07eda36dd25f8a1b98dfbf587313b9'",
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _loaded(root: Path) -> list[str]:
+    return [line.split()[0] for line in _lines(root / "proc/modules")]
+
+
+def depmod(root: Path, kernel: str) -> Output:
+    folder = root / "lib/modules" / kernel
+    names = sorted(path.stem for path in (folder / "kernel/virt/lib").glob("*.ko"))
+    (folder / "index").write_text("".join(f"{name}\n" for name in names))
+    return Output(0, "")
+
+
+def modprobe(root: Path, module: str) -> Output:
+    folder = root / "lib/modules" / KERNEL
+    if module in _loaded(root):
+        return Output(0, "")
+    if module not in _lines(folder / "index"):
+        return Output(1, f"modprobe: FATAL: Module {module} not found\n")
+    ko = _lines(folder / f"kernel/virt/lib/{module}.ko")
+    if not (root / "dev/nvidiactl").exists():
+        return Output(1, "modprobe: no nvidia\n")
+    if "broken" in ko:
+        return Output(1, f"modprobe: ERROR: could not insert '{module}': Invalid argument\n")
+    with (root / "proc/modules").open("a") as modules:
+        modules.write(f"{module} 16384 0 - Live 0x0\n")
+    if module.startswith("cgpu_km"):
+        for gpu in ("0", "1"):
+            shown = root / "proc/cgpu_km" / gpu
+            shown.mkdir(parents=True, exist_ok=True)
+            for name, number in {"policy": 0, "max_inst": 20, "free_weight": 100}.items():
+                (shown / name).write_text(f"{number}\n")
+        versions = [line.removeprefix("version=") for line in ko if line.startswith("version=")]
+        (root / "proc/cgpu_km/version").write_text("".join(f"{version}\n" for version in versions))
+    return Output(0, "")
+
+
+def rmmod(root: Path, module: str) -> Output:
+    if module == "cgpu_procfs" and any(name.startswith("cgpu_km") for name in _loaded(root)):
+        return Output(1, "rmmod: ERROR: Module cgpu_procfs is in use by: cgpu_km\n")
+    if (root / "busy").exists():
+        return Output(1, f"rmmod: ERROR: Module {module} is in use\n")
+    left = [line for line in _lines(root / "proc/modules") if line.split()[0] != module]
+    (root / "proc/modules").write_text("".join(f"{line}\n" for line in left))
+    if module.startswith("cgpu_km"):
+        shutil.rmtree(root / "proc/cgpu_km")
+    return Output(0, "")
+
+
+def nvidia_smi(root: Path, *arguments: str) -> Output:
+    if any("query-compute-apps" in argument for argument in arguments):
+        return Output(0, "".join(f"{line}\n" for line in _lines(root / "compute-apps")))
+    for device in ("nvidiactl", "nvidia0", "nvidia1"):
+        (root / "dev" / device).touch()
+    return Output(0, "")
+
+
+COMMANDS: dict[str, Callable[..., Output]] = {
+    "usr/sbin/depmod": depmod,
+    "usr/sbin/modprobe": modprobe,
+    "usr/sbin/rmmod": rmmod,
+    "usr/bin/nvidia-smi": nvidia_smi,
+    "usr/bin/docker": lambda *_: Output(0, "Docker version 20.10.24, build 297e128\n"),
+    "usr/bin/containerd": lambda *_: Output(0, "containerd github.com/containerd/containerd v1.6.28 ae07eda36dd2\n"),
+}
+"""Functions, because tests run them thousands of times. A file with any other text is a shell script."""
+
+FUNCTION = "a function of the tests"
+"""What the file of such a command says."""
+
+# $R is the fake root.
+SCRIPTS = {
     "usr/bin/make": """
         printf 'vermagic=KERNEL SMP mod_unload\\nversion=0.8.8\\n' > $R$2/cgpu_km.ko
         """,
@@ -101,6 +139,8 @@ class DirectCommands:
         self.ran.append(" ".join(argv))
         for folder in ("usr/sbin", "usr/bin"):
             path = self.root / folder / argv[0]
+            if path.exists() and path.read_text() == FUNCTION:
+                return COMMANDS[f"{folder}/{argv[0]}"](self.root, *argv[1:])
             if path.exists():
                 done = subprocess.run(
                     ["/bin/sh", path, *argv[1:]],
@@ -114,30 +154,24 @@ class DirectCommands:
         return Output(127, f"{argv[0]}: not found")
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL in the same process: nothing that handles errors may handle it."""
-
-
 class Counter:
-    """Counts effects, and lets one of them be the last; with `really`, by SIGKILL."""
+    """Counts effects, and kills this process right before those of the given numbers; with `after`, right after."""
 
-    def __init__(self, last: int | None = None, *, after: bool = False, really: bool = False) -> None:
+    def __init__(self, numbers: Container[int] = (), *, after: bool = False) -> None:
         self.count = 0
-        self.last, self.after, self.really = last, after, really
+        self.numbers, self.after = numbers, after
 
     def around(self, effect):
         self.count += 1
-        if self.count == self.last and not self.after:
-            self.die()
+        if self.count in self.numbers and not self.after:
+            self.kill()
         result = effect()
-        if self.count == self.last and self.after:
-            self.die()
+        if self.count in self.numbers and self.after:
+            self.kill()
         return result
 
-    def die(self) -> None:
-        if self.really:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise Killed
+    def kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class CountedFiles(Files):
@@ -148,13 +182,15 @@ class CountedFiles(Files):
         self.counter = counter
 
     def copy(self, source, to, mode):
-        # A copy is killed in the middle, too: half a file lies there.
-        def half():
-            to.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
+        # A copy is killed in the middle: half a file lies there.
+        with to.open("xb") as half:
+            half.write(source.read_bytes()[: source.stat().st_size // 2])
 
-        if self.counter.count + 1 == self.counter.last and not self.counter.after:
-            half()
-        self.counter.around(lambda: super(CountedFiles, self).copy(source, to, mode))
+        def whole():
+            to.unlink()
+            super(CountedFiles, self).copy(source, to, mode)
+
+        self.counter.around(whole)
 
     def symlink(self, path, target):
         self.counter.around(lambda: super(CountedFiles, self).symlink(path, target))
@@ -189,7 +225,9 @@ class FakeHost:
         self.root = root
         for name, text in FILES.items():
             self.write(name, text)
-        for name, script in COMMANDS.items():
+        for name in COMMANDS:
+            self.write(name, FUNCTION)
+        for name, script in SCRIPTS.items():
             self.write(name, script.replace("KERNEL", KERNEL))
         for minor, bus in enumerate(("0000:00:07.0", "0000:00:08.0")):
             self.write(
@@ -245,7 +283,7 @@ class FakeHost:
         )
 
     def end(self, pid: int) -> None:
-        subprocess.run(["rm", "-r", str(self.root / "proc" / str(pid))], check=True)
+        shutil.rmtree(self.root / "proc" / str(pid))
 
     def instance(self, gpu: int = 0, name: str = CONTAINER[:12], weight: int = 4) -> None:
         folder = f"proc/cgpu_km/{gpu}/{name}"
@@ -256,11 +294,12 @@ class FakeHost:
 
     def ends(self, name: str, gpu: int = 0) -> None:
         """The instance's container ended."""
-        subprocess.run(["rm", "-r", str(self.root / f"proc/cgpu_km/{gpu}/{name}")], check=True)
+        shutil.rmtree(self.root / f"proc/cgpu_km/{gpu}/{name}")
 
     def reboot(self) -> None:
         """The kernel forgets modules; files stay."""
-        subprocess.run(["rm", "-rf", str(self.root / "proc/cgpu_km"), str(self.root / "dev/nvidiactl")], check=True)
+        shutil.rmtree(self.root / "proc/cgpu_km", ignore_errors=True)
+        (self.root / "dev/nvidiactl").unlink(missing_ok=True)
         self.write("proc/modules", FILES["proc/modules"])
         self.write("proc/sys/kernel/random/boot_id", "boot-2\n")
 
