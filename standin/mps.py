@@ -88,13 +88,11 @@ class Daemon:
 
     def _serve(self, connection: socket.socket) -> None:
         while packet := connection.recv(PACKET):
-            wanted = steering(self._pipes)
-            if wanted.get("hang"):
-                return time.sleep(3600)
+            while (wanted := steering(self._pipes)).get("hang"):
+                time.sleep(POLL_S)
             command = packet.decode()
             self._say(f"Cmd:{command}")
             connection.send(self._answer(command.split(), wanted).encode() or b"\n")
-        return None
 
     def _answer(self, words: list[str], wanted: dict[str, Any]) -> str:
         if wanted.get("clients") and not self._servers:
