@@ -7,6 +7,7 @@ named here, which keeps 20 MiB and half a second out of the agent.
 import ipaddress
 import logging
 import os
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.utils.keepalive import tcp_keepalive_socket_options
+from urllib3.util import create_urllib3_context
 
 from gpuagent import __version__
 from gpuagent.kube.errors import ApiUnreachable, ConfigError
@@ -58,6 +60,8 @@ class Transport:
         self._server = str(configuration.host)
         self._api = ApiClient(configuration)
         self._api.user_agent = f"gpuagent/{__version__}"
+        if urlsplit(self._server).scheme == "https":
+            self._api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = _tls(configuration)
 
     def send(self, request: Request) -> urllib3.HTTPResponse:
         """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ConfigError."""
@@ -154,6 +158,19 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
     if _is_loopback(str(configuration.host)):
         configuration.proxy = None  # as Go clients do; the library would ask the proxy
     return Transport(configuration)
+
+
+def _tls(configuration: Configuration) -> ssl.SSLContext:
+    """A context that verifies as Go clients do.
+
+    Python 3.13 and later would refuse certificates without key identifiers. Those of a cluster that Kubernetes 1.18 or
+    older made have none.
+    """
+    required = ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE
+    context = create_urllib3_context(cert_reqs=required, verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
+    if not (configuration.ssl_ca_cert or configuration.ca_cert_data):
+        context.load_default_certs()
+    return context
 
 
 def _load_service_account(configuration: Configuration) -> None:

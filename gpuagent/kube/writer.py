@@ -105,9 +105,9 @@ class Writer(Worker):
         """Replace what shall be true; the meaning of the four is that of NodeFacts."""
         facts = NodeFacts(dict(labels), dict(capacity), None if condition is None else dict(condition), no_taint)
         with self._wake:
-            self._dirty = self._dirty or facts != self._facts
-            self._facts = facts
-            self._wake.notify_all()
+            if facts != self._facts:
+                self._facts, self._dirty = facts, True
+                self._wake.notify_all()
 
     def observe(self, node: Mapping[str, Any]) -> None:
         """Take the Node as the API server has it now (a NodeSeen's ``node``)."""

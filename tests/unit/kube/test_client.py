@@ -1,8 +1,10 @@
 """Calls, their errors in words, and how the client is configured."""
 
+import ssl
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,6 +193,23 @@ def test_the_service_account_token_is_sent_and_rotated(
     transport.close()
 
 
+@pytest.mark.parametrize("verified", [True, False])
+def test_certificates_without_key_identifiers_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verified: bool
+) -> None:
+    """Python 3.13 refuses them by default. Certificates that Kubernetes 1.18 made have none."""
+    monkeypatch.setattr("urllib3.util.ssl_.sys", SimpleNamespace(version_info=(3, 13)))
+    config = tmp_path / "config"
+    skip = "" if verified else ", insecure-skip-tls-verify: true"
+    config.write_text(NO_URL.replace("nonsense", f"https://127.0.0.1:1{skip}"))
+    transport = connect(str(config))
+    pool = transport._api.rest_client.pool_manager.connection_from_url("https://127.0.0.1:1")
+    context = pool.conn_kw["ssl_context"]
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert (context.verify_mode is ssl.CERT_REQUIRED, context.check_hostname) == (verified, verified)
+    transport.close()
+
+
 def test_new_credentials_are_read_after_a_401(server: ApiServer, client: Client, tmp_path: Path) -> None:
     error = client._error("get", NODE, 401, "Unauthorized", b'{"message": "Unauthorized"}')  # noqa: SLF001
     assert error.passing
@@ -229,7 +248,7 @@ def test_no_api_class_and_no_model_is_loaded(server: ApiServer, tmp_path: Path) 
 
 
 def test_the_agent_loads_nothing_that_only_development_has() -> None:
-    code = "import sys, gpuagent.__main__, gpuagent.kube.transport; print('jsonschema' in sys.modules)"
+    code = "import sys, gpuagent.kube.transport; print('jsonschema' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
     assert result.stdout.strip() == "False"
 

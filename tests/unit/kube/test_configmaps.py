@@ -12,7 +12,6 @@ import pytest
 from gpuagent.backoff import Backoff
 from gpuagent.domain.configmap import ConfigMapFacts
 from gpuagent.domain.events import ReportsKept
-from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Policy, State
 from gpuagent.kube.client import Client, Timeouts
 from gpuagent.kube.configmaps import ConfigMaps
@@ -363,7 +362,7 @@ def test_the_kube_side_desires_what_the_report_says(
     side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", told.append)
     server.deny("create", "configmaps")
     side.start()
-    side.desire(State(policy=Policy()), snapshot(State(policy=Policy())))
+    side.desire(State(policy=Policy()))
     assert server.wait(lambda: [one for one in told if isinstance(one, ReportsKept)])
     server.allow("create", "configmaps")
     assert server.wait(lambda: data(server) == {"node": "n1"})
@@ -385,7 +384,7 @@ def test_the_kube_side_stops_in_time_while_the_server_hangs(
     server.pause()
     side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
     side.start()
-    side.desire(State(policy=Policy()), snapshot(State(policy=Policy())))
+    side.desire(State(policy=Policy()))
     assert server.wait(lambda: server.server and len(server.server.connections) == 3)
     side.stop()
     left = {thread.name for thread in threading.enumerate()}
