@@ -40,7 +40,8 @@ CHARTS_OWN = {
 
 PLAIN: Mapping[str, tuple[str, str]] = {
     "gpuagent.yaml": ("1.36", "Kubernetes 1.30 and later"),
-    "gpuagent-1.24-to-1.29.yaml": ("1.24", "Kubernetes 1.24 to 1.29, which have no admission policies"),
+    "gpuagent-1.19-to-1.29.yaml": ("1.19", "Kubernetes 1.19 to 1.29, which have no admission policies"),
+    "gpuagent-1.18.yaml": ("1.18", "Kubernetes 1.18, which has no admission policies, and seccomp as an annotation"),
 }
 """Plain YAML by file name: the version that Helm renders it for, and where it fits."""
 

@@ -50,9 +50,9 @@ class Chart:
         assert done.returncode == 0, done.stderr
         return str(yaml.safe_load(done.stdout)["data"]["text"])
 
-    def refusal(self, **values: Any) -> str:
-        """What Helm says of values that it does not take."""
-        done = self._helm("template", "ack-ai-installer", values=values)
+    def refusal(self, *, version: str = "1.36", **values: Any) -> str:
+        """What Helm says of values, or of a version, that it does not take."""
+        done = self._helm("template", "ack-ai-installer", "--kube-version", version, values=values)
         assert done.returncode != 0, "Helm took them"
         return done.stderr
 

@@ -2,22 +2,27 @@
 
 import argparse
 import json
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
+from jsonschema import Draft202012Validator, ValidationError  # type: ignore[import-untyped]
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
 
 from gpuagent import config
+from gpuagent.domain.grant import DeviceStrategy
 from manifests.render import CHART, FOLDER, PLAIN, plain
 from tests.chart.conftest import HELM, Chart, containers, find
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS_1_24 = ROOT / "build" / "schemas-1.24"
-VERSIONS = [f"1.{minor}" for minor in range(24, 37)]
+OLDER_SCHEMAS = ROOT / "build" / "schemas-1.18" / "kubernetes_validate" / "kubernetes-json-schema"
+OLDER = [f"1.{minor}" for minor in range(18, 25)]
+VERSIONS = OLDER + [f"1.{minor}" for minor in range(25, 37)]
+OLDER_PLAIN = {"gpuagent-1.18.yaml": range(18, 19), "gpuagent-1.19-to-1.29.yaml": range(19, 25)}
 
 EVERYTHING: dict[str, Any] = {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["regcred"]},
@@ -64,36 +69,55 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def check(version: str, objects: list[dict[str, Any]], workdir: Path) -> None:
+def check(version: str, objects: list[dict[str, Any]]) -> None:
     """Against the version's schemas, unknown fields refused. The Prometheus operator's kinds have none in Kubernetes."""
-    objects = [one for one in objects if not one["apiVersion"].startswith("monitoring.coreos.com/")]
-    if version != "1.24":
-        for one in objects:
-            kubernetes_validate.validate(one, version, strict=True)
-        return
-    file = workdir / "objects.yaml"
-    file.write_text(yaml.safe_dump_all(objects))
-    program = (
-        f"import sys; sys.path.insert(0, {str(SCHEMAS_1_24)!r}); import kubernetes_validate as k, yaml;"
-        f"[k.validate(one, '1.24', strict=True) for one in yaml.safe_load_all(open({str(file)!r}))]"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    validate = validate_older if version in OLDER else kubernetes_validate.validate
+    for one in objects:
+        if not one["apiVersion"].startswith("monitoring.coreos.com/"):
+            validate(one, version, strict=True)
+
+
+def validate_older(one: dict[str, Any], version: str, *, strict: bool) -> None:
+    """As `kubernetes_validate`, whose code of those versions needs libraries that are no more."""
+    folder = OLDER_SCHEMAS / f"v{version}.0-local{'-strict' if strict else ''}"
+    group, _, api = one["apiVersion"].rpartition("/")
+    name = "-".join(filter(None, (one["kind"].lower(), group.partition(".")[0], api)))
+    schema = json.loads((folder / f"{name}.json").read_text())
+    Draft202012Validator(schema, registry=definitions(folder)).validate(one)
+
+
+@cache
+def definitions(folder: Path) -> Registry[Any]:
+    found = json.loads((folder / "_definitions.json").read_text())
+    registry: Registry[Any] = Registry().with_resource("_definitions.json", DRAFT202012.create_resource(found))
+    return registry
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("values", SETS)
-def test_every_version_has_a_schema_for_what_it_gets(chart: Chart, version: str, values: str, tmp_path: Path) -> None:
+def test_every_version_has_a_schema_for_what_it_gets(chart: Chart, version: str, values: str) -> None:
     namespace, chosen = SETS[values]
-    check(version, chart.render(version=version, namespace=namespace, **chosen), tmp_path)
+    check(version, chart.render(version=version, namespace=namespace, **chosen))
 
 
-@pytest.mark.parametrize("version", ["1.24", "1.30", "1.36"])
-def test_a_wrong_field_is_noticed(chart: Chart, version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "version"), [(name, f"1.{minor}") for name, minors in OLDER_PLAIN.items() for minor in minors]
+)
+def test_every_older_version_has_a_schema_for_its_plain_yaml(name: str, version: str) -> None:
+    """The unit tests do it for the versions since."""
+    check(version, [one for one in yaml.safe_load_all((FOLDER / name).read_text()) if one])
+
+
+def test_an_older_version_is_refused(chart: Chart) -> None:
+    assert "requires kubeVersion: >=1.18.0-0" in chart.refusal(version="1.17.17")
+
+
+@pytest.mark.parametrize("version", ["1.18", "1.24", "1.30", "1.36"])
+def test_a_wrong_field_is_noticed(chart: Chart, version: str) -> None:
     objects = chart.render(version=version)
     find(objects, "DaemonSet", "gpuagent")["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
-    with pytest.raises((kubernetes_validate.ValidationError, AssertionError)):
-        check(version, objects, tmp_path)
+    with pytest.raises(ValidationError, match="livenesProbe"):
+        check(version, objects)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -141,6 +165,23 @@ def test_the_agent_is_root_without_rights(chart: Chart, values: str) -> None:
     assert written == {"/var/lib/kubelet/device-plugins", "/var/lib/gpuagent"} | mps
 
 
+@pytest.mark.parametrize("version", ["1.18.20", "v1.18.8-aliyun.1"])
+def test_seccomp_is_an_annotation_where_it_is_no_field(chart: Chart, version: str) -> None:
+    """Kubernetes 1.18 would drop the field, and its kubectl refuses it."""
+    objects = chart.render(version=version, namespace="gpu", **EVERYTHING)
+    assert "seccompProfile" not in str(objects)
+    templates = {one["metadata"]["name"]: one["spec"]["template"] for one in objects if one["kind"] == "DaemonSet"}
+    key = "seccomp.security.alpha.kubernetes.io"
+    assert {name: one["metadata"]["annotations"] for name, one in templates.items()} == {
+        "gpuagent": {"note": "yes", f"{key}/pod": "runtime/default"},
+        "mps-control": {f"{key}/pod": "runtime/default"},
+        "cgpu-installer": {f"container.{key}/installed": "runtime/default"},
+    }
+    assert key not in str(chart.render(version="1.19", namespace="gpu", **EVERYTHING))
+    chosen = chart.render(version=version, podAnnotations={f"{key}/pod": "localhost/own"})
+    assert agent_pod(chosen)["metadata"]["annotations"] == {f"{key}/pod": "localhost/own"}
+
+
 def test_the_rights_are_no_more_than_these(chart: Chart) -> None:
     objects = chart.render()
     rules = {
@@ -163,6 +204,7 @@ def test_the_rights_are_no_more_than_these(chart: Chart) -> None:
 @pytest.mark.parametrize(
     ("version", "enabled", "there"),
     [
+        ("1.18.20", "auto", False),
         ("1.29.15", "auto", False),
         ("v1.30.0", "auto", True),
         ("v1.31.1-aliyun.1", "auto", True),
@@ -196,7 +238,13 @@ def pod_rights(objects: list[dict[str, Any]]) -> set[str]:
 
 @pytest.mark.parametrize(
     ("version", "policies", "safe"),
-    [("1.24", "auto", False), ("1.29", "auto", False), ("1.30", "auto", True), ("1.36", False, False)],
+    [
+        ("1.18", "auto", False),
+        ("1.24", "auto", False),
+        ("1.29", "auto", False),
+        ("1.30", "auto", True),
+        ("1.36", False, False),
+    ],
 )
 def test_rights_on_pods_are_there_where_policies_narrow_them(
     chart: Chart, version: str, policies: object, safe: bool
@@ -384,6 +432,12 @@ def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[st
     assert said in chart.refusal(**values)
 
 
+def test_cdi_names_are_refused_where_no_kubelet_hands_them_on(chart: Chart) -> None:
+    chosen: dict[str, Any] = {"settings": {"device-strategy": "cdi"}}
+    assert "settings.device-strategy=cdi needs Kubernetes 1.28" in chart.refusal(version="1.27", **chosen)
+    assert settings_of(chart.render(version="1.28", **chosen)).device_strategy is DeviceStrategy.CDI
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -417,11 +471,11 @@ def test_a_chart_above_this_one_may_use_it(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize("name", ["true", "1e3", "0x10", "123"])
-def test_names_that_yaml_would_take_for_something_else_stay_texts(chart: Chart, name: str, tmp_path: Path) -> None:
+def test_names_that_yaml_would_take_for_something_else_stay_texts(chart: Chart, name: str) -> None:
     objects = chart.render(
         **EVERYTHING | {"priorityClassName": name, "driver": {"runtimeClassName": name}}, namespace=name, release=name
     )
-    check("1.36", objects, tmp_path)
+    check("1.36", objects)
     spaces = {one["metadata"].get("namespace", name) for one in objects}
     assert spaces == {name, "kube-system"}
     quota = find(objects, "ResourceQuota", "gpuagent")
@@ -431,7 +485,7 @@ def test_names_that_yaml_would_take_for_something_else_stay_texts(chart: Chart, 
 
 
 @pytest.mark.parametrize("odd", ["a: b", "]}", "x #y", '"', "&a", "*a"])
-def test_a_value_stays_within_its_place(chart: Chart, odd: str, tmp_path: Path) -> None:
+def test_a_value_stays_within_its_place(chart: Chart, odd: str) -> None:
     path = "/" + odd.replace(" ", "")
     objects = chart.render(
         image={"repository": odd, "tag": odd},
@@ -442,7 +496,7 @@ def test_a_value_stays_within_its_place(chart: Chart, odd: str, tmp_path: Path) 
         cgpu={"enabled": True, "image": odd, "package": path, "accept": [odd]},
         namespace="gpu",
     )
-    check("1.36", objects, tmp_path)
+    check("1.36", objects)
     found = containers(objects)
     assert {found[name]["image"] for name in ("gpuagent", "mps-control", "installed")} == {f"{odd}:{odd}"}
     assert {found[name]["image"] for name in ("install", "policy")} == {odd}
@@ -476,8 +530,18 @@ def test_a_node_without_the_label_keeps_its_agent_by_what_the_agent_wrote(chart:
 
 
 def test_no_second_agent_comes_before_the_first_has_gone(chart: Chart) -> None:
-    strategy = find(chart.render(), "DaemonSet", "gpuagent")["spec"]["updateStrategy"]
-    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}
+    def strategies(version: str) -> list[Any]:
+        objects = chart.render(version=version, cgpu=EVERYTHING["cgpu"])
+        return [find(objects, "DaemonSet", name)["spec"]["updateStrategy"] for name in ("gpuagent", "cgpu-installer")]
+
+    for version in ("1.22", "1.36"):
+        explicit = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}
+        assert strategies(version) == [explicit, explicit]
+    for version in ("1.18", "1.21"):  # these have no surge by default
+        only = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
+        assert strategies(version) == [only, only]
+    number = chart.render(version="1.18", updateStrategy={"maxUnavailable": 2})
+    assert find(number, "DaemonSet", "gpuagent")["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 2}
 
 
 def test_the_installer_is_on_nodes_of_its_modes_with_the_policy(chart: Chart) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,10 +21,18 @@ from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, REASONS, SCHEMA, 
 
 INSTALL = (FOLDER.parent / "docs" / "install.md").read_text(encoding="utf-8")
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-SINCE = {"gpuagent.yaml": range(30, 37), "gpuagent-1.24-to-1.29.yaml": range(25, 30)}
-"""Minor versions that each file is for; the schema of 1.24 is for `make chart`."""
+SINCE = {
+    "gpuagent.yaml": range(30, 37),
+    "gpuagent-1.19-to-1.29.yaml": range(19, 30),
+    "gpuagent-1.18.yaml": range(18, 19),
+}
+"""Minor versions that each file is for."""
+FLOOR = r"Kubernetes (1\.\d+) (?:to 1\.\d+|or later)"
+FIRST_SCHEMA = 25
+"""The schemas of versions before are for `make chart`."""
 
 
+@cache
 def objects(name: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")) if one]
 
@@ -102,7 +111,7 @@ SETTINGS = settings_schema()["properties"] | {"startup-taint": TEXTS[settingvalu
 @pytest.mark.parametrize("name", SETTINGS)
 @given(st.data())
 def test_what_the_schema_takes_the_agent_takes(name, data):
-    from jsonschema import Draft7Validator  # takes more than a second of processor time to load
+    from jsonschema import Draft7Validator  # takes long to load
 
     known = SETTINGS[name]
     value = data.draw(values_of(known))
@@ -121,9 +130,11 @@ def test_what_the_chart_decides_are_settings_of_the_agent():
     assert {name.replace("-", "_") for name in given} <= CHARTS_OWN.keys()
 
 
-@pytest.mark.parametrize(("name", "minor"), [(name, minor) for name, minors in SINCE.items() for minor in minors])
+@pytest.mark.parametrize(
+    ("name", "minor"), [(name, minor) for name, minors in SINCE.items() for minor in minors if minor >= FIRST_SCHEMA]
+)
 def test_every_object_has_a_schema_in_each_version(name, minor):
-    import kubernetes_validate  # as long as jsonschema
+    import kubernetes_validate  # as long
 
     for one in objects(name):
         kubernetes_validate.validate(one, f"1.{minor}", strict=True)
@@ -131,7 +142,8 @@ def test_every_object_has_a_schema_in_each_version(name, minor):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_agents_container_has_no_rights(name):
-    pod = find(name, "DaemonSet")["spec"]["template"]["spec"]
+    template = find(name, "DaemonSet")["spec"]["template"]
+    pod = template["spec"]
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     (container,) = pod["containers"]
     assert container["securityContext"] == {
@@ -140,7 +152,10 @@ def test_the_agents_container_has_no_rights(name):
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    if name == "gpuagent-1.18.yaml":
+        assert template["metadata"]["annotations"] == {"seccomp.security.alpha.kubernetes.io/pod": "runtime/default"}
+    else:
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["priorityClassName"] == "system-node-critical"
     assert VALUES["policy"] == 5
 
@@ -194,3 +209,13 @@ def test_the_schema_has_every_value():
 def test_nothing_of_this_folder_is_left_out_of_the_charts_files():
     assert {path.name for path in FOLDER.iterdir() if path.suffix == ".yaml"} == set(PLAIN)
     assert Path(CHART / "values.schema.json").is_file()
+
+
+def test_chart_yaml_and_documents_name_the_same_versions():
+    floor, newest = min(map(min, SINCE.values())), max(map(max, SINCE.values()))
+    assert sorted(minor for minors in SINCE.values() for minor in minors) == list(range(floor, newest + 1))
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["kubeVersion"] == f">=1.{floor}.0-0"
+    root = FOLDER.parent
+    documents = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs/install.md", "docs/platforms.md"]
+    told = {name: re.findall(FLOOR, (root / name).read_text(encoding="utf-8")) for name in documents}
+    assert {name: found for name, found in told.items() if set(found) != {f"1.{floor}"}} == {}

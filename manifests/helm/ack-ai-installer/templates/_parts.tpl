@@ -57,6 +57,17 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- else if $enabled }}yes{{ end -}}
 {{- end }}
 
+{{/* Kubernetes 1.19 was the first with seccomp as a field. In 1.18 it is an annotation of the pod. */}}
+{{- define "gpuagent.seccomp" -}}
+{{- if semverCompare ">=1.19.0-0" .Capabilities.KubeVersion.Version }}seccompProfile: {type: RuntimeDefault}{{ end -}}
+{{- end }}
+
+{{/* Kubernetes 1.22 was the first with a surge of DaemonSets by default. Before, there is none to switch off. */}}
+{{- define "gpuagent.rollingUpdate" -}}
+{{- $surge := ternary (dict "maxSurge" 0) (dict) (semverCompare ">=1.22.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- merge $surge (dict "maxUnavailable" .Values.updateStrategy.maxUnavailable) | toJson -}}
+{{- end }}
+
 {{/* RBAC gives these rights on every pod, and only the policies narrow them to the agent's node: auto follows those. */}}
 {{- define "gpuagent.annotates" -}}
 {{- include "gpuagent.granted" (dict "value" .Values.rbac.podAnnotations "policed" (include "gpuagent.policed" .)) -}}
@@ -96,6 +107,9 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if has (trim . | atoi) $fatal -}}
 {{- fail (printf "settings.ignore-xids and settings.fatal-xids both name XID %s: leave it in one of them" (trim .)) -}}
 {{- end -}}
+{{- end -}}
+{{- if and (eq (get .Values.settings "device-strategy") "cdi") (semverCompare "<1.28.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "settings.device-strategy=cdi needs Kubernetes 1.28: kubelets before hand no CDI names on, and Kubernetes is %s; leave it at device-nodes" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if and (get .Values.settings "annotate-pods") (not (include "gpuagent.annotates" .)) -}}
 {{- fail "settings.annotate-pods needs the right to patch pods: set rbac.podAnnotations to true, or leave settings.annotate-pods out" -}}
