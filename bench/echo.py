@@ -6,8 +6,6 @@ does to requests and answers what any protobuf service has to do: it decodes the
 """
 
 import argparse
-import signal
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.stopsignal import StopSignal
 
 WORKERS = 16
 SERVICE = "v1beta1.DevicePlugin"
@@ -32,8 +31,7 @@ def main() -> None:
     parser.add_argument("how", choices=["parsed", "bytes"])
     options = parser.parse_args()
     server = serve(options.socket, parsed=options.how == "parsed")
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stop = StopSignal()
     stop.wait()
     server.stop(None)
 

@@ -1,10 +1,8 @@
 """The walk: modes, pods, a refusal, a switch that waits, a GPU that falls ill, isolation; then NVLink."""
 
 import argparse
-import signal
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from demo.node import DemoNode
 from gpuagent import linktable, picture
 from gpuagent.output import exit_with
+from gpuagent.stopsignal import StopSignal
 
 PORT = 9445
 PICTURE = Path("build/topology.svg")
@@ -40,8 +39,7 @@ def _walk_both(options: argparse.Namespace) -> None:
         nvlink(node)
         print("\nThat was the walk.")
         if not options.once:
-            stop = threading.Event()
-            signal.signal(signal.SIGINT, lambda *_: stop.set())
+            stop = StopSignal()
             say(
                 f"The agent stays up: {node.url}/metrics and {node.url}/status, and for kubectl inspect cgpu: "
                 f"--kubeconfig {node.kubeconfig}. Ctrl-C ends it."

@@ -5,8 +5,6 @@ import gc
 import http.client
 import json
 import os
-import select
-import signal
 import sys
 import urllib.error
 import urllib.parse
@@ -19,6 +17,7 @@ from gpuagent import __version__, config, log, mpscontrol, settingvalues
 from gpuagent.config import ConfigError, Settings
 from gpuagent.host.mps import ACK, CONTROL, MpsError
 from gpuagent.printable import printable
+from gpuagent.stopsignal import StopSignal
 
 if TYPE_CHECKING:
     from gpuagent.nvml.simulated import Simulator
@@ -128,18 +127,16 @@ def _run(options: argparse.Namespace) -> int:
         return dryrun.dry_run(settings)
     from gpuagent.app import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
-    bell = os.eventfd(0)  # a handler must take no lock that the code it interrupts may hold, as an Event's
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.eventfd_write(bell, 1))
+    stop = StopSignal()
     agent = Agent(settings)
     try:
         agent.start()
     except OSError as err:
         host, port = settings.http_address or ("", 0)
         raise ConfigError(f"cannot listen on --http-address {host}:{port}: {err.strerror}") from err
-    if not select.select([bell], [], [], LOADED_S)[0]:
+    if not stop.wait(LOADED_S):
         gc.freeze()
-        select.select([bell], [], [])
+        stop.wait()
     agent.stop()
     write_out()
     sys.stdout.flush()

@@ -1,10 +1,8 @@
 """`gpuagent mps-control`: NVIDIA MPS's control daemon in a container of its own, which no agent's end ends."""
 
 import contextlib
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from gpuagent.host.mps import (
     too_long,
     untrusted,
 )
+from gpuagent.stopsignal import StopSignal
 
 START_S = 10.0
 QUIT_S = 5.0
@@ -52,9 +51,7 @@ def serve(control: str, pipe_dir: Path, log_dir: Path, *, exclusive: bool, smi: 
         raise RefusedError(str(err)) from err
     if why := untrusted(pipe_dir):
         raise RefusedError(why)
-    ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    ending = StopSignal()
     asked = Control(program, pipe_dir)
     with contextlib.suppress(NoDaemonError):
         asked.alive()
@@ -89,7 +86,7 @@ def _start(program: Path, asked: Control, pipe_dir: Path, log_dir: Path) -> "sub
     raise RefusedError(f"{program} -f ended with {daemon.returncode}: its log is in {log_dir}")
 
 
-def _keep(daemon: "subprocess.Popen[bytes]", asked: Control, ending: threading.Event) -> int:
+def _keep(daemon: "subprocess.Popen[bytes]", asked: Control, ending: StopSignal) -> int:
     """Wait for the daemon's end, or make one when this process is told to end."""
     while daemon.poll() is None:
         if not ending.wait(LOOK_AFTER_S):

@@ -1,0 +1,22 @@
+"""SIGTERM and SIGINT as something to wait for."""
+
+import os
+import select
+import signal
+
+
+class StopSignal:
+    """Set by the first SIGTERM or SIGINT from its making on. Make it in the main thread.
+
+    Not a `threading.Event`: a signal handler runs between two steps of the main thread, and waits for ever for the
+    event's lock where the main thread holds it.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os.eventfd_write(self._descriptor, 1))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether a signal has come, after at most `timeout_s` seconds; None waits until one comes."""
+        return bool(select.select([self._descriptor], [], [], timeout_s)[0])
