@@ -11,9 +11,6 @@ from gpuagent.output import exit_with
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-# The Kubernetes library loads it wherever it is installed, as it is beside the tools of development: 12 MiB.
-sys.modules["kubernetes_validate"] = None  # type: ignore[assignment]
-
 _M_ARENA_MAX = -8  # glibc's malloc.h
 
 

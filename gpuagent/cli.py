@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
 STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
 FAULT_EXAMPLE = '{"fault": "xid", "gpu": 0, "code": 79}'
-TOPOLOGY_KEYS = frozenset({"node", "version", "goal", "gpus", "links", "best", "notes"})
+TOPOLOGY_KEYS = frozenset({"node", "version", "gpus", "links", "best", "notes"})
 LOADED_S = 10.0
 """By then everything is loaded. The collector leaves it alone from then on: going through what the libraries made takes
 tens of milliseconds, and would fall into somebody's Allocate."""

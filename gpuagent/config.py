@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent import settingvalues as values
-from gpuagent.domain.bestset import Goal
 from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.health import APPLICATION_XIDS
 from gpuagent.domain.mode import Mode, Resources
@@ -84,12 +83,6 @@ class Settings:
     )
     core_mem_both: bool = _setting(
         True, values.is_on, "in core_mem a container asks for memory and compute, or for neither", metavar="BOOL"
-    )
-    topology_goal: Goal = _setting(
-        Goal.WEAKEST_LINK,
-        lambda text: Goal(values.one_of(*Goal)(text)),
-        "what the choice of whole GPUs looks at first: weakest-link, or partition of all free GPUs into such sets",
-        metavar="GOAL",
     )
     settle: float = _setting(
         60, values.seconds, "how long a GPU that was sick has to be well before it is offered again", metavar="SECONDS"
@@ -177,7 +170,6 @@ class Settings:
             index_for_uuid=self.visible_devices == "index",
             core_step=self.core_step,
             core_mem_both=self.core_mem_both,
-            goal=self.topology_goal,
             keep_decisions=self.decided_gpu_full == "refuse",
             trust_visible=self.trust_gpu_visible,
             fence_file=str(self.fence_file or ""),

@@ -22,7 +22,7 @@ def render(page: dict[str, Any]) -> str:
         align(list(_legend(page))),
         "GB/s each way between two GPUs:\n" + align(_square(page, lambda link: gbps(link["gbps"]))),
         align([["GPU", "PCI BUS", "MODEL", "STATE"], *map(_gpu, gpus)]),
-        _best(page["best"], page["goal"]),
+        _best(page["best"]),
         notes,
     ]
     return "\n\n".join(filter(None, parts))
@@ -52,12 +52,12 @@ def _gpu(gpu: dict[str, Any]) -> list[str]:
     return [f"GPU{gpu['index']}", gpu["pci_bus_id"], gpu["model"], words]
 
 
-def _best(best: Sequence[dict[str, Any]], goal: str) -> str:
+def _best(best: Sequence[dict[str, Any]]) -> str:
     if not best:
-        return f"no GPU is free to choose by {goal}"
+        return "no GPU is free to choose"
     rows = [["SIZE", "WEAKEST LINK", "TOTAL", "GPUS AS A RING"]]
     for found in best:
         alone = found["weakest_gbps"] is None
         speeds = ("-", "-") if alone else (gbps(found["weakest_gbps"]), gbps(found["total_gbps"]))
         rows.append([str(found["size"]), *speeds, " ".join(map(str, found["gpus"]))])
-    return f"best sets of free GPUs by {goal}, GB/s:\n{align(rows)}"
+    return f"best sets of free GPUs, GB/s:\n{align(rows)}"

@@ -4,7 +4,6 @@ What a set is worth depends on the bandwidths alone. So all sets are worked out 
 question walks down a sorted list.
 """
 
-import enum
 from collections.abc import Collection, Sequence
 from itertools import accumulate, combinations
 from math import comb, prod
@@ -13,23 +12,13 @@ from gpuagent.domain.ring import best_ring
 from gpuagent.domain.settables import SetTables, sorts_of
 
 MOST_GPUS = 16
-"""Bits of a mask. On a node with more GPUs a set is grown link by link, whatever the goal."""
+"""Bits of a mask. On a node with more GPUs a set is grown link by link."""
 
-AT_ONCE, AT_ONCE_SPLIT = 1 << 13, 1 << 10
-"""Up to so many sets, a tenth of a second's work, are worked out at once; more only by `work_out`. A partition takes
-more work."""
+AT_ONCE = 1 << 13
+"""Up to so many sets, a tenth of a second's work, are worked out at once; more only by `work_out`."""
 
 FEW = 300
 """Up to so many sets are tried one by one, which is then shorter than the way down the list."""
-
-
-class Goal(enum.StrEnum):
-    """What the choice looks at first."""
-
-    WEAKEST_LINK = "weakest-link"
-    """The slowest link in the set."""
-    PARTITION = "partition"
-    """How well all free GPUs can be split into sets of this size, by the sum of the bandwidths inside the sets."""
 
 
 class BestSets:
@@ -37,21 +26,19 @@ class BestSets:
 
     Args:
         mbps: MB/s between GPU i and GPU j, whole numbers, the same both ways; the diagonal does not matter.
-        goal: what is looked at first.
 
     Raises:
         ValueError: `mbps` is not square, or not the same both ways.
     """
 
-    def __init__(self, mbps: Sequence[Sequence[int]], goal: Goal = Goal.WEAKEST_LINK) -> None:
+    def __init__(self, mbps: Sequence[Sequence[int]]) -> None:
         _check(mbps)
         self._mbps = mbps
-        self._partition = goal is Goal.PARTITION
         self._sorts = sorts_of(mbps)
         self._all_differ = len(self._sorts) == len(mbps)
         self._rings: dict[frozenset[int], tuple[int, ...]] = {}
         self._tables: SetTables | None = None
-        if prod(len(sort) + 1 for sort in self._sorts) <= (AT_ONCE_SPLIT if self._partition else AT_ONCE):
+        if prod(len(sort) + 1 for sort in self._sorts) <= AT_ONCE:
             self.work_out()
 
     @property
@@ -60,22 +47,22 @@ class BestSets:
         return self._tables is not None
 
     def work_out(self) -> None:
-        """Make the answers exact, for up to 16 GPUs: for those that all differ it takes half a second, for a partition
-        several. May run beside questions.
+        """Make the answers exact, for up to 16 GPUs: for those that all differ it takes half a second.
+
+        May run beside questions.
         """
         if self._tables is None and len(self._mbps) <= MOST_GPUS:
-            self._tables = SetTables(self._mbps, self._sorts, partition=self._partition)
+            self._tables = SetTables(self._mbps, self._sorts)
 
     def choose(
         self, free: Collection[int], size: int, must: Collection[int] = (), beside: Collection[int] = ()
     ) -> tuple[int, ...]:
         """The best `size` of the GPUs in `free`, with all of `must` among them; ascending.
 
-        By the goal; then by the highest total bandwidth; then by the best set of 8, of 4 and of 2 (weakest link, total)
-        among the free GPUs that are left; then among all other GPUs, busy ones too; then by the highest total of all
-        other GPUs, and of the free ones that are left; then by the lowest indexes. Where there are GPUs to be `beside`,
-        sets are compared together with those, by weakest link and total (for a partition by total); equal ones by
-        their own.
+        By the weakest link; then by the highest total bandwidth; then by the best set of 8, of 4 and of 2 (weakest
+        link, total) among the free GPUs that are left; then among all other GPUs, busy ones too; then by the highest
+        total of all other GPUs, and of the free ones that are left; then by the lowest indexes. Where there are GPUs to
+        be `beside`, sets are compared together with those, by weakest link and total; equal ones by their own.
 
         Raises:
             ValueError: no such set, or a GPU that there is not, or one named twice, or one both free and `beside`.
@@ -88,13 +75,9 @@ class BestSets:
             return self._grown(free, size, must, beside)
         had = self._mask({*beside}, tables)
         everything, needed = self._mask({*free, *beside}, tables), self._mask({*must, *beside}, tables)
-        if self._partition:
-            splits = None if beside else tables.splits.get(size)
-            found = _of_best_split(tables, everything, needed, size + len(beside), splits)
-        else:
-            few = self._all_differ and comb(len(free) - len(must), size - len(must)) <= FEW
-            find = _first_of_few if few else _first
-            found = find(tables, everything, needed, size + len(beside))
+        few = self._all_differ and comb(len(free) - len(must), size - len(must)) <= FEW
+        find = _first_of_few if few else _first
+        found = find(tables, everything, needed, size + len(beside))
         if beside:
             found = _least(found, [tables.rank[tables.plain[mask ^ had]] for mask in found])
         found = _least(found, [tables.later[everything ^ mask] for mask in found])
@@ -189,26 +172,6 @@ def _least(masks: list[int], numbers: list[int]) -> list[int]:
     """The masks with the least number."""
     least = min(numbers)
     return [mask for mask, number in zip(masks, numbers, strict=True) if number == least]
-
-
-def _of_best_split(
-    tables: SetTables, everything: int, needed: int, size: int, splits: Sequence[int] | None
-) -> list[int]:
-    """The sets with the highest total; where there are `splits`, of those in a best split of `everything`."""
-    fixed, total, plain = ~everything | needed, tables.total, tables.plain
-    limit = splits[everything] if splits else 0
-    best, found = -1, list[int]()
-    for mask in tables.by_size[size]:
-        if mask & fixed != needed:
-            continue
-        if best >= limit and total[mask] != total[found[0]]:
-            break
-        worth = total[mask] + (splits[plain[everything ^ mask]] if splits else 0)
-        if worth > best:
-            best, found = worth, [mask]
-        elif worth == best and total[mask] == total[found[0]]:
-            found.append(mask)
-    return found
 
 
 def _check(mbps: Sequence[Sequence[int]]) -> None:

@@ -31,7 +31,6 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
     taken = {*holders, *unhealthy}
     free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
     return {
-        "goal": str(state.policy.goal),
         "gpus": [
             {
                 "index": gpu.index,

@@ -23,19 +23,17 @@ class SetTables:
     Args:
         mbps: MB/s between GPU i and GPU j, the same both ways.
         sorts: the GPUs, those that nothing tells apart together (see `sorts_of`).
-        partition: order by total bandwidth, and work out `splits`; else order by weakest link, then by total.
 
     Attributes:
-        by_size: masks of each size, best first.
+        by_size: masks of each size, best first: by weakest link, then by total.
         rank: mask to its place among those of its size; as good, same rank.
         total: mask to the MB/s of all its links together.
         plain: any mask to the one that stands for it.
         later: any mask to a number, the smaller the better the sets of `LATER` that can be had out of it.
         others: mask to its place among those of its size by `later`, then by total, of all GPUs that are not in it.
-        splits: size to mask to the highest sum of `total` of as many sets of that size as it can be split in.
     """
 
-    def __init__(self, mbps: Sequence[Sequence[int]], sorts: Sequence[Sequence[int]], *, partition: bool) -> None:
+    def __init__(self, mbps: Sequence[Sequence[int]], sorts: Sequence[Sequence[int]]) -> None:
         order = [gpu for members in sorts for gpu in members]
         self._count = len(order)
         # Of each sort: the bits of its first n GPUs, for n from 0.
@@ -50,12 +48,10 @@ class SetTables:
             sizes[mask.bit_count()].append(mask)
         self._weakest, self.total = self._added_up([[mbps[i][j] for j in order] for i in order], sizes)
         self.rank = self._ranked(sizes)
-        worth = self.total if partition else [-rank for rank in self.rank]
-        self.by_size = [array("H", sorted(masks, key=worth.__getitem__, reverse=True)) for masks in sizes]
+        self.by_size = [array("H", sorted(masks, key=self.rank.__getitem__)) for masks in sizes]
         self.plain = self._plain()
         self.later = self._later(sizes)
         self.others = self._others(sizes)
-        self.splits = self._splits(sizes) if partition else {}
 
     def firsts(self, counts: Sequence[int]) -> int:
         """The mask with so many GPUs of each sort."""
@@ -143,41 +139,6 @@ class SetTables:
                 enough -= part.bit_count()
                 if enough <= 0:
                     return
-
-    def _splits(self, sizes: list[list[int]]) -> "dict[int, array[int]]":
-        splits = {}
-        for size in range(2, self._count // 2 + 1):
-            worth = self._table("L")
-            for count, masks in enumerate(sizes[size:], size):
-                over = count % size
-                for mask in masks:
-                    if over:
-                        worth[mask] = max([worth[less] for less in self._one_less(mask, count - over + 1)])
-                    else:
-                        worth[mask] = max(
-                            [
-                                self.total[part] + worth[self.plain[mask ^ part]]
-                                for part in self._parts_with_first(mask, size)
-                            ]
-                        )
-            splits[size] = worth
-        return splits
-
-    def _parts_with_first(self, mask: int, size: int) -> Iterator[int]:
-        """Parts of that size with a GPU of the first sort that is there: some set of a split has to have it."""
-        here = [(firsts, count) for firsts, count in zip(self._firsts, self.counts(mask), strict=True) if count]
-
-        def parts(at: int, size: int, left: int) -> Iterator[int]:
-            if not size:
-                yield 0
-                return
-            firsts, count = here[at]
-            left -= count
-            for n in range(max(at == 0, size - left), min(count, size) + 1):
-                for rest in parts(at + 1, size - n, left):
-                    yield firsts[n] | rest
-
-        return parts(0, size, mask.bit_count())
 
 
 def sorts_of(mbps: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -56,7 +56,7 @@ GPU5  00000000:0B:00.0  Tesla V100-SXM2-16GB  free
 GPU6  00000000:0C:00.0  Tesla V100-SXM2-16GB  unhealthy
 GPU7  00000000:0D:00.0  Tesla V100-SXM2-16GB  free
 
-best sets of free GPUs by weakest-link, GB/s:
+best sets of free GPUs, GB/s:
 SIZE  WEAKEST LINK  TOTAL  GPUS AS A RING
 1     -             -      0
 4     25            175    0 3 7 4
@@ -67,7 +67,7 @@ SIZE  WEAKEST LINK  TOTAL  GPUS AS A RING
 
 def test_a_box_with_nvswitches() -> None:
     held = {"holders": ["default/job-0[main]"]}
-    page = pages.switched(4, goal="partition")
+    page = pages.switched(4)
     page["gpus"] = [{**gpu, **held} for gpu in page["gpus"]]
     assert (
         linktable.render(page)
@@ -96,7 +96,7 @@ GPU1  00000000:07:00.0  NVIDIA H100 80GB HBM3  held by default/job-0[main]
 GPU2  00000000:08:00.0  NVIDIA H100 80GB HBM3  held by default/job-0[main]
 GPU3  00000000:09:00.0  NVIDIA H100 80GB HBM3  held by default/job-0[main]
 
-no GPU is free to choose by partition"""
+no GPU is free to choose"""
     )
 
 

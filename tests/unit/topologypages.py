@@ -30,7 +30,7 @@ def page(gpus: list[dict[str, Any]], join: Join, **changes: Any) -> dict[str, An
     """`join` says what joins two GPUs by their places, the lower first."""
     places = range(len(gpus))
     links = [[None if i == j else join(min(i, j), max(i, j)) for j in places] for i in places]
-    values = {"version": "0.3.0", "node": "n1", "goal": "weakest-link", "best": [], "notes": []}
+    values = {"version": "0.3.0", "node": "n1", "best": [], "notes": []}
     return {**values, "gpus": gpus, "links": links, **changes}
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.domain.bestset import BestSets, Goal
+from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.ring import EXACT_GPUS, best_ring
 
 Square = tuple[tuple[int, ...], ...]
@@ -40,28 +40,12 @@ def left_over(mbps, left, members):
     return *found, worth(mbps, others)[1], worth(mbps, left)[1]
 
 
-def best_split(mbps, members, size):
-    if len(members) < size:
-        return 0
-    if len(members) % size:
-        return max(best_split(mbps, members[:n] + members[n + 1 :], size) for n in range(len(members)))
-    return max(
-        worth(mbps, some)[1] + best_split(mbps, tuple(m for m in members if m not in some), size)
-        for some in itertools.combinations(members, size)
-        if some[0] == members[0]
-    )
-
-
-def by_trying_all(mbps, goal, free, size, must=()):
+def by_trying_all(mbps, free, size, must=()):
     """The rule, word by word."""
 
     def rank(members):
         left = tuple(sorted(set(free) - set(members)))
-        weakest, total = worth(mbps, members)
-        first = weakest
-        if goal is Goal.PARTITION:
-            first = total + best_split(mbps, left, size) if size > 1 else 0
-        return first, total, *left_over(mbps, left, members), tuple(-gpu for gpu in members)
+        return *worth(mbps, members), *left_over(mbps, left, members), tuple(-gpu for gpu in members)
 
     return max((some for some in itertools.combinations(sorted(free), size) if set(must) <= set(some)), key=rank)
 
@@ -78,12 +62,11 @@ def questions(draw, most=7):
     return square(count, lambda i, j: pairs[i, j]), free, size, must
 
 
-@pytest.mark.parametrize("goal", Goal)
 @settings(max_examples=250)
 @given(questions())
-def test_it_is_what_trying_every_set_finds(goal, question):
+def test_it_is_what_trying_every_set_finds(question):
     mbps, free, size, must = question
-    assert BestSets(mbps, goal).choose(free, size, must) == by_trying_all(mbps, goal, free, size, must)
+    assert BestSets(mbps).choose(free, size, must) == by_trying_all(mbps, free, size, must)
 
 
 @settings(max_examples=250)
@@ -104,13 +87,12 @@ def test_a_continuation_is_what_trying_every_set_finds(question, data):
 
 
 @pytest.mark.parametrize(("mbps", "name"), [(DGX1V, "DGX-1V"), (BRIDGES, "bridges")])
-@pytest.mark.parametrize("goal", Goal)
-def test_it_is_what_trying_every_set_finds_on_boxes(mbps, name, goal):
-    sets = BestSets(mbps, goal)
+def test_it_is_what_trying_every_set_finds_on_boxes(mbps, name):
+    sets = BestSets(mbps)
     for count in range(1, len(mbps) + 1):
         for free in itertools.combinations(range(len(mbps)), count):
             size = max(1, count // 2)
-            assert sets.choose(free, size) == by_trying_all(mbps, goal, free, size), (name, free, size)
+            assert sets.choose(free, size) == by_trying_all(mbps, free, size), (name, free, size)
 
 
 def test_pairs_and_quads_of_a_dgx1v():
@@ -140,7 +122,7 @@ def test_sixteen_gpus_that_all_differ_are_known_exactly():
     sets.work_out()
     assert sets.exact
     for free, size in (((0, 2, 3, 5, 7, 8, 11, 13, 15), 4), (tuple(range(16)), 3), (tuple(range(2, 12)), 8)):
-        assert sets.choose(free, size) == by_trying_all(mbps, Goal.WEAKEST_LINK, free, size)
+        assert sets.choose(free, size) == by_trying_all(mbps, free, size)
 
 
 def test_more_gpus_than_can_be_worked_out_get_a_set_grown_from_the_best_link():
