@@ -10,14 +10,13 @@ from itertools import combinations
 
 from bench.node import BenchError
 from bench.topologies import Square, random_square
-from gpuagent.domain.bestset import BestSets, Goal
+from gpuagent.domain.bestset import BestSets
 
 Question = tuple[tuple[int, ...], int]
 
 ASK_AGAIN_US = 500.0
 """Above, a question is asked twice more after all others, and its fastest answer counts: hiccups do not come back."""
 _VALUES = ((1,), (1, 2), (10, 25, 50), tuple(range(1, 100)))
-_MOST_SPLIT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +66,21 @@ def timed(sets: BestSets, asked: Iterable[Question]) -> Timed:
     return Timed(times, len(slow))
 
 
-def exact_sets(mbps: Square, goal: Goal) -> BestSets:
+def exact_sets(mbps: Square) -> BestSets:
     """The answers for a topology, with all tables worked out."""
-    sets = BestSets(mbps, goal)
+    sets = BestSets(mbps)
     sets.work_out()
     return sets
 
 
-def tables(mbps: Square, goal: Goal) -> tuple[BestSets, Tables]:
+def tables(mbps: Square) -> tuple[BestSets, Tables]:
     """The answers for a topology, with the time to work them out; their memory is taken on a second copy."""
     began = time.perf_counter()
-    sets = exact_sets(mbps, goal)
+    sets = exact_sets(mbps)
     seconds = time.perf_counter() - began
     tracemalloc.start()
     try:
-        copy = exact_sets(mbps, goal)
+        copy = exact_sets(mbps)
         kept, peak = tracemalloc.get_traced_memory()
         del copy
     finally:
@@ -93,38 +92,33 @@ def tables(mbps: Square, goal: Goal) -> tuple[BestSets, Tables]:
 
 
 def compare(samples: int) -> int:
-    """How many questions were compared with trying every set, for both goals.
+    """How many questions were compared with trying every set.
 
     Raises:
         BenchError: an answer is another one. The text has the question.
     """
     compared = 0
-    for mbps, goal, asked in _compared(samples):
-        sets, rule = exact_sets(mbps, goal), Rule(mbps, goal)
+    for mbps, asked in _compared(samples):
+        sets, rule = exact_sets(mbps), Rule(mbps)
         for free, size, must in asked:
             got, right = sets.choose(free, size, must), rule.choose(free, size, must)
             if got != right:
                 raise BenchError(
-                    f"goal {goal}, {size} of {free} with {must}: the choice is {got}, trying every set finds {right}; "
+                    f"{size} of {free} with {must}: the choice is {got}, trying every set finds {right}; "
                     f"bandwidths {mbps}"
                 )
             compared += 1
     return compared
 
 
-def _compared(samples: int) -> Iterator[tuple[Square, Goal, list[tuple[tuple[int, ...], int, tuple[int, ...]]]]]:
+def _compared(samples: int) -> Iterator[tuple[Square, list[tuple[tuple[int, ...], int, tuple[int, ...]]]]]:
     """Squares of up to 10 GPUs with ten questions each, and some of 16 GPUs with questions for small sets."""
     rng = random.Random(samples)  # noqa: S311
-    for number in range(samples // 10):
-        goal = Goal.PARTITION if number % 3 == 2 else Goal.WEAKEST_LINK
-        gpus = rng.randint(2, _MOST_SPLIT if goal is Goal.PARTITION else 10)
-        yield random_square(gpus, rng, rng.choice(_VALUES)), goal, [_question(rng, gpus, gpus) for _ in range(10)]
+    for _ in range(samples // 10):
+        gpus = rng.randint(2, 10)
+        yield random_square(gpus, rng, rng.choice(_VALUES)), [_question(rng, gpus, gpus) for _ in range(10)]
     for values in _VALUES[1:]:
-        yield (
-            random_square(16, rng, values),
-            Goal.WEAKEST_LINK,
-            [_question(rng, 16, 3) for _ in range(samples // 100)],
-        )
+        yield random_square(16, rng, values), [_question(rng, 16, 3) for _ in range(samples // 100)]
 
 
 def _question(rng: random.Random, gpus: int, most: int) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
@@ -137,17 +131,16 @@ def _question(rng: random.Random, gpus: int, most: int) -> tuple[tuple[int, ...]
 class Rule:
     """The rule of `BestSets.choose`, word by word, on nothing but the bandwidths."""
 
-    def __init__(self, mbps: Square, goal: Goal) -> None:
+    def __init__(self, mbps: Square) -> None:
         self._mbps = mbps
-        self._goal = goal
 
     def choose(self, free: Sequence[int], size: int, must: Collection[int]) -> tuple[int, ...]:
         able = [some for some in combinations(free, size) if set(must) <= set(some)]
-        firsts = {some: self._first(free, some) for some in able}
-        best = max(firsts.values())
+        worths = {some: self._worth(some) for some in able}
+        best = max(worths.values())
         # What is left decides among equals only, so that only they need it worked out.
         return max(
-            (some for some in able if firsts[some] == best),
+            (some for some in able if worths[some] == best),
             key=lambda some: (
                 self._later(_without(free, some)),
                 self._later(_without(range(len(self._mbps)), some)),
@@ -157,30 +150,12 @@ class Rule:
             ),
         )
 
-    def _first(self, free: Sequence[int], some: tuple[int, ...]) -> tuple[float, int]:
-        weakest, total = self._worth(some)
-        if self._goal is Goal.WEAKEST_LINK:
-            return weakest, total
-        return total + self._split(_without(free, some), len(some)), total
-
     def _later(self, left: Sequence[int]) -> list[tuple[float, int]]:
         return [max(map(self._worth, combinations(left, size)), default=(-1, -1)) for size in (8, 4, 2)]
 
     def _worth(self, some: Sequence[int]) -> tuple[float, int]:
         links = [self._mbps[one][other] for one, other in combinations(some, 2)]
         return min(links, default=float("inf")), sum(links)
-
-    def _split(self, left: Sequence[int], size: int) -> int:
-        """The highest sum of links inside as many sets of `size` as there can be."""
-        if len(left) < size or size == 1:
-            return 0
-        if len(left) % size:
-            return max(self._split(_without(left, [gpu]), size) for gpu in left)
-        first, *others = left
-        return max(
-            self._worth((first, *some))[1] + self._split(_without(others, some), size)
-            for some in combinations(others, size - 1)
-        )
 
 
 def _without(gpus: Iterable[int], some: Collection[int]) -> list[int]:

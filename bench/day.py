@@ -11,7 +11,6 @@ from statistics import NormalDist, fmean, stdev
 from bench.choosing import exact_sets
 from bench.node import BenchError
 from bench.published import BestPartition, PairSum, Policy, first_fit, remembered
-from gpuagent.domain.bestset import Goal
 from gpuagent.domain.links import Topology
 
 HOURS = 24.0
@@ -23,7 +22,7 @@ SPREAD = 1.0
 OFFERED = 2.5
 """GPUs wanted at a time, as a multiple of the box: what does not fit is turned away, and most of that is large."""
 
-OURS = {"ours": Goal.WEAKEST_LINK, "ours, partition": Goal.PARTITION}
+OURS = "ours"
 OTHERS = ("first fit", "pair sum", "best partition")
 
 
@@ -72,10 +71,10 @@ class Days:
     def mean(self, policy: str, measure: Callable[[Handed], float]) -> float:
         return fmean(map(measure, self.handed[policy]))
 
-    def lead(self, policy: str, measure: Callable[[Handed], float]) -> Lead:
-        """Of `policy` over the best of the others, day by day."""
+    def lead(self, measure: Callable[[Handed], float]) -> Lead:
+        """Of ours over the best of the others, day by day."""
         best = max(OTHERS, key=lambda other: self.mean(other, measure))
-        days = zip(self.handed[policy], self.handed[best], strict=True)
+        days = zip(self.handed[OURS], self.handed[best], strict=True)
         differences = [measure(mine) - measure(other) for mine, other in days]
         half = NormalDist().inv_cdf(0.975) * stdev(differences) / sqrt(len(differences))
         return Lead(best, fmean(differences), half)
@@ -121,8 +120,7 @@ def served(gpus: int, wanted: Sequence[Request], choose: Policy) -> list[tuple[i
 def policies(topology: Topology) -> dict[str, Policy]:
     """Every policy by name, the others first."""
     others: tuple[Policy, ...] = (first_fit, PairSum(topology), BestPartition(topology))
-    everyone = dict(zip(OTHERS, others, strict=True))
-    everyone |= {name: exact_sets(topology.mbps, goal).choose for name, goal in OURS.items()}
+    everyone = dict(zip(OTHERS, others, strict=True)) | {OURS: exact_sets(topology.mbps).choose}
     return {name: remembered(policy) for name, policy in everyone.items()}
 
 

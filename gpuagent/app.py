@@ -4,12 +4,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpuagent import __version__
-from gpuagent.allocator import Allocator
+from gpuagent.allocator.allocator import Allocator
 from gpuagent.config import Settings
 from gpuagent.domain import events as ev
 from gpuagent.domain import linkreport, problems, report
@@ -84,6 +84,8 @@ class Agent:
             isolation=self._isolation,
             strategy=settings.device_strategy,
             say=self._say,
+            allocated=self._holdings.refresh_soon,
+            fetch=self._fetch,
         )
         self._feeds = {name: Feed() for name in settings.resources.names}
         self._endpoints = {
@@ -217,7 +219,7 @@ class Agent:
             known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
         after, news = step(known, replace(event, at=now))
         self._state = after
-        published = self._publish(after)
+        self._publish(after)
         if after.gpus and after.holdings is not None and not after.unheard:
             self._first_look.set()
         self._keep_mode(after)
@@ -225,7 +227,7 @@ class Agent:
             self._announce(announcement)
         if self._kube:
             # First: what was wanted of the node before need not be wanted of this one.
-            corrections = self._kube.desire(after, published)
+            corrections = self._kube.desire(after)
             if isinstance(event, ev.NodeSeen):
                 self._kube.observe(event.node)
             for announcement in corrections:
@@ -247,8 +249,9 @@ class Agent:
             self._kube.know(state.pods)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
         fell_ill, self._told_sick = state.unhealthy.keys() - self._told_sick, frozenset(state.unhealthy)
+        verified = state.verified
         for name, blocks in state.lists.items():
-            if self._feeds[name].publish(blocks, urgent=bool(fell_ill)):
+            if self._feeds[name].publish(blocks, urgent=bool(fell_ill), verified=name in verified):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
                 log.info("advertised", extra={"resource": name, **counts})
         sets = now.sets
@@ -276,6 +279,9 @@ class Agent:
             kind = "Warning" if announcement.warning else "Normal"
             for about in announcement.pods or (None,):
                 self._kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
+
+    def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+        return self._kube.fetch(pods, timeout_s) if self._kube else None
 
     def _say(self, pod: PodName | None, reason: EventReason, message: str) -> None:
         if self._kube:
@@ -361,7 +367,7 @@ class Agent:
         """The topology page: links, who holds what, and the best sets of what is free."""
         state, snap = self._state, self._snapshot
         sets = snap.sets if snap and snap.sets and snap.topology is state.topology else None
-        page = linkreport.page(state, sets or BestSets(state.topology.mbps, state.policy.goal))
+        page = linkreport.page(state, sets or BestSets(state.topology.mbps))
         return {"version": __version__, "node": self._settings.node_name, **page}
 
     @property

@@ -1,5 +1,6 @@
 """The API server's side of the agent: what is watched there, and what is written there."""
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -9,7 +10,6 @@ from gpuagent.domain import assigned, nodereports, report
 from gpuagent.domain import events as ev
 from gpuagent.domain.cleanup import to_delete
 from gpuagent.domain.pods import Controller, Pod, PodName
-from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.startup import unwanted_taint
 from gpuagent.domain.state import Announcement, Policy, State
 from gpuagent.kube.client import Client
@@ -64,7 +64,6 @@ class KubeSide:
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
         self._writes: tuple[assigned.PodWrite, ...] = ()
-        self._due: tuple[assigned.PodWrite, ...] = ()
 
     def start(self) -> None:
         self._watcher.start()
@@ -88,27 +87,38 @@ class KubeSide:
         """The pods of this node, which Events may be about."""
         self._uids = {pod.name: pod.uid for pod in pods}
 
-    def desire(self, state: State, now: Snapshot) -> tuple[Announcement, ...]:
+    def fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+        """Read pods that the watch has not shown yet: UIDs of those there are, None if no answer comes in time."""
+        found: list[frozenset[str] | None] = []
+
+        def read() -> None:
+            found.append(self._watcher.fetch(pods))
+
+        thread = threading.Thread(target=read, name="kube-fetch", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        return found[0] if found else None
+
+    def desire(self, state: State) -> tuple[Announcement, ...]:
         """What should be there, as follows from `state`: the Node's facts, ConfigMaps, pods; which failed ones go.
 
-        `now` is the snapshot of `state`. Returns what people should hear of annotations that are corrected.
+        Returns what people should hear of annotations that are corrected.
         """
         self._writer.set_desired(
             report.node_labels(state), report.node_capacity(state), report.node_condition(state), unwanted_taint(state)
         )
         self._config_maps.desire(nodereports.config_maps(state, self._node_name))
         self._deletions.desire(to_delete(state))
-        return self._annotate(state, now)
+        return self._annotate(state)
 
-    def _annotate(self, state: State, now: Snapshot) -> tuple[Announcement, ...]:
+    def _annotate(self, state: State) -> tuple[Announcement, ...]:
         known = self._annotated
         if not state.pods_watched or (known and known.pods is state.pods and known.same_book(state)):
             return ()  # an old pod is refused as such; each held unit is looked at only where something changed
-        self._annotated, before = state, self._due
-        self._writes = assigned.writes(state, known, self._writes)
-        self._due = assigned.due(self._writes, now)
-        self._annotations.desire(self._due)
-        return tuple(assigned.corrected(before, self._due))
+        self._annotated, before = state, self._writes
+        self._writes = assigned.writes(state, known, before)
+        self._annotations.desire(self._writes)
+        return tuple(assigned.corrected(before, self._writes))
 
     def event(
         self, pod: PodName | None, kind: str, reason: str, message: str, *, owner: Controller | None = None

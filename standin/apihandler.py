@@ -87,6 +87,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
         url = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
+        self.api.parameters.update(query)
         try:
             if self.command == "GET" and url.path in _DISCOVERY:
                 self._send(200, _DISCOVERY[url.path])

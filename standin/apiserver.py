@@ -67,6 +67,7 @@ class ApiServer:
         self.objects = Objects()
         self.node_name = node_name
         self.requests: Counter[str] = Counter()  # by "verb resource": "patch nodes/status"
+        self.parameters: set[str] = set()  # names of all query parameters so far
         self.denied: set[tuple[str, str]] = set()
         self.answering = threading.Event()
         self.answering.set()

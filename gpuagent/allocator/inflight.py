@@ -8,8 +8,9 @@ from contextlib import contextmanager
 class InFlight:
     """Thread-safe."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], ended: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
+        self._ended = ended
         self._count = 0
         self._last_end = float("-inf")
         self._changed = threading.Condition()
@@ -26,6 +27,7 @@ class InFlight:
                 self._count -= 1
                 self._last_end = self._clock()
                 self._changed.notify_all()
+            self._ended()
 
     def now(self) -> tuple[int, float]:
         """How many are under way, and when the last one ended."""

@@ -11,12 +11,10 @@ from typing import Any
 
 from gpuagent.domain import annotations as an
 from gpuagent.domain.annotations import Assumed, Malformed, Shares
-from gpuagent.domain.claims import owed_to_others
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.podbook import PodHeld, certain
 from gpuagent.domain.pods import PodName
-from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.state import Announcement, State
 from gpuagent.domain.units import MemoryUnit, units_of
 
@@ -65,19 +63,6 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
     drafts = ((held.pod, _write(held, state)) for held in certain(state, new))
     needed = (w for pod, w in drafts if (w.texts or w.stamped) and (w.corrections or not pod.deleting))
     return (*(w for w in former if w.uid in kept), *needed)
-
-
-def due(needed: Iterable[PodWrite], now: Snapshot) -> tuple[PodWrite, ...]:
-    """Those of them whose time has come by `now`, which was made of the same state.
-
-    A pod that was taken for its equal is not corrected as long as that one waits: what is left to it follows from both
-    their annotations as the scheduler wrote them, and from kubelet's book, also for an agent that was just started.
-    """
-    needed = tuple(needed)
-    if not any(write.corrections for write in needed):
-        return needed
-    told_by = owed_to_others(now)
-    return tuple(write for write in needed if not (write.corrections and write.pod in told_by))
 
 
 def _same_book(before: State, after: State) -> bool:

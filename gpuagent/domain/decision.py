@@ -5,7 +5,7 @@ on is no decision: the pod is served as if nothing stood there, and told so. Wha
 this node is one: whoever asks for that pod has to say no, or choose anew.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +25,7 @@ from gpuagent.domain.annotations import (
     shown,
 )
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind
-from gpuagent.domain.pods import Pod, asked
+from gpuagent.domain.pods import Owner, Pod, asked
 
 SKEW_NS = 60 * 10**9
 """The clocks of scheduler and API server may be so far apart."""
@@ -64,6 +64,23 @@ class Ignored:
     """Annotations that are no decision for this pod; `why` reads on after "annotation "."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedContainer:
+    """GPUs that a scheduler chose for one container: UUID to resource to units."""
+
+    owner: Owner
+    units: Mapping[str, Mapping[str, int]]
+
+
+def decided_containers(pod: Pod, decision: Decision) -> tuple[DecidedContainer, ...]:
+    """The containers of a pod that a scheduler decided on."""
+    found: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    for (name, resource), gpus in decision.units.items():
+        for uuid, units in gpus.items():
+            found[name][uuid][resource] = units
+    return tuple(DecidedContainer(Owner(pod.name, name), units) for name, units in found.items())
 
 
 def read(

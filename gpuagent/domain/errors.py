@@ -27,6 +27,7 @@ class Reason(enum.StrEnum):
     CORE_MEM_BOTH = "core_mem_both"
     STILL_HELD = "still_held"
     NOT_READY = "not_ready"
+    UNKNOWN_POD = "unknown_pod"
     ISOLATION = "isolation"
     INTERNAL = "internal"
 

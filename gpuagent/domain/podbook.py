@@ -102,7 +102,7 @@ def _of_this_uid(pod: Pod, held: list[Holding], recorded: Mapping[tuple[str, str
     """
     if not recorded:
         return True
-    init = {container.name for container in pod.containers if container.init}
+    init = pod.init_names
     return all(
         recorded.get((pod.uid, holding.owner.container, holding.resource), frozenset()) >= holding.ids
         for holding in held

@@ -117,6 +117,11 @@ class Pod:
         return tuple(c for c in self.containers if not (c.init or c.sidecar))
 
     @property
+    def init_names(self) -> frozenset[str]:
+        """Names of the ordinary init containers: kubelet does not list what they hold."""
+        return frozenset([container.name for container in self.containers if container.init])
+
+    @property
     def static(self) -> bool:
         """It mirrors a file of the node's: kubelet's book has another UID for it."""
         return self.controller is not None and self.controller.kind == "Node"

@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpuagent.domain.bestset import BestSets
-from gpuagent.domain.decision import Decision, Ignored, read
+from gpuagent.domain.decision import DecidedContainer, Decision, Ignored, decided_containers, read
 from gpuagent.domain.exchange import Exchanged
 from gpuagent.domain.gpu import Gpu
 from gpuagent.domain.holdings import Recorded
 from gpuagent.domain.isolation import NO_LAYER, Layer, chosen
 from gpuagent.domain.links import Topology
-from gpuagent.domain.mode import Kind, Mode, Placement
-from gpuagent.domain.pods import CheckpointEntry, ContainerSpec, Holding, Owner, Pod, PodName
-from gpuagent.domain.promised import Ask, asks_of
+from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
+from gpuagent.domain.pods import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
 from gpuagent.domain.ring import best_ring
 from gpuagent.domain.state import Block, Lists, Policy, State
-from gpuagent.domain.units import UnitId, parse_id, units_of
+from gpuagent.domain.units import device_ids, units_of
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,9 @@ class Snapshot:
     kubelet's allocations to the units that were given for them; `kubelet` is kubelet's version. `checkpoint` is of the
     same moment as `holdings`.
     Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`), or are about to be seen for the
-    first time (`pods_awaited`). `living_pods` are in the order in which they were seen; of one name, the newest. `asks`
-    are their containers that a scheduler decided on.
+    first time (`pods_awaited`). `living_pods` are in the order in which they were seen; of one name, the newest.
+    `decided` are their containers that a scheduler decided on. `schedulers`: one has decided on a pod of this node
+    before the pod held anything; what the agent writes looks the same afterwards.
     """
 
     policy: Policy
@@ -56,7 +56,8 @@ class Snapshot:
     bound: Mapping[Mode, str]
     living_pods: Mapping[PodName, Pod]
     decisions: Mapping[PodName, Decision | Ignored]
-    asks: Mapping[PodName, tuple[Ask, ...]]
+    decided: Mapping[PodName, tuple[DecidedContainer, ...]]
+    schedulers: bool
 
     @property
     def holdings_known(self) -> bool:
@@ -103,9 +104,20 @@ class Snapshot:
         return tuple(pod for pod in self.living_pods.values() if pod.annotations)
 
     @cached_property
-    def decided_asks(self) -> dict[Owner, Ask]:
-        """Containers of living pods to what a scheduler chose for their shares."""
-        return {ask.owner: ask for asks in self.asks.values() for ask in asks}
+    def pod_by_uid(self) -> dict[str, Pod]:
+        """Living pods by UID."""
+        return {pod.uid: pod for pod in self.living_pods.values()}
+
+    @cached_property
+    def served(self) -> frozenset[str]:
+        """UIDs of the pods for which kubelet has recorded something.
+
+        The checkpoint has UIDs, but those of static pods are not the API server's.
+        """
+        recorded = frozenset([entry.pod_uid for entry in self.checkpoint])
+        listed = {holding.owner.pod for holding in self.holdings}
+        pods = (pod for name in listed if (pod := self.living_pods.get(name)) and (pod.static or not recorded))
+        return recorded.union(pod.uid for pod in pods)
 
     @cached_property
     def placed(self) -> list[tuple[Holding, frozenset[str]]]:
@@ -147,7 +159,7 @@ class Snapshot:
 
 def ids_of(block: Block) -> Iterator[str]:
     """The device ids of a block, in order."""
-    return (str(UnitId(block.gpu.key, block.kind, n)) for n in range(block.count))
+    return device_ids(block.gpu.key, block.kind, block.count)
 
 
 def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
@@ -158,8 +170,8 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         listed = [(resource, block) for resource, blocks in state.lists.items() for block in blocks]
         blocks = {(resource, *block.key): frozenset(ids_of(block)) for resource, block in listed}
         units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
-    living = _living(state.pods)
-    decisions, asks = _decisions(state, living, former)
+    living = former.living_pods if former is not None and former.pods is state.pods else _living(state.pods)
+    decisions, decided = _decisions(state, living, former)
     return Snapshot(
         policy=state.policy,
         mode=state.mode,
@@ -184,7 +196,8 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         bound=state.bound,
         living_pods=living,
         decisions=decisions,
-        asks=asks,
+        decided=decided,
+        schedulers=_schedulers(state, living, decisions, former),
     )
 
 
@@ -195,11 +208,10 @@ def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
 
 def _decisions(
     state: State, living: Mapping[PodName, Pod], former: Snapshot | None
-) -> tuple[dict[PodName, Decision | Ignored], dict[PodName, tuple[Ask, ...]]]:
+) -> tuple[dict[PodName, Decision | Ignored], dict[PodName, tuple[DecidedContainer, ...]]]:
     """What schedulers decided for the living pods; pods that are as they were are not read again.
 
-    Schedulers decide before they bind. So a later edit counts only where it says what the pod has: what a pod got in
-    place of its decision is left to its equals, and an author could send these to any GPU.
+    Schedulers decide before they bind, so a later edit counts for nothing: any author of a pod can make one.
     """
     sold = state.policy.resources.sold(state.mode)
     present = {uuid: state.gpus[uuid].minor for uuid in state.topology.gpus}
@@ -215,37 +227,42 @@ def _decisions(
     same = former and former.sold == sold and former.gpus == state.gpus and former.topology.gpus == state.topology.gpus
     before = former.living_pods if former and same else {}
     found: dict[PodName, Decision | Ignored] = {}
-    asks: dict[PodName, tuple[Ask, ...]] = {}
+    decided: dict[PodName, tuple[DecidedContainer, ...]] = {}
     for name, pod in living.items():
         was = before.get(name)
         known = former if was and was.uid == pod.uid else None
         if not pod.annotations and not (known and name in known.decisions):
             continue
         decision = known.decisions.get(name) if known else None
-        if was != pod:
-            now = read(pod, sold, minors, amounts)
-            if known is None or _is_true(pod, now, state):
-                decision, known = now, None
+        if known is None:
+            decision = read(pod, sold, minors, amounts)
         if decision is not None:
             found[name] = decision
         if isinstance(decision, Decision) and not decision.unmet:
-            asks[name] = known.asks[name] if known else tuple(asks_of(pod, decision))
-    return found, asks
+            decided[name] = known.decided[name] if known else decided_containers(pod, decision)
+    return found, decided
 
 
-def _is_true(pod: Pod, decision: Decision | Ignored | None, state: State) -> bool:
-    """Whether the pod has units by kubelet's record, and on the GPUs that the decision names."""
-    if not isinstance(decision, Decision) or decision.unmet:
-        return False
-    uuids = {gpu.key: gpu.uuid for gpu in state.gpus.values()}
-    held = {
-        (h.owner.container, h.resource): {
-            uuids[unit.gpu_key] for unit in map(parse_id, h.ids) if unit and unit.gpu_key in uuids
-        }
-        for h in state.living_holdings
-        if h.owner.pod == pod.name
-    }
-    return all(held.get(place) == set(gpus) for place, gpus in decision.units.items())
+_WHOLE = {GROUP_ANNOTATION, VISIBLE_ANNOTATION}
+
+
+def _schedulers(
+    state: State,
+    living: Mapping[PodName, Pod],
+    decisions: Mapping[PodName, Decision | Ignored],
+    former: Snapshot | None,
+) -> bool:
+    if former and (former.schedulers or former.living_pods is living):
+        return former.schedulers
+    before = former.living_pods if former else {}
+    held = {holding.owner.pod for holding in state.living_holdings}
+    whole = state.mode is Mode.TOPOLOGY
+    return any(
+        name not in before
+        and name not in held
+        and (isinstance(decisions.get(name), Decision) or (whole and bool(_WHOLE & pod.annotations.keys())))
+        for name, pod in living.items()
+    )
 
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:
@@ -254,4 +271,4 @@ def _sets(state: State, former: Snapshot | None) -> BestSets | None:
         return None
     if former is not None and former.sets is not None and former.topology.mbps == state.topology.mbps:
         return former.sets
-    return BestSets(state.topology.mbps, state.policy.goal)
+    return BestSets(state.topology.mbps)

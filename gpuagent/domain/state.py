@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gpuagent.domain.bestset import Goal
 from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.exchange import picks_itself
 from gpuagent.domain.failedpod import ControllerKey, Round
@@ -15,7 +14,7 @@ from gpuagent.domain.health import APPLICATION_XIDS, Case
 from gpuagent.domain.holdings import held_otherwise, told
 from gpuagent.domain.isolation import AUTO, Layer, chosen
 from gpuagent.domain.links import Topology
-from gpuagent.domain.mode import DISABLE_LABEL, Kind, Mode, Placement, Resources
+from gpuagent.domain.mode import DISABLE_LABEL, PROMISES, Kind, Mode, Placement, Resources
 from gpuagent.domain.pods import CheckpointEntry, Controller, Holding, Owner, Pod, PodName
 from gpuagent.domain.units import MemoryUnit, parse_id
 from gpuagent.domain.wiring import Wiring
@@ -38,8 +37,6 @@ class Policy:
     """Requests for compute are multiples of this many percent."""
     core_mem_both: bool = True
     """In core_mem a container asks for memory and compute, or for neither."""
-    goal: Goal = Goal.WEAKEST_LINK
-    """What the choice of whole GPUs looks at first."""
     keep_decisions: bool = True
     """A share whose GPU, as a scheduler chose it, cannot be given is refused; else it gets another GPU."""
     trust_visible: bool = False
@@ -167,12 +164,12 @@ class State:
     unaudited: frozenset[str] = frozenset()
     cleared_at: float = float("-inf")
 
-    @property
+    @cached_property
     def gpus_by_index(self) -> list[Gpu]:
         """In NVML's order."""
         return sorted(self.gpus.values(), key=lambda gpu: gpu.index)
 
-    @property
+    @cached_property
     def sick(self) -> dict[str, str]:
         """GPU UUID to why it is unhealthy."""
         return {uuid: case.cause for uuid, case in self.health.items() if case.cause is not None}
@@ -186,24 +183,24 @@ class State:
         """The isolation driver for `mode`: the one its running containers have, if there are any."""
         return chosen(mode, self.policy.isolation, self.layers, self.bound)
 
-    @property
+    @cached_property
     def fenced(self) -> dict[str, str]:
         """By UUID, by which entry of its file the operator has fenced a GPU."""
         named = {uuid: self.fence.entry_of(gpu) for uuid, gpu in self.gpus.items()}
         return {uuid: f"fenced by file ({entry})" for uuid, entry in named.items() if entry}
 
-    @property
+    @cached_property
     def unhealthy(self) -> dict[str, str]:
         """By UUID, why a GPU is shown to kubelet and schedulers as unhealthy: ill, fenced, or not asked yet."""
         whys = (self.sick, self.fenced, self._unasked)
         return {uuid: "; ".join(why[uuid] for why in whys if uuid in why) for uuid in whys[0] | whys[1] | whys[2]}
 
-    @property
+    @cached_property
     def _unasked(self) -> dict[str, str]:
         waiting = (uuid for uuid, case in self.health.items() if case.awaited_until is not None and not case.cause)
         return dict.fromkeys(waiting, "it was not asked yet: the driver takes its time")
 
-    @property
+    @cached_property
     def held_under(self) -> set[tuple[Mode, str]]:
         """Mode and GPU (UUID) of every unit of this agent's that kubelet's book gives to somebody."""
         by_key = {gpu.key: gpu.uuid for gpu in self.gpus.values()}
@@ -211,18 +208,24 @@ class State:
         units = (parse_id(device_id) for device_id in ids)
         return {(unit.kind.mode, by_key[unit.gpu_key]) for unit in units if unit and unit.gpu_key in by_key}
 
-    @property
+    @cached_property
+    def verified(self) -> frozenset[str]:
+        """Resources whose containers are verified before they start: those of the mode, and of units still held."""
+        modes = {self.mode, *(mode for mode, _ in self.held_under)}
+        return frozenset(name for mode in modes if PROMISES[mode] for name in self.policy.resources.sold(mode))
+
+    @cached_property
     def kubelet(self) -> str:
         """Its version as the node tells it (``v1.36.3``); empty where that is not known."""
         info = ((self.node or {}).get("status") or {}).get("nodeInfo") or {}
         return str(info.get("kubeletVersion") or "")
 
-    @property
+    @cached_property
     def living_uids(self) -> set[str]:
         """UIDs of the pods that have not ended."""
         return {pod.uid for pod in self.pods if not pod.ended}
 
-    @property
+    @cached_property
     def counts_only(self) -> bool:
         """Kubelet cannot be steered: the ids that it picks tell no GPU."""
         return bool(self.exchanged) or picks_itself(self.kubelet, asked=True)

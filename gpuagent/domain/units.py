@@ -1,7 +1,7 @@
 """Units that kubelet counts: device ids, the memory unit, and the size of a device list on the wire."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuagent.domain.gpu import KEY_CHARS, Gpu
@@ -30,6 +30,12 @@ class UnitId:
 
     def __str__(self) -> str:
         return f"{self.gpu_key}-{self.kind.value}-{self.n}"
+
+
+def device_ids(gpu_key: str, kind: Kind, count: int) -> Iterator[str]:
+    """The device ids of a GPU, in order. There may be many, so what they have in common is made once."""
+    prefix = str(UnitId(gpu_key, kind, 0)).removesuffix("0")
+    return (f"{prefix}{n}" for n in range(count))
 
 
 def parse_id(device_id: str) -> UnitId | None:

@@ -1,18 +1,25 @@
 """Tells the core of this node and its pods as the API server has them, each watched on its own."""
 
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.domain.holdings import lists_ended
-from gpuagent.domain.pods import Pod, kept, parse_pod
+from gpuagent.domain.pods import Pod, PodName, kept, parse_pod
 from gpuagent.domain.shape import text
+from gpuagent.kube.errors import KubeError
 from gpuagent.kube.follow import Api, Follow
 from gpuagent.kube.trim import trim_node
 
+log = logging.getLogger(__name__)
+
+MOST_DELETED = 1000
+"""UIDs of deleted pods that are remembered: a pod that was read meanwhile does not come back."""
 NODE_S = 1.0
 """How long the first list of pods waits for the Node, whose kubelet's version decides which pods are listed."""
 
@@ -51,6 +58,7 @@ class Watcher:
         backoff: Callable[[], Backoff] = Backoff,
     ) -> None:
         self._failed = failed
+        self._client, self._node_name = client, node_name
         self._node = _Node(node_name, post, clock)
         self._pods = _Pods(node_name, post, clock, burst_s, resources)
         pods = f"spec.nodeName={node_name}"
@@ -75,6 +83,20 @@ class Watcher:
         """Start watching; returns at once."""
         for thread in self._threads:
             thread.start()
+
+    def fetch(self, pods: Collection[PodName]) -> frozenset[str] | None:
+        """Read pods that the watch has not shown: UIDs of those there are, None if the API server did not answer."""
+        uids = set()
+        for name in pods:
+            path = f"/api/v1/namespaces/{name.namespace}/pods"
+            selector = f"metadata.name={name.name},spec.nodeName={self._node_name}"
+            try:
+                _, items = self._client.page(path, {"fieldSelector": selector})
+                uids |= {pod.uid for pod in map(self._pods.read, items) if self._pods.fetched(pod)}
+            except (KubeError, ValueError) as err:
+                log.warning("pod not read", extra={"pod": str(name), "error": str(err)})
+                return None
+        return frozenset(uids)
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
@@ -150,6 +172,7 @@ class _Pods:
         self._known: dict[str, Pod] = {}
         self._changed = False
         self._failures: list[str] = []
+        self._deleted: deque[str] = deque(maxlen=MOST_DELETED)
 
     def read(self, found: Json) -> Pod:
         pod = kept(parse_pod(found), self._resources)
@@ -169,10 +192,22 @@ class _Pods:
         with self._lock:
             if kind == "DELETED":
                 self._known.pop(item.uid, None)
+                self._deleted.append(item.uid)
             else:
                 self._known[item.uid] = item
             self._changed = True
         self._news.set()
+
+    def fetched(self, item: Pod) -> bool:
+        """Take a pod that the watch has not shown; False if it has shown its deletion."""
+        with self._lock:
+            if item.uid in self._deleted:
+                return False
+            if item.uid not in self._known:
+                self._known[item.uid] = item
+                self._changed = True
+        self._news.set()
+        return True
 
     def failed(self, reason: str) -> None:
         # By the same thread as the pods, so that a failure never overtakes what was seen before it.

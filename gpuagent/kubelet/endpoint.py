@@ -26,7 +26,7 @@ import grpc
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.backoff import Backoff
-from gpuagent.kubelet.servicer import OPTIONS, Servicer
+from gpuagent.kubelet.servicer import Servicer
 from gpuagent.printable import error_words
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class Endpoint:
         connected = False
         try:
             self._enter(Stage.REGISTERING)
-            if self._register(path) and self._wait_for_stream(servicer):
+            if self._register(path, servicer) and self._wait_for_stream(servicer):
                 connected = True
                 self.registrations += 1
                 self._note(None)
@@ -164,10 +164,10 @@ class Endpoint:
         server.start()
         return server, servicer
 
-    def _register(self, path: Path) -> bool:
+    def _register(self, path: Path, servicer: Servicer) -> bool:
         options = [("grpc.default_authority", "localhost")]
         request = pb.RegisterRequest(
-            version="v1beta1", endpoint=path.name, resource_name=self.resource, options=OPTIONS
+            version="v1beta1", endpoint=path.name, resource_name=self.resource, options=servicer.options
         )
         with grpc.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
             call = pb_grpc.RegistrationStub(channel).Register.future(request, timeout=REGISTER_DEADLINE_S)
@@ -195,7 +195,7 @@ class Endpoint:
     def _stay_connected(self, path: Path, kubelet: Kubelet, servicer: Servicer) -> None:
         def lost() -> str | None:
             if not servicer.followed:
-                return "kubelet ended the stream"
+                return "the list stream ended"
             if (now := self._kubelet()) is not None and now[:2] != kubelet[:2]:
                 return "kubelet.sock was replaced"
             return None if _is_socket(path) else "our socket file has gone"

@@ -22,17 +22,25 @@ class Feed:
         self._blocks: tuple[Block, ...] = ()
         self._message = pb.ListAndWatchResponse()
         self._version = self._urgent = 0
+        self.verified = False
         self.encoded_bytes = 0
 
-    def publish(self, blocks: tuple[Block, ...], *, urgent: bool = False) -> bool:
+    def publish(self, blocks: tuple[Block, ...], *, urgent: bool = False, verified: bool = False) -> bool:
         """Replace the list; False if it is the same (kubelet is not bothered then).
 
         An `urgent` one, a GPU that has fallen ill, is sent however short a time ago the last one was.
+        `verified`: kubelet has to call PreStartContainer before it starts a container with these devices.
         """
         if blocks == self._blocks:
+            if verified != self.verified:
+                with self._changed:
+                    self.verified = verified
+                    self._version += 1
+                    self._changed.notify_all()
             return False
         message = _encode(blocks)
         with self._changed:
+            self.verified = verified
             self._blocks, self._message = blocks, message
             self._version += 1
             self._urgent = self._version if urgent else self._urgent
@@ -40,9 +48,13 @@ class Feed:
             self._changed.notify_all()
         return True
 
-    def follow(self, closed: threading.Event) -> Iterator[pb.ListAndWatchResponse]:
-        """The newest list at once, then each newer one; changes in quick succession are sent as one."""
-        sent, not_before = -1, 0.0
+    def follow(self, closed: threading.Event, *, verified: bool = False) -> Iterator[pb.ListAndWatchResponse]:
+        """The newest list at once, then each newer one; changes in quick succession are sent as one.
+
+        It ends where the resource has to register again, because it registered with another `verified` than is needed:
+        before kubelet hears of the first devices, or while there are none, as no Allocate can be under way then.
+        """
+        sent, not_before, offers = -1, 0.0, False
         while not closed.is_set():
             with self._changed:
                 while not closed.is_set() and self._version == sent:
@@ -50,6 +62,11 @@ class Feed:
                 while self._urgent <= sent and (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
                     self._changed.wait(pause)
                 sent, message = self._version, self._message
+                offered, offers = offers, any(block.healthy for block in self._blocks)
+                if self.verified and not verified and (offers or not self._blocks):
+                    return
+                if verified and not self.verified and offers and not offered:
+                    return
             if not closed.is_set():
                 not_before = time.monotonic() + MIN_GAP_S
                 yield message

@@ -1,6 +1,7 @@
 """Kubelet's pod-resources API: its own book of which container holds which device ids."""
 
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -25,6 +26,8 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 CALL_DEADLINE_S = 5.0
 LOOK_DEADLINE_S = 1.0
 RETRY_S = 0.25
+SOON_S = 0.1
+"""From an Allocate to the reading that has it: pods that come together are read together."""
 MIN_GAP_S = 0.02
 """Kubelet allows all clients together 100 calls a second."""
 LIMITED_PAUSE_S = 0.012
@@ -68,16 +71,16 @@ class PodResources:
             self.problem = "closed"
         return None
 
-    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
         """As `Book.look`: one with `Get`, where kubelet answers that, and several with `List`."""
         if time.monotonic() < self._silent_until:
             return None
-        wanted = set(pods)
+        wanted = None if pods is None else set(pods)
         try:
-            found = self._get(*wanted) if len(wanted) == 1 and self._tells_pods else None
+            found = self._get(*wanted) if wanted and len(wanted) == 1 and self._tells_pods else None
             if found is None and listing:
                 listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
-                found = [pod for pod in listed if (pod.namespace, pod.name) in wanted]
+                found = [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
         except grpc.RpcError as err:
             if err.code() in _SILENT:
                 self._silent_until = time.monotonic() + SILENT_S
@@ -165,6 +168,7 @@ class HoldingsWatch:
         self._done = 0
         self._latest: Allocated | None = None
         self._stopping = False
+        self._soon = math.inf
         self.period_s = 30.0
         self._thread = threading.Thread(target=self._run, name="pod-resources", daemon=True)
 
@@ -182,7 +186,13 @@ class HoldingsWatch:
             self._wanted = self._begun + 1
             self._cond.notify_all()
 
-    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+    def refresh_soon(self) -> None:
+        """Have the book read when kubelet has recorded what it was just answered; returns at once."""
+        with self._cond:
+            self._soon = min(self._soon, self._clock() + SOON_S)
+            self._cond.notify_all()
+
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
         """As `Book.look`; no list is read while an Allocate is under way."""
         return self._client.look(pods, listing=listing and self._wait_idle(0.0))
 
@@ -198,9 +208,14 @@ class HoldingsWatch:
     def _run(self) -> None:
         while True:
             with self._cond:
-                self._cond.wait_for(lambda: self._stopping or self._wanted > self._begun, self.period_s)
+                due = self._clock() + self.period_s
+                while not (self._stopping or self._wanted > self._begun):
+                    if (left_s := min(due, self._soon) - self._clock()) <= 0:
+                        break
+                    self._cond.wait(left_s)
                 if self._stopping:
                     return
+                self._soon = math.inf
             self._wait_idle(1.0)
             with self._cond:
                 self._begun += 1

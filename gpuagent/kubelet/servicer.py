@@ -10,7 +10,7 @@ import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
-from gpuagent.allocator import Allocator
+from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Grant
 from gpuagent.kubelet.feed import Feed
@@ -27,11 +27,10 @@ _CODES = {
     Reason.UNKNOWN_DEVICE: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.MIXED_RESOURCES: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.NOT_READY: grpc.StatusCode.UNAVAILABLE,
+    Reason.UNKNOWN_POD: grpc.StatusCode.UNAVAILABLE,
     Reason.ISOLATION: grpc.StatusCode.UNAVAILABLE,
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
 }
-
-OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 
 class Meter(Protocol):
@@ -57,6 +56,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
     ) -> None:
         self._resource = resource
         self._feed = feed
+        self._verified = feed.verified
+        self.options = pb.DevicePluginOptions(
+            pre_start_required=self._verified, get_preferred_allocation_available=True
+        )
         self._allocator = allocator
         self._meter = meter
         self._streams_changed = streams_changed
@@ -81,7 +84,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     def GetDevicePluginOptions(  # noqa: N802 (gRPC name)
         self, request: pb.Empty, context: grpc.ServicerContext
     ) -> pb.DevicePluginOptions:
-        return OPTIONS
+        return self.options
 
     def ListAndWatch(  # noqa: N802
         self, request: pb.Empty, context: grpc.ServicerContext
@@ -104,7 +107,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} lists are open on this socket")
         self._streams_changed()
         try:
-            yield from self._feed.follow(closed)
+            yield from self._feed.follow(closed, verified=self._verified)
         finally:
             with self._lock:
                 self._streams.remove(closed)

@@ -168,7 +168,7 @@ class Node:
         agent = Agent(self.settings(**settings), isolation=drivers)
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
         # But for its periods: tests are not to wait for them.
-        quick = {"wait_s": 0.5, "vitals_s": 0.1, "sick_vitals_s": 0.05}
+        quick = {"wait_s": 0.1, "vitals_s": 0.1, "sick_vitals_s": 0.05}
         agent._nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, **quick)
         self.agents.append(agent)
         agent.start()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 
+from gpuagent import app
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent.allocator import refusalevents
 from gpuagent.domain.mode import GPU_COUNT_LABEL, MODE_LABEL
@@ -141,7 +142,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
     agent = one.run(Isolating(), mode="core_mem")
     one.offers(mem=48, core=200)
     mine = ids_on(one.uuids[0], one.ids(MEM))
-    before = agent.status(), one.ids(MEM), agent.allocator._memory.ledger
+    before = agent.status(), one.ids(MEM), agent.allocator.view().tracker
     for containers in (
         [["zzzzzzzzzz-mm-0"]],
         [["nonsense"]],
@@ -156,7 +157,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
             one.allocate(MEM, *containers)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert MEM in caught.value.details()
-    assert (agent.status(), one.ids(MEM), agent.allocator._memory.ledger) == before
+    assert (agent.status(), one.ids(MEM), agent.allocator.view().tracker) == before
     assert agent.allocator.in_flight.wait_idle(1)
     assert len(one.allocate(MEM, mine[:1], mine[1:2]).container_responses) == 2
 
@@ -351,6 +352,7 @@ def test_a_refusal_of_a_pod_that_never_shows_is_told_of_the_node(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(refusalevents, "WAIT_S", 0.0)
+    monkeypatch.setattr(app, "BEAT_S", 0.05)
     one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
     one.run()
     one.offers(mem=24)

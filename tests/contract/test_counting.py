@@ -171,15 +171,15 @@ def test_units_of_a_pod_that_has_ended_are_given_again(node: MakeNode) -> None:
 
 
 def test_a_container_starts_with_what_it_was_given_after_the_agents_restart(node: MakeNode) -> None:
-    one = counting(node)
-    asked = one.bind(pod("a", {MEM: 10}), annotations=by_v1(3, 10))
+    one = counting(node, "core_mem")
+    asked = one.bind(pod("a", {MEM: 10, CORE: 20}), annotations=by_v1(3, 10))
     assert one.kubelet.admit(asked)
     one.stop(one.agents[0])
     driver = Isolating()
     one.run(driver)
-    one.offers(mem=64)
+    one.offers(mem=64, core=400)
     one.kubelet.start_container(asked, "c0")
-    assert [str(owner) for owner in driver.verified] == ["default/a[c0]"]
+    assert {str(owner) for owner in driver.verified} == {"default/a[c0]"}
 
 
 def test_nothing_is_offered_before_the_checkpoint_can_be_read(node: MakeNode) -> None:
@@ -237,3 +237,15 @@ def test_a_pod_that_nobody_has_shown_gets_one_gpu(node: MakeNode) -> None:
         one.end(asked)
     outcome = one.kubelet.admit(pod("static", {MEM: 16}))
     assert outcome, outcome.failed
+
+
+def test_the_api_server_of_that_version_knows_what_it_is_asked(node: MakeNode) -> None:
+    """Lists in pages and watches with bookmarks. The stand-in has no other group than `v1`, and these patches: merge and
+    strategic merge."""
+    one = counting(node)
+    assert admit(one, pod("p", {MEM: 4}))
+    written(one, "p")
+    lists, watches = {"fieldSelector", "limit", "resourceVersion"}, {"watch", "allowWatchBookmarks", "timeoutSeconds"}
+    assert one.server.parameters == lists | watches
+    assert one.server.requests["patch nodes/status"]
+    assert one.server.requests["patch pods"]

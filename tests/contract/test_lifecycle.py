@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent import app
 from gpuagent.app import Agent
 from gpuagent.domain.mode import MODE_LABEL
 from gpuagent.kubelet.endpoint import Endpoint
@@ -204,9 +205,10 @@ def test_39_what_only_an_init_container_holds_is_not_sold_again(node: MakeNode, 
     one.offers(whole=1)
 
 
-def test_39_a_mode_that_could_not_be_saved_is_saved_later(node: MakeNode) -> None:
+def test_39_a_mode_that_could_not_be_saved_is_saved_later(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state directory cannot be written when the mode is switched, later it can; then the label is removed and
     the agent restarts: the last mode in force is served."""
+    monkeypatch.setattr(app, "BEAT_S", 0.05)
     one = node("1.36", box(1, 10), labels={MODE_LABEL: "topology"})
     first = one.run()
     one.offers(whole=1)
@@ -358,3 +360,25 @@ def test_stop_ends_with_everything_broken(node: MakeNode) -> None:
     assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 3), one.stderr(process)
     terminate(process)
     assert process.returncode == 0
+
+
+def test_kubelet_calls_prestart_only_where_a_layer_has_to_be_verified(node: MakeNode) -> None:
+    """In a mode without isolation a container that crashes starts again while the agent is away."""
+    one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
+    driver = Isolating()
+    agent = one.run(driver)
+    one.offers(mem=24)
+    plain = one.bind(pod("plain", {MEM: 1}))
+    assert one.kubelet.admit(plain)
+    one.stop(agent)
+    one.kubelet.start_container(plain, "c0")
+    one.run(driver)
+    one.end(plain)
+    one.label("cgpu")
+    assert one.kubelet.wait(lambda: (options := one.kubelet.options(MEM)) is not None and options.pre_start_required)
+    one.offers(mem=24)
+    isolated = one.bind(pod("isolated", {MEM: 1}))
+    assert one.kubelet.admit(isolated)
+    assert driver.verified == []
+    one.kubelet.start_container(isolated, "c0")
+    assert [str(owner) for owner in driver.verified] == ["default/isolated[c0]"]

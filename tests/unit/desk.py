@@ -2,14 +2,16 @@
 
 import random
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import pytest
 
-from gpuagent.allocator import Allocator
+from gpuagent.allocator.allocator import Allocator
 from gpuagent.book import Allocated, Look
+from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant
-from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName
+from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName, parse_pod
 from gpuagent.isolation import IsolationError, Need, Report
 from tests.unit.domain.builders import Life
 
@@ -55,11 +57,14 @@ class Book:
         self.looks = self.reads = 0
         self.may_list: set[bool] = set()
 
-    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
         self.looks += 1
         self.may_list.add(listing)
         if not self.tells_pods:
             return None
+        if pods is None:
+            names = {self.asking, *self.rejected} - {None}
+            pods = {h.owner.pod for h in self.holdings} | {PodName("ml", name) for name in names}
         held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
         return [
             Look(pod, held[pod])
@@ -80,12 +85,16 @@ class Desk:
         self.book = book or Book()
         self.isolation = Isolation()
         self.said: list[tuple[PodName | None, str, str]] = []
+        self.unseen: list[dict[str, Any]] | None = []
+        """Pods that the API server has and the watch has not shown; None: it does not answer."""
+        self.fetches = 0
         self.allocator = Allocator(
             clock=lambda: self.node.now,
             book=self.book,
             isolation=dict.fromkeys(("all", "none"), self.isolation),
             strategy=DeviceStrategy.DEVICE_NODES,
             say=lambda pod, reason, text: self.said.append((pod, reason, text)),
+            fetch=self._fetch,
         )
         self.publish()
 
@@ -97,6 +106,18 @@ class Desk:
         self.node.pods(*pods)
         self.publish()
         return self
+
+    def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+        self.fetches += 1
+        if self.unseen is None:
+            return None
+        found = [pod for pod in self.unseen if PodName("ml", pod["metadata"]["name"]) in pods]
+        self.unseen = [pod for pod in self.unseen if pod not in found]
+        if found:
+            seen = (*self.node.state.pods, *map(parse_pod, found))
+            self.node.tell(ev.PodsSeen(seen, self.node.now))
+            self.publish()
+        return frozenset(pod["metadata"]["uid"] for pod in found)
 
     def read_book(self) -> "Desk":
         self.node.holdings(*self.book.holdings)

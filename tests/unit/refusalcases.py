@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.allocator import Allocator
+from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.fence import Fence
@@ -18,7 +18,6 @@ from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import (
     GPU_COUNT_LABEL,
     GROUP_ANNOTATION,
-    JOB_LABEL,
     VISIBLE_ANNOTATION,
     Kind,
     Mode,
@@ -117,7 +116,7 @@ class Context:
 
 def told_by_the_service(call: Callable[[Servicer], Any], desk: Desk) -> Refusal:
     seen: list[Refusal] = []
-    servicer = Servicer(MEM, Mock(), desk.allocator, Mock(), lambda: None)
+    servicer = Servicer(MEM, Mock(verified=True), desk.allocator, Mock(), lambda: None)
     refuse = servicer._refuse
 
     def watch(method: str, context: Any, refusal: Refusal) -> Any:
@@ -189,6 +188,13 @@ def units_of_the_former_mode() -> Refusal:
     desk.node.label("topology").wait(3)
     desk.publish()
     return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, SHARE, 1)))
+
+
+@case
+def kubelet_does_not_answer() -> Refusal:
+    desk = share(pods=(sharer(0, 4), sharer(1, 4, "b")))
+    desk.book.tells_pods = False
+    return desk.refusal(lambda: desk.prefer(MEM, 4))
 
 
 @case
@@ -420,7 +426,7 @@ def sight_of_a_gpu_not_on_offer() -> Refusal:
     desk = mesh(named("a", 1, "3", "0,3"))
     desk.node.inventory(*(gpu(n, mig=n == 0) for n in range(8)), wiring=DGX1V)
     desk.publish()
-    return refused(desk, lambda a: a.allocate(WHOLE, whole_ids(3)))
+    return desk.refusal(lambda: desk.serve(owner("a"), WHOLE, 1))
 
 
 @case
@@ -428,18 +434,6 @@ def sight_of_a_strangers_gpu() -> Refusal:
     desk = mesh(pod_json("stranger", {WHOLE: 1}), named("a", 1, "3", "0,3", created="2026-01-01T00:00:01Z"))
     desk.serve(owner("stranger"), WHOLE, 1)
     return desk.refusal(lambda: desk.serve(owner("a"), WHOLE, 1))
-
-
-@case
-def sight_that_nobody_gave() -> Refusal:
-    labels = {JOB_LABEL: "train"}
-    first, second = named("w0", 1, "0", "0,3", labels=labels), named("w1", 1, "3", "0,3", labels=labels)
-    desk = mesh(first)
-    desk.serve(owner("w0"), WHOLE, 1)
-    desk.pods(first, second)
-    desk.serve(owner("stranger"), WHOLE, 1)
-    desk.pods(pod_json("w0", {WHOLE: 1}), pod_json("stranger", {WHOLE: 1}))
-    return refused(desk, lambda a: a.prestart(WHOLE, desk.book.holdings[-1].ids))
 
 
 # -- isolation -------------------------------------------------------------------------------------------------------

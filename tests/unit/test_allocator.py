@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.allocator import Allocator
-from gpuagent.allocator.memory import MOST_GIVEN, Memory
+from gpuagent.allocator.allocator import Allocator
+from gpuagent.allocator.memory import MOST_GIVEN
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.grant import DeviceStrategy, Grant
+from gpuagent.domain.grant import DeviceStrategy
 from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
 from gpuagent.domain.pods import Owner, PodName
 from tests.unit.desk import Desk
@@ -82,9 +82,9 @@ def test_an_agent_that_is_starting_refuses_and_says_so():
 )
 def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason):
     desk = share_desk()
-    ledger = desk.allocator._memory.ledger
+    before = desk.allocator.view().tracker
     assert desk.refusal(lambda: call(desk.allocator)).reason is reason
-    assert desk.allocator._memory.ledger.handouts == ledger.handouts
+    assert desk.allocator.view().tracker == before
 
 
 # -- Allocate --------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_a_share_that_cannot_be_isolated_is_refused_and_not_remembered():
     desk.isolation.refuses_to_prepare = "the daemon is dead"
     refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
     assert (refusal.reason, refusal.message) == (Reason.ISOLATION, f"{MEM}: the daemon is dead")
-    assert desk.allocator._memory.ledger.handouts == ()
+    assert desk.allocator.view().tracker.recent.all == ()
     assert desk.allocator.in_flight.now()[0] == 0
 
 
@@ -520,9 +520,7 @@ def test_kubelets_book_settles_whether_two_calls_are_one_container():
     )
     desk.serve(owner("alone"), MEM, 4)
     # Compute of `both`; by size alone it could be the second half of what `alone` got.
-    desk.book.looks = 0
     desk.serve(owner("both"), CORE, 30)
-    assert desk.book.looks > 0
     desk.serve(owner("both"), MEM, 4)
     assert desk.on(owner("both"), MEM) == desk.on(owner("both"), CORE)
 
@@ -560,7 +558,10 @@ def test_after_a_refused_second_half_the_next_container_starts_afresh():
     )
     desk.serve(owner("a"), MEM, 4)
     desk.refusal(lambda: desk.prefer(CORE, 120))
-    assert desk.allocator._memory.ledger.open is None
+    desk.end("a")
+    for resource, size in ((CORE, 30), (MEM, 4)):
+        desk.serve(owner("b"), resource, size)
+    assert desk.on(owner("b"), MEM) == desk.on(owner("b"), CORE)
 
 
 # -- PreStartContainer -----------------------------------------------------------------------------------------
@@ -619,10 +620,11 @@ def test_identity_corrects_a_wrong_guess():
     desk = share_desk().pods(pod_json("a", {MEM: 2}, created="1"), pod_json("b", {MEM: 2}, created="2"))
     ids = desk.prefer(MEM, 2)
     desk.allocator.allocate(MEM, ids)
-    assert desk.allocator._memory.ledger.handouts[0].owner == owner("a")
     desk.book.holdings.append(holding("b", ids))
     assert desk.allocator.prestart(MEM, ids) == owner("b")
-    assert desk.allocator._memory.ledger.handouts[0].owner == owner("b")
+    desk.node.now += 1
+    desk.read_book()
+    assert [one.owner for one in desk.allocator.view().tracker.recent.all] == [owner("b")]
 
 
 def test_a_container_of_an_old_mode_may_start_again():
@@ -725,11 +727,12 @@ def test_a_container_whose_layer_died_meanwhile_is_refused_with_the_cause():
 
 def test_grants_are_remembered_to_a_bound():
     """A node that lives long grants without end."""
-    memory, shares = Memory(lambda: 0.0), []
-    for n in range(MOST_GIVEN + 10):
-        shares.append(Grant(MEM, Kind.MEMORY_SHARE, (), 1, {}))
-        memory.give(shares[-1], frozenset({str(n)}))
-    kept = [n for n, share in enumerate(shares) if memory.given(MEM, frozenset({str(n)})) is share]
+    desk = share_desk(*box(4, MOST_GIVEN))
+    units = [frozenset(unit_ids(n % 4, SHARE, n // 4)) for n in range(MOST_GIVEN + 10)]
+    for ids in units:
+        desk.allocator.allocate(MEM, ids)
+        desk.node.now += 60
+    kept = [n for n, ids in enumerate(units) if desk.allocator._memory.granted(MEM, ids)]
     assert kept == list(range(10, MOST_GIVEN + 10)), "the newest"
 
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpuagent.allocator import Allocator
+from gpuagent.allocator.allocator import Allocator
+from gpuagent.allocator.preferred_allocation import REST_S
 from gpuagent.domain import annotations as an
 from gpuagent.domain import events as ev
 from gpuagent.domain.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, MIRROR_ANNOTATION
@@ -267,80 +268,29 @@ def test_a_pod_that_kubelet_has_just_rejected_is_not_taken_for_the_asker():
     assert (at(desk, "both"), at(desk, "both", "main-1")) == ([2], [3])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_equal_pods_get_each_others_gpus_where_kubelet_cannot_be_asked(seed):
-    rng = random.Random(seed)
-    pods = [decided(f"p{n}", n % 4, second=n) for n in range(16)]
-    desk = desk_of(*pods, tells_pods=False)
-    for n in rng.sample(range(16), 16):
-        serve(desk, f"p{n}")
-        if rng.random() < 0.6:
-            desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
-    assert sorted(at(desk, f"p{n}") for n in range(16)) == sorted([n % 4] for n in range(16))
-
-
-def test_a_pod_whose_gpu_went_to_an_equal_pod_gets_that_ones():
-    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
-    serve(desk, "b", 16)
-    assert at(desk, "b") == [0], "nobody could know"
-    assert desk.allocator.prestart(MEM, desk.book.holdings[-1].ids) == owner("b")
-    serve(desk, "a", 16)
-    assert at(desk, "a") == [1]
-
-
-@pytest.mark.parametrize("first", [("a", "b"), ("b", "a")])
-def test_so_it_is_when_annotations_were_made_true_since(first):
-    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
-    serve(desk, "b", 16)
-    desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
-    true = {"a": decided("a", 0, 16), "b": decided("b", 1, 16, second=1)}
-    for name in first:
-        true[name] = decided(name, {"a": 1, "b": 0}[name], 16)
-        desk.pods(*true.values())
-        desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
-    serve(desk, "a", 16)
-    assert at(desk, "a") == [1]
-
-
-def test_so_it_is_after_a_restart_of_the_agent():
-    desk = desk_of(decided("a", 0, 16), decided("b", 1, 16, second=1), tells_pods=False)
-    serve(desk, "b", 16)
-    again = Desk(desk.node, desk.book).read_book()
-    serve(again, "a", 16)
-    assert at(again, "a") == [1]
-
-
-@pytest.mark.parametrize("proved", [lambda d: d.allocator.prestart(MEM, d.book.holdings[-1].ids), Desk.read_book])
-@pytest.mark.parametrize("annotated", [False, True])
-def test_a_pod_whose_gpu_went_to_one_without_a_decision_gets_any(proved, annotated):
-    desk = desk_of(decided("a", 0, 16), pod_json("u", {MEM: 16}, created="2026-01-01T00:00:01Z"), tells_pods=False)
-    serve(desk, "u", 16)
-    assert at(desk, "u") == [0]
-    desk.node.now += 1
-    proved(desk)
-    if annotated:  # the agent says on the pod what it has
-        desk.allocator.prefer(MEM, desk.free(MEM), (), 1)
-        desk.pods(decided("a", 0, 16), decided("u", 0, 16, second=1))
-    serve(desk, "a", 16)
-    assert at(desk, "a") == [1]
-
-
-def test_pods_of_one_size_and_different_shape_share_a_pool_too():
-    pair = pod_json("b", {MEM: 4}, {MEM: 12}, annotations=v1(1, 16), created="2026-01-01T00:00:01Z")
-    desk = desk_of(decided("a", 0, 4), pair, gpus=2, tells_pods=False)
-    serve(desk, "b", 4)
-    serve(desk, "b", 12, "main-1")
-    assert at(desk, "b") == [0], "taken for the other one"
-    assert at(desk, "b", "main-1") == [1]
-    serve(desk, "a", 4)
-    assert at(desk, "a") == [1]
-
-
-def test_what_one_pod_cannot_have_does_not_spoil_an_equal_pod():
-    desk = desk_of(decided("a", 7), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:01Z"), tells_pods=False)
+def test_where_kubelet_does_not_answer_pods_that_differ_are_refused_with_the_cause():
+    """To guess would put one of them on a GPU that was chosen for the other."""
+    desk = desk_of(decided("a", 0), decided("b", 1, second=1), tells_pods=False)
+    refusal = desk.refusal(lambda: serve(desk, "b"))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    assert "a scheduler chose GPUs for ml/a, ml/b" in refusal.message
+    assert "kubelet's pod-resources API did not answer" in refusal.message
+    desk.book.tells_pods = True
     serve(desk, "b")
-    desk.allocator.prestart(MEM, desk.book.holdings[-1].ids)
-    assert desk.refusal(lambda: serve(desk, "a")).reason is Reason.GPU_DECISION
+    assert at(desk, "b") == [1]
+
+
+def test_where_kubelet_does_not_answer_pods_that_are_alike_are_served():
+    desk = desk_of(decided("a", 2), decided("b", 2, second=1), decided("c", 0, 12, second=2), tells_pods=False)
+    for name in ("b", "a"):
+        serve(desk, name)
+        assert at(desk, name) == [2]
+
+
+def test_where_kubelet_does_not_answer_a_pod_without_a_decision_gets_what_is_not_reserved():
+    desk = desk_of(pod_json("b", {MEM: 4}), decided("a", 0, 16, second=1), tells_pods=False)
+    serve(desk, "b")
+    assert at(desk, "b") == [1]
 
 
 def test_pods_without_a_decision_leave_what_is_promised():
@@ -524,34 +474,54 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
 
 
 @pytest.mark.parametrize("seen", [[], ["b"], ["b", "c"]])
-def test_a_pod_that_only_kubelet_has_seen_is_waited_for(monkeypatch, seen):
+def test_a_pod_that_only_kubelet_has_seen_is_read_from_the_api_server(seen):
     """Also where one pod alone could be meant, or all that could be are to get the same."""
-    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
     pods = {name: decided(name, 2, second=n) for n, name in enumerate("bc")}
-    other = decided("served", 0, size=1)
-    desk = desk_of(other, *map(pods.get, seen))
+    desk = desk_of(decided("served", 0, size=1), *map(pods.get, seen))
     serve(desk, "served", 1)
-    desk.book.asking = "a"
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(desk.prefer, MEM, 4)
-        with pytest.raises(TimeoutError):
-            asked.result(0.05)
-        desk.pods(other, *map(pods.get, seen), decided("a", 3, second=9))
-        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
+    desk.unseen = [decided("a", 3, second=9)]
+    serve(desk, "a")
+    assert at(desk, "a") == [3]
 
 
-def test_the_pods_that_appear_meanwhile_need_not_be_the_asker(monkeypatch):
-    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
+def test_a_node_s_first_decided_pod_is_read_from_the_api_server():
+    desk = desk_of()
+    desk.unseen = [decided("first", 3)]
+    serve(desk, "first")
+    assert at(desk, "first") == [3]
+
+
+def test_a_pod_that_the_api_server_does_not_have_gets_what_is_not_reserved():
+    """A static pod: it appears when it runs."""
+    desk = desk_of(decided("served", 0), decided("a", 1, size=16, second=1), gpus=2)
+    serve(desk, "served")
+    serve(desk, "static")
+    assert at(desk, "static") == [0]
+
+
+def test_a_pod_that_cannot_be_read_is_refused_where_schedulers_decide():
     desk = desk_of(decided("served", 0))
     serve(desk, "served")
-    desk.book.asking = "a"
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(desk.prefer, MEM, 4)
-        for pods in ([], ["b"], ["b", "a"]):
-            with pytest.raises(TimeoutError):
-                asked.result(0.05)
-            desk.pods(decided("served", 0), *(decided(name, {"a": 3, "b": 2}[name], second=1) for name in pods))
-        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
+    desk.unseen = None
+    refusal = desk.refusal(lambda: serve(desk, "a"))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    assert "the API server did not show it" in refusal.message
+    plain = desk_of(pod_json("served", {MEM: 4}))
+    serve(plain, "served")
+    plain.unseen = None
+    serve(plain, "a")
+
+
+def test_where_no_scheduler_decides_pods_that_are_not_seen_cost_a_query_every_few_seconds():
+    desk = desk_of(pod_json("served", {MEM: 4}))
+    serve(desk, "served")
+    assert desk.book.looks == 0
+    for _ in range(3):
+        serve(desk, "static")
+    assert desk.book.looks == 1
+    desk.node.now += REST_S
+    serve(desk, "static")
+    assert desk.book.looks == 2
 
 
 def test_what_kubelet_has_given_a_pod_before_we_saw_it_counts():
@@ -570,69 +540,27 @@ def test_what_kubelet_has_given_a_pod_before_we_saw_it_counts():
         assert at(desk, name) == at(desk, name, resource=CORE) == [n + 1]
 
 
-def test_a_pod_made_anew_under_a_name_does_not_get_what_was_chosen_for_the_one_before(monkeypatch):
+def test_a_pod_made_anew_under_a_name_does_not_get_what_was_chosen_for_the_one_before():
     """A StatefulSet's: our watch shows the one before, which is being deleted, when kubelet asks for the new one."""
-    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
     old = decided("web-0", 0)
     desk = desk_of(old, decided("other", 2, second=1))
     serve(desk, "web-0")
     old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
     desk.pods(old, decided("other", 2, second=1))
     desk.end("web-0")
-    desk.book.asking = "web-0"
     new = decided("web-0", 3, second=31)
     new["metadata"]["uid"] = "uid-new"
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(desk.prefer, MEM, 4)
-        with pytest.raises(TimeoutError):
-            asked.result(0.05)
-        desk.pods(decided("other", 2, second=1), new)
-        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
+    desk.unseen = [new]
+    serve(desk, "web-0")
+    assert at(desk, "web-0") == [3]
 
 
-def test_a_node_s_first_decided_pod_is_waited_for(monkeypatch):
-    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
-    desk = desk_of()
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(desk.prefer, MEM, 4)
-        with pytest.raises(TimeoutError):
-            asked.result(0.05)
-        desk.pods(decided("first", 3))
-        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(3)}
-
-
-def test_after_a_wait_in_vain_nobody_is_waited_for_during_a_second(monkeypatch):
-    """A static pod is seen when it runs; each of its containers would hold up kubelet."""
-    waits = []
-
-    def wait(memory, condition, timeout_s):
-        waits.append(timeout_s)
-        return condition()
-
-    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 1.0)
-    monkeypatch.setattr("gpuagent.allocator.memory.Memory.wait", wait)
-    desk = desk_of(decided("served", 0))
+def test_a_pod_without_a_decision_is_not_taken_for_a_decided_one_that_we_see_late():
+    desk = desk_of(decided("served", 0), pod_json("u", {MEM: 4}, created="2026-01-01T00:00:01Z"))
     serve(desk, "served")
-    for _ in range(3):
-        serve(desk, "static")
-    assert waits == [1.0]
-    desk.node.now += 1.5
-    serve(desk, "static")
-    assert waits == [1.0, 1.0]
-
-
-def test_a_pod_without_a_decision_is_not_taken_for_a_decided_one_that_we_see_late(monkeypatch):
-    monkeypatch.setattr("gpuagent.allocator.preference.PATIENCE_S", 60.0)
-    pods = [decided("served", 0), pod_json("u", {MEM: 4}, created="2026-01-01T00:00:01Z")]
-    desk = desk_of(*pods)
-    serve(desk, "served")
-    desk.book.asking = "d"
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(desk.prefer, MEM, 4)
-        with pytest.raises(TimeoutError):
-            asked.result(0.05)
-        desk.pods(*pods, decided("d", 1, second=2))
-        assert {desk.snap.units[device_id] for device_id in asked.result(20)} == {uuid(1)}
+    desk.unseen = [decided("d", 1, second=2)]
+    serve(desk, "d")
+    assert at(desk, "d") == [1]
 
 
 def test_no_list_is_read_while_kubelet_has_units_reserved_that_are_in_no_book():
@@ -649,20 +577,6 @@ def test_no_list_is_read_while_kubelet_has_units_reserved_that_are_in_no_book():
     assert desk.book.may_list == {False}
 
 
-@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
-def test_what_an_init_container_hands_on_tells_its_pod_from_an_equal_one(order):
-    """Kubelet cannot be asked. Both containers of a pod are on one GPU, and nobody is refused."""
-    with_init = pod_json("first", {MEM: 8}, annotations=v1(1, 8), init=({MEM: 8},))
-    desk = desk_of(with_init, decided("second", 0, 8, second=1), gpus=box(2, 8), tells_pods=False)
-    for name in order:
-        handed_on = frozenset()
-        if name == "first":
-            serve(desk, name, 8, container="init-0")
-            handed_on = desk.book.holdings.pop().ids
-        desk.serve(owner(name), MEM, 8, must=handed_on)
-    assert sorted(at(desk, name)[0] for name in order) == [0, 1]
-
-
 @pytest.mark.parametrize("of", ["the one before", "a file"])
 def test_what_a_pod_of_the_same_name_still_holds_while_it_ends_is_not_the_new_ones(of):
     """Kubelet lists by name; the checkpoint has UIDs. A static pod has another one there all the time."""
@@ -676,6 +590,77 @@ def test_what_a_pod_of_the_same_name_still_holds_while_it_ends_is_not_the_new_on
     desk.book.holdings = [held]
     desk.node.tell(ev.HoldingsRead((held,), 1.0, 1.0, (entry,)))
     desk.publish()
-    desk.book.tells_pods = False
+    if of == "the one before":
+        desk.book.holdings, desk.book.asking = [], "a"
+    else:
+        desk.book.asking = "b"
     chosen = desk.allocator.prefer(MEM, sorted(desk.node.ids(MEM) - held.ids), (), 4)
     assert {desk.snap.units[i] for i in chosen} == {uuid(1 if of == "the one before" else 2)}
+
+
+# -- found by a hostile reader ---------------------------------------------------------------------------------------
+
+
+def second_of(annotations, **labels):
+    containers = {MEM: 4}, {MEM: 4}
+    return pod_json("a", *containers, annotations=annotations, labels=labels, created="2026-01-01T00:00:01Z")
+
+
+def test_a_restart_amid_an_admission_leaves_no_container_to_a_guess():
+    """An equal pod waits; every decided pod holds something, so the new agent has seen no scheduler decide."""
+    waiting = pod_json("b", {MEM: 4}, created="2026-01-01T00:00:02Z")
+    desk = desk_of(second_of(v2({"0": {"2": 4}, "1": {"3": 4}})), waiting)
+    serve(desk, "a")
+    again = Desk(desk.node, desk.book).read_book()
+    serve(again, "a", container="main-1")
+    assert at(again, "a", "main-1") == [3]
+
+
+def test_a_restart_amid_an_admission_leaves_the_label_in_force():
+    waiting = pod_json("b", {MEM: 4}, created="2026-01-01T00:00:02Z")
+    desk = desk_of(second_of({}, **{GPU_COUNT_LABEL: "2"}), waiting)
+    serve(desk, "a")
+    again = Desk(desk.node, desk.book).read_book()
+    serve(again, "a", container="main-1")
+    assert len(at(again, "a", "main-1")) == 2
+
+
+@pytest.mark.parametrize("order", [(MEM, CORE), (CORE, MEM)])
+def test_reserved_memory_is_not_taken_by_a_pod_that_asks_for_compute_first(order):
+    amounts = {MEM: 4, CORE: 10}
+    large = [
+        pod_json(name, {MEM: 8, CORE: 10}, annotations=v2({"0": {"0": 8}}), created=f"2026-01-01T00:00:0{n}Z")
+        for n, name in ((0, "x"), (2, "a"))
+    ]
+    desk = desk_of(large[0], mode=Mode.CORE_MEM, gpus=2)
+    serve(desk, "x", 8)
+    serve(desk, "x", 10, resource=CORE)
+    desk.pods(large[0], pod_json("b", amounts, created="2026-01-01T00:00:01Z"), large[1])
+    for resource in order:
+        serve(desk, "b", amounts[resource], resource=resource)
+    serve(desk, "a", 8)
+    assert (at(desk, "b"), at(desk, "a")) == ([1], [0])
+
+
+def test_a_refusal_on_a_guess_bars_no_pod():
+    """Which of two equal pods was refused is not known; the other one keeps what its label asks for."""
+    pair = [pod_json(name, {MEM: 40}, labels={GPU_COUNT_LABEL: "2"}, created=f"{n}") for n, name in enumerate("ab")]
+    desk = desk_of(*pair, gpus=2)
+    desk.book.asking = "b"
+    assert desk.refusal(lambda: desk.prefer(MEM, 40)).reason is Reason.NOT_ENOUGH
+    assert desk.allocator.view().tracker.refused == frozenset()
+
+
+def test_a_pod_that_another_plugin_has_served_is_read_from_the_api_server():
+    desk = desk_of(decided("served", 0))
+    serve(desk, "served")
+    desk.unseen = [decided("late", 3)]
+    desk.book.holdings.append(holding("late", {"mlx5_0"}, "rdma/hca"))
+    serve(desk, "late")
+    assert at(desk, "late") == [3]
+
+
+def test_an_ignored_annotation_does_not_make_kubelet_be_queried_for_good():
+    desk = desk_of(pod_json("hostile", {MEM: 4}, annotations=v1(1, 9)))
+    assert not desk.snap.schedulers
+    assert desk_of(decided("a", 1)).snap.schedulers

@@ -148,7 +148,7 @@ def test_every_condition_reason_has_its_heading():
     assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
 
 
-ANSWERS = ("__init__", "preference", "starts")
+ANSWERS = ("allocator", "preferred_allocation")
 """Parts of the allocator that tell people of what they refuse."""
 
 
@@ -156,6 +156,8 @@ def test_every_event_is_told():
     reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
     reasons |= strings_given_to("gpuagent/domain/healthnews.py", "Announcement")
     refused = set().union(*(strings_given_to(f"gpuagent/allocator/{p}.py", "_say", 1) for p in ANSWERS))
+    choice = (ROOT / "gpuagent/domain/deviceplugin/assignment.py").read_text(encoding="utf-8")
+    refused |= set(re.findall(r'\("(Gpu\w+)"', choice))
     refused |= strings_given_to("gpuagent/domain/assigned.py", "Announcement")
     assert reasons
     assert refused
@@ -282,7 +284,7 @@ def test_every_module_and_thread_has_its_place_in_the_architecture():
     packages = re.findall(r"[a-z_]+", " ".join(quoted(section(page, "Packages"))))
     assert modules("gpuagent") - set(packages) == set()
     core = {name for row in table(section(page, "Packages"), "of the core") for name in quoted(row[1])}
-    assert core == modules("gpuagent/domain")
+    assert core == modules("gpuagent/domain") | {"deviceplugin"}
     rows = table(section(page, "Threads and the one loop"), "threads")
     told = [name for row in rows for name in quoted(row[0])]
     assert len(threads()) > 15

@@ -61,8 +61,7 @@ def provoked():
         return init
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuagent.allocator.preference.PATIENCE_S", 0.0)
-        patch.setattr("gpuagent.allocator.preference.GONE_PATIENCE_S", 0.0)
+        patch.setattr("gpuagent.allocator.preferred_allocation.WAIT_S", 0.0)
         for kind in MADE_OF:
             patch.setattr(kind, "__init__", noting(kind))
         refusals = {name: provoke() for name, provoke in CASES.items()}

@@ -70,8 +70,8 @@ def test_the_lead_is_over_the_best_of_the_others_day_by_day():
         "ours": [Handed(12, 9), Handed(22, 9)],
     }
     days = Days(handed, 0.5, 2)
-    assert days.lead("ours", lambda one: one.weakest) == day.Lead("pair sum", 2, 0)
-    assert days.lead("ours", lambda one: one.total) == day.Lead("first fit", 0, 0)
+    assert days.lead(lambda one: one.weakest) == day.Lead("pair sum", 2, 0)
+    assert days.lead(lambda one: one.total) == day.Lead("first fit", 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,33 @@ def test_a_pod_that_ended_does_not_keep_the_allocations_from_being_read(seed):
     arrive([Request({CORE: 10})])
     assert node.state.holdings_problem is None
     node.teardown()
+
+
+def test_a_picked_id_that_is_not_offered_any_more_is_not_the_unit_of_that_name():
+    """Found at random: kubelet had not read the new list, and its id was the name of a unit that another pod has."""
+    random.seed(0)
+    node = CountingLife()
+    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=False, tells_pods=False)
+    pods = [([Request({MEM: 1})], {})] * 3
+    node.pods_arrive(
+        fitting=True, pods=[*pods, ([Request({WHOLE: 1})], {"before": [("label", "default"), ("wait", 2.5)]})]
+    )
+    node.teardown()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_compute_of_a_container_is_on_one_gpu_after_a_switch(seed):
+    """Found at random: the model gave the list without the checkpoint, which says what the ids were exchanged for."""
+    random.seed(seed)
+    node = CountingLife()
+    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=True, tells_pods=False)
+    node.a_switch_overtakes_an_allocate(label="core_mem", requests=[Request({MEM: 2})])
+    pods = [
+        [Request({MEM: 1})],
+        [Request({MEM: 1}, init=True), Request({MEM: 1, CORE: 10})],
+        [Request({MEM: 2})],
+        [Request({WHOLE: 1})],
+    ]
+    node.pods_arrive(fitting=True, pods=[(pod, {}) for pod in pods])
+    node.a_container_starts(n=4)
+    node.teardown()

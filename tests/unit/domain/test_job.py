@@ -3,18 +3,18 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuagent.domain.claims import Claims
+from gpuagent.domain.deviceplugin.job import named_gpus, visible_besides
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocations
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
-from gpuagent.domain.job import named_gpus, seen_besides
-from gpuagent.domain.ledger import Ledger
 from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.pods import parse_pod
 from tests.unit.domain import hostile
 from tests.unit.domain.builders import WHOLE, box, in_force, pod_json, uuid
 
 NODE = in_force(Mode.TOPOLOGY, box(4), trust_visible=True).snap
-CLAIMS = Claims(NODE, Ledger(), frozenset(), 0.0)
+OCCUPANCY = Occupancy(NODE, RecentAllocations(), frozenset(), 0.0)
 LONGEST = 1000
 """Characters of a message, whatever stands in the annotation."""
 
@@ -27,7 +27,7 @@ def test_gpus_that_a_scheduler_named_are_this_nodes_and_as_many_as_asked_for_or_
     said = isinstance(value, str) and value
     for read in (
         lambda: named_gpus(pod, WHOLE, NODE),
-        lambda: seen_besides(pod, Located(Kind.WHOLE_TOPOLOGY, {uuid(0): 1}, listed=True), CLAIMS),
+        lambda: visible_besides(pod, Located(Kind.WHOLE_TOPOLOGY, {uuid(0): 1}, listed=True), OCCUPANCY),
     ):
         try:
             found = read()

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpuagent.allocator import Allocator
+from gpuagent.allocator.allocator import Allocator
 from gpuagent.book import Allocated, Look
 from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Reason, Refusal
@@ -237,13 +237,14 @@ class NodeLife(RuleBasedStateMachine):
     def verify(self, grant: Grant, who: Owner | None) -> None:
         pass
 
-    def look(self, pods: Collection[PodName], *, listing: bool) -> Sequence[Look] | None:
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
         if not self.tells_pods:
             return None
+        pods = [PodName("ml", name) for name in self.living] if pods is None else pods
         return [Look(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
 
     def read(self, timeout_s: float) -> Allocated:
-        return Allocated(self.book())
+        return Allocated(self.book(), self.checkpoint())
 
     def book(self) -> tuple[Holding, ...]:
         listed = [*self.living.values(), *(self.still_listed() if self.lists_ended else ())]

@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
-from gpuagent.domain.pods import Pod
+from gpuagent.domain.pods import Pod, PodName
 from gpuagent.kube.client import Client, Timeouts
 from gpuagent.kube.errors import KubeError
 from gpuagent.kube.follow import Follow
@@ -93,6 +93,31 @@ def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
     assert list(pods._known) == ["a", "d", "e", "f"]
     pods.listed([pod("h", 9, "100"), pod("i", 9, "99"), pod("g", 9, "9"), pod("j", 9, "x")])
     assert list(pods._known) == ["j", "g", "i", "h"]
+
+
+def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+    """Kubelet lists a pod that it heard of first."""
+    watcher.start()
+    posted.pods(set())
+    shown = PodName("default", "shown")
+    server.create_pod(shown.name, node="n1")
+    posted.wait(lambda event: isinstance(event, PodsSeen) and [pod.name for pod in event.pods] == [shown])
+    uid = server.pods()[0]["metadata"]["uid"]
+    assert watcher.fetch([shown, PodName("default", "absent")]) == {uid}
+    server.deny("list", "pods")
+    assert watcher.fetch([shown]) is None, "a static pod is only one that the API server does not have"
+
+
+def test_a_pod_that_was_read_is_known_once_and_does_not_outlive_its_deletion() -> None:
+    posted: list[PodsSeen] = []
+    pods = _Pods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
+    early, late = (pods.read({"metadata": {"uid": uid, "name": uid}, "spec": {}, "status": {}}) for uid in "ab")
+    assert pods.fetched(early)
+    pods.changed("ADDED", early)
+    assert list(pods._known) == ["a"]
+    pods.changed("DELETED", late)
+    assert not pods.fetched(late)
+    assert list(pods._known) == ["a"]
 
 
 def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(

@@ -1,12 +1,12 @@
 """Pods of one distributed job on this node, and what a scheduler decided for a pod in mode `topology`."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from gpuagent.domain.annotations import Malformed, gpu_names, shown
-from gpuagent.domain.claims import Claims
 from gpuagent.domain.decision import for_another_pod
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
@@ -25,14 +25,15 @@ def same_job(one: Pod, other: Pod) -> bool:
     return bool(job) and job == other.labels.get(JOB_LABEL) and one.name.namespace == other.name.namespace
 
 
-def gpus_of_job(pod: Pod, resource: str, claims: Claims) -> dict[PodName, set[str]]:
+def gpus_of_job(pod: Pod, resource: str, occupancy: Occupancy) -> dict[PodName, set[str]]:
     """Pod name to UUIDs of the whole GPUs it has, for the pods of the job that have some, `pod` included."""
-    living = claims.snapshot.living_pods
+    living = occupancy.snapshot.living_pods
     found: dict[PodName, set[str]] = {}
-    for claim in claims.standing:
-        other = living.get(claim.owner.pod) if claim.owner and claim.resource == resource else None
+    for one in occupancy.standing:
+        owner = one.owner
+        other = living.get(owner.pod) if owner and one.resource == resource else None
         if other and same_job(pod, other):
-            found.setdefault(other.name, set()).update(claims.gpus_of(claim))
+            found.setdefault(other.name, set()).update(occupancy.gpus_of(one))
     return found
 
 
@@ -63,49 +64,38 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
     return named
 
 
-def named_for_others(pod: Pod | None, resource: str, claims: Claims) -> frozenset[str]:
+def named_for_others(pod: Pod | None, resource: str, occupancy: Occupancy) -> frozenset[str]:
     """UUIDs of GPUs that a scheduler chose for other pods of the node, which are still to get theirs."""
     held: Counter[PodName] = Counter()
-    for claim in claims.standing:
-        if claim.owner and claim.resource == resource:
-            held[claim.owner.pod] += len(claim.ids)
+    for one in occupancy.standing:
+        if (owner := one.owner) and one.resource == resource:
+            held[owner.pod] += len(one.ids)
     named = frozenset[str]()
-    for other in claims.snapshot.decided_pods:
+    for other in occupancy.snapshot.decided_pods:
         if (pod is None or other.name != pod.name) and held[other.name] < asked(other, resource):
             with suppress(Refusal):
-                named |= named_gpus(other, resource, claims.snapshot) or frozenset()
+                named |= named_gpus(other, resource, occupancy.snapshot) or frozenset()
     return named
 
 
-def _strangers(pod: Pod, uuids: Collection[str], claims: Claims) -> Iterator[tuple[str, Owner | None]]:
-    """GPU and holder of each claim on one of these GPUs by a container that is not of the pod's job."""
-    for claim in claims.standing:
-        holder = claims.snapshot.living_pods.get(claim.owner.pod) if claim.owner else None
+def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterator[tuple[str, Owner | None]]:
+    """GPU and container of each allocation on one of these GPUs by a container that is not of the pod's job."""
+    for one in occupancy.standing:
+        owner = one.owner
+        holder = occupancy.snapshot.living_pods.get(owner.pod) if owner else None
         if not (holder and same_job(pod, holder)):
-            yield from ((uuid, claim.owner) for uuid in sorted(claims.gpus_of(claim).intersection(uuids)))
+            yield from ((uuid, owner) for uuid in sorted(occupancy.gpus_of(one).intersection(uuids)))
 
 
-def decision_kept(owner: Owner | None, at: Located, beside: Collection[str], claims: Claims) -> list[str]:
-    """What a scheduler decided, once the container is certain: says where it got or sees other GPUs.
+def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapshot) -> Iterator[str]:
+    """Where the pod's annotations name other GPUs than it gets or sees.
 
     Args:
-        owner: the container; None where kubelet cannot say.
-        at: the GPUs it got.
+        pod: with its annotations.
+        at: the GPUs it gets.
         beside: UUIDs of GPUs it sees besides.
-        claims: what is known now.
-
-    Raises:
-        Refusal: it must not see those.
+        snapshot: what is known now.
     """
-    pod = claims.snapshot.living_pods.get(owner.pod) if owner else None
-    if beside and not (pod and _may_see(pod, beside, claims)):
-        names = ", ".join(claims.snapshot.name_of(uuid) for uuid in sorted(beside))
-        text = f"{owner or 'a container'} would see {names}, and nothing says that it may"
-        raise Refusal(Reason.GPU_GROUP, f"{text}; kubelet tries again, and if this stays, make the pod anew")
-    return list(_differences(pod, at, beside, claims.snapshot)) if pod else []
-
-
-def _differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapshot) -> Iterator[str]:
     if at.kind is not Kind.WHOLE_TOPOLOGY:
         return
     got = set(at.counts)
@@ -116,40 +106,13 @@ def _differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snaps
             named = frozenset()
         if named is not None and not (named >= has if key == GROUP_ANNOTATION else named <= has):
             names = ", ".join(snapshot.name_of(uuid) for uuid in sorted(has))
-            said = shown(pod.annotations[key])
-            why = "kubelet does not say which pod it asks for, and this one could not be told from others"
+            why = "the agent cannot tell for certain which pod asks"
             if key == VISIBLE_ANNOTATION and not snapshot.policy.trust_visible:
                 why = "--trust-gpu-visible is off"
-            yield _text(pod, key, f"names {said}, and it {word} {names}: {why}")
+            yield _text(pod, key, f"names {shown(pod.annotations[key])}, and it {word} {names}: {why}")
 
 
-def _may_see(pod: Pod, uuids: Collection[str], claims: Claims) -> bool:
-    """Whether a scheduler decided that the pod's containers see these GPUs, and nobody outside its job has one."""
-    try:
-        visible = _annotated(pod, VISIBLE_ANNOTATION, claims.snapshot) or frozenset()
-    except Refusal:
-        return not uuids
-    return visible.issuperset(uuids) and not any(True for _ in _strangers(pod, uuids, claims))
-
-
-def seen_by_whoever_asks(pods: Sequence[Pod], at: Located, claims: Claims) -> tuple[str, ...]:
-    """UUIDs of GPUs that the asker's containers shall see besides, where it is one of `pods`; none on a guess.
-
-    Raises:
-        Refusal: there is one pod only, and what it shall see it cannot.
-    """
-    if not claims.snapshot.pods_watched:
-        return ()  # the asker may be a pod that is not known
-    if len(pods) == 1:
-        return seen_besides(pods[0], at, claims)
-    shown = set()
-    for pod in pods:
-        with suppress(Refusal):  # one pod's annotation is nothing to the others
-            shown.add(seen_besides(pod, at, claims))
-    return shown.pop() if len(shown) == 1 else ()
-
-
-def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
+def visible_besides(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, ...]:
     """UUIDs of GPUs that the pod's containers shall see besides those of this grant: its job's, as a scheduler decided.
 
     None where no scheduler is trusted with the annotation: any author of a pod can write it.
@@ -158,7 +121,7 @@ def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
         Refusal: the annotation names no GPUs of this node, one that is not offered, or one that a pod outside the job
             has.
     """
-    snap = claims.snapshot
+    snap = occupancy.snapshot
     trusted = at.kind is Kind.WHOLE_TOPOLOGY and snap.policy.trust_visible
     visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if trusted else None
     if visible is None:
@@ -169,7 +132,7 @@ def seen_besides(pod: Pod, at: Located, claims: Claims) -> tuple[str, ...]:
     if strange := others - offered:
         text = f"shows it {snap.name_of(min(strange))}, which is not on offer"
         raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
-    for uuid, holder in _strangers(pod, others, claims):
+    for uuid, holder in _strangers(pod, others, occupancy):
         text = f"shows it {snap.name_of(uuid)}, which {holder or 'another container'} has; it is not of the same job"
         raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
     return tuple(sorted(others, key=snap.places.__getitem__))

@@ -1,0 +1,191 @@
+"""Answers kubelet's calls. Thread-safe; touches no API server, no NVML and no disk."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from gpuagent.allocator.inflight import InFlight
+from gpuagent.allocator.memory import Memory, View
+from gpuagent.allocator.pre_start import PreStart
+from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
+from gpuagent.allocator.refusalevents import RefusalEvents, Say
+from gpuagent.book import Book
+from gpuagent.domain.deviceplugin import counts
+from gpuagent.domain.deviceplugin.checks import check_allocated, check_offered, check_pair
+from gpuagent.domain.deviceplugin.identity import by_own_account, identify
+from gpuagent.domain.deviceplugin.job import differences, visible_besides
+from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
+from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation
+from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.exchange import Exchanged, key, written
+from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
+from gpuagent.domain.pods import Holding, Owner
+from gpuagent.domain.snapshot import Snapshot
+from gpuagent.isolation import Isolation, IsolationError
+from gpuagent.isolation.serving import serving_layer
+
+log = logging.getLogger(__name__)
+
+
+class Allocator:
+    """One for all resources: the two resources of a container have to end on one GPU."""
+
+    def __init__(  # noqa: PLR0913 (what it is put together from)
+        self,
+        *,
+        clock: Callable[[], float],
+        book: Book,
+        isolation: Mapping[str, Isolation],
+        strategy: DeviceStrategy,
+        say: Say,
+        allocated: Callable[[], None] = lambda: None,
+        fetch: Fetch = lambda _pods, _timeout_s: None,
+    ) -> None:
+        self.in_flight = InFlight(clock, allocated)
+        self._memory = Memory(clock)
+        self._preferred = PreferredAllocation(self._memory, book, say, fetch)
+        self._pre_start = PreStart(self._memory, book, isolation, strategy)
+        self._refusals = RefusalEvents(clock, say)
+        self._isolation, self._strategy, self._say = isolation, strategy, say
+
+    def expect_pods(self, within_s: float) -> None:
+        """The node's pods are about to be seen for the first time: for so long calls wait for them."""
+        self._memory.first_pods_by = self._memory.clock() + within_s
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Answer from this snapshot from now on."""
+        self._memory.publish(snapshot)
+        self._refusals.publish(snapshot.pods)
+
+    def view(self) -> View:
+        """What answers follow from now."""
+        return self._memory.view()
+
+    def report(self, refusal: Refusal) -> None:
+        """Make an Event of what kubelet is answered; never blocks."""
+        self._refusals.add(refusal.message, refusal.pod)
+
+    def prefer(
+        self, resource: str, available: Collection[str], must_include: Collection[str], size: int
+    ) -> tuple[str, ...]:
+        """Which of `available` a container should get.
+
+        Raises:
+            Refusal: the total may be enough, but no GPU is; or the request makes no sense.
+        """
+        request = AllocationRequest(resource, size, frozenset(available), frozenset(must_include))
+        if size < 1 or not available:
+            raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {size} of {len(available)} devices is no request")
+        if len(request.fixed) > size:
+            text = f"{resource}: {len(request.fixed)} devices must be included, but {size} are asked for"
+            raise Refusal(Reason.EMPTY_REQUEST, text)
+        if not request.fixed <= request.offered:
+            raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
+        if self._memory.view(asked=True).counts_only:
+            return (*request.fixed, *sorted(request.offered - request.fixed))[:size]
+        return self._preferred.prefer(request)
+
+    def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
+        """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
+
+        None where kubelet cannot say: an ordinary init container whose devices no later container reuses.
+
+        Raises:
+            Refusal: the isolation layer is not ready for it; kubelet tries again.
+        """
+        return self._pre_start.prestart(resource, ids)
+
+    def allocate(self, resource: str, ids: Collection[str]) -> Grant:
+        """What the container gets for `ids`. The same ids always give the same answer.
+
+        Raises:
+            Refusal: the request cannot be honoured.
+        """
+        picked = frozenset(ids)
+        with self.in_flight.one():
+            view = self._memory.view()
+            exchanged = self._exchanged(resource, picked, view) if view.counts_only else {}
+            share = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged)
+        if not exchanged:
+            return share
+        return replace(share, annotations={**share.annotations, key(resource): written(exchanged)})
+
+    def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
+        view = self._memory.view()
+        occupancy, answer = view.occupancy(), view.answer
+        chosen = answer if answer and (answer.resource, answer.ids) == (resource, ids) else None
+        at = locate(resource, ids, view.snap)
+        request = AllocationRequest(resource, len(ids), fixed=ids)
+        found = chosen.requester if chosen else identify(request, view, None)
+        requester = found if isinstance(found, Requester) else Requester()
+        before = None if chosen else occupancy.given(resource, ids)
+        try:
+            check_offered(resource, ids, at, occupancy)
+            if not chosen:
+                check_pair(resource, at, requester, view.snap)
+            if not (chosen or before):
+                check_allocated(resource, ids, at, requester, occupancy)
+            beside = self._visible(ids, at, before, requester, occupancy)
+            share = self._isolated(grant(resource, at, view.snap, self._strategy, beside), view.snap)
+        except Refusal as refusal:
+            refusal.pod = requester.pod_name
+            self._memory.refused(None)
+            raise
+        uuids = frozenset(gpu.uuid for gpu in share.gpus)
+        if before and not requester.handed_on:  # asked for again
+            uid = before.pod_uid if isinstance(before, RecentAllocation) else None
+            new = RecentAllocation(resource, ids, uuids, view.now, before.owner, uid, exchanged=exchanged)
+        else:
+            uid = requester.pod.uid if requester.pod else None
+            new = RecentAllocation(resource, ids, uuids, view.now, requester.owner, uid, requester.certain, exchanged)
+        self._memory.allocated(new, share)
+        log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
+        return share
+
+    def _visible(
+        self, ids: frozenset[str], at: Located, before: InUse | None, requester: Requester, occupancy: Occupancy
+    ) -> tuple[str, ...]:
+        """UUIDs of GPUs that the container sees besides, the same for the same ids. None are shown on a guess."""
+        if before and (share := self._memory.granted(before.resource, ids)):
+            return tuple(gpu.uuid for gpu in share.beside)
+        snap = occupancy.snapshot
+        pod, certain = requester.pod, requester.certain
+        if before and before.owner:
+            pod, certain = snap.living_pods.get(before.owner.pod), isinstance(before, Holding) or before.certain
+        if pod is None:
+            return ()
+        beside = visible_besides(pod, at, occupancy) if certain and snap.pods_watched else ()
+        for text in differences(pod, at, beside, snap):
+            self._say(pod.name, "GpuGroupDiffers", text)
+        return beside
+
+    def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
+        try:
+            return self._isolation[serving_layer(share, snap).driver].prepare(share)
+        except IsolationError as err:
+            raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
+
+    def _exchanged(self, resource: str, picked: frozenset[str], view: View) -> Exchanged:
+        """What ids are exchanged for that kubelet picked without asking."""
+        view.check_units_known(resource)
+        occupancy = view.occupancy()
+        current = frozenset[str]().union(*(one.ids for one in view.tracker.current(view.now)))
+        fixed = current.intersection(filter(None, map(occupancy.exchanged.get, picked)))
+        request = AllocationRequest(resource, len(picked), fixed=fixed)
+        waiting = by_own_account(request, view)
+        goes_on = waiting and (waiting[0].handed_on or waiting[0].paired)
+        found = counts.pick(resource, picked, fixed if goes_on else frozenset(), occupancy)
+        if len(found.exchanged) == len(picked):
+            return found.exchanged
+        if not locate(resource, picked, view.snap).listed:
+            counts.check_unlisted(resource, picked, occupancy)
+            return {}
+        requester = counts.oldest(waiting)
+        try:
+            chosen = self._preferred.choose(found.request, requester)
+        except Refusal as refusal:
+            refusal.pod = requester.pod_name
+            self._memory.refused(requester.pod)
+            raise
+        return counts.paired(picked, chosen, found.exchanged)

@@ -1,0 +1,162 @@
+"""Which devices a container should get: who asks is settled with kubelet where that matters."""
+
+import logging
+from collections.abc import Callable, Collection
+
+from gpuagent.allocator.memory import Answer, Memory, View
+from gpuagent.allocator.refusalevents import Say
+from gpuagent.book import Book
+from gpuagent.domain.deviceplugin.assignment import choose, notices, suspect_ids
+from gpuagent.domain.deviceplugin.identity import Listed, QueryPods, Unknown, identify
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.pods import PodName
+from gpuagent.domain.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 1.0
+"""How long a call waits for a pod that kubelet has seen before the agent."""
+
+REST_S = 5.0
+"""Where no scheduler decides, don't search again for this long after an unsuccessful search."""
+
+NAMING_S = 1.0
+"""How long to wait for kubelet's allocations, which name the containers."""
+
+MOST_FETCHED = 8
+"""Pods that are read from the API server for one call."""
+
+Fetch = Callable[[Collection[PodName], float], frozenset[str] | None]
+"""Reads pods that the watch has not shown yet: UIDs of those there are, None if no answer comes in so many seconds."""
+
+
+class PreferredAllocation:
+    """Answers GetPreferredAllocation, and the question that a kubelet before 1.19 does not ask."""
+
+    def __init__(self, memory: Memory, book: Book, say: Say, fetch: Fetch) -> None:
+        self._memory, self._book, self._say, self._fetch = memory, book, say, fetch
+        self._rest_until = float("-inf")
+
+    def prefer(self, request: AllocationRequest) -> tuple[str, ...]:
+        """The ids to answer with. Raises Refusal."""
+        self._have_containers_named(request)
+        found = self._identify(request)
+        try:
+            try:
+                return self.choose(request, found)
+            except Refusal:
+                if not isinstance(found, Requester) or not found.paired or found.certain:
+                    raise
+            # By the agent's account this is the second resource of a container. Kubelet may have given that one up.
+            found = self._identify(request, certainly=True)
+            return self.choose(request, found)
+        except Refusal as refusal:
+            requester = found if isinstance(found, Requester) else Requester()
+            refusal.pod = requester.pod_name
+            # On a guess no pod is barred: kubelet may still admit it.
+            self._memory.refused(requester.pod if requester.certain else None)
+            raise
+
+    def choose(self, request: AllocationRequest, found: Requester | Unknown) -> tuple[str, ...]:
+        """The ids for this container. Raises Refusal."""
+        view = self._memory.view()
+        occupancy = view.occupancy(request.offered)
+        if isinstance(found, Unknown) and found.between:
+            pods = ", ".join(map(str, found.between[:3]))
+            text = f"{request.resource}: a scheduler chose GPUs for {pods}, and the agent cannot tell which pod asks"
+            raise Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
+        requester = found if isinstance(found, Requester) else Requester()
+        chosen = choose(request, requester, view.tracker.refused, occupancy)
+        self._check_suspect(request, suspect_ids(request, occupancy).intersection(chosen), occupancy)
+        self._memory.answered(Answer(request.resource, frozenset(chosen), requester))
+        for reason, text in notices(requester, request.resource, chosen, view.snap):
+            self._say(requester.pod_name, reason, text)
+        return chosen
+
+    def _identify(self, request: AllocationRequest, *, certainly: bool = False) -> Requester | Unknown:
+        """The container that asks, with what kubelet lists where that matters; waits for a pod not seen yet."""
+        listed: Listed | None = {}
+        until = self._memory.clock() + WAIT_S
+        searched = False
+        while True:
+            view = self._memory.view()
+            found = identify(request, view, listed, certainly=certainly)
+            if isinstance(found, QueryPods):
+                listed = self._query(request, found, listed or {}, view)
+            elif isinstance(found, Requester) or not found.unseen or searched:
+                return found
+            else:
+                searched, listed = True, {}
+                unseen = self._unseen(request, view)
+                if not unseen:
+                    return found
+                uids = self._fetch(unseen, until - view.now)
+                if uids is None and view.snap.schedulers:
+                    return Unknown("the API server did not show it", between=tuple(unseen))
+                if not uids or not self._shown(uids, until):
+                    self._rest_until = self._memory.clock() + REST_S
+                    return found
+
+    def _unseen(self, request: AllocationRequest, view: View) -> list[PodName]:
+        """Pods that kubelet lists, that hold nothing, and that the agent has not seen: one of them asks.
+
+        Where no scheduler decides, kubelet is not queried for them again and again: a static pod is never seen in time.
+        """
+        if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
+            return []
+        # What held something and holds nothing now was replaced by a newer pod of its name.
+        served = view.snap.served | view.tracker.recent.pod_uids
+        seen = {pod.name for pod in view.snap.pods if pod.ended or pod.uid not in served}
+        listed = self._book.look(None, listing=self._may_list(request, view)) or ()
+        ours = view.snap.sold
+        bare = [one.pod for one in listed if not any(held.resource in ours for held in one.holdings)]
+        return [pod for pod in bare if pod not in seen][:MOST_FETCHED]
+
+    def _query(self, request: AllocationRequest, query: QueryPods, listed: Listed, view: View) -> Listed | None:
+        found = self._book.look(query.pods.keys(), listing=self._may_list(request, view))
+        if found is None:
+            return None
+        held = {one.pod: one.holdings for one in found}
+        return {**listed, **{name: held.get(name) for name in query.pods}}
+
+    @staticmethod
+    def _may_list(request: AllocationRequest, view: View) -> bool:
+        """What kubelet has fixed for this call alone is reserved only: it would lose that where it is listed."""
+        given = view.occupancy(request.offered).given(request.resource, request.fixed) if request.fixed else None
+        return not request.fixed or given is not None
+
+    def _shown(self, uids: frozenset[str], until: float) -> bool:
+        """Whether the agent has these pods in time."""
+
+        def shown(snap: Snapshot) -> bool:
+            return uids <= {pod.uid for pod in snap.pods}
+
+        return self._memory.wait(shown, max(until - self._memory.clock(), 0.0))
+
+    def _have_containers_named(self, request: AllocationRequest) -> None:
+        """Where a GPU seems full only because some containers on it may be of one pod, kubelet names them."""
+        view = self._memory.view()
+        occupancy = view.occupancy(request.offered)
+        if not request.fixed and occupancy.some_unnamed and occupancy.full_gpus(None):
+            began = self._memory.clock()
+            if self._book.read(timeout_s=NAMING_S) is not None:
+                self._memory.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
+
+    def _check_suspect(self, request: AllocationRequest, ids: Collection[str], occupancy: Occupancy) -> None:
+        """Kubelet offers ids that were allocated a moment ago, and nothing else. Raises Refusal if a pod holds them."""
+        if not ids:
+            return
+        owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
+        for pod in {owner.pod for owner in owners}:
+            if not all(
+                h.ids.isdisjoint(ids) for one in self._book.look([pod], listing=True) or () for h in one.holdings
+            ):
+                text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
+                raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")
+        names = ", ".join(sorted(map(str, owners))) or "a container"
+        text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
+        log.warning("devices given out again soon", extra={"resource": request.resource, "devices": len(ids)})
+        text = f"{text}, and no others are free; if that container still runs, they are held twice"
+        self._say(None, "DevicesGivenOutAgain", text)

@@ -1,0 +1,167 @@
+"""Which devices a requesting container gets: the choice of GPUs, with everything that is known besides."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from gpuagent.domain.annotations import V1_GPU
+from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.choose import Request, choose_share
+from gpuagent.domain.decision import Decision, Ignored
+from gpuagent.domain.deviceplugin.checks import check_core_mem, decision_of, free_by_gpu, gpu_count, most_sharers
+from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, reserved
+from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
+from gpuagent.domain.errors import Reason, Refusal
+from gpuagent.domain.eventreason import EventReason
+from gpuagent.domain.mode import GPU_CORE
+from gpuagent.domain.snapshot import Snapshot
+from gpuagent.domain.whole import WholeRequest, choose_whole
+
+_ADVICE = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
+
+
+def choose(
+    request: AllocationRequest, requester: Requester, refused: Collection[str], occupancy: Occupancy
+) -> tuple[str, ...]:
+    """The device ids to answer with.
+
+    Args:
+        request: kubelet's.
+        requester: the container; one without a pod gets only what is reserved for none.
+        refused: UIDs of pods that kubelet gives up.
+        occupancy: what is in use.
+
+    Raises:
+        Refusal: the request cannot be honoured.
+    """
+    snap = occupancy.snapshot
+    check_core_mem(request.resource, request.size, requester, snap)
+    if snap.sets is None:
+        return choose_share(_share(request, requester, refused, occupancy))
+    chosen = choose_whole(_whole(request, requester, occupancy, snap.sets))
+    snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
+    return chosen
+
+
+def notices(
+    requester: Requester, resource: str, chosen: Collection[str], snap: Snapshot
+) -> list[tuple[EventReason, str]]:
+    """Reason and text of the Events for a pod whose annotations were not followed; `chosen` are device ids."""
+    if requester.pod is None:
+        return []
+    decision = snap.decisions.get(requester.pod.name)
+    if isinstance(decision, Ignored):
+        text = f"annotation {decision.why}; the GPU of pod {requester.pod.name} is chosen as if the annotation were not"
+        text = f"{text} there"
+        return [("GpuDecisionIgnored", f"{text}. {_ADVICE}")]
+    if not isinstance(decision, Decision) or snap.policy.keep_decisions or requester.paired:
+        return []
+    uuids = {snap.units[device_id] for device_id in chosen}
+    if decision.unmet:
+        why = f"annotation {decision.key} {decision.unmet}"
+    elif (found := decision_of(requester, resource, snap)) and found[0] != uuids:
+        why = f"{found[1]}, which is full or gone"
+    else:
+        return []
+    names = " and ".join(sorted(map(snap.name_of, uuids)))
+    text = f"{resource}: {requester.owner} gets {names}: {why}, and --decided-gpu-full is choose"
+    return [("GpuDecisionNotKept", text)]
+
+
+def suspect_ids(request: AllocationRequest, occupancy: Occupancy) -> frozenset[str]:
+    """Ids offered now that a container may still hold."""
+    return frozenset[str]().union(*(one.ids for one in occupancy.suspect)) - request.fixed
+
+
+def _share(request: AllocationRequest, who: Requester, refused: Collection[str], occupancy: Occupancy) -> Request:
+    snap, resource = occupancy.snapshot, request.resource
+    need = who.other(resource, snap.sold) if len(snap.sold) > 1 else 0
+    shared = Request(
+        resource=resource,
+        size=request.size,
+        unit="%" if resource == GPU_CORE else snap.policy.unit.phrase,
+        free=free_by_gpu(resource, request.offered, snap),
+        order=snap.indexes,
+        must_include=request.fixed,
+        placement=snap.placement,
+        doubtful=suspect_ids(request, occupancy),
+        gpu_count=gpu_count(who.pod, resource, request.size, snap.sold) if who.pod else 1,
+        room=who.room(resource),
+        pinned=who.handed_on,
+        short=()
+        if who.paired
+        else occupancy.short_gpus(resource, need, _other_reserved(resource, who, refused, occupancy)),
+        only=who.paired or None,
+        leaving=_listed(resource, snap, healthy=False),
+        full=occupancy.full_gpus(who.owner),
+        most=most_sharers(snap),
+        asker=str(who.owner or "this container"),
+    )
+    if who.paired:
+        return shared
+    if decided := decision_of(who, resource, snap):
+        decided_request = replace(shared, only=decided[0], decided=decided[1])
+        if snap.policy.keep_decisions or _possible(decided_request):
+            return decided_request
+    pinned = shared.pinned or _other_decided_gpus(who, snap)
+    return replace(shared, pinned=pinned, promised=reserved(resource, who.pod_name, refused, occupancy))
+
+
+def _other_reserved(resource: str, who: Requester, refused: Collection[str], occupancy: Occupancy) -> Mapping[str, int]:
+    """GPU UUID to reserved units of the mode's other resource."""
+    others = (name for name in occupancy.snapshot.sold if name != resource)
+    return next((reserved(name, who.pod_name, refused, occupancy) for name in others), {})
+
+
+def _possible(request: Request) -> bool:
+    try:
+        choose_share(request)
+    except Refusal:
+        return False
+    return True
+
+
+def _other_decided_gpus(who: Requester, snap: Snapshot) -> frozenset[str]:
+    """UUIDs of the GPUs that a scheduler chose for other containers of the pod: a sidecar goes there if it fits."""
+    decision = snap.decisions.get(who.pod.name) if who.pod else None
+    return decision.uuids if isinstance(decision, Decision) else frozenset()
+
+
+def _whole(request: AllocationRequest, who: Requester, occupancy: Occupancy, sets: BestSets) -> WholeRequest:
+    snap, resource = occupancy.snapshot, request.resource
+    # A GPU whose slot another one has now is in no topology; kubelet has not read yet that it is gone.
+    offered = free_by_gpu(resource, request.offered, snap)
+    free = {uuid: next(iter(ids)) for uuid, ids in offered.items() if uuid in snap.places}
+    fixed = {snap.units[device_id] for device_id in request.fixed}
+    if gone := fixed - free.keys():
+        text = f"{resource}: {snap.name_of(min(gone))}, which kubelet has fixed, is not there any more"
+        raise Refusal(Reason.UNKNOWN_DEVICE, text)
+    whole = WholeRequest(
+        resource=resource,
+        size=request.size,
+        free=free,
+        sets=sets,
+        places=snap.places,
+        names={uuid: snap.name_of(uuid) for uuid in snap.places},
+        must_include=fixed,
+        leaving=_listed(resource, snap, healthy=False),
+        doubtful={snap.units[device_id] for device_id in suspect_ids(request, occupancy) & occupancy.offered},
+        promised=named_for_others(who.pod, resource, occupancy),
+        spare=_listed(resource, snap, healthy=True).difference(*map(occupancy.gpus_of, occupancy.standing)),
+    )
+    if who.pod is None:
+        return whole
+    held = gpus_of_job(who.pod, resource, occupancy)
+    named = named_gpus(who.pod, resource, snap)
+    return replace(
+        whole,
+        named=None if named is None else named - held.get(who.pod.name, set()),
+        beside=set[str]().union(*held.values()),
+        together=together(who.pod, resource, held),
+        asker=str(who.owner),
+    )
+
+
+def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
+    """UUIDs of the GPUs whose units are listed so; those that leave the list are shown unhealthy."""
+    return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
