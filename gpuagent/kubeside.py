@@ -64,6 +64,7 @@ class KubeSide:
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
         self._writes: tuple[assigned.PodWrite, ...] = ()
+        self._fetching = threading.Thread()
 
     def start(self) -> None:
         self._watcher.start()
@@ -88,15 +89,20 @@ class KubeSide:
         self._uids = {pod.name: pod.uid for pod in pods}
 
     def fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
-        """Read pods that the watch has not shown yet: UIDs of those there are, None if no answer comes in time."""
+        """Read pods that the watch has not shown yet: UIDs of those there are, None if no answer comes in time.
+
+        While an earlier read is unanswered the answer is None at once: a silent API server costs the node one wait.
+        """
+        if self._fetching.is_alive():
+            return None
         found: list[frozenset[str] | None] = []
 
         def read() -> None:
             found.append(self._watcher.fetch(pods))
 
-        thread = threading.Thread(target=read, name="kube-fetch", daemon=True)
-        thread.start()
-        thread.join(timeout_s)
+        self._fetching = threading.Thread(target=read, name="kube-fetch", daemon=True)
+        self._fetching.start()
+        self._fetching.join(timeout_s)
         return found[0] if found else None
 
     def desire(self, state: State) -> tuple[Announcement, ...]:
