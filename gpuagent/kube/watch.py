@@ -86,13 +86,17 @@ class Watcher:
 
     def fetch(self, pods: Collection[PodName]) -> frozenset[str] | None:
         """Read pods that the watch has not shown: UIDs of those there are, None if the API server did not answer."""
-        uids = set()
+        uids = set[str]()
         for name in pods:
             path = f"/api/v1/namespaces/{name.namespace}/pods"
             selector = f"metadata.name={name.name},spec.nodeName={self._node_name}"
             try:
-                _, items = self._client.page(path, {"fieldSelector": selector})
-                uids |= {pod.uid for pod in map(self._pods.read, items) if self._pods.fetched(pod)}
+                there = None
+                while there is None:
+                    lists = self._pods.lists
+                    _, items = self._client.page(path, {"fieldSelector": selector})
+                    there = self._pods.fetched([self._pods.read(item) for item in items], lists)
+                uids |= there
             except (KubeError, ValueError) as err:
                 log.warning("pod not read", extra={"pod": str(name), "error": str(err)})
                 return None
@@ -156,6 +160,9 @@ class _Pods:
     """The pods by uid, in the order kubelet hears of them; a thread of its own posts them.
 
     So the last change of a burst is never left unsaid.
+
+    Attributes:
+        lists: how many lists were taken.
     """
 
     def __init__(
@@ -173,6 +180,7 @@ class _Pods:
         self._changed = False
         self._failures: list[str] = []
         self._deleted: deque[str] = deque(maxlen=MOST_DELETED)
+        self.lists = 0
 
     def read(self, found: Json) -> Pod:
         pod = kept(parse_pod(found), self._resources)
@@ -186,6 +194,7 @@ class _Pods:
         with self._lock:
             seen = {uid: _same(known, listed.pop(uid)) for uid, known in self._known.items() if uid in listed}
             self._known, self._changed = seen | listed, True
+            self.lists += 1
         self._news.set()
 
     def changed(self, kind: str, item: Pod) -> None:
@@ -198,16 +207,21 @@ class _Pods:
             self._changed = True
         self._news.set()
 
-    def fetched(self, item: Pod) -> bool:
-        """Take a pod that the watch has not shown; False if it has shown its deletion."""
+    def fetched(self, items: Sequence[Pod], lists: int) -> set[str] | None:
+        """Take pods that the watch has not shown: UIDs of those whose deletion it has not shown either.
+
+        None if the pods were listed since there were so many `lists`: the watch from there on shows no deletion that
+        came before, so these have to be read again.
+        """
         with self._lock:
-            if item.uid in self._deleted:
-                return False
-            if item.uid not in self._known:
-                self._known[item.uid] = item
-                self._changed = True
+            if lists != self.lists:
+                return None
+            there = {item.uid: item for item in items if item.uid not in self._deleted}
+            new = {uid: item for uid, item in there.items() if uid not in self._known}
+            self._known |= new
+            self._changed = self._changed or bool(new)
         self._news.set()
-        return True
+        return set(there)
 
     def failed(self, reason: str) -> None:
         # By the same thread as the pods, so that a failure never overtakes what was seen before it.

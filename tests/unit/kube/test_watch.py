@@ -112,12 +112,35 @@ def test_a_pod_that_was_read_is_known_once_and_does_not_outlive_its_deletion() -
     posted: list[PodsSeen] = []
     pods = _Pods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
     early, late = (pods.read({"metadata": {"uid": uid, "name": uid}, "spec": {}, "status": {}}) for uid in "ab")
-    assert pods.fetched(early)
+    assert pods.fetched([early], 0) == {"a"}
     pods.changed("ADDED", early)
     assert list(pods._known) == ["a"]
     pods.changed("DELETED", late)
-    assert not pods.fetched(late)
+    assert pods.fetched([late], 0) == set()
     assert list(pods._known) == ["a"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_pod_that_was_read_before_a_list_and_arrives_after_it_is_read_again(
+    server: ApiServer, client: Client, posted: "Posted", watcher: Watcher, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """The list has it no more, and no watch from there on shows its deletion."""
+    server.create_pod("a", node="n1")
+    uid = server.pods()[0]["metadata"]["uid"]
+    page = client.page
+
+    def late(path: str, params: Any = None) -> Any:
+        monkeypatch.undo()
+        metadata, items = page(path, params)
+        found = list(items)
+        if not there:
+            server.delete_pod("a")
+        watcher._pods.listed([])
+        return metadata, iter(found)
+
+    monkeypatch.setattr(client, "page", late)
+    assert watcher.fetch([PodName("default", "a")]) == ({uid} if there else set())
+    assert set(watcher._pods._known) == ({uid} if there else set())
 
 
 def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(
