@@ -138,8 +138,10 @@ class PreferredAllocation:
     def _have_containers_named(self, request: AllocationRequest) -> None:
         """Where a GPU seems full only because some containers on it may be of one pod, kubelet names them."""
         view = self._memory.view()
+        if request.fixed or not view.tracker.recent.some_unnamed:
+            return
         occupancy = view.occupancy(request.offered)
-        if not request.fixed and occupancy.some_unnamed and occupancy.full_gpus(None):
+        if occupancy.some_unnamed and occupancy.full_gpus(None):
             began = self._memory.clock()
             if self._book.read(timeout_s=NAMING_S) is not None:
                 self._memory.wait(lambda snap: snap.holdings_at >= began, NAMING_S)

@@ -130,13 +130,11 @@ def identify(
     if handed_on := look.handed_on():
         return handed_on
     own = look.by_own_account()
-    alike = len({look.constraints(one) for one in own}) <= 1 and not look.interrupted()
-    if alike and not moment.snap.schedulers and not certainly:
+    if not (moment.snap.schedulers or certainly) and look.alike(own) and not look.interrupted():
         return own[0] if own else look.unseen()
     if listed is None:
         return look.unanswered(own)
-    likely = {one.pod.name: one.pod for one in own if one.pod}
-    for pods in (likely, {pod.name: pod for pod in look.others() if pod.name not in likely}):
+    for pods in look.to_query(own):
         if missing := {name: pod for name, pod in pods.items() if name not in listed}:
             return QueryPods(missing)
         if found := look.by_kubelet(pods, listed):
@@ -228,6 +226,16 @@ class _Search:
             for pod in self.snap.living_pods.values()
         )
 
+    def alike(self, own: Sequence[Requester]) -> bool:
+        """Whether all of them are treated alike."""
+        return len(own) < 2 or len({self.constraints(one) for one in own}) == 1
+
+    def to_query(self, own: Sequence[Requester]) -> Iterator[Mapping[PodName, Pod]]:
+        """Pods that kubelet may be at: the likely ones first, then all others, which is slower."""
+        likely = {one.pod.name: one.pod for one in own if one.pod}
+        yield likely
+        yield {pod.name: pod for pod in self.others() if pod.name not in likely}
+
     def others(self) -> Iterator[Pod]:
         """All pods with a container that asks for as much, deleted ones first."""
         resource, size = self.request.resource, self.request.size
@@ -268,7 +276,7 @@ class _Search:
 
     def unanswered(self, own: Sequence[Requester]) -> Requester | Unknown:
         """Kubelet did not answer: the oldest container that fits, where all that fit are treated alike."""
-        if own and (own[0].paired or len({self.constraints(one) for one in own}) == 1):
+        if own and (own[0].paired or self.alike(own)):
             return own[0]  # beside its other resource both readings are served
         names = tuple(one.pod.name for one in own if one.pod and self._is_decided(one, one.pod))
         return Unknown("kubelet's pod-resources API did not answer", between=names)

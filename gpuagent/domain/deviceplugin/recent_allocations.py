@@ -99,6 +99,11 @@ class RecentAllocations:
         return frozenset([one.pod_uid for one in self.all if one.pod_uid])
 
     @cached_property
+    def some_unnamed(self) -> bool:
+        """Whether some are of containers that are not known yet."""
+        return None in [one.owner for one in self.all]
+
+    @cached_property
     def exchanged(self) -> tuple[Mapping[str, str], ...]:
         """What ids were exchanged for, oldest first, where some were."""
         return tuple([one.exchanged for one in self.all if one.exchanged])
