@@ -16,7 +16,7 @@ from gpuagent.domain.isolation import AUTO, Layer, chosen
 from gpuagent.domain.links import Topology
 from gpuagent.domain.mode import DISABLE_LABEL, PROMISES, Kind, Mode, Placement, Resources
 from gpuagent.domain.pods import CheckpointEntry, Controller, Holding, Owner, Pod, PodName
-from gpuagent.domain.units import MemoryUnit, parse_id
+from gpuagent.domain.units import MemoryUnit, UnitId, parse_id
 from gpuagent.domain.wiring import Wiring
 
 
@@ -201,17 +201,21 @@ class State:
         return dict.fromkeys(waiting, "it was not asked yet: the driver takes its time")
 
     @cached_property
+    def held_units(self) -> list[UnitId]:
+        """One unit of each of this agent's holdings in kubelet's book, also on a GPU that was never read."""
+        units = (parse_id(next(iter(holding.ids), "")) for holding in self.living_holdings)
+        return [unit for unit in units if unit]
+
+    @cached_property
     def held_under(self) -> set[tuple[Mode, str]]:
         """Mode and GPU (UUID) of every unit of this agent's that kubelet's book gives to somebody."""
         by_key = {gpu.key: gpu.uuid for gpu in self.gpus.values()}
-        ids = (next(iter(holding.ids), "") for holding in self.living_holdings)
-        units = (parse_id(device_id) for device_id in ids)
-        return {(unit.kind.mode, by_key[unit.gpu_key]) for unit in units if unit and unit.gpu_key in by_key}
+        return {(unit.kind.mode, by_key[unit.gpu_key]) for unit in self.held_units if unit.gpu_key in by_key}
 
     @cached_property
     def verified(self) -> frozenset[str]:
         """Resources whose containers are verified before they start: those of the mode, and of units still held."""
-        modes = {self.mode, *(mode for mode, _ in self.held_under)}
+        modes = {self.mode, *(unit.kind.mode for unit in self.held_units)}
         return frozenset(name for mode in modes if PROMISES[mode] for name in self.policy.resources.sold(mode))
 
     @cached_property

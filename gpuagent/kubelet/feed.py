@@ -52,9 +52,10 @@ class Feed:
         """The newest list at once, then each newer one; changes in quick succession are sent as one.
 
         It ends where the resource has to register again, because it registered with another `verified` than is needed:
-        before kubelet hears of the first devices, or while there are none, as no Allocate can be under way then.
+        before kubelet hears of the first healthy devices, or while there are none at all, as no Allocate can be under
+        way then. While all GPUs are unhealthy from the start, containers on them can start again.
         """
-        sent, not_before, offers = -1, 0.0, False
+        sent, not_before, offers, heard = -1, 0.0, False, False
         while not closed.is_set():
             with self._changed:
                 while not closed.is_set() and self._version == sent:
@@ -63,8 +64,10 @@ class Feed:
                     self._changed.wait(pause)
                 sent, message = self._version, self._message
                 offered, offers = offers, any(block.healthy for block in self._blocks)
-                if self.verified and not verified and (offers or not self._blocks):
+                heard = heard and bool(self._blocks)
+                if self.verified and not verified and (offers or not heard):
                     return
+                heard = heard or offers
                 if verified and not self.verified and offers and not offered:
                     return
             if not closed.is_set():

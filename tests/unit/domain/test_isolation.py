@@ -6,10 +6,10 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.isolation import AUTO, NO_LAYER, Layer, chosen
-from gpuagent.domain.mode import Isolates, Mode
+from gpuagent.domain.mode import Isolates, Kind, Mode
 from gpuagent.domain.problems import problems
 from gpuagent.domain.report import node_condition, status
-from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, node_json, uuid
+from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, node_json, unit_ids, uuid
 
 BOTH = frozenset(Isolates)
 CGPU = Layer(
@@ -152,3 +152,9 @@ def test_core_mem_needs_compute_too():
     assert node.ids(MEM) == node.ids(CORE) == set()
     (problem,) = problems(node.state)
     assert "policy 5 shares nothing; set 3" in problem.message
+
+
+def test_what_is_held_under_isolation_is_verified_also_on_a_gpu_that_is_not_there():
+    node = in_force(Mode.SHARE, box(1))
+    assert node.state.verified == set()
+    assert node.holdings(holding("p", unit_ids(1, Kind.MEMORY_CGPU, 0))).state.verified == {MEM}
