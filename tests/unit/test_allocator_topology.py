@@ -257,6 +257,17 @@ def test_a_pod_that_does_not_see_what_the_annotation_says_hears_why():
     assert text.endswith("gpu-visible names '0,3', and it sees GPU 3: --trust-gpu-visible is off")
 
 
+@pytest.mark.parametrize("rejected", [set(), {"a"}])
+def test_other_gpus_are_shown_only_where_kubelet_lists_one_pod_that_could_be_meant(rejected):
+    """Before 1.34 kubelet still lists a pod that it rejected a moment ago."""
+    desk = mesh(named("a", 1, "3", "0,3"), named("b", 1, "4", "4,7"))
+    desk.book.rejected = rejected
+    share = desk.serve(owner("b"), WHOLE, 1)
+    assert told(share) == ([4] if rejected else [4, 7])
+    why = "gpu-visible names '4,7', and it sees GPU 4: the agent cannot tell for certain which pod asks"
+    assert [text.endswith(why) for _, _, text in desk.said] == [True] * len(rejected)
+
+
 def test_a_pod_that_the_watch_has_not_shown_sees_its_own_gpus_alone():
     desk = pair_of_a_job()
     share = desk.serve(owner("stranger"), WHOLE, 1)
