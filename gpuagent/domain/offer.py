@@ -67,7 +67,7 @@ def advertise(state: State, now: float) -> State:
         after = _advertise_once(state, now)
         # Dropping the last unit of another mode may free its GPU at once; one more pass settles it.
         if (after.lists, after.fades) == (state.lists, state.fades):
-            return after
+            return state  # with all that was worked out for it
         state = after
 
 

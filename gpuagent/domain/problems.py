@@ -11,7 +11,7 @@ from gpuagent.domain.mode import DISABLE_LABEL, PROMISES
 from gpuagent.domain.offer import rival_offers
 from gpuagent.domain.pods import Holding
 from gpuagent.domain.startup import taint_stands
-from gpuagent.domain.state import State
+from gpuagent.domain.state import State, once
 from gpuagent.domain.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
 
 MANY_ENTRIES = 8
@@ -37,6 +37,7 @@ class Switch:
     waiting_for: tuple[Holding, ...] = ()
 
 
+@once
 def switch(state: State) -> Switch:
     """The mode switch as people should see it."""
     waiting = tuple(dict.fromkeys(holding for holdings in state.held_otherwise.values() for holding in holdings))
@@ -45,6 +46,7 @@ def switch(state: State) -> Switch:
     return Switch("waiting", waiting) if waiting else Switch("steady")
 
 
+@once
 def problems(state: State) -> list[Problem]:
     """Everything that is wrong now, worst first."""
     return [

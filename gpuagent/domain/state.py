@@ -1,9 +1,9 @@
 """Everything the agent knows, as one frozen value."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.exchange import picks_itself
@@ -18,6 +18,8 @@ from gpuagent.domain.mode import DISABLE_LABEL, PROMISES, Kind, Mode, Placement,
 from gpuagent.domain.pods import CheckpointEntry, Controller, Holding, Owner, Pod, PodName
 from gpuagent.domain.units import MemoryUnit, UnitId, parse_id
 from gpuagent.domain.wiring import Wiring
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +287,20 @@ class State:
             if name is not None and (rest := entry.ids - known):
                 known |= rest  # the next init container has them too
                 yield Holding(Owner(name, entry.container), entry.resource, rest)
+
+
+def once(work: Callable[[State], T]) -> Callable[[State], T]:
+    """A cached property of the state that a module further up works out."""
+    name = f"{work.__module__}.{work.__name__}"
+
+    @wraps(work)
+    def worked_out(state: State) -> T:
+        if name not in vars(state):
+            vars(state)[name] = work(state)
+        found: T = vars(state)[name]
+        return found
+
+    return worked_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,8 @@ def _audited(before: State, after: State) -> State:
     """Each held unit is looked at, so only where something of it changed."""
     if before.pods is after.pods and after.same_book(before):
         return after
-    return replace(after, former_units=tuple(by_former_units(after)))
+    found = tuple(by_former_units(after))
+    return after if found == after.former_units else replace(after, former_units=found)
 
 
 def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:

@@ -2,12 +2,14 @@
 
 import json
 import re
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain import events as ev
+from gpuagent.domain import state
 from gpuagent.domain.gpu import UnreadableGpu
 from gpuagent.domain.mode import Kind, Mode
 from gpuagent.domain.problems import problems, switch
@@ -24,6 +26,7 @@ from tests.unit.domain.builders import (
     in_force,
     key,
     node_json,
+    pod_json,
     unit_ids,
     uuid,
 )
@@ -263,3 +266,14 @@ def test_a_status_page_says_what_a_switch_waits_for():
         "waiting_for": [{"container": "ml/old[main]", "resource": MEM, "units": 2}],
     }
     assert key(0) in next(iter(OLD.ids))
+
+
+def test_what_is_derived_is_worked_out_once_a_state(monkeypatch):
+    node = in_force(Mode.SHARE).pods(pod_json("a", {MEM: 4}))
+    node.holdings(holding("a", unit_ids(0, Kind.MEMORY_SHARE, 0, 1, 2, 3)))
+    assert problems(node.state) is problems(node.state)
+    work = Mock(wraps=state.held_otherwise)
+    monkeypatch.setattr(state, "held_otherwise", work)
+    node.pods(pod_json("a", {MEM: 4}), pod_json("b", {MEM: 4}))
+    node_condition(node.state)
+    assert work.call_count == 1
