@@ -17,6 +17,7 @@ from gpuagent.nvml.boxes import Box
 from gpuagent.nvml.simulated import Simulator, install
 from gpuagent.nvml.simulated_driver import base_name
 from gpuagent.nvml.stall import StallGuard
+from gpuagent.nvml.vitals import GpuVitals
 from gpuagent.nvml.watch import NvmlWatch
 from standin.waiting import PATIENCE_S
 
@@ -95,7 +96,7 @@ def hangs(simulator: Simulator, call: Pending | None) -> bool:
 def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer of the driver is late where a test makes it hang, and never because the machine is busy."""
     made: list[Simulator] = []
-    begin, overdue = Simulator.__init__, StallGuard._overdue
+    begin, overdue, first_look = Simulator.__init__, StallGuard._overdue, GpuVitals.first_look
 
     def hanging(call: Pending | None) -> bool:
         return any(hangs(simulator, call) for simulator in made)
@@ -107,6 +108,17 @@ def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
             question._given_up = not question.ended
         return question.ended
 
+    def look(vitals: GpuVitals, patience_s: float) -> bool:
+        until = time.monotonic() + patience_s
+        with vitals._changed:
+            while patience_s and not vitals._looked_once:
+                hung = {gpu for simulator in made for _, gpu in tuple(simulator._hangs)}
+                if not hung.isdisjoint({None, vitals._index}) and time.monotonic() >= until:
+                    break
+                vitals._changed.wait(0.002)
+        return first_look(vitals, 0.0)
+
+    monkeypatch.setattr(GpuVitals, "first_look", look)
     monkeypatch.setattr(
         Simulator, "__init__", lambda one, *args, **named: (made.append(one), begin(one, *args, **named))[1]
     )
