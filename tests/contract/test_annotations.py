@@ -191,16 +191,17 @@ def test_what_somebody_removes_is_put_back(node: MakeNode) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_agent_that_dies_between_grant_and_write_leaves_it_to_the_next(node: MakeNode, number: int) -> None:
-    """The API server answers nothing while the containers start, and the agent is killed; the next one completes."""
+    """The API server answers nothing while kubelet admits the pods, and the agent is killed; the next one completes."""
     one = shared(node)
     kubeconfig = str(one.server.write_kubeconfig(one.root / "kubeconfig"))
     first = one.spawn("--kubeconfig", kubeconfig)
     one.offers(mem=48)
     bound = [one.bind(pod(f"p{n}", {MEM: 6 + n}), annotations=decided(0, 6 + n) if n else None) for n in range(3)]
-    for made in bound:
-        assert one.kubelet.admit(made)
+    start(one, pod("later", {MEM: 1}))
+    wait_written(one, "later", ASSIGNED="true")  # so the agent has seen the others
     one.server.pause()
     for made in bound:
+        assert one.kubelet.admit(made)
         one.kubelet.start_container(made, "c0")
     terminate(first, number)
     assert [written(one, f"p{n}").get(ASSIGNED) for n in range(3)] == [None, "false", "false"]
