@@ -11,8 +11,8 @@ from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusalevents import RefusalEvents, Say
 from gpuagent.book import Book
 from gpuagent.domain.deviceplugin import counts
-from gpuagent.domain.deviceplugin.checks import check_allocated, check_offered, check_pair
-from gpuagent.domain.deviceplugin.identity import by_own_account, identify
+from gpuagent.domain.deviceplugin.checks import check_allocated, check_offered, check_pair, check_reserved
+from gpuagent.domain.deviceplugin.identity import Unknown, by_own_account, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_besides
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
 from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation
@@ -118,9 +118,11 @@ class Allocator:
         at = locate(resource, ids, view.snap)
         request = AllocationRequest(resource, len(ids), fixed=ids)
         found = chosen.requester if chosen else identify(request, view, None)
-        requester = found if isinstance(found, Requester) else Requester()
         before = None if chosen else occupancy.given(resource, ids)
+        requester = found if isinstance(found, Requester) else Requester()
         try:
+            if isinstance(found, Unknown) and not before:
+                check_reserved(resource, found, at, view.tracker.refused, occupancy)
             check_offered(resource, ids, at, occupancy)
             if not chosen:
                 check_pair(resource, at, requester, view.snap)

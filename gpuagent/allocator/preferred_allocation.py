@@ -7,11 +7,12 @@ from gpuagent.allocator.memory import Answer, Memory, View
 from gpuagent.allocator.refusalevents import Say
 from gpuagent.book import Book
 from gpuagent.domain.deviceplugin.assignment import choose, notices, suspect_ids
+from gpuagent.domain.deviceplugin.checks import in_doubt
 from gpuagent.domain.deviceplugin.identity import Listed, QueryPods, Unknown, identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.pods import Pod, PodName
 from gpuagent.domain.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class PreferredAllocation:
         """The ids to answer with. Raises Refusal."""
         self._have_containers_named(request)
         found = self._identify(request)
+        if isinstance(found, Unknown) and found.pod:
+            self._memory.refused(found.pod)
         try:
             try:
                 return self.choose(request, found)
@@ -53,10 +56,9 @@ class PreferredAllocation:
             found = self._identify(request, certainly=True)
             return self.choose(request, found)
         except Refusal as refusal:
-            requester = found if isinstance(found, Requester) else Requester()
-            refusal.pod = requester.pod_name
+            refusal.pod = found.pod_name if isinstance(found, Requester) else None
             # On a guess no pod is barred: kubelet may still admit it.
-            self._memory.refused(requester.pod if requester.certain else None)
+            self._memory.refused(found.pod if isinstance(found, Requester) and found.certain else None)
             raise
 
     def choose(self, request: AllocationRequest, found: Requester | Unknown) -> tuple[str, ...]:
@@ -64,9 +66,7 @@ class PreferredAllocation:
         view = self._memory.view()
         occupancy = view.occupancy(request.offered)
         if isinstance(found, Unknown) and found.between:
-            pods = ", ".join(map(str, found.between[:3]))
-            text = f"{request.resource}: a scheduler chose GPUs for {pods}, and the agent cannot tell which pod asks"
-            raise Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
+            raise in_doubt(request.resource, found)
         requester = found if isinstance(found, Requester) else Requester()
         chosen = choose(request, requester, view.tracker.refused, occupancy)
         self._check_suspect(request, suspect_ids(request, occupancy).intersection(chosen), occupancy)
@@ -106,16 +106,22 @@ class PreferredAllocation:
         """
         if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
             return []
-        # What held something and holds nothing now was replaced by a newer pod of its name.
-        served = view.snap.served | view.tracker.recent.pod_uids
-        seen = {pod.name for pod in view.snap.pods if pod.ended or pod.uid not in served}
+        tracker, ours = view.tracker, view.snap.sold
+        past = view.snap.served | tracker.recent.pod_uids | tracker.refused
+        waiting = {pod.name for pod in view.snap.living_pods.values() if pod.uid not in past}
         listed = self._book.look(None, listing=self._may_list(request, view)) or ()
-        ours = view.snap.sold
-        bare = [one.pod for one in listed if not any(held.resource in ours for held in one.holdings)]
-        return [pod for pod in bare if pod not in seen][:MOST_FETCHED]
+        bare = {one.pod for one in listed if not any(held.resource in ours for held in one.holdings)}
+
+        def only_init(pod: Pod) -> bool:
+            return all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
+
+        # A pod that held something, or was rejected, may have been replaced by a newer one of its name. Kubelet lists
+        # nothing of pods whose init containers alone held something.
+        known = {pod.name: 1 + only_init(pod) for pod in view.snap.pods}
+        return sorted(bare - waiting, key=lambda pod: known.get(pod, 0))[:MOST_FETCHED]
 
     def _query(self, request: AllocationRequest, query: QueryPods, listed: Listed, view: View) -> Listed | None:
-        found = self._book.look(query.pods.keys(), listing=self._may_list(request, view))
+        found = self._book.look(query.pods, listing=self._may_list(request, view))
         if found is None:
             return None
         held = {one.pod: one.holdings for one in found}

@@ -12,6 +12,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.errors import Refusal
 from gpuagent.domain.grant import DeviceStrategy, Grant
 from gpuagent.domain.pods import CheckpointEntry, Holding, Owner, PodName, parse_pod
+from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.isolation import IsolationError, Need, Report
 from tests.unit.domain.builders import Life
 
@@ -88,6 +89,7 @@ class Desk:
         self.unseen: list[dict[str, Any]] | None = []
         """Pods that the API server has and the watch has not shown; None: it does not answer."""
         self.fetches = 0
+        self.snap: Snapshot | None = None
         self.allocator = Allocator(
             clock=lambda: self.node.now,
             book=self.book,
@@ -99,7 +101,7 @@ class Desk:
         self.publish()
 
     def publish(self) -> None:
-        self.snap = self.node.snap
+        self.snap = snapshot(self.node.state, self.snap)
         self.allocator.publish(self.snap)
 
     def pods(self, *pods) -> "Desk":

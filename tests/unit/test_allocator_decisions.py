@@ -14,7 +14,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, MIRROR_ANNOTATION
 from gpuagent.domain.errors import Reason
 from gpuagent.domain.grant import DeviceStrategy
-from gpuagent.domain.mode import GPU_COUNT_LABEL, Kind, Mode
+from gpuagent.domain.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL, Kind, Mode
 from gpuagent.domain.pods import CheckpointEntry, PodName
 from tests.unit.desk import Book, Desk, Isolation
 from tests.unit.domain.builders import (
@@ -664,3 +664,93 @@ def test_an_ignored_annotation_does_not_make_kubelet_be_queried_for_good():
     desk = desk_of(pod_json("hostile", {MEM: 4}, annotations=v1(1, 9)))
     assert not desk.snap.schedulers
     assert desk_of(decided("a", 1)).snap.schedulers
+
+
+def again(pod, index, second):
+    """A pod that takes the name of `pod`, as a StatefulSet makes it."""
+    new = decided(pod["metadata"]["name"], index, second=second)
+    new["metadata"]["uid"] += "-again"
+    return new
+
+
+def test_a_deleted_pod_that_kubelet_still_asks_for_does_not_get_what_was_chosen_for_the_next_of_its_name():
+    old, other = decided("web-0", 0), decided("other", 1, second=1)
+    new = again(old, 3, second=2)
+    desk = desk_of(other, old).pods(other).pods(other, new)
+    refusal = desk.refusal(lambda: serve(desk, "web-0"))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    assert "pod ml/web-0 was deleted a moment ago, and kubelet lists no UIDs" in refusal.message
+    serve(desk, "web-0")
+    assert at(desk, "web-0") == [3]
+
+
+def test_a_pod_that_took_a_deleted_pods_name_is_read_from_the_api_server():
+    """What is in doubt is refused: kubelet may still be asking for the one before."""
+    old, other = decided("web-0", 0), decided("other", 1, second=1)
+    desk = desk_of(other, old).pods(other)
+    desk.unseen = [again(old, 3, second=2)]
+    assert desk.refusal(lambda: serve(desk, "web-0")).reason is Reason.UNKNOWN_POD
+
+
+@pytest.mark.parametrize("how", ["by kubelet", "by the agent"])
+def test_a_rejected_pod_does_not_hide_the_next_of_its_name(how):
+    old, other = decided("web-0", 9 if how == "by the agent" else 0), decided("other", 1, second=1)
+    desk = desk_of(old, other)
+    if how == "by the agent":
+        assert desk.refusal(lambda: serve(desk, "web-0")).reason is Reason.GPU_DECISION
+    else:
+        desk.pods(old | {"status": {"phase": "Failed"}}, other)
+    desk.unseen = [again(old, 3, second=2)]
+    serve(desk, "web-0")
+    assert at(desk, "web-0") == [3]
+
+
+def test_units_that_kubelet_picks_itself_are_not_granted_on_a_guess():
+    desk = desk_of(decided("a", 0), decided("b", 1, second=1))
+    ids = unit_ids(1, Kind.MEMORY_SHARE, 0, 1, 2, 3)
+    assert desk.refusal(lambda: desk.allocator.allocate(MEM, ids)).reason is Reason.UNKNOWN_POD
+
+
+def test_units_given_before_are_granted_again_whatever_pods_wait():
+    desk = desk_of(decided("a", 0))
+    serve(desk, "a")
+    desk.pods(decided("a", 0), decided("b", 1, second=1), decided("c", 2, second=2))
+    (held,) = desk.book.holdings
+    assert desk.allocator.allocate(MEM, held.ids).units == 4
+
+
+def test_pods_whose_init_containers_alone_hold_units_do_not_keep_another_from_being_read():
+    inits = [pod_json(f"i{n}", {}, init=({MEM: 1},), created=f"2026-01-01T00:01:{n:02}Z") for n in range(50)]
+    desk = desk_of(decided("served", 0), *inits)
+    serve(desk, "served")
+    for n in range(50):
+        serve(desk, f"i{n}", 1, "init-0")
+        desk.book.rejected.add(f"i{n}")  # kubelet lists nothing of them
+        desk.book.holdings.pop()
+    desk.unseen = [decided("z", 3, second=59)]
+    serve(desk, "z")
+    assert at(desk, "z") == [3]
+
+
+def test_compute_is_not_given_beside_memory_of_a_pod_that_kubelet_may_have_given_up():
+    pods = [
+        pod_json(name, {MEM: 4, CORE: 30}, annotations=v2({"0": {str(n): 4}}), created=f"2026-01-01T00:00:0{n}Z")
+        for n, name in enumerate("ab")
+    ]
+    desk = desk_of(*pods, mode=Mode.CORE_MEM)
+    serve(desk, "a")
+    desk.book.tells_pods = False
+    assert desk.refusal(lambda: serve(desk, "b", 30, resource=CORE)).reason is Reason.UNKNOWN_POD
+
+
+@pytest.mark.parametrize("unlike", ["replicas", "containers"])
+def test_kubelet_is_queried_where_jobs_of_unlike_sizes_want_gpus_for_later(unlike):
+    """How many more GPUs a job will want decides which ones are best now."""
+    sizes, replicas = ([1, 2], "22") if unlike == "containers" else ([1, 1], "24")
+    pods = [
+        pod_json(name, *([{WHOLE: 1}] * count), labels={JOB_LABEL: "job", REPLICAS_LABEL: label})
+        for name, count, label in zip("ab", sizes, replicas, strict=True)
+    ]
+    desk = desk_of(*pods, mode=Mode.TOPOLOGY)
+    serve(desk, "a", 1, resource=WHOLE)
+    assert desk.book.looks == 1

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 
 from gpuagent.domain.annotations import shown
 from gpuagent.domain.decision import Decision
-from gpuagent.domain.deviceplugin.identity import decided_gpus
-from gpuagent.domain.deviceplugin.job import named_gpus
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.identity import Unknown, decided_gpus
+from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, reserved
 from gpuagent.domain.deviceplugin.request import Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
@@ -56,6 +56,20 @@ def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> i
         text = f"{said} does not divide {size} units of {resource}; ask for a multiple of {count}"
         raise Refusal(Reason.GPU_COUNT, text)
     return count
+
+
+def in_doubt(resource: str, found: Unknown) -> Refusal:
+    """Schedulers chose GPUs for pods that this request may be for."""
+    pods = ", ".join(map(str, found.between[:3]))
+    text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot tell which pod asks"
+    return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
+
+
+def check_reserved(resource: str, found: Unknown, at: Located, refused: Collection[str], occupancy: Occupancy) -> None:
+    """Kubelet picked none of the GPUs that a scheduler chose for a pod which this may be, or may not be."""
+    chosen = {*reserved(resource, None, refused, occupancy), *named_for_others(None, resource, occupancy)}
+    if found.between and not (found.undecided and chosen.isdisjoint(at.counts)):
+        raise in_doubt(resource, found)
 
 
 def check_offered(resource: str, ids: frozenset[str], at: Located, occupancy: Occupancy) -> None:

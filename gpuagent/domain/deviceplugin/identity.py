@@ -8,6 +8,7 @@ treated alike, kubelet is not queried.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from gpuagent.domain.decision import Decision
 from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation, RecentAllocations
@@ -33,7 +34,7 @@ _Pair = tuple[str, str]
 class QueryPods:
     """Kubelet has to say which of these pods it lists."""
 
-    pods: Mapping[PodName, Pod]
+    pods: frozenset[PodName]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,15 @@ class Unknown:
         why: for messages, reads on after "The agent cannot tell which pod asks: ".
         unseen: a pod that the agent may see soon.
         between: pods that it may be, for which schedulers decided differently.
+        undecided: it may be a pod for which none decided.
+        pod: a deleted one that kubelet may ask for: after this call it does not.
     """
 
     why: str
     unseen: bool = False
     between: tuple[PodName, ...] = ()
+    undecided: bool = False
+    pod: Pod | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class AdmissionTracker:
     Attributes:
         recent: allocations of the last minutes.
         admission: those of the pod in admission, oldest first.
-        refused: UIDs of pods that were refused: kubelet fails them and never admits them again.
+        refused: UIDs of pods that were refused, or whose units kubelet gave to others: it never admits them again.
         deleted: pods that were deleted before they had anything, and when the agent saw that.
     """
 
@@ -76,11 +81,14 @@ class AdmissionTracker:
             admission: tuple[RecentAllocation, ...] = () if second else (new,)
         else:
             admission = (*before, new) if before and before[-1].pod_uid == new.pod_uid else (new,)
-        return replace(self, recent=self.recent.adding(new), admission=admission)
+        recent = self.recent.adding(new)
+        freed = {one.pod_uid for one in self.recent.all if one.certain and one.pod_uid} - recent.pod_uids
+        refused = self.refused | (freed - {new.pod_uid}) if freed else self.refused
+        return replace(self, recent=recent, admission=admission, refused=refused)
 
     def refusing(self, pod: Pod | None, pods: Collection[Pod]) -> "AdmissionTracker":
         """After a refusal: kubelet gives up the pod in admission. `pods` are all there are."""
-        refused = self.refused.intersection(one.uid for one in pods)
+        refused = self.refused.intersection(one.uid for one in chain(pods, (gone for _, gone in self.deleted)))
         return replace(self, admission=(), refused=refused | {pod.uid} if pod else refused)
 
     def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
@@ -88,7 +96,9 @@ class AdmissionTracker:
         deleted = self.deleted
         if former and former.living_pods is not snap.living_pods:
             uids = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
-            gone = [pod for pod in former.living_pods.values() if pod.uid not in uids and pod.uid not in former.served]
+            done = former.served | self.refused | self.recent.pod_uids
+            uids |= done.difference(one.pod_uid for one in self.admission)
+            gone = [pod for pod in former.living_pods.values() if pod.uid not in uids]
             kept = tuple(one for one in deleted if now - one[0] < DELETED_S)
             deleted = (*kept, *((now, pod) for pod in gone)) if gone or kept else ()
         recent = self.recent
@@ -134,10 +144,10 @@ def identify(
         return own[0] if own else look.unseen()
     if listed is None:
         return look.unanswered(own)
-    for pods in look.to_query(own):
-        if missing := {name: pod for name, pod in pods.items() if name not in listed}:
+    for some in look.to_query(own):
+        if missing := frozenset(pod.name for pod in some) - listed.keys():
             return QueryPods(missing)
-        if found := look.by_kubelet(pods, listed):
+        if found := look.by_kubelet(some, listed):
             return found
     return look.unseen()
 
@@ -230,27 +240,29 @@ class _Search:
         """Whether all of them are treated alike."""
         return len(own) < 2 or len({self.constraints(one) for one in own}) == 1
 
-    def to_query(self, own: Sequence[Requester]) -> Iterator[Mapping[PodName, Pod]]:
-        """Pods that kubelet may be at: the likely ones first, then all others, which is slower."""
-        likely = {one.pod.name: one.pod for one in own if one.pod}
-        yield likely
-        yield {pod.name: pod for pod in self.others() if pod.name not in likely}
+    def to_query(self, own: Sequence[Requester]) -> Iterator[list[Pod]]:
+        """Pods that kubelet may be at: the likely ones and deleted ones first, then all, which is slower."""
+        pods, likely = self.pods(), {one.pod_name for one in own}
+        yield [pod for pod in pods if pod.name in likely or not self._pod(pod.uid)]
+        yield pods
 
-    def others(self) -> Iterator[Pod]:
+    def pods(self) -> list[Pod]:
         """All pods with a container that asks for as much, deleted ones first."""
         resource, size = self.request.resource, self.request.size
         gone = (pod for at, pod in self.tracker.deleted if self.now - at < DELETED_S)
-        for pod in (*gone, *self.snap.living_pods.values()):
-            if any(c.may_want(resource, size) for c in pod.containers) and self._may_be_admitted(pod):
-                yield pod
+        return [
+            pod
+            for pod in (*gone, *self.snap.living_pods.values())
+            if any(c.may_want(resource, size) for c in pod.containers) and self._may_be_admitted(pod)
+        ]
 
-    def by_kubelet(self, pods: Mapping[PodName, Pod], listed: Listed) -> Requester | None:
+    def by_kubelet(self, pods: Collection[Pod], listed: Listed) -> Requester | Unknown | None:
         """The container that kubelet is at, by what it lists. `pods` are in the order in which the agent saw them."""
         current = self._current
-        fits: list[Requester | None] = []
-        going_on: list[Requester | None] = []
-        for name, pod in pods.items():
-            holdings = listed[name]
+        fits: list[Requester] = []
+        going_on: list[Requester] = []
+        for pod in pods:
+            holdings = listed[pod.name]
             if holdings is None or self._was_given_up(pod, holdings):
                 continue
             init = pod.init_names
@@ -259,38 +271,55 @@ class _Search:
             if found := self._next(pod, held | _pairs(own), certain=True, holdings=holdings):
                 (going_on if own or held else fits).append(found)
         # Kubelet hears of pods in the agent's order: rejected ones may linger, and the last one asks.
-        best = (going_on or fits or [None])[-1]
-        return replace(best, certain=False) if best and len(going_on or fits) > 1 else best
+        if not (fitting := going_on or fits):
+            return None
+        living = [one for one in fitting if one.pod and self._pod(one.pod.uid)]
+        if len(living) == len(fitting):
+            return replace(fitting[-1], certain=len(fitting) == 1)
+        deleted = next(one.pod for one in fitting if one not in living)
+        why = f"pod {deleted.name if deleted else None} was deleted a moment ago, and kubelet lists no UIDs"
+        return self._unknown(why, living, deleted) if living else self.unseen(deleted)
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
-        """Kubelet lists nothing of what the pod was given: it rejected the pod, or this is a newer one of the name."""
-        if holdings:
-            return False
+        """Kubelet does not list what the pod was given: it rejected the pod, or this is a newer one of the name."""
+        listed = frozenset[str]().union(*(h.ids for h in holdings))
+        init, recent = pod.init_names, self.tracker.recent
+        holders = {one.pod_uid for one in recent.all if one.certain and not one.ids.isdisjoint(listed)} - {None}
+        holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
+        if holders and pod.uid not in holders and not pod.static:
+            return True  # that one's are listed
+        given = [one for one in recent.all if one.pod_uid == pod.uid and one.certain]
+        if any(one.ids.isdisjoint(listed) for one in given if one.owner and one.owner.container not in init):
+            return True
         current = [one for one in self._current if one.pod_uid == pod.uid]
-        init = pod.init_names
-        if current and all(one.owner and one.owner.container in init for one in current):
+        if holdings or (current and all(one.owner and one.owner.container in init for one in current)):
             return False  # in admission, and kubelet does not list its init containers
-        return pod.uid in self.snap.served or any(
-            one.pod_uid == pod.uid and one.certain for one in self.tracker.recent.all
-        )
+        return pod.uid in self.snap.served or bool(given)
 
     def unanswered(self, own: Sequence[Requester]) -> Requester | Unknown:
         """Kubelet did not answer: the oldest container that fits, where all that fit are treated alike."""
-        if own and (own[0].paired or self.alike(own)):
-            return own[0]  # beside its other resource both readings are served
-        names = tuple(one.pod.name for one in own if one.pod and self._is_decided(one, one.pod))
-        return Unknown("kubelet's pod-resources API did not answer", between=names)
+        decided = [one for one in own if one.pod and self._is_decided(one, one.pod)]
+        if own and own[0].paired and not any(one is not own[0] for one in decided):
+            return own[0]  # a pod without a decision is served on any GPU
+        deleted = any(not self._pod(pod.uid) for pod in self.pods())
+        if own and self.alike(own) and not (decided and deleted):
+            return own[0]
+        return self._unknown("kubelet's pod-resources API did not answer", own)
+
+    def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
+        names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one, one.pod))
+        return Unknown(why, between=names, undecided=len(names) < len(fitting), pod=deleted)
 
     def _is_decided(self, one: Requester, pod: Pod) -> bool:
         if self.snap.mode is Mode.TOPOLOGY:
             return GROUP_ANNOTATION in pod.annotations
         return pod.gpu_count_label is not None or decided_gpus(one, self.request.resource, self.snap) is not None
 
-    def unseen(self) -> Requester | Unknown:
+    def unseen(self, gone: Pod | None = None) -> Requester | Unknown:
         """No container that fits: a pod that the agent has not seen, or the second resource of its container."""
         if paired := self._unseen_pair():
             return paired
-        return Unknown("kubelet lists no pod that the agent has seen and that lacks this", unseen=True)
+        return Unknown("kubelet lists no pod that the agent has seen and that lacks this", unseen=True, pod=gone)
 
     def _unseen_pair(self) -> Requester | None:
         last = self._current[-1] if self._current else None

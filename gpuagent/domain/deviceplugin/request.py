@@ -1,10 +1,10 @@
 """What kubelet asks for, and the container that it asks for."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, VISIBLE_ANNOTATION
-from gpuagent.domain.pods import ContainerSpec, Owner, Pod, PodName
+from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
+from gpuagent.domain.pods import ContainerSpec, Owner, Pod, PodName, asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,15 @@ class Requester:
         asking = self.pod.containers if self.container.init else (self.container,)
         return max(sum(c.limits.get(name, 0) for name in sold if name != resource) for c in asking)
 
-    def constraints(self, resource: str, sold: Collection[str]) -> tuple[object, ...]:
+    def constraints(self, resource: str, sold: Mapping[str, Kind]) -> tuple[object, ...]:
         """What the choice of its GPUs depends on besides the amount and a scheduler's decision."""
         if self.pod is None:
             return (self.paired,)
+        needs = self.room(resource), self.other(resource, sold) if len(sold) > 1 else 0
+        own = self.paired, self.handed_on, *needs, self.pod.gpu_count_label
+        if resource not in sold or not sold[resource].is_whole:
+            return own
         named = (self.pod.annotations.get(key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
         job = self.pod.labels.get(JOB_LABEL)
-        needs = self.room(resource), self.other(resource, sold) if len(sold) > 1 else 0
-        job_key = job and (self.pod.name.namespace, job)
-        return self.paired, self.handed_on, *needs, self.pod.gpu_count_label, *named, job_key
+        job_key = job and (self.pod.name.namespace, job, self.pod.labels.get(REPLICAS_LABEL))
+        return *own, *named, job_key, asked(self.pod, resource)
