@@ -6,7 +6,7 @@ container is the one that kubelet lists and that lacks exactly what the call is 
 treated alike, kubelet is not queried.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -240,19 +240,22 @@ class _Search:
         """Whether all of them are treated alike."""
         return len(own) < 2 or len({self.constraints(one) for one in own}) == 1
 
-    def to_query(self, own: Sequence[Requester]) -> Iterator[list[Pod]]:
-        """Pods that kubelet may be at: the likely ones and deleted ones first, then all, which is slower."""
-        pods, likely = self.pods(), {one.pod_name for one in own}
-        yield [pod for pod in pods if pod.name in likely or not self._pod(pod.uid)]
-        yield pods
+    def to_query(self, own: Collection[Requester]) -> Iterator[list[Pod]]:
+        """Pods that kubelet may be at, deleted ones first: with the likely living ones, then with all."""
+        deleted, likely = self.deleted(), {one.pod.uid for one in own if one.pod}
+        yield [*deleted, *(pod for pod in self.snap.living_pods.values() if pod.uid in likely)]
+        yield [*deleted, *self._asking(self.snap.living_pods.values())]
 
-    def pods(self) -> list[Pod]:
-        """All pods with a container that asks for as much, deleted ones first."""
+    def deleted(self) -> list[Pod]:
+        """Pods that kubelet may still ask for, although the agent has seen that they were deleted."""
+        return self._asking(pod for at, pod in self.tracker.deleted if self.now - at < DELETED_S)
+
+    def _asking(self, pods: Iterable[Pod]) -> list[Pod]:
+        """Those with a container that asks for as much, which kubelet may still admit."""
         resource, size = self.request.resource, self.request.size
-        gone = (pod for at, pod in self.tracker.deleted if self.now - at < DELETED_S)
         return [
             pod
-            for pod in (*gone, *self.snap.living_pods.values())
+            for pod in pods
             if any(c.may_want(resource, size) for c in pod.containers) and self._may_be_admitted(pod)
         ]
 
@@ -301,8 +304,7 @@ class _Search:
         decided = [one for one in own if one.pod and self._is_decided(one, one.pod)]
         if own and own[0].paired and not any(one is not own[0] for one in decided):
             return own[0]  # a pod without a decision is served on any GPU
-        deleted = any(not self._pod(pod.uid) for pod in self.pods())
-        if own and self.alike(own) and not (decided and deleted):
+        if own and self.alike(own) and not (decided and self.deleted()):
             return own[0]
         return self._unknown("kubelet's pod-resources API did not answer", own)
 

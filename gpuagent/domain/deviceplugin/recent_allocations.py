@@ -77,11 +77,13 @@ class RecentAllocations:
             return self
         wanted = {(one.resource, one.ids) for one in unread}
         by_uid = {pod.uid: pod for pod in pods.values()}
+        uids = {(entry.resource, entry.ids): entry.pod_uid for entry in checkpoint}
         found: dict[tuple[str, frozenset[str]], tuple[Owner, str | None]] = {}
         for holding in holdings:
-            if (holding.resource, holding.ids) in wanted and holding.owner.pod.namespace:
-                pod = pods.get(holding.owner.pod)
-                found[holding.resource, holding.ids] = holding.owner, pod.uid if pod else None
+            if (ask := (holding.resource, holding.ids)) in wanted and holding.owner.pod.namespace:
+                pod, uid = pods.get(holding.owner.pod), uids.get(ask)
+                # The list has names alone, which a newer pod may have. Of static pods the checkpoint has other UIDs.
+                found[ask] = holding.owner, pod.uid if pod and (pod.static or not uid) else uid
         for entry in checkpoint:
             if (entry.resource, entry.ids) in wanted and entry.pod_uid in by_uid:
                 owner = Owner(by_uid[entry.pod_uid].name, entry.container)
