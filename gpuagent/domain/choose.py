@@ -19,7 +19,7 @@ class Request:
         free: GPU UUID to the ids kubelet offers there.
         must_include: ids that kubelet has fixed already.
         order: GPU UUID to NVML index, for every GPU of the node.
-        doubtful: offered ids that somebody may still hold.
+        suspect: offered ids that a container may still hold.
         gpu_count: over how many GPUs to spread, evenly.
         room: units the pod will want on that GPU later.
         pinned: UUIDs of GPUs preferred before all others.
@@ -28,8 +28,8 @@ class Request:
         only: UUIDs the choice is limited to; None for no limit.
         full: UUIDs of GPUs that have as many pods as they may have.
         most: the caps behind `full`, for messages: ``20 pods``.
-        asker: who asks, for messages.
-        promised: GPU UUID to units that schedulers chose it for, for containers still to ask.
+        requester: the container, for messages.
+        reserved: GPU UUID to units that schedulers chose it for, for containers still to ask.
         decided: says that a scheduler set `only`; empty where none did.
     """
 
@@ -40,7 +40,7 @@ class Request:
     unit: str = ""
     must_include: Collection[str] = ()
     placement: Placement = Placement.BINPACK
-    doubtful: frozenset[str] = frozenset()
+    suspect: frozenset[str] = frozenset()
     gpu_count: int = 1
     room: int = 0
     pinned: Collection[str] = ()
@@ -49,13 +49,13 @@ class Request:
     only: Collection[str] | None = None
     full: Collection[str] = ()
     most: str = ""
-    asker: str = "this container"
-    promised: Mapping[str, int] = field(default_factory=dict)
+    requester: str = "this container"
+    reserved: Mapping[str, int] = field(default_factory=dict)
     decided: str = ""
 
     def left(self, uuid: str) -> int:
-        """Units there that are offered and promised to nobody."""
-        return max(len(self.free[uuid]) - self.promised.get(uuid, 0), 0)
+        """Units there that are offered and not reserved."""
+        return max(len(self.free[uuid]) - self.reserved.get(uuid, 0), 0)
 
 
 def choose_share(request: Request) -> tuple[str, ...]:
@@ -95,12 +95,12 @@ def _by_gpu(request: Request) -> dict[str, list[str]]:
 def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
     """Best first: not leaving, pinned, not short, enough undoubted ids, room for what comes next, placement."""
     free = request.left(uuid)
-    doubtful = len(request.doubtful & request.free[uuid])
+    suspect = len(request.suspect & request.free[uuid])
     return (
         uuid in request.leaving,
         uuid not in request.pinned,
         uuid in request.short,
-        len(request.free[uuid]) - doubtful < each,
+        len(request.free[uuid]) - suspect < each,
         free < request.room,
         free if request.placement is Placement.BINPACK else -free,
         request.order[uuid],
@@ -111,8 +111,8 @@ def _take(request: Request, uuid: str, count: int, fixed: Collection[str]) -> li
     # Ids of one GPU differ in their number alone: by text, then by length, is by number.
     ids = sorted(sorted(request.free[uuid]), key=len)
     fixed = frozenset(fixed)
-    if fixed or request.doubtful:
-        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in request.doubtful))
+    if fixed or request.suspect:
+        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in request.suspect))
     return ids[:count]
 
 
@@ -140,7 +140,7 @@ def _not_kept(request: Request, fixed: Mapping[str, list[str]], each: int) -> Re
 def _lead(request: Request, each: int) -> str:
     unit = f" {request.unit}" if request.unit else ""
     over = f" over {request.gpu_count} GPUs ({each} on each)" if request.gpu_count > 1 else ""
-    return f"{request.resource}: {request.asker} asks for {request.size}{unit}{over}"
+    return f"{request.resource}: {request.requester} asks for {request.size}{unit}{over}"
 
 
 def _where(request: Request) -> str:
@@ -183,7 +183,9 @@ def _scattered(request: Request, free: Mapping[str, int], lead: str, where: str,
     )
     if request.gpu_count > 1:
         text = f"{lead}; {roomy} GPUs have that much free ({where})"
-    if roomy >= request.gpu_count and (promised := sum(request.promised.values())):
-        text = f"{lead}; of {total} free on the node schedulers have promised {promised} to pods that are still to come"
+    if roomy >= request.gpu_count and (reserved := sum(request.reserved.values())):
+        text = (
+            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come"
+        )
         text = f"{text}, and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
     return Refusal(Reason.NO_SINGLE_GPU, text)

@@ -21,14 +21,14 @@ class WholeRequest:
         names: GPU UUID to what it is called in messages: ``GPU 3``.
         must_include: UUIDs of GPUs that kubelet has fixed already.
         leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
-        doubtful: UUIDs of GPUs that somebody may still hold.
-        promised: UUIDs of GPUs that a scheduler chose for other pods.
+        suspect: UUIDs of GPUs that a container may still hold.
+        reserved: UUIDs of GPUs that a scheduler chose for other pods.
         spare: UUIDs of GPUs that are in kubelet's list as healthy, and that nobody has; it may offer fewer.
         named: UUIDs of the GPUs a scheduler decided on for this container; None where it did not.
         beside: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
         together: how many GPUs, this request's among them, are best chosen as one set because more of the job is to
             come: with all its pods, with one pod less, and so on; last, with this pod alone.
-        asker: who asks, for messages.
+        requester: the container, for messages.
     """
 
     resource: str
@@ -39,19 +39,19 @@ class WholeRequest:
     names: Mapping[str, str]
     must_include: Collection[str] = ()
     leaving: Collection[str] = ()
-    doubtful: Collection[str] = ()
-    promised: Collection[str] = ()
+    suspect: Collection[str] = ()
+    reserved: Collection[str] = ()
     spare: Collection[str] = ()
     named: Collection[str] | None = None
     beside: Collection[str] = ()
     together: Sequence[int] = ()
-    asker: str = "this container"
+    requester: str = "this container"
 
 
 def choose_whole(request: WholeRequest) -> tuple[str, ...]:
     """Device ids of the chosen GPUs.
 
-    GPUs that are ill, leaving, doubtful or promised to others are taken only where there are not enough others.
+    Unhealthy, leaving, suspect or reserved GPUs are taken only where there are not enough others.
 
     Raises:
         Refusal: not enough GPUs are free, or not those that a scheduler named.
@@ -73,7 +73,7 @@ def choose_whole(request: WholeRequest) -> tuple[str, ...]:
 
 
 def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
-    return uuid in request.leaving, uuid in request.doubtful, uuid in request.promised
+    return uuid in request.leaving, uuid in request.suspect, uuid in request.reserved
 
 
 def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) -> Collection[int]:
@@ -127,4 +127,4 @@ def _names(request: WholeRequest, uuids: Collection[str]) -> str:
 
 
 def _text(request: WholeRequest, what: str) -> str:
-    return f"{request.resource}: {request.asker} {what}"
+    return f"{request.resource}: {request.requester} {what}"

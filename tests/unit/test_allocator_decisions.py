@@ -305,7 +305,7 @@ def test_promised_units_are_refused_to_others_aloud():
     desk = desk_of(pod_json("b", {MEM: 8}), decided("a", 0, 10), gpus=1)
     refusal = desk.refusal(lambda: serve(desk, "b", 8))
     assert refusal.reason is Reason.NO_SINGLE_GPU
-    assert "of 16 free on the node schedulers have promised 10 to pods that are still to come" in refusal.message
+    assert "of 16 free on the node schedulers have reserved 10 for pods that are still to come" in refusal.message
     desk = desk_of(pod_json("b", {MEM: 8}), decided("a", 0, 10) | {"status": {"phase": "Failed"}}, gpus=1)
     serve(desk, "b", 8)
 

@@ -73,9 +73,9 @@ def suspect_ids(request: AllocationRequest, occupancy: Occupancy) -> frozenset[s
     return frozenset[str]().union(*(one.ids for one in occupancy.suspect)) - request.fixed
 
 
-def _share(request: AllocationRequest, who: Requester, refused: Collection[str], occupancy: Occupancy) -> Request:
+def _share(request: AllocationRequest, requester: Requester, refused: Collection[str], occupancy: Occupancy) -> Request:
     snap, resource = occupancy.snapshot, request.resource
-    need = who.other(resource, snap.sold) if len(snap.sold) > 1 else 0
+    need = requester.other(resource, snap.sold) if len(snap.sold) > 1 else 0
     shared = Request(
         resource=resource,
         size=request.size,
@@ -84,33 +84,35 @@ def _share(request: AllocationRequest, who: Requester, refused: Collection[str],
         order=snap.indexes,
         must_include=request.fixed,
         placement=snap.placement,
-        doubtful=suspect_ids(request, occupancy),
-        gpu_count=gpu_count(who.pod, resource, request.size, snap.sold) if who.pod else 1,
-        room=who.room(resource),
-        pinned=who.handed_on,
+        suspect=suspect_ids(request, occupancy),
+        gpu_count=gpu_count(requester.pod, resource, request.size, snap.sold) if requester.pod else 1,
+        room=requester.room(resource),
+        pinned=requester.handed_on,
         short=()
-        if who.paired
-        else occupancy.short_gpus(resource, need, _other_reserved(resource, who, refused, occupancy)),
-        only=who.paired or None,
+        if requester.paired
+        else occupancy.short_gpus(resource, need, _other_reserved(resource, requester, refused, occupancy)),
+        only=requester.paired or None,
         leaving=_listed(resource, snap, healthy=False),
-        full=occupancy.full_gpus(who.owner),
+        full=occupancy.full_gpus(requester.owner),
         most=most_sharers(snap),
-        asker=str(who.owner or "this container"),
+        requester=str(requester.owner or "this container"),
     )
-    if who.paired:
+    if requester.paired:
         return shared
-    if decided := decision_of(who, resource, snap):
+    if decided := decision_of(requester, resource, snap):
         decided_request = replace(shared, only=decided[0], decided=decided[1])
         if snap.policy.keep_decisions or _possible(decided_request):
             return decided_request
-    pinned = shared.pinned or _other_decided_gpus(who, snap)
-    return replace(shared, pinned=pinned, promised=reserved(resource, who.pod_name, refused, occupancy))
+    pinned = shared.pinned or _other_decided_gpus(requester, snap)
+    return replace(shared, pinned=pinned, reserved=reserved(resource, requester.pod_name, refused, occupancy))
 
 
-def _other_reserved(resource: str, who: Requester, refused: Collection[str], occupancy: Occupancy) -> Mapping[str, int]:
+def _other_reserved(
+    resource: str, requester: Requester, refused: Collection[str], occupancy: Occupancy
+) -> Mapping[str, int]:
     """GPU UUID to reserved units of the mode's other resource."""
     others = (name for name in occupancy.snapshot.sold if name != resource)
-    return next((reserved(name, who.pod_name, refused, occupancy) for name in others), {})
+    return next((reserved(name, requester.pod_name, refused, occupancy) for name in others), {})
 
 
 def _possible(request: Request) -> bool:
@@ -121,13 +123,13 @@ def _possible(request: Request) -> bool:
     return True
 
 
-def _other_decided_gpus(who: Requester, snap: Snapshot) -> frozenset[str]:
+def _other_decided_gpus(requester: Requester, snap: Snapshot) -> frozenset[str]:
     """UUIDs of the GPUs that a scheduler chose for other containers of the pod: a sidecar goes there if it fits."""
-    decision = snap.decisions.get(who.pod.name) if who.pod else None
+    decision = snap.decisions.get(requester.pod.name) if requester.pod else None
     return decision.uuids if isinstance(decision, Decision) else frozenset()
 
 
-def _whole(request: AllocationRequest, who: Requester, occupancy: Occupancy, sets: BestSets) -> WholeRequest:
+def _whole(request: AllocationRequest, requester: Requester, occupancy: Occupancy, sets: BestSets) -> WholeRequest:
     snap, resource = occupancy.snapshot, request.resource
     # A GPU whose slot another one has now is in no topology; kubelet has not read yet that it is gone.
     offered = free_by_gpu(resource, request.offered, snap)
@@ -145,20 +147,20 @@ def _whole(request: AllocationRequest, who: Requester, occupancy: Occupancy, set
         names={uuid: snap.name_of(uuid) for uuid in snap.places},
         must_include=fixed,
         leaving=_listed(resource, snap, healthy=False),
-        doubtful={snap.units[device_id] for device_id in suspect_ids(request, occupancy) & occupancy.offered},
-        promised=named_for_others(who.pod, resource, occupancy),
+        suspect={snap.units[device_id] for device_id in suspect_ids(request, occupancy) & occupancy.offered},
+        reserved=named_for_others(requester.pod, resource, occupancy),
         spare=_listed(resource, snap, healthy=True).difference(*map(occupancy.gpus_of, occupancy.standing)),
     )
-    if who.pod is None:
+    if requester.pod is None:
         return whole
-    held = gpus_of_job(who.pod, resource, occupancy)
-    named = named_gpus(who.pod, resource, snap)
+    held = gpus_of_job(requester.pod, resource, occupancy)
+    named = named_gpus(requester.pod, resource, snap)
     return replace(
         whole,
-        named=None if named is None else named - held.get(who.pod.name, set()),
+        named=None if named is None else named - held.get(requester.pod.name, set()),
         beside=set[str]().union(*held.values()),
-        together=together(who.pod, resource, held),
-        asker=str(who.owner),
+        together=together(requester.pod, resource, held),
+        requester=str(requester.owner),
     )
 
 

@@ -157,10 +157,10 @@ class Occupancy:
                 full.add(uuid)
         return full
 
-    def short_gpus(self, resource: str, need: int, promised: Mapping[str, int]) -> set[str]:
+    def short_gpus(self, resource: str, need: int, reserved_units: Mapping[str, int]) -> set[str]:
         """UUIDs of GPUs with less than `need` units of the mode's other resource than `resource` left.
 
-        `promised` are reserved units of that other resource.
+        `reserved_units` are those of that other resource.
         """
         others = [(name, kind) for name, kind in self.snapshot.sold.items() if name != resource]
         if not others:
@@ -178,7 +178,7 @@ class Occupancy:
         return {
             uuid
             for uuid, gpu in self.snapshot.gpus.items()
-            if units_of(gpu, kind, unit) - used[uuid] - promised.get(uuid, 0) < max(need, 1)
+            if units_of(gpu, kind, unit) - used[uuid] - reserved_units.get(uuid, 0) < max(need, 1)
         }
 
 

@@ -65,7 +65,7 @@ def test_what_must_be_included_is_and_the_rest_comes_from_the_same_gpu():
 
 
 def test_enough_in_total_but_on_no_single_gpu_is_refused_with_a_way_out():
-    refusal = refused(request([3, 3, 0, 2], 4, asker="ml/a[main]"))
+    refusal = refused(request([3, 3, 0, 2], 4, requester="ml/a[main]"))
     assert refusal.reason is Reason.NO_SINGLE_GPU
     for part in (MEM, "ml/a[main]", "4 GiB", "8 free", "GPU 0: 3", "GPU 3: 2", "Ask for 3 or less", GPU_COUNT_LABEL):
         assert part in refusal.message
@@ -85,10 +85,10 @@ def test_units_of_a_gpu_are_given_lowest_number_first():
 
 
 def test_doubtful_ids_are_avoided_on_a_gpu_and_between_gpus():
-    doubtful = unit_ids(0, K, *range(17, 20))
-    assert per_gpu(choose_share(request([4, 9], 4, doubtful=doubtful))) == {1: 4}
-    assert set(choose_share(request([8], 4, doubtful=unit_ids(0, K, 12, 13)))) == unit_ids(0, K, 14, 15, 16, 17)
-    assert set(choose_share(request([4], 4, doubtful=doubtful))) > doubtful, "unavoidable: the caller decides"
+    suspect = unit_ids(0, K, *range(17, 20))
+    assert per_gpu(choose_share(request([4, 9], 4, suspect=suspect))) == {1: 4}
+    assert set(choose_share(request([8], 4, suspect=unit_ids(0, K, 12, 13)))) == unit_ids(0, K, 14, 15, 16, 17)
+    assert set(choose_share(request([4], 4, suspect=suspect))) > suspect, "unavoidable: the caller decides"
 
 
 def test_a_pinned_gpu_comes_before_a_better_filled_one():
@@ -203,7 +203,7 @@ def small_boxes(draw):
         placement=draw(BOTH),
         gpu_count=gpu_count,
         must_include=must,
-        doubtful=draw(st.just(set()) | st.sets(st.sampled_from(ids))) - must,
+        suspect=draw(st.just(set()) | st.sets(st.sampled_from(ids))) - must,
         room=draw(st.integers(0, 5)),
         pinned=draw(some),
         short=draw(some),
@@ -228,7 +228,7 @@ def preferred(asked: Request, gpus: list[str]) -> str:
     """One wish after the other narrows the field; a wish that nobody fulfils is dropped."""
     each = asked.size // asked.gpu_count
     must = set(asked.must_include)
-    doubt_free = {u: len(set(asked.free[u]) - set(asked.doubtful)) for u in asked.free}
+    doubt_free = {u: len(set(asked.free[u]) - set(asked.suspect)) for u in asked.free}
     wishes = (
         lambda u: bool(must & set(asked.free[u])),
         lambda u: u in asked.pinned,
@@ -261,7 +261,7 @@ def test_a_share_equals_a_search_over_everything(asked):
         expected.add(preferred(asked, [u for u in field if u not in expected]))
     assert {uuid(n): count for n, count in per_gpu(chosen).items()} == dict.fromkeys(expected, each)
     for gpu in expected:
-        doubts = set(asked.free[gpu]) & set(asked.doubtful)
+        doubts = set(asked.free[gpu]) & set(asked.suspect)
         unavoidable = max(0, each - (len(asked.free[gpu]) - len(doubts)))
         assert len(doubts & set(chosen)) == unavoidable
 

@@ -18,7 +18,7 @@ FLAT = topology(box(8), wired({}))
 
 
 def whole(indexes, size, links=MESH, **more) -> WholeRequest:
-    sets = {"must_include", "leaving", "doubtful", "promised", "spare", "named", "beside"}
+    sets = {"must_include", "leaving", "suspect", "reserved", "spare", "named", "beside"}
     more = {name: {uuid(n) for n in value} if name in sets else value for name, value in more.items()}
     return WholeRequest(
         resource=WHOLE,
@@ -58,9 +58,9 @@ def test_what_must_be_included_is():
 
 
 def test_doubtful_gpus_come_after_all_others_and_those_that_leave_last():
-    assert chosen(whole(range(8), 2, doubtful=[0, 3])) == [1, 2]
-    assert chosen(whole([0, 1, 2, 3], 3, FLAT, doubtful=[0], leaving=[1])) == [0, 2, 3]
-    assert chosen(whole([0, 3, 7], 2, doubtful=[0], leaving=[3])) == [0, 7], "0-3 is faster, and 3 is on its way out"
+    assert chosen(whole(range(8), 2, suspect=[0, 3])) == [1, 2]
+    assert chosen(whole([0, 1, 2, 3], 3, FLAT, suspect=[0], leaving=[1])) == [0, 2, 3]
+    assert chosen(whole([0, 3, 7], 2, suspect=[0], leaving=[3])) == [0, 7], "0-3 is faster, and 3 is on its way out"
 
 
 def test_more_than_are_free_are_refused():
@@ -173,17 +173,17 @@ def test_it_is_the_right_number_of_free_gpus_with_all_that_must_be_and_no_needle
     size = data.draw(st.integers(1, len(indexes)))
     some = st.sets(st.sampled_from(sorted(indexes)))
     must = data.draw(st.sets(st.sampled_from(sorted(indexes)), max_size=size))
-    doubtful, leaving = data.draw(some) - must, data.draw(some) - must
+    suspect, leaving = data.draw(some) - must, data.draw(some) - must
     others = data.draw(st.sets(st.integers(0, 7))) - indexes
     together = data.draw(st.lists(st.integers(1, 12), max_size=4).map(lambda sizes: sorted(sizes, reverse=True)))
     got = chosen(
-        whole(indexes, size, must_include=must, doubtful=doubtful, leaving=leaving, beside=others, together=together)
+        whole(indexes, size, must_include=must, suspect=suspect, leaving=leaving, beside=others, together=together)
     )
     assert len(set(got)) == size
     assert must <= set(got) <= indexes
 
     def spoilt(members):
-        return sum(n in leaving for n in members), sum(n in doubtful for n in members)
+        return sum(n in leaving for n in members), sum(n in suspect for n in members)
 
     least = min(spoilt(some) for some in combinations(sorted(indexes), size) if must <= set(some))
     assert spoilt(got) == least
