@@ -112,8 +112,7 @@ class Memory:
     def refused(self, pod: Pod | None) -> None:
         """Kubelet gives up the pod in admission; `pod` is it, where that is certain."""
         with self._changed:
-            pods = self._snapshot.pods if self._snapshot else ()
-            self._tracker = self._tracker.refusing(pod, pods)
+            self._tracker = self._tracker.refusing(pod)
 
     def granted(self, resource: str, ids: frozenset[str]) -> Grant | None:
         """What was granted for `ids`, as long as that is remembered."""

@@ -684,6 +684,17 @@ def test_a_deleted_pod_that_kubelet_still_asks_for_does_not_get_what_was_chosen_
     assert at(desk, "web-0") == [3]
 
 
+def test_pods_that_are_gone_are_not_remembered_as_refused():
+    desk = desk_of(gpus=1)
+    for n in range(10):
+        desk.pods(decided(f"p{n}", 0))
+        serve(desk, f"p{n}")
+        desk.read_book()
+        desk.book.holdings.clear()
+        desk.node.now += 31
+    assert len(desk.allocator.view().tracker.refused) <= 1
+
+
 def test_a_pod_that_took_a_deleted_pods_name_is_read_from_the_api_server():
     """What is in doubt is refused: kubelet may still be asking for the one before."""
     old, other = decided("web-0", 0), decided("other", 1, second=1)

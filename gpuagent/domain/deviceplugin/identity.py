@@ -8,7 +8,6 @@ treated alike, kubelet is not queried.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from gpuagent.domain.decision import Decision
 from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation, RecentAllocations
@@ -86,25 +85,24 @@ class AdmissionTracker:
         refused = self.refused | (freed - {new.pod_uid}) if freed else self.refused
         return replace(self, recent=recent, admission=admission, refused=refused)
 
-    def refusing(self, pod: Pod | None, pods: Collection[Pod]) -> "AdmissionTracker":
-        """After a refusal: kubelet gives up the pod in admission. `pods` are all there are."""
-        refused = self.refused.intersection(one.uid for one in chain(pods, (gone for _, gone in self.deleted)))
-        return replace(self, admission=(), refused=refused | {pod.uid} if pod else refused)
+    def refusing(self, pod: Pod | None) -> "AdmissionTracker":
+        """After a refusal: kubelet rejects the pod in admission."""
+        return replace(self, admission=(), refused=self.refused | {pod.uid} if pod else self.refused)
 
     def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
         """With what a new snapshot says of pods that were deleted, and of containers."""
-        deleted = self.deleted
+        deleted, refused = self.deleted, self.refused
         if former and former.living_pods is not snap.living_pods:
-            uids = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
-            done = former.served | self.refused | self.recent.pod_uids
-            uids |= done.difference(one.pod_uid for one in self.admission)
-            gone = [pod for pod in former.living_pods.values() if pod.uid not in uids]
+            present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
+            done = (former.served | refused | self.recent.pod_uids).difference(one.pod_uid for one in self.admission)
+            gone = [pod for pod in former.living_pods.values() if pod.uid not in present and pod.uid not in done]
             kept = tuple(one for one in deleted if now - one[0] < DELETED_S)
             deleted = (*kept, *((now, pod) for pod in gone)) if gone or kept else ()
+            refused = refused & {*present, *(pod.uid for _, pod in deleted)}
         recent = self.recent
         if former is None or former.holdings_at < snap.holdings_at:
             recent = recent.read(snap.holdings, snap.checkpoint, snap.holdings_at, snap.living_pods)
-        return replace(self, recent=recent, deleted=deleted)
+        return replace(self, recent=recent, deleted=deleted, refused=refused)
 
     def fresh(self, now: float) -> "AdmissionTracker":
         """Without what is too old."""
