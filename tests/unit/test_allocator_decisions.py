@@ -684,6 +684,20 @@ def test_a_deleted_pod_that_kubelet_still_asks_for_does_not_get_what_was_chosen_
     assert at(desk, "web-0") == [3]
 
 
+def test_names_of_equal_pods_are_used_again_while_kubelet_lists_the_deleted_ones():
+    """As seen on kubelets 1.30 and 1.36: a deleted pod that was refused stays in the list until kubelet removes it."""
+    old = [decided(f"p{n}", n) for n in range(4)]
+    new = [again(old[n], 7 - n, second=1) for n in (0, 2)]
+    desk = desk_of(*old, gpus=8).pods(old[1], old[3], *new)
+    for deleted, other in (("p0", "p1"), ("p2", "p3")):
+        assert desk.refusal(lambda name=deleted: serve(desk, name)).reason is Reason.UNKNOWN_POD
+        desk.book.rejected.add(deleted)
+        serve(desk, other)
+    for name in ("p0", "p2"):
+        serve(desk, name)
+    assert [at(desk, f"p{n}") for n in range(4)] == [[7], [1], [5], [3]]
+
+
 def test_pods_that_are_gone_are_not_remembered_as_refused():
     desk = desk_of(gpus=1)
     for n in range(10):

@@ -271,12 +271,16 @@ class _Search:
             held = {(h.owner.container, h.resource) for h in holdings if h.resource in self.snap.sold}
             if found := self._next(pod, held | _pairs(own), certain=True, holdings=holdings):
                 (going_on if own or held else fits).append(found)
-        # Kubelet hears of pods in the agent's order: rejected ones may linger, and the last one asks.
         if not (fitting := going_on or fits):
             return None
+        # Under the name of a pod that was deleted a moment ago kubelet may list that pod.
+        reused = {pod.name for at, pod in self.tracker.deleted if self.now - at < DELETED_S}
+        # Kubelet hears of pods in the agent's order: rejected ones may linger, and the last one asks.
+        if clear := [one for one in fitting if one.pod_name not in reused]:
+            return replace(clear[-1], certain=len(fitting) == 1)
         living = [one for one in fitting if one.pod and self._pod(one.pod.uid)]
-        if len(living) == len(fitting):
-            return replace(fitting[-1], certain=len(fitting) == 1)
+        if len(living) == len(fitting):  # those that come later may be deleted ones of their names
+            return replace(fitting[0], certain=len(fitting) == 1)
         deleted = next(one.pod for one in fitting if one not in living)
         why = f"pod {deleted.name if deleted else None} was deleted a moment ago, and kubelet lists no UIDs"
         return self._unknown(why, living, deleted) if living else self.unseen(deleted)
