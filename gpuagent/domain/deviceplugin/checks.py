@@ -87,12 +87,13 @@ def check_offered(resource: str, ids: frozenset[str], at: Located, occupancy: Oc
         raise not_offered(resource, snap)
     if may_span:
         return
-    even = len(set(counts.values())) == 1
+    # A device list that kubelet has from before a switch may have units of mode core_mem still.
+    even = len(set(counts.values())) == 1 and at.kind.mode is not Mode.CORE_MEM
     if not (even and any(pod.gpu_count == len(counts) for pod, _ in requests(snap.pods, resource, len(ids)))):
         where = ", ".join(f"{n} on GPU {snap.gpus[uuid].index}" for uuid, n in counts.items())
         text = (
             f"{resource}: kubelet picked units of several GPUs for one container ({where}); a share stays on "
-            "one GPU unless the pod label aliyun.com/gpu-count asks for an even spread"
+            "one GPU unless the pod label aliyun.com/gpu-count asks for an even spread, and in mode core_mem always"
         )
         raise Refusal(Reason.SPANS_GPUS, text)
 

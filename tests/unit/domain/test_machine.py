@@ -748,3 +748,12 @@ def test_a_long_life_by_dice(seed):
         else:
             node.do(*one_action(dice, rough=True))
     node.teardown()
+
+
+def test_a_spread_in_units_of_core_mem_is_refused_when_the_mode_changes():
+    """Kubelet offers what it was told before the switch. No start of such a container would be allowed."""
+    node = NodeLife()
+    node.boot(mode=Mode.CORE_MEM, exclusive=True, isolated=True, tells_pods=False, lists_ended=False)
+    node.something_happens([("label", "share"), ("change", ([0, 1, 2], set(), set()))])
+    node.a_switch_overtakes_an_allocate([Request({MEM: 6})], "default")
+    assert not node.living
