@@ -21,6 +21,12 @@ from tests.e2e.cluster import Cluster
 
 MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
+_NEVER_STARTS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "never-starts"},
+    "handler": "absent",
+}
 
 
 @pytest.fixture(params=["1.36", "1.30"], scope="module")
@@ -141,6 +147,13 @@ _FULL = {
     "gpu": "aliyun.com/gpu",
     "exclusive": "nvidia.com/gpu",
 }
+
+
+@pytest.fixture
+def never_starts(cluster: Cluster) -> Iterator[str]:
+    cluster.apply(_NEVER_STARTS)
+    yield "never-starts"
+    cluster.api("DELETE", cluster.client.path_of(_NEVER_STARTS))
 
 
 @contextmanager

@@ -1,44 +1,25 @@
 """Decisions of schedulers about shares, on a real kubelet: every pod has the GPU that was chosen for it.
 
-Most pods of the bursts never start: their runtime class names a handler that the runtime does not have. Kubelet admits
-them like any other, and its checkpoint has the devices and the agent's whole answer, environment included. So hundreds
-fit on a small machine. Others run, and are looked into.
+Most pods of the bursts never start, see `bursts`. Others run, and are looked into.
 """
 
 import random
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from gpuagent.domain.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.mode import GPU_MEM as MEM
+from tests.e2e.agent.bursts import FAMILIES, GPUS, MANY, WHOLE, burst, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decisions import Gpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
 from tests.e2e.agent.podannotations import event, heard
-from tests.e2e.agent.scheduler import NAME, Family, Scheduler, stale
-from tests.e2e.cluster import NODE_NAME, Cluster, container, pod_manifest
+from tests.e2e.agent.scheduler import Scheduler
+from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
-GPUS, WHOLE = 8, 80
 PODS, BURST = 500, 100
-FAMILIES = Family.V1, Family.V2
 MINUTE = 60.0
-MANY = ("--max-pods-per-gpu", "200")
-_CLASS = {
-    "apiVersion": "node.k8s.io/v1",
-    "kind": "RuntimeClass",
-    "metadata": {"name": "never-starts"},
-    "handler": "absent",
-}
-
-
-@pytest.fixture
-def never_starts(cluster: Cluster) -> Iterator[str]:
-    cluster.apply(_CLASS)
-    yield "never-starts"
-    cluster.api("DELETE", cluster.client.path_of(_CLASS))
 
 
 @pytest.fixture(params=["1.36", "1.30"])
@@ -50,44 +31,6 @@ def kubelet(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[str]:
     yield version
     if cluster.kubelet_version != "1.36":
         cluster.restart_kubelet("1.36")
-
-
-def manifest(name: str, rng: random.Random, runtime_class: str | None) -> dict[str, Any]:
-    """A pod of few sizes, so that many are alike: one container or two, some with an init container or a sidecar."""
-    size = rng.choice([1, 2, 2, 3])
-    made = pod_manifest(name, {MEM: size})
-    spec = made["spec"]
-    spec["schedulerName"] = NAME
-    if rng.random() < 0.3:
-        spec["containers"].append(container("second", {MEM: rng.choice([1, 2])}))
-    first = rng.random()
-    if first < 0.1:
-        spec["initContainers"] = [container("init", {MEM: size}, command=["/bin/sh", "-c", "env"])]
-    elif first < 0.2:
-        spec["initContainers"] = [container("side", {MEM: 1}, restart_policy="Always")]
-    if runtime_class:
-        spec["runtimeClassName"] = runtime_class
-    if rng.random() < 0.1:
-        made["metadata"]["annotations"] = stale(rng.randrange(GPUS), size)
-    return made
-
-
-def in_parallel(work: Callable[[str], Any], names: list[str]) -> None:
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, names))
-
-
-def burst(node: Node, scheduler: Scheduler, manifests: dict[str, dict[str, Any]], rng: random.Random) -> None:
-    """Create the pods, and bind them in another order; the scheduler dies once between its two steps."""
-    names = list(manifests)
-    node.pods += names
-    in_parallel(lambda name: node.cluster.create_pod(manifests[name]), names)
-    for name in rng.sample(names, len(names) // 10):
-        scheduler.assume(name, rng.choice(FAMILIES))
-    scheduler.restart()
-    for name in rng.sample(names, len(names)):
-        scheduler.assume(name, rng.choice(FAMILIES))
-    in_parallel(scheduler.bind, rng.sample(names, len(names)))
 
 
 def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(

@@ -65,6 +65,27 @@ def test_a_sigterm_ends_the_agent_quickly_and_pods_live_on(kubelet: str, make_no
     assert node.cluster.container("lives") == before
 
 
+def test_a_container_that_crashes_restarts_while_the_agent_is_away(
+    kubelet: str, make_node: Callable[..., Node]
+) -> None:
+    """No layer has to be verified in mode share, so kubelet calls nobody."""
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    made = pod_manifest("crashes", {MEM: 10})
+    made["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", "sleep 2; exit 1"]
+    made["spec"]["restartPolicy"] = "Always"
+    node.run(made)
+    node.agent.kill()
+    before = _restarts(node.cluster.pod("crashes"))
+    node.cluster.wait_pod("crashes", lambda pod: _restarts(pod) > before, 60)
+    node.agent.start()
+    node.agent.wait_ready()
+
+
+def _restarts(pod: dict[str, Any]) -> int:
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])
+
+
 def test_two_agents_overlap_and_the_newcomer_stays(
     kubelet: str, make_node: Callable[..., Node], cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -70,6 +70,23 @@ def test_pods_of_one_size_of_which_some_are_deleted_at_once(node: Node, schedule
 
 @agent("share")
 @each_family
+def test_names_that_are_used_again_at_once(node: Node, scheduler: Scheduler, family: Family) -> None:
+    """Kubelet is still to ask for the pods that had them before."""
+    names = [assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10}), family, {0: (n,)}) for n in range(6)]
+    with in_flight(node):
+        for name in names:
+            scheduler.bind(name)
+        for n, name in enumerate(names[::2]):
+            node.cluster.delete_pod(name, timeout=0)
+            node.pods.remove(name)
+            assume(node, scheduler, pod_manifest(name, {GPU_MEM: 10}), family, {0: (7 - n,)})
+            scheduler.bind(name)
+    for name in names:
+        node.cluster.wait_phase(name, "Running", timeout=60)
+
+
+@agent("share")
+@each_family
 def test_pods_of_one_size_of_which_kubelet_rejects_some(node: Node, scheduler: Scheduler, family: Family) -> None:
     """It asks nothing for them, and they linger in its list for a moment, with nothing held."""
     names = []
