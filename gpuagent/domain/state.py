@@ -204,7 +204,7 @@ class State:
 
     @cached_property
     def held_units(self) -> list[UnitId]:
-        """One unit of each of this agent's holdings in kubelet's book, also on a GPU that was never read."""
+        """One unit of each of this agent's holdings by kubelet's allocations, also on a GPU that was never read."""
         units = (parse_id(next(iter(holding.ids), "")) for holding in self.living_holdings)
         return [unit for unit in units if unit]
 

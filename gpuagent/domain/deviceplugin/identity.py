@@ -113,6 +113,10 @@ class AdmissionTracker:
         """What the pod in admission was given so far."""
         return self.admission if self.admission and now - self.admission[-1].at < ADMISSION_S else ()
 
+    def gone(self, now: float) -> list[Pod]:
+        """Deleted pods that kubelet may still know."""
+        return [pod for at, pod in self.deleted if now - at < DELETED_S]
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -246,7 +250,7 @@ class _Search:
 
     def deleted(self) -> list[Pod]:
         """Pods that kubelet may still ask for, although the agent has seen that they were deleted."""
-        return self._asking(pod for at, pod in self.tracker.deleted if self.now - at < DELETED_S)
+        return self._asking(self.tracker.gone(self.now))
 
     def _asking(self, pods: Iterable[Pod]) -> list[Pod]:
         """Those with a container that asks for as much, which kubelet may still admit."""
@@ -274,7 +278,7 @@ class _Search:
         if not (fitting := going_on or fits):
             return None
         # Under the name of a pod that was deleted a moment ago kubelet may list that pod.
-        reused = {pod.name for at, pod in self.tracker.deleted if self.now - at < DELETED_S}
+        reused = {pod.name for pod in self.tracker.gone(self.now)}
         # Kubelet hears of pods in the agent's order: rejected ones may linger, and the last one asks.
         if clear := [one for one in fitting if one.pod_name not in reused]:
             return replace(clear[-1], certain=len(fitting) == 1)

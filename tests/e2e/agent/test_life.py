@@ -68,7 +68,7 @@ def test_a_sigterm_ends_the_agent_quickly_and_pods_live_on(kubelet: str, make_no
 def test_a_container_that_crashes_restarts_while_the_agent_is_away(
     kubelet: str, make_node: Callable[..., Node]
 ) -> None:
-    """No layer has to be verified in mode share, so kubelet calls nobody."""
+    """No layer has to be verified in mode share, so kubelet does not call the agent."""
     node = make_node(mode="share")
     node.wait_amounts(mem=640)
     made = pod_manifest("crashes", {MEM: 10})

@@ -116,4 +116,4 @@ def busy_api() -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-    assert any(limited), "kubelet limited nobody"
+    assert any(limited), "kubelet refused no call"

@@ -1,4 +1,4 @@
-"""A stream ends where kubelet has to register the resource anew, because a need of PreStartContainer came."""
+"""A stream ends where the resource has to register again, because PreStartContainer is needed now."""
 
 import threading
 
@@ -13,9 +13,9 @@ HEALTHY = (Block(gpu(0), Kind.MEMORY_SHARE, 2),)
 SICK = (Block(gpu(0), Kind.MEMORY_SHARE, 2, healthy=False),)
 
 
-@pytest.mark.parametrize("blocks", [(), SICK], ids=["no devices", "sick GPUs"])
+@pytest.mark.parametrize("blocks", [(), SICK], ids=["no devices", "unhealthy GPUs"])
 def test_a_need_of_prestart_that_comes_while_nothing_is_offered_ends_the_stream(blocks: tuple[Block, ...]) -> None:
-    """Containers of GPUs that are held, or sick, are not on offer and start again all the same."""
+    """Containers on GPUs that are not advertised, because they are held or unhealthy, start again all the same."""
     feed = Feed()
     feed.publish(blocks)
     stream = feed.follow(threading.Event())
