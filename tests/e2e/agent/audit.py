@@ -1,5 +1,6 @@
 """After each test: what kubelet's book, the containers and the agent say must be one story."""
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -13,9 +14,11 @@ OURS = ("aliyun.com/", "nvidia.com/gpu")
 
 
 def holdings(book: PodResources) -> list[Holding]:
-    """What kubelet says containers hold of our resources."""
-    held = book.list()
-    assert held is not None, book.problem
+    """What kubelet says containers hold of our resources; asked again where kubelet's rate limit refuses."""
+    end = time.monotonic() + 30
+    while (held := book.list()) is None:
+        assert time.monotonic() < end, book.problem
+        time.sleep(0.05)
     return [h for h in held if h.resource.startswith(OURS)]
 
 

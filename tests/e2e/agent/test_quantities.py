@@ -10,6 +10,7 @@ from kubernetes.utils.quantity import parse_quantity
 from gpuagent.domain.annotations import MEMORY_ANNOTATION, Shares, shares
 from gpuagent.domain.pods import parse_pod
 from gpuagent.domain.quantity import MOST, amount
+from tests.e2e.agent.audit import holdings
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import Cluster, container, pod_manifest
 
@@ -52,7 +53,7 @@ def test_kubelet_gives_as_many_units_as_the_agent_reads(make_node: Callable[...,
     manifest["spec"]["containers"] = [container(f"c{n}", {MEM: text}) for n, text in enumerate(FOUR)]
     pod = parse_pod(node.run(manifest))
     held = Counter[str]()
-    for holding in node.book.list() or ():
+    for holding in holdings(node.book):
         if holding.owner.pod == pod.name:
             held[holding.owner.container] += len(holding.ids)
     assert held == {spec.name: spec.limits[MEM] for spec in pod.containers} == {f"c{n}": 4 for n in range(len(FOUR))}
