@@ -6,6 +6,7 @@ As many as they say, or with HYPOTHESIS_PROFILE=fuzz a hundred thousand.
 import os
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -49,3 +50,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(name)
                 if name not in config.getoption("-m"):
                     item.add_marker(pytest.mark.skip(reason=reason))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Each process begins with its own part of the list: some with all that wait, some with all that compute.
+        items.sort(key=lambda item: crc32(item.nodeid.encode()))

@@ -32,7 +32,7 @@ raise RuntimeError("at last")
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lines():
     done = subprocess.run([sys.executable, "-c", SPEAKERS], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 1

@@ -45,7 +45,7 @@ def calls() -> Iterator[tuple[str, str, ast.Call]]:
                 yield str(path), ast.unparse(node.func), node
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def provoked():
     """Name of the case to the refusal, and the places in the code where refusals were made."""
     made: set[tuple[str, int]] = set()  # file and line

@@ -71,7 +71,7 @@ class Copies(Counter):
         self.left[self.count] = self.story.copy(self.host)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def nodes(tmp_path_factory):
     """A folder for hundreds of nodes, deleted together at the end: ext4 without a journal is slow to make files soon
     after it deleted others."""
