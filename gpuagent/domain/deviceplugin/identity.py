@@ -291,13 +291,13 @@ class _Search:
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Kubelet does not list what the pod was given: it rejected the pod, or this is a newer one of the name."""
-        listed = frozenset[str]().union(*(h.ids for h in holdings))
         init, recent = pod.init_names, self.tracker.recent
-        holders = {one.pod_uid for one in recent.all if one.certain and not one.ids.isdisjoint(listed)} - {None}
-        holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
-        if holders and pod.uid not in holders and not pod.static:
-            return True  # that one's are listed
         given = [one for one in recent.all if one.pod_uid == pod.uid and one.certain]
+        if listed := frozenset[str]().union(*(h.ids for h in holdings)):
+            holders = {one.pod_uid for one in recent.all if one.certain and not one.ids.isdisjoint(listed)} - {None}
+            holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
+            if holders and pod.uid not in holders and not pod.static:
+                return True  # that one's are listed
         if any(one.ids.isdisjoint(listed) for one in given if one.owner and one.owner.container not in init):
             return True
         current = [one for one in self._current if one.pod_uid == pod.uid]
