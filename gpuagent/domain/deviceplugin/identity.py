@@ -312,7 +312,14 @@ class _Search:
             return own[0]  # a pod without a decision is served on any GPU
         if own and self.alike(own) and not (decided and self.deleted()):
             return own[0]
-        return self._unknown("kubelet's pod-resources API did not answer", own)
+        return self._unknown("kubelet's pod-resources API did not answer", own or self._may_lack())
+
+    def _may_lack(self) -> list[Requester]:
+        """Containers that ask for as much, of pods of which it is not certain that they have it."""
+        resource, size, recent = self.request.resource, self.request.size, self.tracker.recent
+        has = self.snap.served | {one.pod_uid for one in recent.all if one.certain}
+        pods = [pod for pod in self._asking(self.snap.living_pods.values()) if pod.uid not in has]
+        return [Requester(pod, c) for pod in pods for c in pod.containers if c.may_want(resource, size)]
 
     def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
         names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one, one.pod))

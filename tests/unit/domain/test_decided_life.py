@@ -273,3 +273,14 @@ def test_a_pod_with_two_equal_containers_gets_the_last_units_of_its_gpu():
             life.decide(sizes, older=False, n=0)
         if admitted is not None:
             life.admit(admitted)
+
+
+def test_without_kubelets_answer_a_later_container_is_refused_rather_than_placed_elsewhere():
+    """The first call may be for either pod, and both are to have GPU 0; the second one only for p2."""
+    life = DecidedUnasked()
+    life.begin()
+    life.decide([2], older=False, n=0)
+    life.decide([2, 4], older=False, n=0)
+    life.admit(1)
+    assert set(life.pods) == {"p1"}, "p2 was refused"
+    life.admit(0)
