@@ -14,8 +14,7 @@ from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.checks import check_allocated, check_offered, check_pair, check_reserved
 from gpuagent.domain.deviceplugin.identity import Unknown, by_own_account, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_besides
-from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
-from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation
+from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import Exchanged, key, written
@@ -122,7 +121,7 @@ class Allocator:
         requester = found if isinstance(found, Requester) else Requester()
         try:
             if isinstance(found, Unknown) and not before:
-                check_reserved(resource, found, at, view.tracker.refused, occupancy)
+                check_reserved(resource, found, at, occupancy)
             check_offered(resource, ids, at, occupancy)
             if not chosen:
                 check_pair(resource, at, requester, view.snap)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuagent.domain.deviceplugin.identity import AdmissionTracker, Moment
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
 from gpuagent.domain.deviceplugin.request import Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import picks_itself
@@ -43,7 +42,7 @@ class View(Moment):
 
     def occupancy(self, offered: frozenset[str] = frozenset()) -> Occupancy:
         """What is in use, seen from a call in which kubelet offers these ids."""
-        return Occupancy(self.snap, self.tracker.recent, offered, self.now)
+        return Occupancy(self.snap, self.tracker.recent, offered, self.tracker.refused)
 
     def check_units_known(self, resource: str) -> None:
         """Before kubelet's allocations were read, ids that are counts stand for nothing. Raises Refusal."""

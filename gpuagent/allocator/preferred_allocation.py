@@ -68,7 +68,7 @@ class PreferredAllocation:
         if isinstance(found, Unknown) and found.between:
             raise in_doubt(request.resource, found)
         requester = found if isinstance(found, Requester) else Requester()
-        chosen = choose(request, requester, view.tracker.refused, occupancy)
+        chosen = choose(request, requester, occupancy)
         self._check_suspect(request, suspect_ids(request, occupancy).intersection(chosen), occupancy)
         self._memory.answered(Answer(request.resource, frozenset(chosen), requester))
         for reason, text in notices(requester, request.resource, chosen, view.snap):
@@ -146,8 +146,7 @@ class PreferredAllocation:
         view = self._memory.view()
         if request.fixed or not view.tracker.recent.some_unnamed:
             return
-        occupancy = view.occupancy(request.offered)
-        if occupancy.some_unnamed and occupancy.full_gpus(None):
+        if view.occupancy(request.offered).full_gpus(None):
             began = self._memory.clock()
             if self._book.read(timeout_s=NAMING_S) is not None:
                 self._memory.wait(lambda snap: snap.holdings_at >= began, NAMING_S)

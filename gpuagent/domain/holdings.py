@@ -116,11 +116,13 @@ class Record:
         container: where only the checkpoint lists it, the UID stands for the name of its pod.
         units: resource to device ids.
         pod: its pod as the API server has it; None where that is not certain.
+        uid: its pod's in the checkpoint; empty where pod-resources alone lists it.
     """
 
     container: Owner
     units: Mapping[str, frozenset[str]]
     pod: Pod | None
+    uid: str
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Recorded:
 
     @cached_property
     def containers(self) -> Mapping[Allocation, Sequence[Record]]:
-        """Allocations to the containers that have exactly these ids.
+        """Allocations to the containers that have exactly these ids; those that pod-resources lists come first.
 
         An init container has the same as the container that its ids are handed on to. Pod-resources leaves ordinary
         init containers out; the checkpoint has them, and the UIDs of pods.
@@ -147,7 +149,7 @@ class Recorded:
         listed = {(h.owner.container, h.resource, h.ids): h.owner.pod for h in self.holdings}
         names: dict[str, PodName] = {}
         units: dict[tuple[str, PodName, str], dict[str, frozenset[str]]] = defaultdict(dict)
-        for entry in self.checkpoint:
+        for entry in sorted(self.checkpoint, key=lambda e: (e.container, e.resource, e.ids) not in listed):
             name = listed.pop((entry.container, entry.resource, entry.ids), None)
             if name and name.namespace:
                 names[entry.pod_uid] = name
@@ -162,7 +164,7 @@ class Recorded:
             named = pod.name if pod else names.get(uid, name)
             if pod is None and (same := living.get(named)) and (same.static or not uid):
                 pod = same  # a static pod has another UID here
-            record = Record(Owner(named, container), held, pod)
+            record = Record(Owner(named, container), held, pod, uid)
             for allocation in held.items():
                 found[allocation].append(record)
         return found

@@ -1,6 +1,6 @@
 """Which devices a requesting container gets: the choice of GPUs, with everything that is known besides."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from gpuagent.domain.annotations import V1_GPU
@@ -9,7 +9,7 @@ from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.decision import Decision, Ignored
 from gpuagent.domain.deviceplugin.checks import check_core_mem, decision_of, free_by_gpu, gpu_count, most_sharers
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
-from gpuagent.domain.deviceplugin.occupancy import Occupancy, reserved
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.eventreason import EventReason
@@ -20,15 +20,12 @@ from gpuagent.domain.whole import WholeRequest, choose_whole
 _ADVICE = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
 
 
-def choose(
-    request: AllocationRequest, requester: Requester, refused: Collection[str], occupancy: Occupancy
-) -> tuple[str, ...]:
+def choose(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> tuple[str, ...]:
     """The device ids to answer with.
 
     Args:
         request: kubelet's.
         requester: the container; one without a pod gets only what is reserved for none.
-        refused: UIDs of pods that kubelet gives up.
         occupancy: what is in use.
 
     Raises:
@@ -37,7 +34,7 @@ def choose(
     snap = occupancy.snapshot
     check_core_mem(request.resource, request.size, requester, snap)
     if snap.sets is None:
-        return choose_share(_share(request, requester, refused, occupancy))
+        return choose_share(_share(request, requester, occupancy))
     chosen = choose_whole(_whole(request, requester, occupancy, snap.sets))
     snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
     return chosen
@@ -73,9 +70,8 @@ def suspect_ids(request: AllocationRequest, occupancy: Occupancy) -> frozenset[s
     return frozenset[str]().union(*(one.ids for one in occupancy.suspect)) - request.fixed
 
 
-def _share(request: AllocationRequest, requester: Requester, refused: Collection[str], occupancy: Occupancy) -> Request:
+def _share(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> Request:
     snap, resource = occupancy.snapshot, request.resource
-    need = requester.other(resource, snap.sold) if len(snap.sold) > 1 else 0
     shared = Request(
         resource=resource,
         size=request.size,
@@ -88,9 +84,7 @@ def _share(request: AllocationRequest, requester: Requester, refused: Collection
         gpu_count=gpu_count(requester.pod, resource, request.size, snap.sold) if requester.pod else 1,
         room=requester.room(resource),
         pinned=requester.handed_on,
-        short=()
-        if requester.paired
-        else occupancy.short_gpus(resource, need, _other_reserved(resource, requester, refused, occupancy)),
+        short=() if requester.paired else _short_gpus(resource, requester, occupancy),
         only=requester.paired or None,
         leaving=_listed(resource, snap, healthy=False),
         full=occupancy.full_gpus(requester.owner),
@@ -104,15 +98,18 @@ def _share(request: AllocationRequest, requester: Requester, refused: Collection
         if snap.policy.keep_decisions or _possible(decided_request):
             return decided_request
     pinned = shared.pinned or _other_decided_gpus(requester, snap)
-    return replace(shared, pinned=pinned, reserved=reserved(resource, requester.pod_name, refused, occupancy))
+    return replace(shared, pinned=pinned, reserved=occupancy.reserved(resource, requester.pod_name))
 
 
-def _other_reserved(
-    resource: str, requester: Requester, refused: Collection[str], occupancy: Occupancy
-) -> Mapping[str, int]:
-    """GPU UUID to reserved units of the mode's other resource."""
-    others = (name for name in occupancy.snapshot.sold if name != resource)
-    return next((reserved(name, requester.pod_name, refused, occupancy) for name in others), {})
+def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> set[str]:
+    """UUIDs of GPUs with too little left of the mode's other resource, where it has another."""
+    snap = occupancy.snapshot
+    for other in snap.sold.keys() - {resource}:
+        need = max(requester.other(resource, snap.sold), 1)
+        free = occupancy.free(other)
+        free.update({uuid: free.get(uuid, 0) - n for uuid, n in occupancy.reserved(other, requester.pod_name).items()})
+        return {uuid for uuid in snap.gpus if free.get(uuid, 0) < need}
+    return set()
 
 
 def _possible(request: Request) -> bool:
@@ -149,7 +146,7 @@ def _whole(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         leaving=_listed(resource, snap, healthy=False),
         suspect={snap.units[device_id] for device_id in suspect_ids(request, occupancy) & occupancy.offered},
         reserved=named_for_others(requester.pod, resource, occupancy),
-        spare=_listed(resource, snap, healthy=True).difference(*map(occupancy.gpus_of, occupancy.standing)),
+        spare=_listed(resource, snap, healthy=True).difference(*(uuids for _, uuids in occupancy.standing)),
     )
     if requester.pod is None:
         return whole

@@ -6,7 +6,7 @@ from gpuagent.domain.annotations import shown
 from gpuagent.domain.decision import Decision
 from gpuagent.domain.deviceplugin.identity import Unknown, decided_gpus
 from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus
-from gpuagent.domain.deviceplugin.occupancy import Occupancy, reserved
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.deviceplugin.request import Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
@@ -65,9 +65,9 @@ def in_doubt(resource: str, found: Unknown) -> Refusal:
     return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
 
 
-def check_reserved(resource: str, found: Unknown, at: Located, refused: Collection[str], occupancy: Occupancy) -> None:
+def check_reserved(resource: str, found: Unknown, at: Located, occupancy: Occupancy) -> None:
     """Kubelet picked none of the GPUs that a scheduler chose for a pod which this may be, or may not be."""
-    chosen = {*reserved(resource, None, refused, occupancy), *named_for_others(None, resource, occupancy)}
+    chosen = {*occupancy.reserved(resource, None), *named_for_others(None, resource, occupancy)}
     if found.between and not (found.undecided and chosen.isdisjoint(at.counts)):
         raise in_doubt(resource, found)
 

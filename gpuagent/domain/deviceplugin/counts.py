@@ -41,7 +41,7 @@ def pick(resource: str, picked: frozenset[str], in_admission: frozenset[str], no
     stay = known if again else {device_id: unit for device_id, unit in known.items() if unit in in_admission}
     # The others were of pods that have ended: kubelet frees all of a pod at once.
     freed = replace(now, offered=frozenset(known.values()).difference(stay.values()))
-    held = frozenset[str]().union(*(one.ids for one in freed.standing))
+    held = frozenset[str]().union(*(one.ids for one, _ in freed.standing))
     blocks = now.snapshot.lists.get(resource, ())
     healthy = (now.snapshot.blocks[resource, *block.key] for block in blocks if block.healthy)
     offered = frozenset[str]().union(*healthy).difference(held).union(stay.values())

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.decision import Decision
-from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation, RecentAllocations
+from gpuagent.domain.deviceplugin.occupancy import RecentAllocation, RecentAllocations
 from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.mode import GROUP_ANNOTATION, Mode
 from gpuagent.domain.pods import ContainerSpec, Holding, Pod, PodName
@@ -101,7 +101,7 @@ class AdmissionTracker:
             refused = refused & {*present, *(pod.uid for _, pod in deleted)}
         recent = self.recent
         if former is None or former.holdings_at < snap.holdings_at:
-            recent = recent.read(snap.holdings, snap.checkpoint, snap.holdings_at, snap.living_pods)
+            recent = recent.read(snap.recorded, snap.holdings_at)
         return replace(self, recent=recent, deleted=deleted, refused=refused)
 
     def fresh(self, now: float) -> "AdmissionTracker":

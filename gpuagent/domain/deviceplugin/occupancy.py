@@ -1,66 +1,145 @@
-"""What is in use at the moment of a call: kubelet's allocations as last read, and those of the last minutes.
-
-`offered` are the ids that kubelet calls free in that call. An allocation one of whose ids is offered again has been
-freed (kubelet frees all of a pod at once), or kubelet has lost it.
-"""
+"""What is in use at the moment of a call: kubelet's allocations as last read, and those of the last minutes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
 
-from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocation, RecentAllocations
 from gpuagent.domain.exchange import Exchanged, joined
+from gpuagent.domain.holdings import Recorded
 from gpuagent.domain.pods import Holding, Owner, Pod, PodName
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.domain.units import units_of
+
+REMEMBER_S = 120.0
+"""Kubelet can offer an id again that it lost from its allocations while Allocate ran."""
 
 LAPSE_S = 30.0
 """Within this time what kubelet was answered is in its checkpoint, however slow the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentAllocation:
+    """One answered Allocate.
+
+    Attributes:
+        uuids: UUIDs of the GPUs.
+        at: monotonic seconds.
+        owner: the container; None where it is not known.
+        pod_uid: UID of its pod; None where only the name is known.
+        certain: kubelet's allocations named it.
+        exchanged: the ids that kubelet has in place of `ids`.
+    """
+
+    resource: str
+    ids: frozenset[str]
+    uuids: frozenset[str]
+    at: float
+    owner: Owner | None = None
+    pod_uid: str | None = None
+    certain: bool = False
+    exchanged: Mapping[str, str] = field(default_factory=dict)
+
 
 InUse = Holding | RecentAllocation
 
 
 @dataclass(frozen=True)
+class RecentAllocations:
+    """Oldest first; no two share an id."""
+
+    all: tuple[RecentAllocation, ...] = ()
+
+    def adding(self, new: RecentAllocation) -> "RecentAllocations":
+        """With `new`."""
+        kept = self.all
+        if new.exchanged or not self.ids.isdisjoint(new.ids):
+            kept = tuple(replace(old, ids=left) for old in kept if (left := _left(old, new)))
+        return RecentAllocations((*kept, new))
+
+    def fresh(self, now: float) -> "RecentAllocations":
+        """Without what is too old."""
+        kept = self.since(now - REMEMBER_S)
+        return self if kept is self.all else RecentAllocations(kept)
+
+    def since(self, at: float) -> tuple[RecentAllocation, ...]:
+        """Those that were made after `at`."""
+        first = next((n for n, one in enumerate(self.all) if one.at > at), len(self.all))
+        return self.all[first:] if first else self.all
+
+    def read(self, recorded: Recorded, read_at: float) -> "RecentAllocations":
+        """With the containers that kubelet's allocations name, read by a call that began at `read_at`."""
+
+        def named(one: RecentAllocation) -> RecentAllocation:
+            if one.certain or one.exchanged or one.at >= read_at:
+                return one
+            records = recorded.containers.get((one.resource, one.ids), ())
+            found = next((record for record in records if record.container.pod.namespace), None)
+            if found is None:
+                return one
+            uid = found.pod.uid if found.pod else found.uid or None
+            return replace(one, owner=found.container, pod_uid=uid, certain=True)
+
+        kept = tuple(map(named, self.all))
+        return RecentAllocations(kept) if kept != self.all else self
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Device ids of all."""
+        return frozenset[str]().union(*[one.ids for one in self.all])
+
+    @cached_property
+    def pod_uids(self) -> frozenset[str]:
+        """UIDs of the pods that they were for."""
+        return frozenset([one.pod_uid for one in self.all if one.pod_uid])
+
+    @cached_property
+    def some_unnamed(self) -> bool:
+        """Whether some are of containers that are not known yet."""
+        return None in [one.owner for one in self.all]
+
+    @cached_property
+    def exchanged(self) -> tuple[Mapping[str, str], ...]:
+        """What ids were exchanged for, oldest first, where some were."""
+        return tuple([one.exchanged for one in self.all if one.exchanged])
+
+
+def _left(older: RecentAllocation, newer: RecentAllocation) -> frozenset[str]:
+    """Units of `older` that `newer` does not have, and for whose ids it has no others."""
+    again = [unit for device_id, unit in older.exchanged.items() if device_id in newer.exchanged]
+    return older.ids.difference(newer.ids, again)
+
+
+@dataclass(frozen=True)
 class Occupancy:
-    """What is in use at `now` (monotonic seconds), seen from one call."""
+    """What is in use, seen from one call.
+
+    Attributes:
+        snapshot: with kubelet's allocations as last read.
+        recent: allocations of the last minutes.
+        offered: ids that kubelet calls free in this call. An allocation one of whose ids is offered again has been
+            freed (kubelet frees all of a pod at once), or kubelet has lost it.
+        refused: UIDs of pods that kubelet gives up.
+    """
 
     snapshot: Snapshot
     recent: RecentAllocations
-    offered: frozenset[str]
-    now: float
+    offered: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
 
     @cached_property
-    def all(self) -> tuple[InUse, ...]:
-        """Everything that may be in use, by pods that may live."""
-        return (*self._holdings, *self._unlisted)
-
-    @cached_property
-    def _unlisted(self) -> list[RecentAllocation]:
-        """Recent allocations that kubelet's do not show; of the others it knows better whose they are."""
-        known = {(h.resource, h.ids) for h in self._holdings}
-        gone = {pod for pod in {(o.owner.pod, o.pod_uid) for o in self.recent.all if o.owner} if not self._lives(*pod)}
-        found = [
-            one
-            for one in self.recent.all
-            if (one.resource, one.ids) not in known and not (one.owner and (one.owner.pod, one.pod_uid) in gone)
-        ]
-        return [one for one in found if not self._lapsed(one)] if self.recent.exchanged else found
-
-    def _lapsed(self, one: RecentAllocation) -> bool:
-        """Kubelets before 1.19 offer no ids: there their allocations alone say that nothing has them any more."""
-        return bool(one.exchanged) and self.snapshot.holdings_at - one.at > LAPSE_S
-
-    @cached_property
-    def _newer(self) -> frozenset[str]:
-        """Ids that were allocated since kubelet's allocations were read."""
-        return frozenset[str]().union(*[one.ids for one in self.recent.since(self.snapshot.holdings_at)])
-
-    @cached_property
-    def _holdings(self) -> Sequence[Holding]:
-        newer = self._newer
-        return [h for h in self.snapshot.holdings if h.ids.isdisjoint(newer)] if newer else self.snapshot.holdings
+    def all(self) -> list[tuple[InUse, frozenset[str]]]:
+        """Everything that may be in use by pods that may live, and the UUIDs of its GPUs."""
+        newer = frozenset[str]().union(*[one.ids for one in self.recent.since(self.snapshot.holdings_at)])
+        listed = [(h, uuids) for h, uuids in self.snapshot.placed if h.ids.isdisjoint(newer)]
+        known = {(h.resource, h.ids) for h, _ in listed}  # kubelet knows better whose these are
+        pods = {(one.owner.pod, one.pod_uid) for one in self.recent.all if one.owner}
+        gone = {pod for pod in pods if not self._lives(*pod)}
+        others = [one for one in self.recent.all if (one.resource, one.ids) not in known]
+        others = [one for one in others if (one.owner and (one.owner.pod, one.pod_uid)) not in gone]
+        # Kubelets before 1.19 offer no ids: there their allocations alone say that nothing has them any more.
+        lapsed = self.snapshot.holdings_at - LAPSE_S
+        return [*listed, *[(one, one.uuids) for one in others if not (one.exchanged and one.at < lapsed)]]
 
     def _lives(self, name: PodName, uid: str | None) -> bool:
         pod = self.snapshot.living_pods.get(name)
@@ -72,21 +151,19 @@ class Occupancy:
         return one.owner is None or self._lives(one.owner.pod, uid)
 
     @cached_property
-    def standing(self) -> tuple[InUse, ...]:
-        """What is in use and not offered again."""
-        offered = self.offered
-        return tuple([one for one in self.all if one.ids.isdisjoint(offered)])
+    def standing(self) -> list[tuple[InUse, frozenset[str]]]:
+        """What is in use and not offered again, and the UUIDs of its GPUs."""
+        return [(one, uuids) for one, uuids in self.all if one.ids.isdisjoint(self.offered)]
 
     @cached_property
-    def suspect(self) -> tuple[InUse, ...]:
+    def again(self) -> list[InUse]:
+        """What is offered again."""
+        return [one for one, _ in self.all if not one.ids.isdisjoint(self.offered)]
+
+    @cached_property
+    def suspect(self) -> list[InUse]:
         """Allocations of living pods whose ids are offered all the same: kubelet can lose a reservation."""
-        offered = self.offered
-        return tuple([one for one in self.all if not one.ids.isdisjoint(offered) and self.may_live(one)])
-
-    @cached_property
-    def served(self) -> frozenset[Owner]:
-        """Containers that were given units; kubelet may have lost them (`suspect`)."""
-        return frozenset([owner for one in (*self.standing, *self.suspect) if (owner := one.owner)])
+        return [one for one in self.again if self.may_live(one)]
 
     @cached_property
     def exchanged(self) -> Exchanged:
@@ -98,36 +175,15 @@ class Occupancy:
         for one in self.recent.all:
             if one.resource == resource and ids <= one.ids and self.may_live(one):
                 return one
-        return next((h for h in self._holdings if h.resource == resource and ids <= h.ids), None)
-
-    def gpus_of(self, one: InUse) -> set[str]:
-        """UUIDs of the GPUs on offer that it has units of."""
-        return {uuid for uuid in set(map(self.snapshot.units.get, one.ids)) if uuid}
-
-    @cached_property
-    def _by_gpu(self) -> list[tuple[InUse, frozenset[str]]]:
-        """What stands, and the UUIDs of its GPUs."""
-        offered, newer, units = self.offered, self._newer, self.snapshot.units.keys()
-        return [
-            *[(h, uuids) for h, uuids in self.snapshot.placed if h.ids.isdisjoint(newer) and h.ids.isdisjoint(offered)],
-            *[
-                (one, one.uuids if one.ids <= units else frozenset(self.gpus_of(one)))
-                for one in self._unlisted
-                if one.ids.isdisjoint(offered)
-            ],
-        ]
+        return next((one for one, _ in self.all if one.resource == resource and ids <= one.ids), None)
 
     def free(self, resource: str) -> dict[str, int]:
         """GPU UUID to units on offer that no container has."""
-        ids = chain.from_iterable([one.ids for one in self.standing if one.resource == resource])
-        held = Counter(map(self.snapshot.units.get, ids))
+        freed = {one.owner for one in self.again} - {None}
+        held = [one.ids for one, _ in self.standing if one.resource == resource and one.owner not in freed]
+        used = Counter(map(self.snapshot.units.get, chain.from_iterable(held)))
         blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
-        return {block.gpu.uuid: block.count - held[block.gpu.uuid] for block in blocks}
-
-    @property
-    def some_unnamed(self) -> bool:
-        """Whether some are of containers that are not known yet."""
-        return None in [one.owner for one in self._unlisted]
+        return {block.gpu.uuid: block.count - used[block.gpu.uuid] for block in blocks}
 
     def full_gpus(self, requester: Owner | None) -> set[str]:
         """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
@@ -135,92 +191,57 @@ class Occupancy:
         The requesting pod's own GPUs do not have a pod too many for it, its container's own not a container.
         """
         most_pods, most_containers = self.snapshot.policy.max_pods_per_gpu, self.snapshot.max_sharers
-        pods: dict[str, set[PodName]] = defaultdict(set)
-        containers: dict[str, set[Owner]] = defaultdict(set)
-        unnamed: dict[str, Counter[str]] = defaultdict(Counter)
-        for one, uuids in self._by_gpu:
-            owner = one.owner
+        sharers: dict[str, set[Owner]] = defaultdict(set)
+        unnamed: Counter[tuple[str, str]] = Counter()
+        for one, uuids in self.standing:
             for uuid in uuids:
-                if owner is None:
-                    unnamed[uuid][one.resource] += 1
-                    continue
-                pods[uuid].add(owner.pod)
-                if most_containers is not None:
-                    containers[uuid].add(owner)
-        full = set()
-        for uuid in {*pods, *unnamed}:
-            # The two resources of one container that is not known are two allocations.
-            unknown = max(unnamed[uuid].values(), default=0)
-            if len(pods[uuid]) + unknown >= most_pods and (requester is None or requester.pod not in pods[uuid]):
-                full.add(uuid)
-            if most_containers is not None and len(containers[uuid] - {requester}) + unknown >= most_containers:
-                full.add(uuid)
-        return full
+                owner = one.owner
+                if owner is None:  # the two resources of one container that is not known are two allocations
+                    unnamed[uuid, one.resource] += 1
+                    owner = Owner(PodName("", str(unnamed[uuid, one.resource])), "")
+                sharers[uuid].add(owner)
 
-    def short_gpus(self, resource: str, need: int, reserved_units: Mapping[str, int]) -> set[str]:
-        """UUIDs of GPUs with less than `need` units of the mode's other resource than `resource` left.
+        def is_full(containers: set[Owner]) -> bool:
+            pods = {container.pod for container in containers}
+            if len(pods) >= most_pods and (requester is None or requester.pod not in pods):
+                return True
+            return most_containers is not None and len(containers - {requester}) >= most_containers
 
-        `reserved_units` are those of that other resource.
+        return {uuid for uuid, containers in sharers.items() if is_full(containers)}
+
+    def reserved(self, resource: str, requester: PodName | None) -> Counter[str]:
+        """GPU UUID to units that schedulers chose for pods which kubelet has still to admit.
+
+        A pod reserves nothing that kubelet will not ask for, or that cannot be given: any author of a pod can write a
+        decision. The oldest come first; the sum on a GPU is never more than is free there.
         """
-        others = [(name, kind) for name, kind in self.snapshot.sold.items() if name != resource]
-        if not others:
-            return set()
-        (other, kind), *_ = others
-        # Kubelet frees all resources of a pod at once.
-        freed = {one.owner for one in self.all if one.resource == resource} - {
-            one.owner for one in self.standing if one.resource == resource
-        }
-        held = [
-            one.ids for one in self.standing if one.resource == other and (one.owner is None or one.owner not in freed)
-        ]
-        used = Counter(map(self.snapshot.units.get, chain.from_iterable(held)))
-        unit = self.snapshot.policy.unit
-        return {
-            uuid
-            for uuid, gpu in self.snapshot.gpus.items()
-            if units_of(gpu, kind, unit) - used[uuid] - reserved_units.get(uuid, 0) < max(need, 1)
-        }
+        found: Counter[str] = Counter()
+        free = self.free(resource)
+        served = {one.owner for one, _ in self.standing}.union(one.owner for one in self.suspect)
+        for pod in self._to_come(requester):
+            wanted: Counter[str] = Counter()
+            for one in self.snapshot.decided[pod.name]:
+                if one.owner not in served:
+                    wanted.update({uuid: units.get(resource, 0) for uuid, units in one.units.items()})
+            if all(free.get(uuid, 0) >= units for uuid, units in wanted.items()):
+                found.update(wanted)
+                for uuid, units in wanted.items():
+                    free[uuid] -= units
+        return found
 
+    def _to_come(self, requester: PodName | None) -> Iterator[Pod]:
+        """Pods with a decision that kubelet may still ask for while it admits `requester`, oldest first.
 
-def reserved(resource: str, requester: PodName | None, refused: Collection[str], now: Occupancy) -> Counter[str]:
-    """GPU UUID to units that schedulers chose for pods which kubelet has still to admit.
-
-    `refused` are UIDs of pods that kubelet gives up.
-
-    A pod reserves nothing that kubelet will not ask for, or that cannot be given: any author of a pod can write a
-    decision. The oldest come first; the sum on a GPU is never more than is free there.
-    """
-    snap = now.snapshot
-    found: Counter[str] = Counter()
-    free: dict[str, int] | None = None
-    for pod in _to_come(requester, now):
-        wanted: Counter[str] = Counter()
-        for one in snap.decided[pod.name] if pod.uid not in refused else ():
-            if one.owner not in now.served:
-                wanted.update({uuid: units.get(resource, 0) for uuid, units in one.units.items()})
-        if not wanted.total():
-            continue
-        free = now.free(resource) if free is None else free
-        if all(free.get(uuid, 0) >= units for uuid, units in wanted.items()):
-            found.update(wanted)
-            for uuid, units in wanted.items():
-                free[uuid] -= units
-    return found
-
-
-def _to_come(requester: PodName | None, now: Occupancy) -> Iterator[Pod]:
-    """Pods with a decision that kubelet may still ask for while it admits `requester`, oldest first.
-
-    It admits pods in the order in which they come, by age where many come at once, and tries none twice. So it has
-    admitted or rejected those that come before the requesting pod in both orders. A pod that runs was admitted: its
-    GPUs are in use even where kubelet has lost its checkpoint.
-    """
-    snap = now.snapshot
-    until = snap.living_pods.get(requester) if requester else None
-    for name, pod in snap.living_pods.items():
-        if until and name == until.name:
-            until = None
-        if name in snap.decided and not pod.deleting:
-            passed_over = until is not None and pod.created <= until.created
-            if pod.container_ids or not (pod.mirror or passed_over):
-                yield pod
+        It admits pods in the order in which they come, by age where many come at once, and tries none twice. So it has
+        admitted or rejected those that come before the requesting pod in both orders. A pod that runs was admitted: its
+        GPUs are in use even where kubelet has lost its checkpoint.
+        """
+        living = self.snapshot.living_pods
+        until = living.get(requester) if requester else None
+        for name, pod in living.items():
+            if until and name == until.name:
+                until = None
+            if name in self.snapshot.decided and not pod.deleting and pod.uid not in self.refused:
+                passed_over = until is not None and pod.created <= until.created
+                if pod.container_ids or not (pod.mirror or passed_over):
+                    yield pod

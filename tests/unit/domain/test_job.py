@@ -4,8 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuagent.domain.deviceplugin.job import named_gpus, visible_besides
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.recent_allocations import RecentAllocations
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocations
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
@@ -14,7 +13,7 @@ from tests.unit.domain import hostile
 from tests.unit.domain.builders import WHOLE, box, in_force, pod_json, uuid
 
 NODE = in_force(Mode.TOPOLOGY, box(4), trust_visible=True).snap
-OCCUPANCY = Occupancy(NODE, RecentAllocations(), frozenset(), 0.0)
+OCCUPANCY = Occupancy(NODE, RecentAllocations())
 LONGEST = 1000
 """Characters of a message, whatever stands in the annotation."""
 
