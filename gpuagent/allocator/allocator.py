@@ -12,10 +12,9 @@ from gpuagent.allocator.refusalevents import RefusalEvents, Say
 from gpuagent.book import Book
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.checks import check_allocated, check_offered, check_pair, check_reserved
-from gpuagent.domain.deviceplugin.identity import Unknown, by_own_account, identify
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown, fitting_containers, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_besides
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
-from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import Exchanged, key, written
 from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
@@ -116,7 +115,7 @@ class Allocator:
         chosen = answer if answer and (answer.resource, answer.ids) == (resource, ids) else None
         at = locate(resource, ids, view.snap)
         request = AllocationRequest(resource, len(ids), fixed=ids)
-        found = chosen.requester if chosen else identify(request, view, None)
+        found = chosen.requester if chosen else identify(request, view.tracker, view.snap)
         before = None if chosen else occupancy.given(resource, ids)
         requester = found if isinstance(found, Requester) else Requester()
         try:
@@ -171,10 +170,10 @@ class Allocator:
         """What ids are exchanged for that kubelet picked without asking."""
         view.check_units_known(resource)
         occupancy = view.occupancy()
-        current = frozenset[str]().union(*(one.ids for one in view.tracker.current(view.now)))
+        current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
         fixed = current.intersection(filter(None, map(occupancy.exchanged.get, picked)))
         request = AllocationRequest(resource, len(picked), fixed=fixed)
-        waiting = by_own_account(request, view)
+        waiting = fitting_containers(request, view.tracker, view.snap)
         goes_on = waiting and (waiting[0].handed_on or waiting[0].paired)
         found = counts.pick(resource, picked, fixed if goes_on else frozenset(), occupancy)
         if len(found.exchanged) == len(picked):

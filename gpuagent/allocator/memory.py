@@ -5,9 +5,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.identity import AdmissionTracker, Moment
+from gpuagent.domain.deviceplugin.identity import AdmissionTracker, Requester
 from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
-from gpuagent.domain.deviceplugin.request import Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.exchange import picks_itself
 from gpuagent.domain.grant import Grant
@@ -29,14 +28,20 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class View(Moment):
+class View:
     """Everything that answers follow from.
 
     Attributes:
+        tracker: what the agent keeps of kubelet's calls.
+        snap: what is known now.
+        now: monotonic seconds.
         answer: the last one to GetPreferredAllocation.
         counts_only: kubelet's ids are counts: it does not ask which to take, or still has some that it took so.
     """
 
+    tracker: AdmissionTracker
+    snap: Snapshot
+    now: float
     answer: Answer | None
     counts_only: bool
 

@@ -8,12 +8,10 @@ from gpuagent.allocator.refusalevents import Say
 from gpuagent.book import Book
 from gpuagent.domain.deviceplugin.assignment import choose, notices, suspect_ids
 from gpuagent.domain.deviceplugin.checks import in_doubt
-from gpuagent.domain.deviceplugin.identity import Listed, QueryPods, Unknown, identify
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.pods import Pod, PodName
-from gpuagent.domain.snapshot import Snapshot
+from gpuagent.domain.pods import PodName
 
 log = logging.getLogger(__name__)
 
@@ -77,69 +75,54 @@ class PreferredAllocation:
 
     def _identify(self, request: AllocationRequest, *, certainly: bool = False) -> Requester | Unknown:
         """The container that asks, with what kubelet lists where that matters; waits for a pod not seen yet."""
-        listed: Listed | None = {}
-        until = self._memory.clock() + WAIT_S
-        searched = False
-        while True:
-            view = self._memory.view()
-            found = identify(request, view, listed, certainly=certainly)
-            if isinstance(found, QueryPods):
-                listed = self._query(request, found, listed or {}, view)
-            elif isinstance(found, Requester) or not found.unseen or searched:
-                return found
-            else:
-                searched, listed = True, {}
-                unseen = self._unseen(request, view)
-                if not unseen:
-                    return found
-                uids = self._fetch(unseen, until - view.now)
-                if uids is None and view.snap.schedulers:
-                    return Unknown("the API server did not show it", between=tuple(unseen))
-                if not uids or not self._shown(uids, until):
-                    self._rest_until = self._memory.clock() + REST_S
-                    return found
+        view = self._memory.view()
+        may_list = self._may_list(request, view)
 
-    def _unseen(self, request: AllocationRequest, view: View) -> list[PodName]:
+        def query(pods: Collection[PodName]) -> Listed | None:
+            found = self._book.look(pods, listing=may_list)
+            held = {one.pod: one.holdings for one in found or ()}
+            return None if found is None else {name: held.get(name) for name in pods}
+
+        found = identify(request, view.tracker, view.snap, query, certainly=certainly)
+        unseen = self._unseen(view, listing=may_list) if isinstance(found, Unknown) and found.unseen else []
+        if not unseen:
+            return found
+        uids = self._fetch(unseen, WAIT_S)
+        if uids is None and view.snap.schedulers:
+            return Unknown("the API server did not show it", between=tuple(unseen))
+        if uids and self._memory.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, WAIT_S):
+            view = self._memory.view()
+            found = identify(request, view.tracker, view.snap, query, certainly=certainly)
+            if isinstance(found, Requester) or not found.unseen:
+                return found
+        self._rest_until = self._memory.clock() + REST_S
+        return found
+
+    def _unseen(self, view: View, *, listing: bool) -> list[PodName]:
         """Pods that kubelet lists, that hold nothing, and that the agent has not seen: one of them asks.
 
         Where no scheduler decides, kubelet is not queried for them again and again: a static pod is never seen in time.
+        A pod that held something, or was rejected, may have been replaced by a newer one of its name. Kubelet lists
+        nothing of pods whose init containers alone held something.
         """
         if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
             return []
-        tracker, ours = view.tracker, view.snap.sold
-        past = view.snap.served | tracker.recent.pod_uids | tracker.refused
-        waiting = {pod.name for pod in view.snap.living_pods.values() if pod.uid not in past}
-        listed = self._book.look(None, listing=self._may_list(request, view)) or ()
+        ours, past = view.snap.sold, view.snap.served | view.tracker.recent.pod_uids | view.tracker.refused
+        seen = set()
+        for pod in view.snap.living_pods.values():
+            only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
+            if only_init or pod.uid not in past:
+                seen.add(pod.name)
+        listed = self._book.look(None, listing=listing) or ()
         bare = {one.pod for one in listed if not any(held.resource in ours for held in one.holdings)}
-
-        def only_init(pod: Pod) -> bool:
-            return all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
-
-        # A pod that held something, or was rejected, may have been replaced by a newer one of its name. Kubelet lists
-        # nothing of pods whose init containers alone held something.
-        known = {pod.name: 1 + only_init(pod) for pod in view.snap.pods}
-        return sorted(bare - waiting, key=lambda pod: known.get(pod, 0))[:MOST_FETCHED]
-
-    def _query(self, request: AllocationRequest, query: QueryPods, listed: Listed, view: View) -> Listed | None:
-        found = self._book.look(query.pods, listing=self._may_list(request, view))
-        if found is None:
-            return None
-        held = {one.pod: one.holdings for one in found}
-        return {**listed, **{name: held.get(name) for name in query.pods}}
+        known = {pod.name for pod in view.snap.pods}
+        return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
     @staticmethod
     def _may_list(request: AllocationRequest, view: View) -> bool:
         """What kubelet has fixed for this call alone is reserved only: it would lose that where it is listed."""
-        given = view.occupancy(request.offered).given(request.resource, request.fixed) if request.fixed else None
-        return not request.fixed or given is not None
-
-    def _shown(self, uids: frozenset[str], until: float) -> bool:
-        """Whether the agent has these pods in time."""
-
-        def shown(snap: Snapshot) -> bool:
-            return uids <= {pod.uid for pod in snap.pods}
-
-        return self._memory.wait(shown, max(until - self._memory.clock(), 0.0))
+        fixed = request.fixed
+        return not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
 
     def _have_containers_named(self, request: AllocationRequest) -> None:
         """Where a GPU seems full only because some containers on it may be of one pod, kubelet names them."""

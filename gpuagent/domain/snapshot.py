@@ -120,6 +120,12 @@ class Snapshot:
         return recorded.union(pod.uid for pod in pods)
 
     @cached_property
+    def unstarted(self) -> tuple[Pod, ...]:
+        """Living pods for which kubelet has recorded something, and none of whose containers was started."""
+        found = [pod for pod in self.living_pods.values() if not pod.container_ids]
+        return tuple([pod for pod in found if pod.uid in self.served])
+
+    @cached_property
     def placed(self) -> list[tuple[Holding, frozenset[str]]]:
         """Holdings and the UUIDs of the GPUs they have units of that are on offer."""
         return [(h, frozenset(u for u in map(self.units.get, h.ids) if u)) for h in self.holdings]

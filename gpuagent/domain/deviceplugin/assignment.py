@@ -8,9 +8,9 @@ from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.decision import Decision, Ignored
 from gpuagent.domain.deviceplugin.checks import check_core_mem, decision_of, free_by_gpu, gpu_count, most_sharers
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.eventreason import EventReason
 from gpuagent.domain.mode import GPU_CORE

@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping
 
 from gpuagent.domain.annotations import shown
 from gpuagent.domain.decision import Decision
-from gpuagent.domain.deviceplugin.identity import Unknown, decided_gpus
+from gpuagent.domain.deviceplugin.identity import Requester, Unknown
 from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.request import Requester
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located
 from gpuagent.domain.mode import GPU_COUNT_LABEL, GROUP_ANNOTATION, Kind, Mode
@@ -166,7 +165,7 @@ def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[fr
     Raises:
         Refusal: this node can never keep the decision.
     """
-    found = decided_gpus(requester, resource, snap)
+    found = requester.decided_gpus(resource, snap)
     if found is None or requester.pod is None or requester.paired:
         return None
     decision = snap.decisions[requester.pod.name]

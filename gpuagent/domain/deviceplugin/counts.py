@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuagent.domain.deviceplugin.checks import not_offered
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
 from gpuagent.domain.exchange import Exchanged
 
 

@@ -6,14 +6,13 @@ container is the one that kubelet lists and that lacks exactly what the call is 
 treated alike, kubelet is not queried.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.decision import Decision
 from gpuagent.domain.deviceplugin.occupancy import RecentAllocation, RecentAllocations
-from gpuagent.domain.deviceplugin.request import AllocationRequest, Requester
-from gpuagent.domain.mode import GROUP_ANNOTATION, Mode
-from gpuagent.domain.pods import ContainerSpec, Holding, Pod, PodName
+from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
+from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, PodName, asked
 from gpuagent.domain.snapshot import Snapshot
 
 ADMISSION_S = 30.0
@@ -25,15 +24,88 @@ DELETED_S = 30.0
 Listed = Mapping[PodName, Sequence[Holding] | None]
 """What kubelet lists for the pods that it was asked about: holdings, or None for a pod that it does not list."""
 
-_Pair = tuple[str, str]
-"""Container's name and resource."""
+Query = Callable[[Collection[PodName]], Listed | None]
+"""Asks kubelet about pods; None where it does not answer."""
+
+_Held = tuple[str, str, frozenset[str]]
+"""Container's name, resource, and UUIDs of the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueryPods:
-    """Kubelet has to say which of these pods it lists."""
+class AllocationRequest:
+    """`size` device ids of `resource` for one container.
 
-    pods: frozenset[PodName]
+    Attributes:
+        offered: ids that are free by kubelet's account.
+        fixed: ids among them that the answer must include.
+    """
+
+    resource: str
+    size: int
+    offered: frozenset[str] = frozenset()
+    fixed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """The container that a call is for.
+
+    Attributes:
+        pod: its pod; None where the agent has not seen it.
+        container: None with `pod`.
+        paired: UUIDs of the GPUs of the container's other resource, if it has that already.
+        handed_on: UUIDs of the GPUs of the pod's init containers, whose units kubelet hands on to later containers.
+        certain: kubelet's allocations name the pod, or no other could be meant.
+    """
+
+    pod: Pod | None = None
+    container: ContainerSpec | None = None
+    paired: frozenset[str] = frozenset()
+    handed_on: frozenset[str] = frozenset()
+    certain: bool = False
+
+    @property
+    def owner(self) -> Owner | None:
+        return Owner(self.pod.name, self.container.name) if self.pod and self.container else None
+
+    @property
+    def pod_name(self) -> PodName | None:
+        return self.pod.name if self.pod else None
+
+    def room(self, resource: str) -> int:
+        """Units that the largest container to reuse this one's GPU asks for; 0 unless it is an init container."""
+        if self.pod is None or self.container is None or not self.container.init:
+            return 0
+        return max(container.limits.get(resource, 0) for container in self.pod.containers)
+
+    def other(self, resource: str, sold: Collection[str]) -> int:
+        """Units of the mode's other resource that this container, or one that reuses its GPU, asks for."""
+        if self.pod is None or self.container is None:
+            return 0
+        asking = self.pod.containers if self.container.init else (self.container,)
+        return max(sum(c.limits.get(name, 0) for name in sold if name != resource) for c in asking)
+
+    def constraints(self, resource: str, sold: Mapping[str, Kind]) -> tuple[object, ...]:
+        """What the choice of its GPUs depends on besides the amount and a scheduler's decision."""
+        if self.pod is None:
+            return (self.paired,)
+        needs = self.room(resource), self.other(resource, sold)
+        own = self.paired, self.handed_on, *needs, self.pod.gpu_count_label
+        if resource not in sold or not sold[resource].is_whole:
+            return own
+        named = (self.pod.annotations.get(key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
+        job = self.pod.labels.get(JOB_LABEL)
+        job_key = job and (self.pod.name.namespace, job, self.pod.labels.get(REPLICAS_LABEL))
+        return *own, *named, job_key, asked(self.pod, resource)
+
+    def decided_gpus(self, resource: str, snap: Snapshot) -> frozenset[str] | str | None:
+        """GPUs that a scheduler chose for the container, or why it can get none; None where it chose none."""
+        decision = snap.decisions.get(self.pod.name) if self.pod else None
+        if not isinstance(decision, Decision) or self.container is None:
+            return None
+        name = decision.follows.get((self.container.name, resource), self.container.name)
+        gpus = decision.units.get((name, resource))
+        return decision.unmet or (None if gpus is None else frozenset(gpus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +145,15 @@ class AdmissionTracker:
 
     def allocated(self, new: RecentAllocation) -> "AdmissionTracker":
         """After an answered Allocate."""
-        before = self.current(new.at)
-        if new.owner is None:
-            # Of a pod that the agent has not seen only a container's first resource is kept, until its second one.
-            second = before and before[-1].owner is None and before[-1].resource != new.resource
-            admission: tuple[RecentAllocation, ...] = () if second else (new,)
-        else:
-            admission = (*before, new) if before and before[-1].pod_uid == new.pod_uid else (new,)
+        last = self.admission[-1] if self.admission else None
+        admission: tuple[RecentAllocation, ...] = (new,)
+        if new.owner is None and last and last.owner is None and last.resource != new.resource:
+            admission = ()  # the second resource of a container of a pod that the agent has not seen: it has all
+        elif new.owner and last and last.pod_uid == new.pod_uid:
+            admission = (*self.admission, new)
         recent = self.recent.adding(new)
         freed = {one.pod_uid for one in self.recent.all if one.certain and one.pod_uid} - recent.pod_uids
-        refused = self.refused | (freed - {new.pod_uid}) if freed else self.refused
-        return replace(self, recent=recent, admission=admission, refused=refused)
+        return replace(self, recent=recent, admission=admission, refused=self.refused | (freed - {new.pod_uid}))
 
     def refusing(self, pod: Pod | None) -> "AdmissionTracker":
         """After a refusal: kubelet rejects the pod in admission."""
@@ -91,72 +161,66 @@ class AdmissionTracker:
 
     def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
         """With what a new snapshot says of pods that were deleted, and of containers."""
-        deleted, refused = self.deleted, self.refused
+        kept = self.fresh(now)
+        deleted, refused, recent = kept.deleted, kept.refused, kept.recent
         if former and former.living_pods is not snap.living_pods:
             present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
-            done = (former.served | refused | self.recent.pod_uids).difference(one.pod_uid for one in self.admission)
-            gone = [pod for pod in former.living_pods.values() if pod.uid not in present and pod.uid not in done]
-            kept = tuple(one for one in deleted if now - one[0] < DELETED_S)
-            deleted = (*kept, *((now, pod) for pod in gone)) if gone or kept else ()
+            done = (former.served | recent.pod_uids).difference(one.pod_uid for one in kept.admission)
+            past = present | refused | done
+            deleted += tuple((now, pod) for uid, pod in former.pod_by_uid.items() if uid not in past)
             refused = refused & {*present, *(pod.uid for _, pod in deleted)}
-        recent = self.recent
         if former is None or former.holdings_at < snap.holdings_at:
             recent = recent.read(snap.recorded, snap.holdings_at)
-        return replace(self, recent=recent, deleted=deleted, refused=refused)
+        return replace(kept, recent=recent, deleted=deleted, refused=refused)
 
     def fresh(self, now: float) -> "AdmissionTracker":
         """Without what is too old."""
-        recent = self.recent.fresh(now)
-        return self if recent is self.recent else replace(self, recent=recent)
-
-    def current(self, now: float) -> tuple[RecentAllocation, ...]:
-        """What the pod in admission was given so far."""
-        return self.admission if self.admission and now - self.admission[-1].at < ADMISSION_S else ()
-
-    def gone(self, now: float) -> list[Pod]:
-        """Deleted pods that kubelet may still know."""
-        return [pod for at, pod in self.deleted if now - at < DELETED_S]
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """What is known at `now` (monotonic seconds)."""
-
-    tracker: AdmissionTracker
-    snap: Snapshot
-    now: float
+        admission = self.admission if self.admission and now - self.admission[-1].at < ADMISSION_S else ()
+        deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S])
+        return replace(self, recent=self.recent.fresh(now), admission=admission, deleted=deleted)
 
 
 def identify(
-    request: AllocationRequest, moment: Moment, listed: Listed | None, *, certainly: bool = False
-) -> Requester | Unknown | QueryPods:
+    request: AllocationRequest,
+    tracker: AdmissionTracker,
+    snap: Snapshot,
+    query: Query | None = None,
+    *,
+    certainly: bool = False,
+) -> Requester | Unknown:
     """The container that `request` is for.
 
     Args:
         request: kubelet's.
-        moment: what is known.
-        listed: kubelet's answers to the queries so far; empty before the first, None where kubelet did not answer.
+        tracker: what the agent keeps of kubelet's calls.
+        snap: what is known now.
+        query: asks kubelet; None where it must not be asked.
         certainly: kubelet is queried in any case.
     """
-    look = _Search(request, moment.tracker, moment.snap, moment.now)
-    if handed_on := look.handed_on():
-        return handed_on
-    own = look.by_own_account()
-    if not (moment.snap.schedulers or certainly) and look.alike(own) and not look.interrupted():
-        return own[0] if own else look.unseen()
-    if listed is None:
-        return look.unanswered(own)
-    for some in look.to_query(own):
-        if missing := frozenset(pod.name for pod in some) - listed.keys():
-            return QueryPods(missing)
-        if found := look.by_kubelet(some, listed):
-            return found
-    return look.unseen()
+    search = _Search(request, tracker, snap)
+    fitting = search.fitting()
+    handed_on = [one for one in tracker.admission if not one.ids.isdisjoint(request.fixed)]
+    if handed_on and fitting and fitting[0].pod and fitting[0].pod.uid == handed_on[-1].pod_uid:
+        return replace(fitting[0], certain=handed_on[-1].certain)
+    if not (snap.schedulers or certainly) and search.alike(fitting):
+        return fitting[0] if fitting else search.unseen()
+    if query is None:
+        return search.unanswered(fitting)
+    listed: dict[PodName, Sequence[Holding] | None] = {}
+    for pods in search.to_query(fitting):
+        if missing := {pod.name for pod in pods} - listed.keys():
+            answer = query(missing)
+            if answer is None:
+                return search.unanswered(fitting)
+            listed.update(answer)
+        if requester := search.by_kubelet(pods, listed):
+            return requester
+    return search.unseen()
 
 
-def by_own_account(request: AllocationRequest, moment: Moment) -> list[Requester]:
+def fitting_containers(request: AllocationRequest, tracker: AdmissionTracker, snap: Snapshot) -> list[Requester]:
     """Containers that fit by what the agent knows, the most likely first."""
-    return _Search(request, moment.tracker, moment.snap, moment.now).by_own_account()
+    return _Search(request, tracker, snap).fitting()
 
 
 @dataclass(frozen=True)
@@ -164,125 +228,125 @@ class _Search:
     request: AllocationRequest
     tracker: AdmissionTracker
     snap: Snapshot
-    now: float
 
-    @property
-    def _current(self) -> tuple[RecentAllocation, ...]:
-        return self.tracker.current(self.now)
-
-    def constraints(self, one: Requester) -> tuple[object, ...]:
-        resource = self.request.resource
-        return *one.constraints(resource, self.snap.sold), decided_gpus(one, resource, self.snap)
-
-    def handed_on(self) -> Requester | None:
-        """The next container of the pod in admission, where kubelet includes units of its init containers."""
-        own = [one for one in self._current if not one.ids.isdisjoint(self.request.fixed)]
-        pod = self._pod(own[-1].pod_uid) if own else None
-        if pod is None:
-            return None
-        given = _pairs(self._current)
-        return self._next(pod, given, certain=own[-1].certain)
-
-    def by_own_account(self) -> list[Requester]:
+    def fitting(self) -> list[Requester]:
         """Containers that fit by what the agent knows, the most likely first."""
-        current = self._current
-        pod = self._pod(current[-1].pod_uid) if current else None
-        goes_on = (
-            self._next(pod, _pairs(current) | self._recorded(pod), certain=False)
-            if pod and not self._spares(pod)
-            else None
-        )
-        begins = list(self._beginning(pod))
-        if current and current[-1].owner is None:
-            # A pod that the agent had not seen: its second resource comes next, or it has all.
-            goes_on = self._unseen_pair()
-        return [*([goes_on] if goes_on else ()), *begins]
+        snap, recent, resource = self.snap, self.tracker.recent, self.request.resource
+        found = [self._goes_on()]
+        past = self.tracker.refused | recent.pod_uids
+        # The agent may have restarted during the admission of a pod that holds something.
+        found += [self._lacking(pod, self._recorded(pod)) for pod in snap.unstarted if pod.uid not in past]
+        begun = snap.served
+        if recent.exchanged:  # the turn went to an older pod of the same size, whose own turn this pod gets
+            begun = frozenset([one.pod_uid for one in snap.checkpoint if one.ids.isdisjoint(recent.ids)])
+        past |= begun
+        for size in (self.request.size, None):
+            waiting = snap.first_asks.get((resource, size), ())
+            found += [Requester(pod, container) for pod, container in waiting if pod.uid not in past]
+        return [one for one in found if one]
 
-    def _recorded(self, pod: Pod) -> set[_Pair]:
-        """What kubelet has recorded for the pod, also before the agent was started."""
-        if pod.uid not in self.snap.served:
-            return set()
-        return {(h.owner.container, h.resource) for h in self.snap.holdings if h.owner.pod == pod.name}
+    def _goes_on(self) -> Requester | None:
+        """The next container of the pod in admission."""
+        if pair := self._unseen_pair():
+            return pair
+        uid = self.tracker.admission[-1].pod_uid if self.tracker.admission else None
+        pod = self.snap.pod_by_uid.get(uid) if uid else None
+        if pod is None or self._spares(pod):
+            return None
+        return self._lacking(pod, [*self._given(), *self._recorded(pod)])
+
+    def _unseen_pair(self) -> Requester | None:
+        """The second resource of a container of a pod that the agent has not seen."""
+        last = self.tracker.admission[-1] if self.tracker.admission else None
+        if last is None or last.owner or last.resource == self.request.resource:
+            return None
+        return Requester(paired=last.uuids)
 
     def _spares(self, pod: Pod) -> bool:
         """Whether kubelet would hand units of the pod's init containers on first, and does not."""
         init, spare = pod.init_names, frozenset[str]()
-        for one in self._current if init else ():
+        for one in self.tracker.admission if init else ():
             if one.resource == self.request.resource and one.owner:
                 spare = spare | one.ids if one.owner.container in init else spare - one.ids
         return bool(spare) and spare.isdisjoint(self.request.fixed)
 
-    def _beginning(self, but: Pod | None) -> Iterator[Requester]:
-        """Pods that hold nothing, in the order in which the agent saw them."""
-        asks, resource, size = self.snap.first_asks, self.request.resource, self.request.size
-        asking = [*asks.get((resource, size), ()), *asks.get((resource, None), ())]
-        if not asking:
-            return
-        begun, recent = self.snap.served, self.tracker.recent
-        if recent.exchanged:  # the turn went to an older pod of the same size, whose own turn this pod gets
-            begun = frozenset(one.pod_uid for one in self.snap.checkpoint if one.ids.isdisjoint(recent.ids))
-        lately = recent.pod_uids
-        for pod, container in asking:
-            if pod is not but and pod.uid not in begun and pod.uid not in lately and self._may_be_admitted(pod):
-                yield Requester(pod, container)
+    def _given(self) -> list[_Held]:
+        """What the pod in admission was given so far."""
+        return [(one.owner.container, one.resource, one.uuids) for one in self.tracker.admission if one.owner]
 
-    def interrupted(self) -> bool:
-        """Whether a pod holds something and lacks this: the agent has restarted during its admission."""
-        served, lately = self.snap.served, self.tracker.recent.pod_uids
-        return any(
-            pod.uid in served
-            and pod.uid not in lately
-            and not pod.container_ids
-            and self._may_be_admitted(pod)
-            and self._next(pod, self._recorded(pod), certain=False)
-            for pod in self.snap.living_pods.values()
-        )
+    def _recorded(self, pod: Pod) -> list[_Held]:
+        """What kubelet has recorded for the pod, also before the agent was started."""
+        if pod.uid not in self.snap.served:
+            return []
+        return self._held([h for h in self.snap.holdings if h.owner.pod == pod.name])
 
-    def alike(self, own: Sequence[Requester]) -> bool:
+    def _held(self, holdings: Iterable[Holding]) -> list[_Held]:
+        sold, units = self.snap.sold, self.snap.units
+        return [
+            (h.owner.container, h.resource, frozenset(filter(None, map(units.get, h.ids))))
+            for h in holdings
+            if h.resource in sold
+        ]
+
+    def _lacking(self, pod: Pod, held: Sequence[_Held], *, certain: bool = False) -> Requester | None:
+        """The pod's first container that lacks something, if it lacks what the request is for."""
+        given = {(name, resource) for name, resource, _ in held}
+        container = _next_container(pod, given, self.snap.sold)
+        resource = self.request.resource
+        if container is None or (container.name, resource) in given:
+            return None
+        if not container.may_want(resource, self.request.size):
+            return None
+        init = pod.init_names
+        paired = frozenset[str]().union(*[uuids for name, _, uuids in held if name == container.name])
+        handed_on = frozenset[str]().union(*[uuids for name, _, uuids in held if name in init])
+        return Requester(pod, container, paired, handed_on, certain)
+
+    def alike(self, fitting: Collection[Requester]) -> bool:
         """Whether all of them are treated alike."""
-        return len(own) < 2 or len({self.constraints(one) for one in own}) == 1
+        resource, snap = self.request.resource, self.snap
+        kinds = {(*one.constraints(resource, snap.sold), one.decided_gpus(resource, snap)) for one in fitting}
+        return len(kinds) < 2
 
-    def to_query(self, own: Collection[Requester]) -> Iterator[list[Pod]]:
+    def to_query(self, fitting: Collection[Requester]) -> Iterator[list[Pod]]:
         """Pods that kubelet may be at, deleted ones first: with the likely living ones, then with all."""
-        deleted, likely = self.deleted(), {one.pod.uid for one in own if one.pod}
-        yield [*deleted, *(pod for pod in self.snap.living_pods.values() if pod.uid in likely)]
+        deleted, likely = self._deleted(), {one.pod.uid for one in fitting if one.pod}
+        yield [*deleted, *[pod for pod in self.snap.living_pods.values() if pod.uid in likely]]
         yield [*deleted, *self._asking(self.snap.living_pods.values())]
 
-    def deleted(self) -> list[Pod]:
+    def _deleted(self) -> list[Pod]:
         """Pods that kubelet may still ask for, although the agent has seen that they were deleted."""
-        return self._asking(self.tracker.gone(self.now))
+        return self._asking(pod for _, pod in self.tracker.deleted)
 
     def _asking(self, pods: Iterable[Pod]) -> list[Pod]:
         """Those with a container that asks for as much, which kubelet may still admit."""
-        resource, size = self.request.resource, self.request.size
-        return [
-            pod
-            for pod in pods
-            if any(c.may_want(resource, size) for c in pod.containers) and self._may_be_admitted(pod)
-        ]
+        resource, size, refused = self.request.resource, self.request.size, self.tracker.refused
+        found = [pod for pod in pods if pod.uid not in refused]
+        return [pod for pod in found if any(c.may_want(resource, size) for c in pod.containers)]
 
     def by_kubelet(self, pods: Collection[Pod], listed: Listed) -> Requester | Unknown | None:
         """The container that kubelet is at, by what it lists. `pods` are in the order in which the agent saw them."""
-        current = self._current
-        fits: list[Requester] = []
-        going_on: list[Requester] = []
+        begin: list[Requester] = []
+        go_on: list[Requester] = []
+        uid = self.tracker.admission[-1].pod_uid if self.tracker.admission else None
         for pod in pods:
             holdings = listed[pod.name]
             if holdings is None or self._was_given_up(pod, holdings):
                 continue
-            init = pod.init_names
-            own = [one for one in current if one.owner and one.pod_uid == pod.uid and one.owner.container in init]
-            held = {(h.owner.container, h.resource) for h in holdings if h.resource in self.snap.sold}
-            if found := self._next(pod, held | _pairs(own), certain=True, holdings=holdings):
-                (going_on if own or held else fits).append(found)
-        if not (fitting := going_on or fits):
+            # Kubelet does not list what ordinary init containers hold.
+            init = [one for one in self._given() if pod.uid == uid and one[0] in pod.init_names]
+            held = [*init, *self._held(holdings)]
+            if found := self._lacking(pod, held, certain=True):
+                (go_on if held else begin).append(found)
+        fitting = go_on or begin
+        if not fitting:
             return None
         # Under the name of a pod that was deleted a moment ago kubelet may list that pod.
-        reused = {pod.name for pod in self.tracker.gone(self.now)}
+        reused = {pod.name for _, pod in self.tracker.deleted}
         # Kubelet hears of pods in the agent's order: rejected ones may linger, and the last one asks.
         if clear := [one for one in fitting if one.pod_name not in reused]:
             return replace(clear[-1], certain=len(fitting) == 1)
-        living = [one for one in fitting if one.pod and self._pod(one.pod.uid)]
+        living = [one for one in fitting if one.pod and one.pod.uid in self.snap.pod_by_uid]
         if len(living) == len(fitting):  # those that come later may be deleted ones of their names
             return replace(fitting[0], certain=len(fitting) == 1)
         deleted = next(one.pod for one in fitting if one not in living)
@@ -291,28 +355,28 @@ class _Search:
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Kubelet does not list what the pod was given: it rejected the pod, or this is a newer one of the name."""
-        init, recent = pod.init_names, self.tracker.recent
-        given = [one for one in recent.all if one.pod_uid == pod.uid and one.certain]
-        if listed := frozenset[str]().union(*(h.ids for h in holdings)):
-            holders = {one.pod_uid for one in recent.all if one.certain and not one.ids.isdisjoint(listed)} - {None}
-            holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
-            if holders and pod.uid not in holders and not pod.static:
-                return True  # that one's are listed
+        recent, init = self.tracker.recent, pod.init_names
+        certain = [one for one in recent.all if one.certain and one.owner]
+        given = [one for one in certain if one.pod_uid == pod.uid]
+        listed = frozenset[str]().union(*[h.ids for h in holdings])
         if any(one.ids.isdisjoint(listed) for one in given if one.owner and one.owner.container not in init):
             return True
-        current = [one for one in self._current if one.pod_uid == pod.uid]
-        if holdings or (current and all(one.owner and one.owner.container in init for one in current)):
-            return False  # in admission, and kubelet does not list its init containers
-        return pod.uid in self.snap.served or bool(given)
+        if not listed:
+            admitting = self.tracker.admission and self.tracker.admission[-1].pod_uid == pod.uid
+            return not admitting and (pod.uid in self.snap.served or bool(given))
+        holders = {one.pod_uid for one in certain if not one.ids.isdisjoint(listed)} - {None}
+        holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
+        return bool(holders) and pod.uid not in holders and not pod.static  # another one's are listed
 
-    def unanswered(self, own: Sequence[Requester]) -> Requester | Unknown:
+    def unanswered(self, fitting: Sequence[Requester]) -> Requester | Unknown:
         """Kubelet did not answer: the oldest container that fits, where all that fit are treated alike."""
-        decided = [one for one in own if one.pod and self._is_decided(one, one.pod)]
-        if own and own[0].paired and not any(one is not own[0] for one in decided):
-            return own[0]  # a pod without a decision is served on any GPU
-        if own and self.alike(own) and not (decided and self.deleted()):
-            return own[0]
-        return self._unknown("kubelet's pod-resources API did not answer", own or self._may_lack())
+        decided = [one for one in fitting if self._is_decided(one)]
+        # A pod without a decision is served on any GPU.
+        if fitting and fitting[0].paired and decided in ([], [fitting[0]]):
+            return fitting[0]
+        if fitting and self.alike(fitting) and not (decided and self._deleted()):
+            return fitting[0]
+        return self._unknown("kubelet's pod-resources API did not answer", fitting or self._may_lack())
 
     def _may_lack(self) -> list[Requester]:
         """Containers that ask for as much, of pods of which it is not certain that they have it."""
@@ -322,52 +386,21 @@ class _Search:
         return [Requester(pod, c) for pod in pods for c in pod.containers if c.may_want(resource, size)]
 
     def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
-        names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one, one.pod))
+        names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one))
         return Unknown(why, between=names, undecided=len(names) < len(fitting), pod=deleted)
 
-    def _is_decided(self, one: Requester, pod: Pod) -> bool:
-        if self.snap.mode is Mode.TOPOLOGY:
-            return GROUP_ANNOTATION in pod.annotations
-        return pod.gpu_count_label is not None or decided_gpus(one, self.request.resource, self.snap) is not None
+    def _is_decided(self, one: Requester) -> bool:
+        if one.pod is None or self.snap.mode is Mode.TOPOLOGY:
+            return one.pod is not None and GROUP_ANNOTATION in one.pod.annotations
+        return one.pod.gpu_count_label is not None or one.decided_gpus(self.request.resource, self.snap) is not None
 
-    def unseen(self, gone: Pod | None = None) -> Requester | Unknown:
+    def unseen(self, deleted: Pod | None = None) -> Requester | Unknown:
         """No container that fits: a pod that the agent has not seen, or the second resource of its container."""
-        if paired := self._unseen_pair():
-            return paired
-        return Unknown("kubelet lists no pod that the agent has seen and that lacks this", unseen=True, pod=gone)
-
-    def _unseen_pair(self) -> Requester | None:
-        last = self._current[-1] if self._current else None
-        if last is None or last.owner or last.resource == self.request.resource:
-            return None
-        return Requester(paired=last.uuids)
-
-    def _may_be_admitted(self, pod: Pod) -> bool:
-        return not pod.ended and pod.uid not in self.tracker.refused
-
-    def _pod(self, uid: str | None) -> Pod | None:
-        return self.snap.pod_by_uid.get(uid) if uid else None
-
-    def _next(
-        self, pod: Pod, given: Collection[_Pair], *, certain: bool, holdings: Sequence[Holding] = ()
-    ) -> Requester | None:
-        """The pod's first container that lacks something, if it lacks what the request is for."""
-        container = next_container(pod, given, self.snap.sold)
-        resource = self.request.resource
-        if container is None or (container.name, resource) in given:
-            return None
-        if not container.may_want(resource, self.request.size):
-            return None
-        current = [one for one in self._current if one.pod_uid == pod.uid and one.owner]
-        init = pod.init_names
-        paired = [one.uuids for one in current if one.owner and one.owner.container == container.name]
-        held = [h.ids for h in holdings if h.owner.container == container.name and h.resource in self.snap.sold]
-        paired += [frozenset(uuid for i in ids if (uuid := self.snap.units.get(i))) for ids in held]
-        handed_on = frozenset[str]().union(*(one.uuids for one in current if one.owner and one.owner.container in init))
-        return Requester(pod, container, frozenset[str]().union(*paired), handed_on, certain)
+        why = "kubelet lists no pod that the agent has seen and that lacks this"
+        return self._unseen_pair() or Unknown(why, unseen=True, pod=deleted)
 
 
-def next_container(pod: Pod, given: Collection[_Pair], sold: Collection[str]) -> ContainerSpec | None:
+def _next_container(pod: Pod, given: Collection[tuple[str, str]], sold: Collection[str]) -> ContainerSpec | None:
     """The first container that lacks a resource; kubelet does not list what ordinary init containers hold."""
     names = {name for name, _ in given}
     last = max([n for n, container in enumerate(pod.containers) if container.name in names], default=0)
@@ -378,19 +411,3 @@ def next_container(pod: Pod, given: Collection[_Pair], sold: Collection[str]) ->
             if (container.name, name) not in given and container.asks(name):
                 return container
     return None
-
-
-def decided_gpus(one: Requester, resource: str, snap: Snapshot) -> frozenset[str] | str | None:
-    """GPUs that a scheduler chose for the container, or why it can get none; None where it chose none."""
-    decision = snap.decisions.get(one.pod.name) if one.pod else None
-    if not isinstance(decision, Decision) or one.container is None:
-        return None
-    if decision.unmet:
-        return decision.unmet
-    name = decision.follows.get((one.container.name, resource), one.container.name)
-    gpus = decision.units.get((name, resource))
-    return None if gpus is None else frozenset(gpus)
-
-
-def _pairs(given: Collection[RecentAllocation]) -> set[_Pair]:
-    return {(one.owner.container, one.resource) for one in given if one.owner}
