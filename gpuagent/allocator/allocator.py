@@ -11,8 +11,8 @@ from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusalevents import RefusalEvents, Say
 from gpuagent.book import Book
 from gpuagent.domain.deviceplugin import counts
-from gpuagent.domain.deviceplugin.checks import check_allocated, check_offered, check_pair, check_reserved
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown, fitting_containers, identify
+from gpuagent.domain.deviceplugin.checks import check_allocated
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_besides
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.errors import Reason, Refusal
@@ -85,13 +85,7 @@ class Allocator:
         return self._preferred.prefer(request)
 
     def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
-        """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
-
-        None where kubelet cannot say: an ordinary init container whose devices no later container reuses.
-
-        Raises:
-            Refusal: the isolation layer is not ready for it; kubelet tries again.
-        """
+        """As `PreStart.prestart`."""
         return self._pre_start.prestart(resource, ids)
 
     def allocate(self, resource: str, ids: Collection[str]) -> Grant:
@@ -111,34 +105,27 @@ class Allocator:
 
     def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
         view = self._memory.view()
-        occupancy, answer = view.occupancy(), view.answer
-        chosen = answer if answer and (answer.resource, answer.ids) == (resource, ids) else None
-        at = locate(resource, ids, view.snap)
+        occupancy, answer, at = view.occupancy(), view.answer, locate(resource, ids, view.snap)
         request = AllocationRequest(resource, len(ids), fixed=ids)
+        chosen = answer if answer and (answer.resource, answer.ids, at.listed) == (resource, ids, True) else None
         found = chosen.requester if chosen else identify(request, view.tracker, view.snap)
         before = None if chosen else occupancy.given(resource, ids)
         requester = found if isinstance(found, Requester) else Requester()
         try:
-            if isinstance(found, Unknown) and not before:
-                check_reserved(resource, found, at, occupancy)
-            check_offered(resource, ids, at, occupancy)
             if not chosen:
-                check_pair(resource, at, requester, view.snap)
-            if not (chosen or before):
-                check_allocated(resource, ids, at, requester, occupancy)
+                check_allocated(request, found, before, at, occupancy)
             beside = self._visible(ids, at, before, requester, occupancy)
             share = self._isolated(grant(resource, at, view.snap, self._strategy, beside), view.snap)
         except Refusal as refusal:
             refusal.pod = requester.pod_name
             self._memory.refused(None)
             raise
-        uuids = frozenset(gpu.uuid for gpu in share.gpus)
+        owner, uid, certain = requester.owner, requester.pod.uid if requester.pod else None, requester.certain
         if before and not requester.handed_on:  # asked for again
+            owner, certain = before.owner, False
             uid = before.pod_uid if isinstance(before, RecentAllocation) else None
-            new = RecentAllocation(resource, ids, uuids, view.now, before.owner, uid, exchanged=exchanged)
-        else:
-            uid = requester.pod.uid if requester.pod else None
-            new = RecentAllocation(resource, ids, uuids, view.now, requester.owner, uid, requester.certain, exchanged)
+        uuids = frozenset(gpu.uuid for gpu in share.gpus)
+        new = RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, exchanged)
         self._memory.allocated(new, share)
         log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share

@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from gpuagent.allocator.memory import Memory, View
-from gpuagent.book import Allocated, Book
+from gpuagent.book import Book
 from gpuagent.domain.errors import Reason, Refusal, refusals_name
 from gpuagent.domain.exchange import by_units
-from gpuagent.domain.grant import DeviceStrategy, Located, grant, locate
+from gpuagent.domain.grant import DeviceStrategy, grant, locate
 from gpuagent.domain.holdings import Recorded, given_by_another, holder
 from gpuagent.domain.pods import Owner
-from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.startchecks import Start, check_start
 from gpuagent.isolation import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
@@ -18,7 +18,7 @@ from gpuagent.isolation.serving import serving_layer
 log = logging.getLogger(__name__)
 
 BOOK_S = 5.0
-"""How long kubelet's book is waited for."""
+"""How long to wait for kubelet's allocations."""
 
 
 class PreStart:
@@ -27,72 +27,63 @@ class PreStart:
     def __init__(
         self, memory: Memory, book: Book, isolation: Mapping[str, Isolation], strategy: DeviceStrategy
     ) -> None:
-        self._memory = memory
-        self._book = book
-        self._isolation = isolation
-        self._strategy = strategy
+        self._memory, self._book, self._isolation, self._strategy = memory, book, isolation, strategy
 
     def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
-        """As `Allocator.prestart`."""
+        """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
+
+        None where kubelet cannot say: an ordinary init container whose devices no later container reuses.
+
+        Raises:
+            Refusal: it breaks a promise of the mode, or the isolation layer is not ready for it; kubelet tries again.
+        """
         memory, picked = self._memory, frozenset(ids)
         asks = not memory.view().counts_only
         memory.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and asks), BOOK_S)
         if given_by_another(picked):
             read = self._book.read(timeout_s=BOOK_S)
             owner = holder(resource, picked, read.holdings if read else ())
-            log.info(
-                "a container of another plugin starts again", extra={"resource": resource, "container": str(owner)}
-            )
+            extra = {"resource": resource, "container": str(owner)}
+            log.info("a container of another plugin starts again", extra=extra)
             return owner
         view = memory.view()
         view.check_units_known(resource)
         snap, exchanged = view.snap, view.occupancy().exchanged
         units = frozenset(exchanged.get(device_id, device_id) for device_id in picked)
-        fresh, owner = None, self._known_owner(resource, units, view)
-        if owner is None:
-            fresh = self._book.read(timeout_s=BOOK_S)
-            owner = holder(resource, picked, fresh.holdings if fresh else ())
-        with refusals_name(owner.pod if owner else None):
-            self._check(resource, units, owner, snap, fresh)
-        return owner
-
-    def _check(
-        self, resource: str, units: frozenset[str], owner: Owner | None, snap: Snapshot, fresh: Allocated | None
-    ) -> None:
         at = locate(resource, units, snap)
-        self._check_mode(resource, units, at, snap, fresh)
+        start = Start(resource, units, at, snap, lambda: memory.granted_after(resource, units))
+        owner = self._checked_owner(start, picked, view)
         log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
-        share = self._memory.granted(resource, units) or grant(resource, at, snap, self._strategy)
-        try:
-            self._isolation[serving_layer(share, snap).driver].verify(share, owner)
-        except IsolationError as err:
-            raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
-
-    def _check_mode(
-        self, resource: str, units: frozenset[str], at: Located, snap: Snapshot, fresh: Allocated | None
-    ) -> None:
-        """What the mode promises; `fresh` is what kubelet has recorded, where it was read for this call."""
-        start = Start(resource, units, at, snap, lambda: self._memory.granted_after(resource, units))
-        if fresh is None:
+        share = memory.granted(resource, units) or grant(resource, at, snap, self._strategy)
+        with refusals_name(owner.pod if owner else None):
             try:
-                check_start(start, snap.recorded)
-            except Refusal:
-                # That may have been read in the middle of the pod's admission.
-                fresh = self._book.read(timeout_s=BOOK_S)
-                if fresh is None:
-                    raise
-        if fresh is not None:
-            holdings, checkpoint, _ = by_units(fresh.holdings, fresh.checkpoint)
-            check_start(start, Recorded(holdings, checkpoint, snap.pods, snap.units))
+                self._isolation[serving_layer(share, snap).driver].verify(share, owner)
+            except IsolationError as err:
+                raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
+        return owner
+
+    def _checked_owner(self, start: Start, picked: frozenset[str], view: View) -> Owner | None:
+        """The container, which keeps what the mode promises. Kubelet's allocations are read where they may be old."""
+        owner, recorded = self._known_owner(start, view), view.snap.recorded
+        if owner:
+            with suppress(Refusal):  # what was read in the middle of the pod's admission lacks something
+                check_start(start, recorded)
+                return owner
+        if read := self._book.read(timeout_s=BOOK_S):
+            owner = owner or holder(start.resource, picked, read.holdings)
+            holdings, checkpoint, _ = by_units(read.holdings, read.checkpoint)
+            recorded = Recorded(holdings, checkpoint, view.snap.pods, view.snap.units)
+        with refusals_name(owner.pod if owner else None):
+            check_start(start, recorded)
+        return owner
 
     @staticmethod
-    def _known_owner(resource: str, ids: frozenset[str], view: View) -> Owner | None:
+    def _known_owner(start: Start, view: View) -> Owner | None:
         """The container by kubelet's allocations as last read, if these ids were allocated to none since."""
-        snap = view.snap
-        given = [one.at for one in view.tracker.recent.all if not one.ids.isdisjoint(ids)]
-        if snap.holdings_at <= max(given, default=float("-inf")):
+        later = [one for one in view.tracker.recent.all if one.at >= view.snap.holdings_at]
+        if [one for one in later if not one.ids.isdisjoint(start.ids)]:
             return None
-        owners = (h.owner for h in snap.holdings if h.resource == resource and h.ids == ids)
+        owners = (h.owner for h in view.snap.holdings if h.resource == start.resource and h.ids == start.ids)
         # The checkpoint alone gives no name; kubelet's list may have been read just before it had the container.
         return next((owner for owner in owners if owner.pod.namespace), None)

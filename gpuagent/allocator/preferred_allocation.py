@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from gpuagent.allocator.memory import Answer, Memory, View
 from gpuagent.allocator.refusalevents import Say
 from gpuagent.book import Book
-from gpuagent.domain.deviceplugin.assignment import choose, notices, suspect_ids
-from gpuagent.domain.deviceplugin.checks import in_doubt
+from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notices, suspect_ids
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.errors import Reason, Refusal
@@ -38,25 +37,22 @@ class PreferredAllocation:
         self._memory, self._book, self._say, self._fetch = memory, book, say, fetch
         self._rest_until = float("-inf")
 
-    def prefer(self, request: AllocationRequest) -> tuple[str, ...]:
-        """The ids to answer with. Raises Refusal."""
+    def prefer(self, request: AllocationRequest, *, certainly: bool = False) -> tuple[str, ...]:
+        """The ids to answer with; `certainly`: kubelet is queried in any case. Raises Refusal."""
         self._have_containers_named(request)
-        found = self._identify(request)
+        found = self._identify(request, certainly=certainly)
         if isinstance(found, Unknown) and found.pod:
             self._memory.refused(found.pod)
+        requester = found if isinstance(found, Requester) else Requester()
         try:
-            try:
-                return self.choose(request, found)
-            except Refusal:
-                if not isinstance(found, Requester) or not found.paired or found.certain:
-                    raise
-            # By the agent's account this is the second resource of a container. Kubelet may have given that one up.
-            found = self._identify(request, certainly=True)
             return self.choose(request, found)
         except Refusal as refusal:
-            refusal.pod = found.pod_name if isinstance(found, Requester) else None
+            if requester.paired and not (requester.certain or certainly):
+                # By the agent's account this is a container's second resource. Kubelet may have given that one up.
+                return self.prefer(request, certainly=True)
+            refusal.pod = requester.pod_name
             # On a guess no pod is barred: kubelet may still admit it.
-            self._memory.refused(found.pod if isinstance(found, Requester) and found.certain else None)
+            self._memory.refused(requester.pod if requester.certain else None)
             raise
 
     def choose(self, request: AllocationRequest, found: Requester | Unknown) -> tuple[str, ...]:
@@ -73,7 +69,7 @@ class PreferredAllocation:
             self._say(requester.pod_name, reason, text)
         return chosen
 
-    def _identify(self, request: AllocationRequest, *, certainly: bool = False) -> Requester | Unknown:
+    def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester | Unknown:
         """The container that asks, with what kubelet lists where that matters; waits for a pod not seen yet."""
         view = self._memory.view()
         may_list = self._may_list(request, view)
@@ -87,14 +83,14 @@ class PreferredAllocation:
         unseen = self._unseen(view, listing=may_list) if isinstance(found, Unknown) and found.unseen else []
         if not unseen:
             return found
+        until = self._memory.clock() + WAIT_S
         uids = self._fetch(unseen, WAIT_S)
         if uids is None and view.snap.schedulers:
             return Unknown("the API server did not show it", between=tuple(unseen))
-        if uids and self._memory.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, WAIT_S):
+        left_s = until - self._memory.clock()
+        if uids and self._memory.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s):
             view = self._memory.view()
-            found = identify(request, view.tracker, view.snap, query, certainly=certainly)
-            if isinstance(found, Requester) or not found.unseen:
-                return found
+            return identify(request, view.tracker, view.snap, query, certainly=certainly)
         self._rest_until = self._memory.clock() + REST_S
         return found
 
@@ -140,13 +136,12 @@ class PreferredAllocation:
             return
         owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
         for pod in {owner.pod for owner in owners}:
-            if not all(
-                h.ids.isdisjoint(ids) for one in self._book.look([pod], listing=True) or () for h in one.holdings
-            ):
+            held = [h for one in self._book.look([pod], listing=True) or () for h in one.holdings]
+            if not all(h.ids.isdisjoint(ids) for h in held):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
                 raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")
+        log.warning("devices given out again soon", extra={"resource": request.resource, "devices": len(ids)})
         names = ", ".join(sorted(map(str, owners))) or "a container"
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
-        log.warning("devices given out again soon", extra={"resource": request.resource, "devices": len(ids)})
         text = f"{text}, and no others are free; if that container still runs, they are held twice"
         self._say(None, "DevicesGivenOutAgain", text)

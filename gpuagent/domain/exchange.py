@@ -7,6 +7,7 @@ keeps with them in its checkpoint, so that its book stays the only one, and outl
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 
 from gpuagent.domain.pods import CheckpointEntry, Holding, Owner
@@ -27,6 +28,7 @@ def key(resource: str) -> str:
     return f"gpuagent/units.{resource.rpartition('/')[2]}"
 
 
+@lru_cache(maxsize=8)
 def picks_itself(kubelet: str, *, asked: bool) -> bool:
     """Whether a kubelet of that version takes units without asking which ones.
 

@@ -7,7 +7,8 @@ an API server nor annotations, and its owner is certain. A refusal here costs no
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.checks import apart, gpu_count, most_sharers
+from gpuagent.domain.deviceplugin.assignment import gpu_count, most_sharers
+from gpuagent.domain.deviceplugin.checks import apart
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.grant import Located, locate
 from gpuagent.domain.holdings import Allocation, Record, Recorded

@@ -1,19 +1,20 @@
 """Which devices a requesting container gets: the choice of GPUs, with everything that is known besides."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.domain.annotations import V1_GPU
 from gpuagent.domain.bestset import BestSets
 from gpuagent.domain.choose import Request, choose_share
 from gpuagent.domain.decision import Decision, Ignored
-from gpuagent.domain.deviceplugin.checks import check_core_mem, decision_of, free_by_gpu, gpu_count, most_sharers
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.errors import Reason, Refusal
 from gpuagent.domain.eventreason import EventReason
-from gpuagent.domain.mode import GPU_CORE
+from gpuagent.domain.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode
+from gpuagent.domain.pods import Pod
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.whole import WholeRequest, choose_whole
 
@@ -94,10 +95,15 @@ def _share(request: AllocationRequest, requester: Requester, occupancy: Occupanc
     if requester.paired:
         return shared
     if decided := decision_of(requester, resource, snap):
-        decided_request = replace(shared, only=decided[0], decided=decided[1])
-        if snap.policy.keep_decisions or _possible(decided_request):
-            return decided_request
-    pinned = shared.pinned or _other_decided_gpus(requester, snap)
+        to_decided = replace(shared, only=decided[0], decided=decided[1])
+        if snap.policy.keep_decisions:
+            return to_decided
+        with suppress(Refusal):
+            choose_share(to_decided)
+            return to_decided
+    decision = snap.decisions.get(requester.pod.name) if requester.pod else None
+    # A sidecar goes to the GPUs of its pod's other containers if it fits.
+    pinned = shared.pinned or (decision.uuids if isinstance(decision, Decision) else ())
     return replace(shared, pinned=pinned, reserved=occupancy.reserved(resource, requester.pod_name))
 
 
@@ -110,20 +116,6 @@ def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> se
         free.update({uuid: free.get(uuid, 0) - n for uuid, n in occupancy.reserved(other, requester.pod_name).items()})
         return {uuid for uuid in snap.gpus if free.get(uuid, 0) < need}
     return set()
-
-
-def _possible(request: Request) -> bool:
-    try:
-        choose_share(request)
-    except Refusal:
-        return False
-    return True
-
-
-def _other_decided_gpus(requester: Requester, snap: Snapshot) -> frozenset[str]:
-    """UUIDs of the GPUs that a scheduler chose for other containers of the pod: a sidecar goes there if it fits."""
-    decision = snap.decisions.get(requester.pod.name) if requester.pod else None
-    return decision.uuids if isinstance(decision, Decision) else frozenset()
 
 
 def _whole(request: AllocationRequest, requester: Requester, occupancy: Occupancy, sets: BestSets) -> WholeRequest:
@@ -164,3 +156,98 @@ def _whole(request: AllocationRequest, requester: Requester, occupancy: Occupanc
 def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
     """UUIDs of the GPUs whose units are listed so; those that leave the list are shown unhealthy."""
     return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
+
+
+def not_offered(resource: str, snap: Snapshot) -> Refusal:
+    """The resource is at zero in this mode."""
+    return Refusal(Reason.NOT_OFFERED, f"{resource}: not offered in mode {snap.mode}, which is in force on this node")
+
+
+def in_doubt(resource: str, found: Unknown) -> Refusal:
+    """Schedulers chose GPUs for pods that this request may be for."""
+    pods = ", ".join(map(str, found.between[:3]))
+    text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot tell which pod asks"
+    return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
+
+
+def most_sharers(snap: Snapshot) -> str:
+    """The caps of sharers of one GPU, for messages: ``20 pods``."""
+    pods = f"{snap.policy.max_pods_per_gpu} pods"
+    return pods if snap.max_sharers is None else f"{pods} or {snap.max_sharers} containers"
+
+
+def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[str, frozenset[str]]:
+    """GPU UUID to the ids of `offered` there.
+
+    Raises:
+        Refusal: the resource is at zero in this mode, or an id is not one of its devices.
+    """
+    if resource not in snap.sold:
+        raise not_offered(resource, snap)
+    free: dict[str, frozenset[str]] = {}
+    for (name, uuid, _), ids in snap.blocks.items():
+        if name == resource and (here := ids & offered):
+            free[uuid] = here | free[uuid] if uuid in free else here
+    if sum(map(len, free.values())) < len(offered):
+        stranger = min(offered.difference(*free.values()))
+        raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {stranger!r} is not on offer on this node")
+    return free
+
+
+def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> int:
+    """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
+
+    Raises:
+        Refusal: the label cannot be honoured.
+    """
+    kind = sold.get(resource)
+    if pod.gpu_count_label is None or kind is None or kind.is_whole:
+        return 1
+    count, why = pod.gpu_count, ""
+    if count is None:
+        why = "is not a number of GPUs; set it to 1 or more, or remove it"
+    elif count > 1 and kind.mode is Mode.CORE_MEM:
+        why = "cannot be combined with mode core_mem: one container, one GPU there"
+    elif size % count:
+        why = f"does not divide {size} units of {resource}; ask for a multiple of {count}"
+    if count is None or why:
+        text = f"pod {pod.name}: label {GPU_COUNT_LABEL}={pod.gpu_count_label!r}"
+        raise Refusal(Reason.GPU_COUNT, f"{text} {why}")
+    return count
+
+
+def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
+    """The rules of mode core_mem: compute in whole steps; a container that asks for one resource asks for the other.
+
+    One that has compute alone would have the whole GPU's memory.
+    """
+    policy, step = snap.policy, snap.policy.core_step
+    if snap.mode is not Mode.CORE_MEM or resource not in snap.sold:
+        return
+    if resource == GPU_CORE and (over := size % step):
+        fitting = " or ".join(str(n) for n in (size - over, size - over + step) if n)
+        text = f"{resource}: {size} is no multiple of {step} percent; ask for {fitting}"
+        raise Refusal(Reason.CORE_STEP, text)
+    other = next(name for name in snap.sold if name != resource)
+    if policy.core_mem_both and requester.container and not requester.container.asks(other):
+        text = f"{resource}: {requester.owner} asks for it and not for {other}; in mode core_mem"
+        raise Refusal(Reason.CORE_MEM_BOTH, f"{text} a container asks for both, or for neither")
+
+
+def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[frozenset[str], str] | None:
+    """GPUs that a scheduler chose for the container, and words for them; None where it chose none that count.
+
+    Raises:
+        Refusal: this node can never keep the decision.
+    """
+    decision = snap.decisions.get(requester.pod.name) if requester.pod else None
+    found = requester.decided_gpus(resource, snap)
+    if found is None or requester.paired or not isinstance(decision, Decision):
+        return None
+    if isinstance(found, str):
+        if not snap.policy.keep_decisions:
+            return None
+        text = f"{resource}: pod {requester.pod_name}: annotation {decision.key} {found}"
+        raise Refusal(Reason.GPU_DECISION, text)
+    gpus = " and ".join(sorted(map(snap.name_of, found)))
+    return found, f"a scheduler chose {gpus} for it (annotation {decision.key})"

@@ -7,7 +7,7 @@ afterwards. Nothing else in the agent knows of the exchange but what reads kubel
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpuagent.domain.deviceplugin.checks import not_offered
+from gpuagent.domain.deviceplugin.assignment import not_offered
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.exchange import Exchanged
