@@ -105,15 +105,14 @@ class Allocator:
 
     def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
         view = self._memory.view()
-        occupancy, answer, at = view.occupancy(), view.answer, locate(resource, ids, view.snap)
-        request = AllocationRequest(resource, len(ids), fixed=ids)
-        chosen = answer if answer and (answer.resource, answer.ids, at.listed) == (resource, ids, True) else None
-        found = chosen.requester if chosen else identify(request, view.tracker, view.snap)
+        occupancy, answered, at = view.occupancy(), view.answered, locate(resource, ids, view.snap)
+        chosen = answered is not None and answered[0] == (resource, ids) and at.listed
         before = None if chosen else occupancy.given(resource, ids)
-        requester = found if isinstance(found, Requester) else Requester()
+        request = AllocationRequest(resource, len(ids), fixed=ids)
+        requester = answered[1] if answered and chosen else identify(request, view.tracker, view.snap)
         try:
             if not chosen:
-                check_allocated(request, found, before, at, occupancy)
+                check_allocated(request, requester, before, at, occupancy)
             beside = self._visible(ids, at, before, requester, occupancy)
             share = self._isolated(grant(resource, at, view.snap, self._strategy, beside), view.snap)
         except Refusal as refusal:

@@ -19,15 +19,6 @@ MOST_GIVEN = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The last answer to GetPreferredAllocation, until kubelet allocates it."""
-
-    resource: str
-    ids: frozenset[str]
-    requester: Requester
-
-
-@dataclass(frozen=True, slots=True)
 class View:
     """Everything that answers follow from.
 
@@ -35,14 +26,14 @@ class View:
         tracker: what the agent keeps of kubelet's calls.
         snap: what is known now.
         now: monotonic seconds.
-        answer: the last one to GetPreferredAllocation.
+        answered: what GetPreferredAllocation was answered last, and for which container, until kubelet allocates it.
         counts_only: kubelet's ids are counts: it does not ask which to take, or still has some that it took so.
     """
 
     tracker: AdmissionTracker
     snap: Snapshot
     now: float
-    answer: Answer | None
+    answered: tuple[Allocation, Requester] | None
     counts_only: bool
 
     def occupancy(self, offered: frozenset[str] = frozenset()) -> Occupancy:
@@ -65,7 +56,7 @@ class Memory:
         self._changed = threading.Condition()
         self._tracker = AdmissionTracker()
         self._snapshot: Snapshot | None = None
-        self._answer: Answer | None = None
+        self._answered: tuple[Allocation, Requester] | None = None
         self._asked = False
         self._granted: OrderedDict[Allocation, Grant] = OrderedDict()
 
@@ -91,22 +82,22 @@ class Memory:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
             tracker = self._tracker = self._tracker.fresh(now)
             counts = snap.exchanged or tracker.recent.exchanged or picks_itself(snap.kubelet, asked=self._asked)
-            return View(tracker, snap, now, self._answer, bool(counts))
+            return View(tracker, snap, now, self._answered, bool(counts))
 
     def wait(self, condition: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait for a snapshot with which `condition` holds; False if none came in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._snapshot is not None and condition(self._snapshot), timeout_s)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, allocation: Allocation, requester: Requester) -> None:
         """Kubelet was told which ids to take."""
         with self._changed:
-            self._answer = answer
+            self._answered = allocation, requester
 
     def allocated(self, new: RecentAllocation, share: Grant) -> None:
         """An Allocate was answered."""
         with self._changed:
-            self._answer = None
+            self._answered = None
             self._tracker = self._tracker.allocated(new)
             self._granted[share.resource, new.ids] = share
             self._granted.move_to_end((share.resource, new.ids))

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable, Collection
 
-from gpuagent.allocator.memory import Answer, Memory, View
+from gpuagent.allocator.memory import Memory, View
 from gpuagent.allocator.refusalevents import Say
 from gpuagent.book import Book
-from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notices, suspect_ids
+from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.errors import Reason, Refusal
@@ -40,12 +40,11 @@ class PreferredAllocation:
     def prefer(self, request: AllocationRequest, *, certainly: bool = False) -> tuple[str, ...]:
         """The ids to answer with; `certainly`: kubelet is queried in any case. Raises Refusal."""
         self._have_containers_named(request)
-        found = self._identify(request, certainly=certainly)
-        if isinstance(found, Unknown) and found.pod:
-            self._memory.refused(found.pod)
-        requester = found if isinstance(found, Requester) else Requester()
+        requester = self._identify(request, certainly=certainly)
+        if isinstance(requester, Unknown) and requester.deleted:
+            self._memory.refused(requester.deleted)
         try:
-            return self.choose(request, found)
+            return self.choose(request, requester)
         except Refusal as refusal:
             if requester.paired and not (requester.certain or certainly):
                 # By the agent's account this is a container's second resource. Kubelet may have given that one up.
@@ -55,21 +54,19 @@ class PreferredAllocation:
             self._memory.refused(requester.pod if requester.certain else None)
             raise
 
-    def choose(self, request: AllocationRequest, found: Requester | Unknown) -> tuple[str, ...]:
+    def choose(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
         """The ids for this container. Raises Refusal."""
-        view = self._memory.view()
-        occupancy = view.occupancy(request.offered)
-        if isinstance(found, Unknown) and found.between:
-            raise in_doubt(request.resource, found)
-        requester = found if isinstance(found, Requester) else Requester()
+        occupancy = self._memory.view().occupancy(request.offered)
+        if isinstance(requester, Unknown) and requester.between:
+            raise in_doubt(request.resource, requester)
         chosen = choose(request, requester, occupancy)
-        self._check_suspect(request, suspect_ids(request, occupancy).intersection(chosen), occupancy)
-        self._memory.answered(Answer(request.resource, frozenset(chosen), requester))
-        for reason, text in notices(requester, request.resource, chosen, view.snap):
-            self._say(requester.pod_name, reason, text)
+        self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.fixed, occupancy)
+        self._memory.answered((request.resource, frozenset(chosen)), requester)
+        if found := notice(requester, request.resource, chosen, occupancy.snapshot):
+            self._say(requester.pod_name, *found)
         return chosen
 
-    def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester | Unknown:
+    def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester:
         """The container that asks, with what kubelet lists where that matters; waits for a pod not seen yet."""
         view = self._memory.view()
         may_list = self._may_list(request, view)
@@ -86,7 +83,7 @@ class PreferredAllocation:
         until = self._memory.clock() + WAIT_S
         uids = self._fetch(unseen, WAIT_S)
         if uids is None and view.snap.schedulers:
-            return Unknown("the API server did not show it", between=tuple(unseen))
+            return Unknown(why="the API server did not show it", between=tuple(unseen))
         left_s = until - self._memory.clock()
         if uids and self._memory.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s):
             view = self._memory.view()

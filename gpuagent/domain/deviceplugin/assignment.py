@@ -18,8 +18,6 @@ from gpuagent.domain.pods import Pod
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.domain.whole import WholeRequest, choose_whole
 
-_ADVICE = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
-
 
 def choose(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> tuple[str, ...]:
     """The device ids to answer with.
@@ -41,34 +39,24 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
     return chosen
 
 
-def notices(
+def notice(
     requester: Requester, resource: str, chosen: Collection[str], snap: Snapshot
-) -> list[tuple[EventReason, str]]:
-    """Reason and text of the Events for a pod whose annotations were not followed; `chosen` are device ids."""
-    if requester.pod is None:
-        return []
-    decision = snap.decisions.get(requester.pod.name)
+) -> tuple[EventReason, str] | None:
+    """Reason and text of the Event for a pod whose annotations were not followed; `chosen` are device ids."""
+    decision = requester.decision(snap)
     if isinstance(decision, Ignored):
-        text = f"annotation {decision.why}; the GPU of pod {requester.pod.name} is chosen as if the annotation were not"
-        text = f"{text} there"
-        return [("GpuDecisionIgnored", f"{text}. {_ADVICE}")]
-    if not isinstance(decision, Decision) or snap.policy.keep_decisions or requester.paired:
-        return []
+        text = f"annotation {decision.why}; the GPU of pod {requester.pod_name} is chosen as if the annotation were not"
+        advice = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
+        return ("GpuDecisionIgnored", f"{text} there. {advice}")
+    if decision is None or snap.policy.keep_decisions or requester.paired:
+        return None
     uuids = {snap.units[device_id] for device_id in chosen}
-    if decision.unmet:
-        why = f"annotation {decision.key} {decision.unmet}"
-    elif (found := decision_of(requester, resource, snap)) and found[0] != uuids:
-        why = f"{found[1]}, which is full or gone"
-    else:
-        return []
-    names = " and ".join(sorted(map(snap.name_of, uuids)))
-    text = f"{resource}: {requester.owner} gets {names}: {why}, and --decided-gpu-full is choose"
-    return [("GpuDecisionNotKept", text)]
-
-
-def suspect_ids(request: AllocationRequest, occupancy: Occupancy) -> frozenset[str]:
-    """Ids offered now that a container may still hold."""
-    return frozenset[str]().union(*(one.ids for one in occupancy.suspect)) - request.fixed
+    found = decision_of(requester, resource, snap)
+    if not decision.unmet and (found is None or found[0] == uuids):
+        return None
+    why = f"{found[1]}, which is full or gone" if found else f"annotation {decision.key} {decision.unmet}"
+    text = f"{resource}: {requester.owner} gets {names_of(uuids, snap)}: {why}"
+    return ("GpuDecisionNotKept", f"{text}, and --decided-gpu-full is choose")
 
 
 def _share(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> Request:
@@ -81,7 +69,7 @@ def _share(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         order=snap.indexes,
         must_include=request.fixed,
         placement=snap.placement,
-        suspect=suspect_ids(request, occupancy),
+        suspect=occupancy.suspect_ids - request.fixed,
         gpu_count=gpu_count(requester.pod, resource, request.size, snap.sold) if requester.pod else 1,
         room=requester.room(resource),
         pinned=requester.handed_on,
@@ -101,7 +89,7 @@ def _share(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         with suppress(Refusal):
             choose_share(to_decided)
             return to_decided
-    decision = snap.decisions.get(requester.pod.name) if requester.pod else None
+    decision = requester.decision(snap)
     # A sidecar goes to the GPUs of its pod's other containers if it fits.
     pinned = shared.pinned or (decision.uuids if isinstance(decision, Decision) else ())
     return replace(shared, pinned=pinned, reserved=occupancy.reserved(resource, requester.pod_name))
@@ -136,7 +124,7 @@ def _whole(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         names={uuid: snap.name_of(uuid) for uuid in snap.places},
         must_include=fixed,
         leaving=_listed(resource, snap, healthy=False),
-        suspect={snap.units[device_id] for device_id in suspect_ids(request, occupancy) & occupancy.offered},
+        suspect={snap.units[i] for i in (occupancy.suspect_ids & occupancy.offered) - request.fixed},
         reserved=named_for_others(requester.pod, resource, occupancy),
         spare=_listed(resource, snap, healthy=True).difference(*(uuids for _, uuids in occupancy.standing)),
     )
@@ -240,8 +228,7 @@ def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[fr
     Raises:
         Refusal: this node can never keep the decision.
     """
-    decision = snap.decisions.get(requester.pod.name) if requester.pod else None
-    found = requester.decided_gpus(resource, snap)
+    decision, found = requester.decision(snap), requester.decided_gpus(resource, snap)
     if found is None or requester.paired or not isinstance(decision, Decision):
         return None
     if isinstance(found, str):
@@ -249,5 +236,9 @@ def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[fr
             return None
         text = f"{resource}: pod {requester.pod_name}: annotation {decision.key} {found}"
         raise Refusal(Reason.GPU_DECISION, text)
-    gpus = " and ".join(sorted(map(snap.name_of, found)))
-    return found, f"a scheduler chose {gpus} for it (annotation {decision.key})"
+    return found, f"a scheduler chose {names_of(found, snap)} for it (annotation {decision.key})"
+
+
+def names_of(uuids: Collection[str], snap: Snapshot) -> str:
+    """GPUs in messages: ``GPU 1 and GPU 3``."""
+    return " and ".join(sorted(map(snap.name_of, uuids)))

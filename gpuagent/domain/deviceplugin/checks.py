@@ -15,13 +15,13 @@ from gpuagent.domain.snapshot import Snapshot
 
 
 def check_allocated(
-    request: AllocationRequest, found: Requester | Unknown, before: InUse | None, at: Located, occupancy: Occupancy
+    request: AllocationRequest, requester: Requester, before: InUse | None, at: Located, occupancy: Occupancy
 ) -> None:
     """Devices that the agent did not choose itself in the answer before.
 
     Args:
         request: all of its ids are fixed.
-        found: the container.
+        requester: the container.
         before: the allocation that has these ids already.
         at: where they are.
         occupancy: what is in use.
@@ -30,21 +30,20 @@ def check_allocated(
         Refusal: the request cannot be honoured.
     """
     snap, resource = occupancy.snapshot, request.resource
-    if isinstance(found, Unknown):
-        if found.between and not before:  # none of the chosen GPUs may go to a pod for which none was chosen
-            chosen = {*occupancy.reserved(resource, None), *named_for_others(None, resource, occupancy)}
-            if not (found.undecided and chosen.isdisjoint(at.counts)):
-                raise in_doubt(resource, found)
-        found = Requester()
+    if isinstance(requester, Unknown) and requester.between and not before:
+        # A pod for which no GPUs were chosen may have those that were chosen for none.
+        chosen = {*occupancy.reserved(resource, None), *named_for_others(None, resource, occupancy)}
+        if not (requester.undecided and chosen.isdisjoint(at.counts)):
+            raise in_doubt(resource, requester)
     _check_offered(request, before, at, snap)
-    if found.paired and found.paired != at.counts.keys() and not at.kind.is_whole:
+    if requester.paired and requester.paired != at.counts.keys() and not at.kind.is_whole:
         other = next(name for name in snap.sold if name != resource)
-        raise apart(resource, other, found.paired, at.counts, snap)
+        raise apart(resource, other, requester.paired, at.counts, snap)
     if before:
         return
-    _check_decided(resource, at, found, snap)
-    check_core_mem(resource, request.size, found, snap)
-    full = occupancy.full_gpus(found.owner) & at.counts.keys()
+    _check_decided(resource, at, requester, snap)
+    check_core_mem(resource, request.size, requester, snap)
+    full = occupancy.full_gpus(requester.owner) & at.counts.keys()
     if full and not at.kind.is_whole:
         text = f"{resource}: kubelet picked {_gpus(full, snap)}, which has {most_sharers(snap)} already"
         raise Refusal(Reason.TOO_MANY_PODS, f"{text}, the most allowed")

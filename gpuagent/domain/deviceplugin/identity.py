@@ -9,7 +9,7 @@ treated alike, kubelet is not queried.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.decision import Decision
+from gpuagent.domain.decision import Decision, Ignored
 from gpuagent.domain.deviceplugin.occupancy import RecentAllocation, RecentAllocations
 from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, PodName, asked
@@ -98,9 +98,13 @@ class Requester:
         job_key = job and (self.pod.name.namespace, job, self.pod.labels.get(REPLICAS_LABEL))
         return *own, *named, job_key, asked(self.pod, resource)
 
+    def decision(self, snap: Snapshot) -> Decision | Ignored | None:
+        """What a scheduler decided for the pod."""
+        return snap.decisions.get(self.pod.name) if self.pod else None
+
     def decided_gpus(self, resource: str, snap: Snapshot) -> frozenset[str] | str | None:
         """GPUs that a scheduler chose for the container, or why it can get none; None where it chose none."""
-        decision = snap.decisions.get(self.pod.name) if self.pod else None
+        decision = self.decision(snap)
         if not isinstance(decision, Decision) or self.container is None:
             return None
         name = decision.follows.get((self.container.name, resource), self.container.name)
@@ -109,22 +113,22 @@ class Requester:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """The container is none that the agent can name.
+class Unknown(Requester):
+    """A container that the agent cannot name.
 
     Attributes:
         why: for messages, reads on after "The agent cannot tell which pod asks: ".
         unseen: a pod that the agent may see soon.
         between: pods that it may be, for which schedulers decided differently.
         undecided: it may be a pod for which none decided.
-        pod: a deleted one that kubelet may ask for: after this call it does not.
+        deleted: a deleted pod that kubelet may ask for: after this call it does not.
     """
 
-    why: str
+    why: str = ""
     unseen: bool = False
     between: tuple[PodName, ...] = ()
     undecided: bool = False
-    pod: Pod | None = None
+    deleted: Pod | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ def identify(
     query: Query | None = None,
     *,
     certainly: bool = False,
-) -> Requester | Unknown:
+) -> Requester:
     """The container that `request` is for.
 
     Args:
@@ -324,7 +328,7 @@ class _Search:
         found = [pod for pod in pods if pod.uid not in refused]
         return [pod for pod in found if any(c.may_want(resource, size) for c in pod.containers)]
 
-    def by_kubelet(self, pods: Collection[Pod], listed: Listed) -> Requester | Unknown | None:
+    def by_kubelet(self, pods: Collection[Pod], listed: Listed) -> Requester | None:
         """The container that kubelet is at, by what it lists. `pods` are in the order in which the agent saw them."""
         begin: list[Requester] = []
         go_on: list[Requester] = []
@@ -368,7 +372,7 @@ class _Search:
         holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
         return bool(holders) and pod.uid not in holders and not pod.static  # another one's are listed
 
-    def unanswered(self, fitting: Sequence[Requester]) -> Requester | Unknown:
+    def unanswered(self, fitting: Sequence[Requester]) -> Requester:
         """Kubelet did not answer: the oldest container that fits, where all that fit are treated alike."""
         decided = [one for one in fitting if self._is_decided(one)]
         # A pod without a decision is served on any GPU.
@@ -387,17 +391,17 @@ class _Search:
 
     def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
         names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one))
-        return Unknown(why, between=names, undecided=len(names) < len(fitting), pod=deleted)
+        return Unknown(why=why, between=names, undecided=len(names) < len(fitting), deleted=deleted)
 
     def _is_decided(self, one: Requester) -> bool:
         if one.pod is None or self.snap.mode is Mode.TOPOLOGY:
             return one.pod is not None and GROUP_ANNOTATION in one.pod.annotations
         return one.pod.gpu_count_label is not None or one.decided_gpus(self.request.resource, self.snap) is not None
 
-    def unseen(self, deleted: Pod | None = None) -> Requester | Unknown:
+    def unseen(self, deleted: Pod | None = None) -> Requester:
         """No container that fits: a pod that the agent has not seen, or the second resource of its container."""
         why = "kubelet lists no pod that the agent has seen and that lacks this"
-        return self._unseen_pair() or Unknown(why, unseen=True, pod=deleted)
+        return self._unseen_pair() or Unknown(why=why, unseen=True, deleted=deleted)
 
 
 def _next_container(pod: Pod, given: Collection[tuple[str, str]], sold: Collection[str]) -> ContainerSpec | None:

@@ -166,6 +166,11 @@ class Occupancy:
         return [one for one in self.again if self.may_live(one)]
 
     @cached_property
+    def suspect_ids(self) -> frozenset[str]:
+        """Their ids, of which some are offered."""
+        return frozenset[str]().union(*[one.ids for one in self.suspect])
+
+    @cached_property
     def exchanged(self) -> Exchanged:
         """What kubelet's ids were exchanged for; empty where it asks which ones to take."""
         return reduce(joined, self.recent.exchanged, self.snapshot.exchanged)
