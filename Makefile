@@ -35,11 +35,11 @@ test-stability: $(STAMP)  ## make test 20 times, the second half beside a build 
 
 fuzz: $(STAMP)  ## readers of what schedulers write, 100,000 inputs each (under an hour on two busy cores)
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \
-	  tests/unit/domain/test_annotations.py tests/unit/domain/test_decision.py tests/unit/domain/test_job.py \
-	  tests/unit/domain/test_pods.py tests/unit/domain/test_quantity.py tests/unit/domain/test_exchange.py tests/unit/domain/test_written_and_read.py \
+	  tests/unit/domain/pods/test_annotations.py tests/unit/domain/scheduling/test_decision.py tests/unit/domain/deviceplugin/test_job.py \
+	  tests/unit/domain/pods/test_pod.py tests/unit/domain/pods/test_quantity.py tests/unit/domain/pods/test_exchange.py tests/unit/domain/pods/test_written_and_read.py \
 	  tests/unit/inspectcgpu/test_written.py
 
-mutants: $(STAMP)  ## faults in what decides that no test sees (MINUTES=60, ONLY="gpuagent.domain.choose*"); goes on where it was
+mutants: $(STAMP)  ## faults in what decides that no test sees (MINUTES=60, ONLY="gpuagent.domain.placement.share*"); goes on where it was
 	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124
 	$(BIN)/mutmut results
 

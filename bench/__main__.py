@@ -10,7 +10,7 @@ from typing import Any
 
 from bench import attacking, inspecting, memory, reacting, resting, result, rpc, scraping, starting, topology
 from bench.node import BenchError, compile_everything
-from gpuagent.output import exit_with
+from gpuagent.system.output import exit_with
 
 PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "topology", "inspect")
 

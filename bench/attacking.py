@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.node import BenchError, Node
 from bench.resting import ticks
 from bench.result import ROOT, Results, Say
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.sharing.mode import GPU_MEM
 
 BOX, DEVICES = "dgx-a100", 640
 CLIENTS, SPARE_FILES = 2000, 100

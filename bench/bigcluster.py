@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from gpuagent.domain.annotations import MEMORY_ANNOTATION, Shares, shares_text
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, Shares, shares_text
+from gpuagent.domain.sharing.mode import GPU_MEM
 
 PAGE = 500
 GPUS, GPU_GIB = 8, 80

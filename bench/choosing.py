@@ -10,7 +10,7 @@ from itertools import combinations
 
 from bench.node import BenchError
 from bench.topologies import Square, random_square
-from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.placement.best_sets import BestSets
 
 Question = tuple[tuple[int, ...], int]
 

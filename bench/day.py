@@ -11,7 +11,7 @@ from statistics import NormalDist, fmean, stdev
 from bench.choosing import exact_sets
 from bench.node import BenchError
 from bench.published import BestPartition, PairSum, Policy, first_fit, remembered
-from gpuagent.domain.links import Topology
+from gpuagent.domain.gpus.topology import Topology
 
 HOURS = 24.0
 SIZES = (1, 1, 1, 2, 2, 4, 8)

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.stopsignal import StopSignal
+from gpuagent.system.stop_signal import StopSignal
 
 WORKERS = 16
 SERVICE = "v1beta1.DevicePlugin"

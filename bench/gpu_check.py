@@ -12,18 +12,17 @@ from collections.abc import Sequence
 from bench.node import RESOURCES, BenchError, Node
 from bench.result import machine, now
 from gpuagent import __version__
-from gpuagent.columns import align
-from gpuagent.domain.gpu import Gpu, Inventory
-from gpuagent.domain.links import Link, topology
-from gpuagent.domain.mode import GPU_MEM, Kind
-from gpuagent.domain.units import MemoryUnit, units_of
-from gpuagent.domain.wiring import Wiring
-from gpuagent.nvml import DriverError
+from gpuagent.domain.gpus.gpu import Gpu, Inventory
+from gpuagent.domain.gpus.link_reports import Wiring
+from gpuagent.domain.gpus.topology import Link, topology
+from gpuagent.domain.sharing.mode import GPU_MEM, Kind
+from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Nvml
-from gpuagent.nvml.errors import CallError
-from gpuagent.nvml.source import discover
-from gpuagent.output import exit_with
-from gpuagent.table import render
+from gpuagent.nvml.driver_errors import CallError, DriverError
+from gpuagent.nvml.gpu_reader import discover
+from gpuagent.pages.columns import align
+from gpuagent.pages.status_table import render
+from gpuagent.system.output import exit_with
 from standin.pods import Granted
 
 POD = "trial"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from bench.node import Node
 from bench.resting import fields
 from bench.result import Results, Say
-from gpuagent.domain.annotations import MEMORY_ANNOTATION
-from gpuagent.domain.mode import GPU_MEM
-from gpuagent.domain.pods import REJECTED
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.pods.pod import REJECTED
+from gpuagent.domain.sharing.mode import GPU_MEM
 
 BOX, DEVICES = "dgx-a100", 640
 RUNNING_MIB, RESTART_MIB = 96.0, 110.0

@@ -22,20 +22,20 @@ from typing import Any
 from bench.cuda import Cuda, CudaError
 from bench.result import machine, now
 from gpuagent import __version__
-from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.grant import Grant
-from gpuagent.domain.isolation import Layer
-from gpuagent.domain.mode import Kind
-from gpuagent.domain.units import MemoryUnit
-from gpuagent.host.mps import CONTROL, daemon_pid, find_program
-from gpuagent.isolation import IsolationError, Need
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import Kind
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host.mps_client import CONTROL, daemon_pid, find_program
+from gpuagent.isolation.interface import IsolationError, Need
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_record import MpsRecord
 from gpuagent.isolation.mps_share import why_not
-from gpuagent.nvml import DriverError
-from gpuagent.nvml.source import discover
-from gpuagent.output import exit_with
+from gpuagent.nvml.driver_errors import DriverError
+from gpuagent.nvml.gpu_reader import discover
+from gpuagent.system.output import exit_with
 
 PATIENCE_S = 60.0
 SPEED_S = 4.0

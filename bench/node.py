@@ -17,8 +17,8 @@ from typing import Self
 
 from bench.result import ROOT
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
-from gpuagent.remembered import RememberedMode
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
+from gpuagent.system.last_mode import RememberedMode
 from standin.apiserver import ApiServer
 from standin.kubelet import Kubelet
 from standin.pods import Admission, Container, Pod

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Protocol
 
-from gpuagent.domain.links import Link, Topology
-from gpuagent.domain.wiring import Relation
+from gpuagent.domain.gpus.link_reports import Relation
+from gpuagent.domain.gpus.topology import Link, Topology
 
 PCIE_POINTS = {Relation.SYS: 10, Relation.NODE: 20, Relation.PHB: 30, Relation.PXB: 40, Relation.PIX: 50}
 NVLINK_POINTS = 100

@@ -8,9 +8,9 @@ from typing import Any
 
 from bench.node import NODE, RESOURCES, Node
 from bench.result import Results, Say
-from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE, MODE_LABEL
-from gpuagent.kubelet.feed import MIN_GAP_S
-from gpuagent.nvml.simulated_socket import inject
+from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, MODE_LABEL
+from gpuagent.kubelet.deviceplugin.device_feed import MIN_GAP_S
+from gpuagent.simulation.fault_socket import inject
 from standin.state import Received
 
 BOX, GPUS, DEVICES = "dgx-a100", 8, 640

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.node import RESOURCES, Node
 from bench.result import Results, Say
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.sharing.mode import GPU_MEM
 
 BOX, DEVICES = "dgx-a100", 640
 RSS_MIB, CPU_PERCENT = 75.0, 0.2

@@ -11,7 +11,7 @@ from bench.echo import TYPES
 from bench.node import BenchError, Node, allocate, prefer, prestart
 from bench.result import Results, Say
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.domain.annotations import (
+from gpuagent.domain.pods.annotations import (
     CORE_ANNOTATION,
     MEMORY_ANNOTATION,
     Assumed,
@@ -19,9 +19,9 @@ from gpuagent.domain.annotations import (
     assumed_texts,
     shares_text,
 )
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM
-from gpuagent.domain.pods import PodName
-from gpuagent.kubelet.podresources import PodResources
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM
+from gpuagent.kubelet.pod_resources import PodResources
 
 ASK, PERCENT = 10, 25
 PODS, DECIDED, TO_COME = 50, 200, 32

@@ -11,10 +11,10 @@ from bench import rpc
 from bench.node import Node
 from bench.resting import ticks
 from bench.result import Results, Say
-from gpuagent.domain.mode import GPU_MEM
-from gpuagent.http import MOST_PAGES
-from gpuagent.nvml.sampling import FRESH_S
-from gpuagent.nvml.simulated_socket import inject
+from gpuagent.domain.sharing.mode import GPU_MEM
+from gpuagent.nvml.usage.samples import FRESH_S
+from gpuagent.pages.server import MOST_PAGES
+from gpuagent.simulation.fault_socket import inject
 
 GPUS, PODS_PER_GPU, UNITS = 16, 20, 7
 SERIES, BAR_MS, AT_ONCE = 2000, 50.0, MOST_PAGES

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 from bench.node import BenchError, Node, compile_everything
 from bench.resting import fields, ticks
-from gpuagent.domain import annotations as an
-from gpuagent.domain.mode import GPU_COUNT_LABEL, GPU_MEM, PLACEMENT_LABEL
-from gpuagent.domain.pods import REJECTED
-from gpuagent.output import exit_with
+from gpuagent.domain.pods import annotations as an
+from gpuagent.domain.pods.pod import REJECTED
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, GPU_MEM, PLACEMENT_LABEL
+from gpuagent.system.output import exit_with
 from standin.pods import Container, Pod, StartError
 from standin.refusal import Refusal
 

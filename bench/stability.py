@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.result import ROOT
-from gpuagent.output import exit_with
+from gpuagent.system.output import exit_with
 
 KEPT = ROOT / "build" / "stability"
 KUBERNETES = ROOT / "tests" / "e2e" / "tools" / "kubernetes-1.36"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from bench.node import RESOURCES, Node
 from bench.result import Results, Say
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.sharing.mode import GPU_MEM
 
 BOX, DEVICES = "dgx-a100", 640
 BAR_MS = 500.0

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from gpuagent.domain.links import Topology, topology
-from gpuagent.nvml import boxes, simulated
-from gpuagent.nvml.source import discover
+from gpuagent.domain.gpus.topology import Topology, topology
+from gpuagent.nvml.gpu_reader import discover
+from gpuagent.simulation import boxes, library
 
 Square = tuple[tuple[int, ...], ...]
 
@@ -57,7 +57,7 @@ def box_topology(name: str) -> Topology:
     """What the agent makes of one of `BOXES`, read through the simulated NVML."""
     wired = BOXES[name]
     box = boxes.load(wired.box) if wired.box else boxes.parse(name, wired.toml)
-    with simulated.install(box) as simulator:
+    with library.install(box) as simulator:
         for gpu, link in wired.down:
             simulator.apply({"fault": "nvlink", "gpu": gpu, "link": link, "up": False})
         inventory = discover()

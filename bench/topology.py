@@ -5,7 +5,7 @@ from operator import attrgetter
 from bench import choosing, day
 from bench.result import Results, Say
 from bench.topologies import BOXES, box_topology, sixteens
-from gpuagent.domain.links import Topology
+from gpuagent.domain.gpus.topology import Topology
 
 WORST_US = 1000.0
 SAMPLES = 2000

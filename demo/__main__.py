@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from demo.node import DemoNode
-from gpuagent import linktable, picture
-from gpuagent.output import exit_with
-from gpuagent.stopsignal import StopSignal
+from gpuagent.pages import topology_picture, topology_table
+from gpuagent.system.output import exit_with
+from gpuagent.system.stop_signal import StopSignal
 
 PORT = 9445
 PICTURE = Path("build/topology.svg")
@@ -150,7 +150,7 @@ def nvlink(node: DemoNode) -> None:
     step("Mode topology. What joins the GPUs, how fast it is, and the best set of each size (gpuagent topology):")
     node.api.label_node({"ack.node.gpu.schedule": "topology"})
     until(node, offers("aliyun.com/gpu", 8))
-    print(textwrap.indent(linktable.render(node.topology()), "    "), flush=True)
+    print(textwrap.indent(topology_table.render(node.topology()), "    "), flush=True)
 
     step("A notebook takes one GPU. Then two pods of one job come, with a GPU each: their GPUs have a double link.")
     run(node, "notebook", gpus=1)
@@ -162,7 +162,7 @@ def nvlink(node: DemoNode) -> None:
     print(textwrap.indent("\n".join(node.table().splitlines()[2:11]), "    "), flush=True)
 
     PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture.svg(node.topology()), encoding="utf-8")
+    PICTURE.write_text(topology_picture.svg(node.topology()), encoding="utf-8")
     step(f"The same as a picture (gpuagent topology --svg FILE): {PICTURE}")
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpuagent.nvml import boxes
-from gpuagent.table import render
+from gpuagent.pages.status_table import render
+from gpuagent.simulation import boxes
 from standin.apiserver import ApiServer
 from standin.kubelet import Kubelet
 from standin.mpshost import MpsHost

@@ -5,7 +5,7 @@ import os
 import sys
 from contextlib import suppress
 
-from gpuagent.output import exit_with
+from gpuagent.system.output import exit_with
 
 # Both are read once, when grpc is imported: its fork handlers crash children, its C core logs past `logging`.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

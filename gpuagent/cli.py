@@ -13,14 +13,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuagent import __version__, config, log, mpscontrol, settingvalues
-from gpuagent.config import ConfigError, Settings
-from gpuagent.host.mps import ACK, CONTROL, MpsError
-from gpuagent.printable import printable
-from gpuagent.stopsignal import StopSignal
+from gpuagent import __version__
+from gpuagent.host.mps_client import ACK, CONTROL, MpsError
+from gpuagent.isolation import mps_control
+from gpuagent.settings import settings as config
+from gpuagent.settings import values
+from gpuagent.settings.settings import ConfigError, Settings
+from gpuagent.system import log
+from gpuagent.system.printable import printable
+from gpuagent.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
-    from gpuagent.nvml.simulated import Simulator
+    from gpuagent.simulation.library import Simulator
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
 STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
@@ -119,13 +123,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     settings = config.load(vars(options), os.environ)
     write_out = log.setup(settings.log_format, settings.log_level)
-    dry_run = options.dry_run or settingvalues.is_on(os.environ.get("GPUAGENT_DRY_RUN", "false"))
+    dry_run = options.dry_run or values.is_on(os.environ.get("GPUAGENT_DRY_RUN", "false"))
     _simulated(settings, listen=not dry_run)
     if dry_run:
-        from gpuagent import dryrun  # noqa: PLC0415 (only this command needs it)
+        from gpuagent import dry_run as dryrun  # noqa: PLC0415 (only this command needs it)
 
         return dryrun.dry_run(settings)
-    from gpuagent.app import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
+    from gpuagent.agent import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
     stop = StopSignal()
     agent = Agent(settings)
@@ -145,8 +149,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _mps_control(options: argparse.Namespace) -> int:
     try:
-        return mpscontrol.serve(options.program, options.pipe_dir, options.log_dir, exclusive=options.exclusive)
-    except (mpscontrol.RefusedError, MpsError) as err:
+        return mps_control.serve(options.program, options.pipe_dir, options.log_dir, exclusive=options.exclusive)
+    except (mps_control.RefusedError, MpsError) as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 1
 
@@ -167,16 +171,16 @@ def _simulated(settings: Settings, *, listen: bool) -> None:
 
 def _install(box: str) -> "Simulator":
     """Put a simulated box in place of the driver."""
-    from gpuagent.nvml import boxes, simulated  # noqa: PLC0415 (only for simulation)
+    from gpuagent.simulation import boxes, library  # noqa: PLC0415 (only for simulation)
 
     try:
-        return simulated.install(boxes.load(box))
+        return library.install(boxes.load(box))
     except boxes.BoxError as err:
         raise ConfigError(f"--simulate: {err}") from err
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from gpuagent.nvml.simulated_socket import inject  # noqa: PLC0415 (only for simulation)
+    from gpuagent.simulation.fault_socket import inject  # noqa: PLC0415 (only for simulation)
 
     path = options.state_dir / "simulator.sock"
     try:
@@ -198,7 +202,7 @@ def _status(options: argparse.Namespace) -> int:
     if options.output == "json":
         print(json.dumps(page, indent=2))
     else:
-        from gpuagent.table import render  # noqa: PLC0415 (only this command needs it)
+        from gpuagent.pages.status_table import render  # noqa: PLC0415 (only this command needs it)
 
         print(_shown(render, page))
     return 0
@@ -207,7 +211,7 @@ def _status(options: argparse.Namespace) -> int:
 def _topology(options: argparse.Namespace) -> int:
     page = _topology_page(options)
     if options.svg:
-        from gpuagent.picture import svg  # noqa: PLC0415 (only this command needs it)
+        from gpuagent.pages.topology_picture import svg  # noqa: PLC0415 (only this command needs it)
 
         try:
             options.svg.write_text(_shown(svg, page), encoding="utf-8")
@@ -217,7 +221,7 @@ def _topology(options: argparse.Namespace) -> int:
     elif options.output == "json":
         print(json.dumps(page, indent=2))
     else:
-        from gpuagent.linktable import render  # noqa: PLC0415 (only this command needs it)
+        from gpuagent.pages.topology_table import render  # noqa: PLC0415 (only this command needs it)
 
         print(_shown(render, page))
     return 0
@@ -230,17 +234,17 @@ def _topology_page(options: argparse.Namespace) -> dict[str, Any]:
         NoAgentError: nothing answers, and the driver does not either.
         OtherAgentError: something else answers.
     """
-    from gpuagent import look  # noqa: PLC0415 (only this command needs it)
+    from gpuagent.nvml import offline_topology  # noqa: PLC0415 (only this command needs it)
 
     if options.simulate is not None:
         _install(options.simulate)
-        return look.topology_page()
+        return offline_topology.topology_page()
     try:
         return ask(options.url, "topology", TOPOLOGY_KEYS)
     except NoAgentError as no_agent:
         try:
-            page = look.topology_page()
-        except look.DriverError as err:
+            page = offline_topology.topology_page()
+        except offline_topology.DriverError as err:
             raise NoAgentError(f"{no_agent}, and the NVIDIA driver: {err}") from None
         print(
             printable(f"gpuagent: {no_agent}; read from the driver, so who holds a GPU is not known"), file=sys.stderr

@@ -17,7 +17,14 @@ NAME = "kubectl-inspect-cgpu"
 UNUSED = (
     *("grpc", "google", "pynvml.py", "aiohttp", "yarl", "multidict", "frozenlist", "propcache", "tzdata"),
     *("kubernetes/aio", "kubernetes/client/api/*_api.py", "kubernetes/client/models/[a-z]*.py"),
-    *("gpuagent/_pb", "gpuagent/kubelet", "gpuagent/nvml", "gpuagent/isolation", "gpuagent/host"),
+    *(
+        "gpuagent/_pb",
+        "gpuagent/kubelet",
+        "gpuagent/nvml",
+        "gpuagent/simulation",
+        "gpuagent/isolation",
+        "gpuagent/host",
+    ),
 )
 CACHE = "~/.kube/cache/kubectl-inspect-cgpu"
 """Where the file unpacks itself at its first start, in kubectl's own cache; SHIV_ROOT names another place."""

@@ -13,12 +13,12 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from gpuagent import config, settingvalues
-from gpuagent.config import Settings
-from gpuagent.domain.eventreason import EventReason
-from gpuagent.domain.mode import CORE_PERCENT_PER_GPU
-from gpuagent.domain.units import MEMORY_UNIT, MemoryUnit
-from gpuagent.nvml import boxes
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU
+from gpuagent.domain.sharing.units import MEMORY_UNIT, MemoryUnit
+from gpuagent.settings import settings, values
+from gpuagent.settings.settings import Settings
+from gpuagent.simulation import boxes
 
 FOLDER = Path(__file__).parent
 CHART = FOLDER / "helm" / "ack-ai-installer"
@@ -48,19 +48,19 @@ PLAIN: Mapping[str, tuple[str, str]] = {
 
 TEXTS: Mapping[Any, dict[str, Any]] = {
     MemoryUnit.parse: {"pattern": f"^{MEMORY_UNIT.pattern}$"},
-    settingvalues.xids: {"pattern": f"^{settingvalues.XIDS.pattern}$"},
-    settingvalues.resource: {
-        "pattern": f"^({settingvalues.RESOURCE.pattern})?$",
-        "not": {"pattern": settingvalues.RESERVED_RESOURCE.pattern},
-        "maxLength": settingvalues.LONGEST_KEY,
+    values.xids: {"pattern": f"^{values.XIDS.pattern}$"},
+    values.resource: {
+        "pattern": f"^({values.RESOURCE.pattern})?$",
+        "not": {"pattern": values.RESERVED_RESOURCE.pattern},
+        "maxLength": values.LONGEST_KEY,
     },
-    settingvalues.taint_key: {
-        "pattern": f"^({settingvalues.TAINT_KEY.pattern})?$",
-        "not": {"pattern": settingvalues.RESERVED_TAINT.pattern},
-        "maxLength": settingvalues.LONGEST_KEY,
+    values.taint_key: {
+        "pattern": f"^({values.TAINT_KEY.pattern})?$",
+        "not": {"pattern": values.RESERVED_TAINT.pattern},
+        "maxLength": values.LONGEST_KEY,
     },
     # Its folder becomes a mount of the pod.
-    settingvalues.path_or_off: {"pattern": "^(off|(/[^/:]+)+/[^/:]+)$"},
+    values.path_or_off: {"pattern": "^(off|(/[^/:]+)+/[^/:]+)$"},
 }
 """What a text has to be like, by the parser that would refuse others."""
 
@@ -72,7 +72,7 @@ def settings_schema() -> dict[str, Any]:
         "type": "object",
         "description": "Settings of the agent by flag name; some are values of the chart, see docs/install.md.",
         "additionalProperties": False,
-        "properties": {config._key(one.name): _of(one) for one in operators},  # noqa: SLF001 (one table of names)
+        "properties": {settings._key(one.name): _of(one) for one in operators},  # noqa: SLF001 (one table of names)
     }
 
 
@@ -80,14 +80,14 @@ def _of(setting: Field[Any]) -> dict[str, Any]:
     parse, said = setting.metadata["parse"], {"description": setting.metadata["help"]}
     if setting.name == "simulate":
         return {"type": "string", "anyOf": [{"enum": ["", *boxes.names()]}, {"pattern": r"/|\.toml$"}]} | said
-    if parse is settingvalues.is_on:
+    if parse is values.is_on:
         return {"type": "boolean"} | said
-    if parse is settingvalues.count:
+    if parse is values.count:
         return {"type": "integer", "minimum": 1} | said
-    if parse is settingvalues.step:
+    if parse is values.step:
         return {"enum": [n for n in range(1, CORE_PERCENT_PER_GPU + 1) if CORE_PERCENT_PER_GPU % n == 0]} | said
-    if parse is settingvalues.seconds:
-        return {"type": "number", "minimum": 0, "maximum": settingvalues.MOST_SECONDS} | said
+    if parse is values.seconds:
+        return {"type": "number", "minimum": 0, "maximum": values.MOST_SECONDS} | said
     return {"type": "string"} | (TEXTS.get(parse) or _choice(parse)) | said
 
 
@@ -132,7 +132,7 @@ def write_schema() -> None:
     """Put the settings and the start-up taint into the chart's schema, which is written by hand for the rest."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     schema["properties"]["settings"] = settings_schema()
-    schema["properties"]["startupTaint"] = {"type": "string"} | TEXTS[settingvalues.taint_key]
+    schema["properties"]["startupTaint"] = {"type": "string"} | TEXTS[values.taint_key]
     SCHEMA.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
 
 

@@ -4,23 +4,23 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from gpuagent.allocator.inflight import InFlight
+from gpuagent.allocator.in_flight import InFlight
+from gpuagent.allocator.kubelet_allocations import Book
 from gpuagent.allocator.memory import Memory, View
 from gpuagent.allocator.pre_start import PreStart
 from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
-from gpuagent.allocator.refusalevents import RefusalEvents, Say
-from gpuagent.book import Book
+from gpuagent.allocator.refusal_events import RefusalEvents, Say
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.checks import check_allocated
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_besides
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
-from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.exchange import Exchanged, key, written
-from gpuagent.domain.grant import DeviceStrategy, Grant, Located, grant, locate
-from gpuagent.domain.pods import Holding, Owner
+from gpuagent.domain.pods.exchange import Exchanged, key, written
+from gpuagent.domain.pods.pod import Holding, Owner
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.grant import DeviceStrategy, Grant, Located, grant, locate
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.isolation import Isolation, IsolationError
+from gpuagent.isolation.interface import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
 
 log = logging.getLogger(__name__)

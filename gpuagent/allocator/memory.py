@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from gpuagent.domain.deviceplugin.identity import AdmissionTracker, Requester
 from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
-from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.exchange import picks_itself
-from gpuagent.domain.grant import Grant
-from gpuagent.domain.holdings import Allocation
-from gpuagent.domain.pods import Pod
+from gpuagent.domain.pods.exchange import picks_itself
+from gpuagent.domain.pods.holdings import Allocation
+from gpuagent.domain.pods.pod import Pod
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.snapshot import Snapshot
 
 MOST_GIVEN = 1024

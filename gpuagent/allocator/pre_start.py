@@ -4,15 +4,15 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
+from gpuagent.allocator.kubelet_allocations import Book
 from gpuagent.allocator.memory import Memory, View
-from gpuagent.book import Book
-from gpuagent.domain.errors import Reason, Refusal, refusals_name
-from gpuagent.domain.exchange import by_units
-from gpuagent.domain.grant import DeviceStrategy, grant, locate
-from gpuagent.domain.holdings import Recorded, given_by_another, holder
-from gpuagent.domain.pods import Owner
-from gpuagent.domain.startchecks import Start, check_start
-from gpuagent.isolation import Isolation, IsolationError
+from gpuagent.domain.deviceplugin.start_checks import Start, check_start
+from gpuagent.domain.pods.exchange import by_units
+from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
+from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.refusal import Reason, Refusal, refusals_name
+from gpuagent.domain.sharing.grant import DeviceStrategy, grant, locate
+from gpuagent.isolation.interface import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
 
 log = logging.getLogger(__name__)

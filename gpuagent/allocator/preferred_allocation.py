@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Callable, Collection
 
+from gpuagent.allocator.kubelet_allocations import Book
 from gpuagent.allocator.memory import Memory, View
-from gpuagent.allocator.refusalevents import Say
-from gpuagent.book import Book
+from gpuagent.allocator.refusal_events import Say
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.refusal import Reason, Refusal
 
 log = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpuagent.domain.failedpod import FailedPod
-from gpuagent.domain.fence import Fence
-from gpuagent.domain.gpu import Inventory
-from gpuagent.domain.health import Vitals
-from gpuagent.domain.isolation import Layer
-from gpuagent.domain.pods import CheckpointEntry, Holding, Pod
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.gpus.gpu import Inventory
+from gpuagent.domain.gpus.health import Vitals
+from gpuagent.domain.pods.failed_pod import FailedPod
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod
+from gpuagent.domain.sharing.isolation_layers import Layer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,18 +5,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpuagent.domain.bestset import BestSets
-from gpuagent.domain.decision import DecidedContainer, Decision, Ignored, decided_containers, read
-from gpuagent.domain.exchange import Exchanged
-from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.holdings import Recorded
-from gpuagent.domain.isolation import NO_LAYER, Layer, chosen
-from gpuagent.domain.links import Topology
-from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
-from gpuagent.domain.pods import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
-from gpuagent.domain.ring import best_ring
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.gpus.topology import Topology
+from gpuagent.domain.placement.best_sets import BestSets
+from gpuagent.domain.placement.ring import best_ring
+from gpuagent.domain.pods.exchange import Exchanged
+from gpuagent.domain.pods.holdings import Recorded
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
+from gpuagent.domain.scheduling.decision import DecidedContainer, Decision, Ignored, decided_containers, read
+from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
+from gpuagent.domain.sharing.units import device_ids, units_of
 from gpuagent.domain.state import Block, Lists, Policy, State
-from gpuagent.domain.units import device_ids, units_of
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
-from gpuagent.domain.eventreason import EventReason
-from gpuagent.domain.exchange import picks_itself
-from gpuagent.domain.failedpod import ControllerKey, Round
-from gpuagent.domain.fence import Fence
-from gpuagent.domain.gpu import Gpu, UnreadableGpu
-from gpuagent.domain.health import APPLICATION_XIDS, Case
-from gpuagent.domain.holdings import held_otherwise, told
-from gpuagent.domain.isolation import AUTO, Layer, chosen
-from gpuagent.domain.links import Topology
-from gpuagent.domain.mode import DISABLE_LABEL, PROMISES, Kind, Mode, Placement, Resources
-from gpuagent.domain.pods import CheckpointEntry, Controller, Holding, Owner, Pod, PodName
-from gpuagent.domain.units import MemoryUnit, UnitId, parse_id
-from gpuagent.domain.wiring import Wiring
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.gpus.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.gpus.health import APPLICATION_XIDS, Case
+from gpuagent.domain.gpus.link_reports import Wiring
+from gpuagent.domain.gpus.topology import Topology
+from gpuagent.domain.pods.exchange import picks_itself
+from gpuagent.domain.pods.failed_pod import ControllerKey, Round
+from gpuagent.domain.pods.holdings import held_otherwise, told
+from gpuagent.domain.pods.pod import CheckpointEntry, Controller, Holding, Owner, Pod, PodName
+from gpuagent.domain.sharing.isolation_layers import AUTO, Layer, chosen
+from gpuagent.domain.sharing.mode import DISABLE_LABEL, PROMISES, Kind, Mode, Placement, Resources
+from gpuagent.domain.sharing.units import MemoryUnit, UnitId, parse_id
 
 T = TypeVar("T")
 

@@ -4,33 +4,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.domain import cleanup, offer
 from gpuagent.domain import events as ev
-from gpuagent.domain.exchange import by_units, unrecorded
-from gpuagent.domain.failedpod import Failure
-from gpuagent.domain.gpu import Gpu, Inventory, unambiguous
-from gpuagent.domain.health import APPLICATION_XIDS, Case
-from gpuagent.domain.healthnews import health_news
-from gpuagent.domain.isolation import NONE
-from gpuagent.domain.links import topology
-from gpuagent.domain.misread import by_former_units
-from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
-from gpuagent.domain.offer import rival_offers
-from gpuagent.domain.problems import problems
-from gpuagent.domain.startup import shows_amounts, taint_stands
+from gpuagent.domain.deviceplugin import advertise
+from gpuagent.domain.deviceplugin.advertise import rival_offers
+from gpuagent.domain.gpus.gpu import Gpu, Inventory, unambiguous
+from gpuagent.domain.gpus.health import APPLICATION_XIDS, Case
+from gpuagent.domain.gpus.topology import topology
+from gpuagent.domain.pods.exchange import by_units, unrecorded
+from gpuagent.domain.pods.failed_pod import Failure
+from gpuagent.domain.reconcile import failed_pods
+from gpuagent.domain.reconcile.startup_taint import shows_amounts, taint_stands
+from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
 from gpuagent.domain.state import Announcement, State
+from gpuagent.domain.status.health_notices import health_news
+from gpuagent.domain.status.interop import by_former_units
+from gpuagent.domain.status.problems import problems
 
 
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
     """Take in one event and bring the lists as far as is safe at that moment."""
     judged = _judged(_take(state, event), event.at)
-    after = _audited(state, cleanup.rounds(offer.advertise(judged, event.at), event.at))
+    after = _audited(state, failed_pods.rounds(advertise.advertise(judged, event.at), event.at))
     return after, (*_heard(event, after), *_news(state, after))
 
 
 def deadline(state: State) -> float | None:
     """When something is due if nothing happens before; None while nothing is."""
-    due = (offer.deadline(state), cleanup.deadline(state))
+    due = (advertise.deadline(state), failed_pods.deadline(state))
     return min((at for at in due if at is not None), default=None)
 
 

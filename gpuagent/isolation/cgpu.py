@@ -8,12 +8,12 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from gpuagent.domain.grant import Grant
-from gpuagent.domain.isolation import Layer
-from gpuagent.domain.mode import Isolates, Kind, Mode
-from gpuagent.domain.pods import Owner
-from gpuagent.host import cgpu
-from gpuagent.isolation import Isolation, IsolationError, Need, Options, Report
+from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
+from gpuagent.host import cgpu_proc
+from gpuagent.isolation.interface import Isolation, IsolationError, Need, Options, Report
 
 PREFERENCE = 10
 PERIOD_S = 2.0
@@ -51,7 +51,7 @@ class CgpuIsolation:
     def __init__(
         self,
         *,
-        proc: Path = cgpu.CGPU_PROC,
+        proc: Path = cgpu_proc.CGPU_PROC,
         percent_per_weight: int = 5,
         cdi: bool = False,
         period_s: float = PERIOD_S,
@@ -94,7 +94,7 @@ class CgpuIsolation:
             if self._stopping.is_set():
                 return
 
-    def _read(self) -> cgpu.CgpuState | None:
+    def _read(self) -> cgpu_proc.CgpuState | None:
         """The module's state. Raises TimeoutError: the kernel does not answer."""
         if not self._proc.exists():  # most nodes: no thread for that
             return None
@@ -113,22 +113,22 @@ class CgpuIsolation:
         except TimeoutError as err:
             return Layer(driver=self.name, installed=True, modes=MODES, problem=str(err))
         version = state.version if state else None
-        computes = version is not None and version >= cgpu.CORE_MEM_SINCE
+        computes = version is not None and version >= cgpu_proc.CORE_MEM_SINCE
         caps = [gpu.max_inst for gpu in state.gpus if gpu.max_inst] if state else []
         return Layer(
             driver=self.name,
             installed=state is not None,
             isolates=frozenset(Isolates) if computes else frozenset({Isolates.MEMORY}),
             modes=MODES,
-            problem=NO_CDI if state and self._cdi else cgpu.problem(state),
+            problem=NO_CDI if state and self._cdi else cgpu_proc.problem(state),
             unserved=_unserved(state) if state and computes else {},
             left_out=self._left_out(state) if state else {},
-            max_sharers=min(*caps, cgpu.MAX_PODS) if caps else cgpu.MAX_PODS,
+            max_sharers=min(*caps, cgpu_proc.MAX_PODS) if caps else cgpu_proc.MAX_PODS,
             version=str(version or ""),
-            caveats=CAVEATS + (cgpu.caveats(version) if version else ()),
+            caveats=CAVEATS + (cgpu_proc.caveats(version) if version else ()),
         )
 
-    def _left_out(self, state: cgpu.CgpuState) -> dict[str, str]:
+    def _left_out(self, state: cgpu_proc.CgpuState) -> dict[str, str]:
         known = {gpu.index for gpu in state.gpus}
         return {
             gpu.uuid: f"cGPU does not know it (no {self._proc}/{gpu.minor}); load the module again on the empty node"
@@ -153,7 +153,7 @@ class CgpuIsolation:
             state = self._read()
         except TimeoutError as err:
             raise IsolationError(str(err)) from err
-        if (problem := cgpu.problem(state)) or state is None:
+        if (problem := cgpu_proc.problem(state)) or state is None:
             raise IsolationError(problem)
         known = {gpu.index: gpu for gpu in state.gpus}
         for gpu in grant.gpus:
@@ -170,17 +170,17 @@ class _Reading:
     """One look at `proc`, in a thread of its own: a kernel module that locks up does not answer."""
 
     def __init__(self, proc: Path) -> None:
-        self.state: cgpu.CgpuState | None = None
+        self.state: cgpu_proc.CgpuState | None = None
         self.ended = threading.Event()
         self._proc = proc
         threading.Thread(target=self._run, name="cgpu-read", daemon=True).start()
 
     def _run(self) -> None:
-        self.state = cgpu.read(self._proc)
+        self.state = cgpu_proc.read(self._proc)
         self.ended.set()
 
 
-def _unserved(state: cgpu.CgpuState) -> dict[Mode, str]:
+def _unserved(state: cgpu_proc.CgpuState) -> dict[Mode, str]:
     """Mode core_mem needs a policy by which the weight counts."""
     other = [gpu for gpu in state.gpus if gpu.policy not in WEIGHED]
     if not other:
@@ -196,4 +196,4 @@ def _unserved(state: cgpu.CgpuState) -> dict[Mode, str]:
 def _policy(number: int | None) -> str:
     if number is None:
         return "unreadable"
-    return f"{number} ({cgpu.POLICIES[number].name})" if number in cgpu.POLICIES else str(number)
+    return f"{number} ({cgpu_proc.POLICIES[number].name})" if number in cgpu_proc.POLICIES else str(number)

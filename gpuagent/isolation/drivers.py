@@ -5,8 +5,8 @@ import pkgutil
 from types import ModuleType
 
 import gpuagent.isolation
-from gpuagent.domain.isolation import AUTO
-from gpuagent.isolation import Isolation, Options
+from gpuagent.domain.sharing.isolation_layers import AUTO
+from gpuagent.isolation.interface import Isolation, Options
 
 
 def _modules() -> dict[str, ModuleType]:

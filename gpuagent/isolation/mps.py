@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuagent.backoff import Backoff
-from gpuagent.domain.grant import Grant
-from gpuagent.domain.isolation import Layer
-from gpuagent.domain.mode import Isolates, Mode
-from gpuagent.domain.pods import Owner
-from gpuagent.domain.units import MemoryUnit
-from gpuagent.host.mps import CONTROL, OWN_DIRECTORY, MpsError, NoDaemonError, UntrustedError, daemon_pid
-from gpuagent.isolation import Isolation, IsolationError, Need, Options, Report
+from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import Isolates, Mode
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY, MpsError, NoDaemonError, UntrustedError, daemon_pid
+from gpuagent.isolation.interface import Isolation, IsolationError, Need, Options, Report
 from gpuagent.isolation.mps_daemon import NOT_FOUND, MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
 from gpuagent.isolation.mps_share import CAVEATS, MAX_SHARERS, ONE_USER, PIPE_VARIABLE, left_out, share, why_not
+from gpuagent.system.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

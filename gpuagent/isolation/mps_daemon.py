@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpuagent.host.mps import (
+from gpuagent.host.mps_client import (
     CONTROL,
     CONTROL_SOCKET,
     KNOWN_DIRECTORIES,
@@ -25,7 +25,7 @@ from gpuagent.host.mps import (
     untrusted,
 )
 from gpuagent.isolation.mps_record import MpsRecord
-from gpuagent.printable import error_words
+from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 

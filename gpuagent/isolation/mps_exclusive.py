@@ -9,9 +9,9 @@ import subprocess
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
-from gpuagent.host.mps import MpsError, environment, find_program
+from gpuagent.host.mps_client import MpsError, environment, find_program
 from gpuagent.isolation.mps_record import MpsRecord
-from gpuagent.printable import error_words
+from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuagent.wholefile import write_whole
+from gpuagent.system.atomic_file import write_whole
 
 log = logging.getLogger(__name__)
 

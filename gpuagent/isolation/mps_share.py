@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.grant import Grant, Mount
-from gpuagent.domain.units import MemoryUnit, units_of
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.grant import Grant, Mount
+from gpuagent.domain.sharing.units import MemoryUnit, units_of
 
 VOLTA = (7, 0)
 

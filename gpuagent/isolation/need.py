@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuagent.domain.state import State
-from gpuagent.isolation import Need
+from gpuagent.isolation.interface import Need
 
 
 def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:

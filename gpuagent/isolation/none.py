@@ -1,9 +1,9 @@
 """No isolation: for mode `share`, whole GPUs, and trials."""
 
-from gpuagent.domain.grant import Grant
-from gpuagent.domain.isolation import NO_LAYER, NONE
-from gpuagent.domain.pods import Owner
-from gpuagent.isolation import Isolation, Need, Options, Report
+from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import NO_LAYER, NONE
+from gpuagent.isolation.interface import Isolation, Need, Options, Report
 
 PREFERENCE = 100
 

@@ -1,9 +1,9 @@
 """Which isolation driver a share goes to, and that it works."""
 
-from gpuagent.domain.grant import Grant
-from gpuagent.domain.isolation import Layer
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.isolation import IsolationError
+from gpuagent.isolation.interface import IsolationError
 
 
 def serving_layer(share: Grant, snap: Snapshot) -> Layer:

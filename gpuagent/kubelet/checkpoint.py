@@ -13,9 +13,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.domain import exchange
-from gpuagent.domain.annotations import V1_GPU_UNITS
-from gpuagent.domain.pods import CheckpointEntry
+from gpuagent.domain.pods import exchange
+from gpuagent.domain.pods.annotations import V1_GPU_UNITS
+from gpuagent.domain.pods.pod import CheckpointEntry
 
 log = logging.getLogger(__name__)
 

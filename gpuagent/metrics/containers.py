@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from gpuagent.domain.mode import Mode
-from gpuagent.domain.pods import Owner, PodName
-from gpuagent.domain.shares import MIB
+from gpuagent.domain.pods.pod import Owner, PodName
+from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.usage.guarantee import MIB
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Reading, Told, known, labels
 

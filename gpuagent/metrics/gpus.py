@@ -1,7 +1,7 @@
 """Values of each GPU."""
 
-from gpuagent.domain.shares import MIB
-from gpuagent.domain.usage import GpuSample
+from gpuagent.domain.usage.by_container import GpuSample
+from gpuagent.domain.usage.guarantee import MIB
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Reading, Told, Values, known, labels
 

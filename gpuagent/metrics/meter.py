@@ -7,7 +7,7 @@ from functools import cache
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, disable_created_metrics, generate_latest
 from prometheus_client import Counter as PromCounter
 
-from gpuagent.domain.errors import Reason
+from gpuagent.domain.refusal import Reason
 from gpuagent.metrics import families as f
 from gpuagent.metrics.containers import arena, containers
 from gpuagent.metrics.exposition import exposition

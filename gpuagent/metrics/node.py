@@ -3,8 +3,8 @@
 from collections import Counter
 
 from gpuagent import __version__
-from gpuagent.domain.failedpod import Failure
-from gpuagent.domain.mode import PROMISES, Mode
+from gpuagent.domain.pods.failed_pod import Failure
+from gpuagent.domain.sharing.mode import PROMISES, Mode
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import Reading, Told
 

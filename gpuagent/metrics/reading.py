@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.pods import Owner
-from gpuagent.domain.problems import Problem, Switch, problems, switch
-from gpuagent.domain.shares import Share, shares
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.pod import Owner
 from gpuagent.domain.state import State
-from gpuagent.domain.usage import Samples, Use, use
+from gpuagent.domain.status.problems import Problem, Switch, problems, switch
+from gpuagent.domain.usage.by_container import Samples, Use, use
+from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.metrics.families import Family
 
 Values = Mapping[tuple[str, ...], float]

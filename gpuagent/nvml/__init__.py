@@ -2,7 +2,3 @@
 
 It reads the GPUs of this node and watches their health; it decides nothing.
 """
-
-from gpuagent.nvml.errors import DriverError
-
-__all__ = ["DriverError"]

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gpuagent.nvml.errors import ODD, CallError
-from gpuagent.nvml.linkvalues import bus_id
+from gpuagent.nvml.driver_errors import ODD, CallError
+from gpuagent.nvml.link_values import bus_id
 
 T = TypeVar("T")
 

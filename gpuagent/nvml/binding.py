@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from gpuagent.domain.health import Vitals
-from gpuagent.domain.wiring import End, Fabric, Relation
-from gpuagent.nvml import answers, linkvalues
+from gpuagent.domain.gpus.health import Vitals
+from gpuagent.domain.gpus.link_reports import End, Fabric, Relation
+from gpuagent.nvml import answers, link_values
 from gpuagent.nvml.answers import flag, unsigned, whole
-from gpuagent.nvml.errors import DRIVER_WIDE, CallError, driver_error
+from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, driver_error
 
 T = TypeVar("T")
 
@@ -172,20 +172,20 @@ class Nvml:
         return self._read("nvmlDeviceGetNvLinkState", gpu, flag, link)
 
     def link_version(self, gpu: Handle, link: int) -> str:
-        return self._read("nvmlDeviceGetNvLinkVersion", gpu, lambda number: linkvalues.version(unsigned(number)), link)
+        return self._read("nvmlDeviceGetNvLinkVersion", gpu, lambda number: link_values.version(unsigned(number)), link)
 
     def link_end(self, gpu: Handle, link: int) -> End:
         function = "nvmlDeviceGetNvLinkRemoteDeviceType"
-        return self._read(function, gpu, lambda number: linkvalues.ENDS.get(unsigned(number), End.UNKNOWN), link)
+        return self._read(function, gpu, lambda number: link_values.ENDS.get(unsigned(number), End.UNKNOWN), link)
 
     def link_remote(self, gpu: Handle, link: int) -> tuple[str, int]:
         """Bus id, and PCI device and vendor, of what the link leads to; empty and 0 where unknown."""
-        return self._read("nvmlDeviceGetNvLinkRemotePciInfo", gpu, linkvalues.remote, link)
+        return self._read("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link_values.remote, link)
 
     def relation(self, gpu: Handle, other: Handle) -> Relation | None:
         """What lies between two GPUs on PCIe; None for a level that this agent does not know."""
         function = "nvmlDeviceGetTopologyCommonAncestor"
-        return self._read(function, gpu, lambda level: linkvalues.RELATIONS.get(unsigned(level)), other.pointer)
+        return self._read(function, gpu, lambda level: link_values.RELATIONS.get(unsigned(level)), other.pointer)
 
     def pcie(self, gpu: Handle) -> tuple[int, int]:
         """Generation and lanes that GPU and slot can do together."""
@@ -204,7 +204,7 @@ class Nvml:
                 if err.code not in ABSENT:
                     raise
             else:
-                return answers.read(function, info, linkvalues.fabric)
+                return answers.read(function, info, link_values.fabric)
         return None
 
     def recovery_action(self, gpu: Handle) -> int | None:

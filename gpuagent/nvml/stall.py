@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from gpuagent.nvml.binding import Pending
-from gpuagent.nvml.news import DriverNews
+from gpuagent.nvml.inventory_events import DriverNews
 
 log = logging.getLogger(__name__)
 

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpuagent.backoff import Backoff
 from gpuagent.domain.events import Event
-from gpuagent.domain.gpu import Inventory
+from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.nvml.binding import Nvml, Pending
-from gpuagent.nvml.errors import DriverError
-from gpuagent.nvml.health import Ears, HealthWatch
-from gpuagent.nvml.news import DriverNews
-from gpuagent.nvml.reading import Readings, inventory_of
-from gpuagent.nvml.source import DEV, SYSFS, count_gpus, device_nodes
+from gpuagent.nvml.driver_errors import DriverError
+from gpuagent.nvml.gpu_reader import DEV, SYSFS, count_gpus, device_nodes
+from gpuagent.nvml.health.health_poll import Pulse
+from gpuagent.nvml.health.xid_watch import Ears, HealthWatch
+from gpuagent.nvml.inventory import Readings, inventory_of
+from gpuagent.nvml.inventory_events import DriverNews
+from gpuagent.nvml.rescan import Wishes
 from gpuagent.nvml.stall import StallGuard
-from gpuagent.nvml.vitals import Pulse
-from gpuagent.nvml.wishes import Wishes
+from gpuagent.system.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

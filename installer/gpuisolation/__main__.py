@@ -2,7 +2,7 @@
 
 import sys
 
-from gpuagent.output import exit_with
+from gpuagent.system.output import exit_with
 from gpuisolation.cli import run
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuagent.host import cgpu
-from gpuagent.host.cgpu import Version
+from gpuagent.host import cgpu_proc
+from gpuagent.host.cgpu_proc import Version
 from gpuisolation import matrix, users
 from gpuisolation.facts import HOOK, TOOLKIT, Facts
 
@@ -94,13 +94,13 @@ def driver(q: Question) -> Row:
 def cgpu_version(q: Question) -> Row:
     loaded = q.facts.state
     version = q.version or (loaded.version if loaded else None)
-    wanted = f">= {cgpu.GOOD_SINCE}"
+    wanted = f">= {cgpu_proc.GOOD_SINCE}"
     if version is None:
         todo = "give --package to check its version" if loaded is None else "install it anew"
         return Row("cgpu-version", "not known" if loaded else "not installed", wanted, Verdict.NOTE, todo)
-    if bad := cgpu.known_bad(version):
+    if bad := cgpu_proc.known_bad(version):
         return Row("cgpu-version", str(version), wanted, q.bad_for(LayerKind.CGPU), bad)
-    if doubts := cgpu.caveats(version):
+    if doubts := cgpu_proc.caveats(version):
         return Row("cgpu-version", str(version), wanted, Verdict.WARN, " ".join(doubts))
     return Row("cgpu-version", str(version), wanted, Verdict.OK)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpuagent.host import cgpu
+from gpuagent.host import cgpu_proc
 from gpuisolation import checks, facts, layer, mps, package, policy, show, status
 from gpuisolation.checks import LayerKind, Question, Row
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
     except InstallerError as err:
         print(f"gpu-isolation-installer: {err}", file=sys.stderr)
         return err.code
-    except BrokenPipeError:  # of the output: `gpuagent.output` ends the program
+    except BrokenPipeError:  # of the output: `gpuagent.system.output` ends the program
         raise
     except PermissionError as err:
         print(f"gpu-isolation-installer: {err.filename}: {err.strerror}: run it as root", file=sys.stderr)
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 
     setting = command("policy", "Show cGPU's policies, or set them", _policy)
     _output(setting)
-    names = ", ".join(f"{p.number} {p.name}" for p in cgpu.POLICIES.values())
+    names = ", ".join(f"{p.number} {p.name}" for p in cgpu_proc.POLICIES.values())
     setting.add_argument("--set", type=_policy_number, metavar="POLICY", help=names)
     setting.add_argument("--max-inst", type=int, metavar="N", help="most instances on a GPU")
     setting.add_argument("--weight", type=_weight, action="append", default=[], metavar="INSTANCE=N")
@@ -258,9 +258,9 @@ def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
     if wish:
         with Turn(host, files).alone(dry_run=options.dry_run):
             print(policy.change(host, files, wish, dry_run=options.dry_run))
-    state = cgpu.read(host.at(cgpu.CGPU_PROC))
+    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if state is None:
-        raise InstallerError(cgpu.problem(state) or "")
+        raise InstallerError(cgpu_proc.problem(state) or "")
     print(show.as_json(policy.page(state)) if options.output == "json" else policy.table(state))
     return 0
 

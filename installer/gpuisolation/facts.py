@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuagent.host import cgpu
+from gpuagent.host import cgpu_proc
 from gpuisolation import users
 from gpuisolation.host import Host
 from gpuisolation.users import User
@@ -54,7 +54,7 @@ class Facts:
     hook: bool = False
     toolkit: bool = False
     users: tuple[User, ...] = ()
-    state: cgpu.CgpuState | None = field(default=None)
+    state: cgpu_proc.CgpuState | None = field(default=None)
 
 
 def read(host: Host) -> Facts:
@@ -81,7 +81,7 @@ def read(host: Host) -> Facts:
         hook=host.exists(HOOK),
         toolkit=host.exists(TOOLKIT),
         users=users.find(host),
-        state=cgpu.read(host.at(cgpu.CGPU_PROC)),
+        state=cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC)),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpuagent.host import cgpu
+from gpuagent.host import cgpu_proc
 from gpuisolation.errors import InstallerError
 from gpuisolation.facts import HOOK, TOOLKIT
 from gpuisolation.files import Files, Node
@@ -41,7 +41,7 @@ class Installed:
     files: Mapping[str, Node] = field(default_factory=dict)
     originals: Mapping[str, Node] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
-    policy: int = cgpu.DEFAULT_POLICY
+    policy: int = cgpu_proc.DEFAULT_POLICY
     settings: Settings = field(default_factory=dict)
 
     def to_json(self) -> bytes:
@@ -87,7 +87,7 @@ def foreign(host: Host, files: Files) -> Installed | None:
         for name in host.names(folder):
             if name.startswith("cgpu") and name.endswith(".ko"):
                 found[f"{folder}/{name}"] = files.look(f"{folder}/{name}")
-    state = cgpu.read(host.at(cgpu.CGPU_PROC))
+    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if not found and state is None:
         return None
     if (conf := files.look(CONF)).kind == "file":

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from gpuagent.host.cgpu import Version
+from gpuagent.host.cgpu_proc import Version
 
 # ACK's page on the component that shares GPUs, June 2026
 DRIVER_SINCE = "418.87.01"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuagent.host.mps import CONTROL, KNOWN_DIRECTORIES, OWN_DIRECTORY, untrusted
+from gpuagent.host.mps_client import CONTROL, KNOWN_DIRECTORIES, OWN_DIRECTORY, untrusted
 from gpuisolation.host import Host
 
 log = logging.getLogger(__name__)

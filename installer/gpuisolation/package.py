@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpuagent.host.cgpu import Version
+from gpuagent.host.cgpu_proc import Version
 from gpuisolation.errors import InstallerError, UsageError
 from gpuisolation.files import digest
 from gpuisolation.host import Host

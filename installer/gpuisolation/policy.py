@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from gpuagent.host import cgpu
-from gpuagent.host.cgpu import CgpuGpu, CgpuState, Version
+from gpuagent.host import cgpu_proc
+from gpuagent.host.cgpu_proc import CgpuGpu, CgpuState, Version
 from gpuisolation import layer
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.files import Files
@@ -42,10 +42,10 @@ Write = tuple[str, int, int | None]
 
 def parse(text: str) -> int:
     """A policy by number or name; ValueError says which there are."""
-    for policy in cgpu.POLICIES.values():
+    for policy in cgpu_proc.POLICIES.values():
         if text in {str(policy.number), policy.name}:
             return policy.number
-    names = ", ".join(f"{policy.number} ({policy.name})" for policy in cgpu.POLICIES.values())
+    names = ", ".join(f"{policy.number} ({policy.name})" for policy in cgpu_proc.POLICIES.values())
     raise ValueError(f"{text!r} is none of the policies: {names}")
 
 
@@ -56,7 +56,7 @@ def writes(state: CgpuState, wish: Wish) -> tuple[Write, ...]:
         UsageError: it names a GPU, an instance or a number that there is not.
         RefusedError: the documents forbid it as the node is.
     """
-    if said := cgpu.problem(state):
+    if said := cgpu_proc.problem(state):
         raise RefusedError(said)
     assert state.version is not None
     by_index = {gpu.index: gpu for gpu in state.gpus}
@@ -65,13 +65,15 @@ def writes(state: CgpuState, wish: Wish) -> tuple[Write, ...]:
     chosen = [by_index[index] for index in wish.gpus or by_index]
     todo: list[Write] = []
     if wish.policy is not None:
-        if state.version < cgpu.POLICY_SINCE:
-            raise RefusedError(f"cGPU {state.version} keeps its policy; {cgpu.POLICY_SINCE} or later can change it")
+        if state.version < cgpu_proc.POLICY_SINCE:
+            raise RefusedError(
+                f"cGPU {state.version} keeps its policy; {cgpu_proc.POLICY_SINCE} or later can change it"
+            )
         changed = [gpu for gpu in chosen if gpu.policy != wish.policy]
         _idle(changed, "the policy")
         todo += [(f"{gpu.index}/policy", wish.policy, gpu.policy) for gpu in changed]
     if wish.max_inst is not None:
-        most = cgpu.MAX_INSTANCES if state.version >= Version(1, 0, 0) else cgpu.MAX_INSTANCES_08
+        most = cgpu_proc.MAX_INSTANCES if state.version >= Version(1, 0, 0) else cgpu_proc.MAX_INSTANCES_08
         if not 1 <= wish.max_inst <= most:
             raise UsageError(f"--max-inst {wish.max_inst}: cGPU {state.version} takes 1 to {most}")
         changed = [gpu for gpu in chosen if gpu.max_inst != wish.max_inst]
@@ -90,8 +92,8 @@ def _idle(gpus: Sequence[CgpuGpu], what: str) -> None:
 
 
 def _weight(gpus: Sequence[CgpuGpu], name: str, weight: int) -> list[Write]:
-    if not 1 <= weight <= cgpu.MAX_WEIGHT:
-        raise UsageError(f"--weight {name}={weight}: wanted 1 to {cgpu.MAX_WEIGHT}")
+    if not 1 <= weight <= cgpu_proc.MAX_WEIGHT:
+        raise UsageError(f"--weight {name}={weight}: wanted 1 to {cgpu_proc.MAX_WEIGHT}")
     found = [(gpu, inst) for gpu in gpus for inst in gpu.instances if inst.name == name[:12] and len(name) >= 12]
     if not found:
         there = ", ".join(inst.name for gpu in gpus for inst in gpu.instances) or "none"
@@ -114,13 +116,13 @@ def apply(host: Host, files: Files, todo: Sequence[Write]) -> None:
     """
     done: list[Write] = []
     for name, value, before in todo:
-        log.info("set", extra={"file": f"{cgpu.CGPU_PROC}/{name}", "value": value, "before": before})
+        log.info("set", extra={"file": f"{cgpu_proc.CGPU_PROC}/{name}", "value": value, "before": before})
         try:
             set_number(host, files, name, value)
         except InstallerError:
             for former, _, old in reversed(done):
                 if old is not None:
-                    log.warning("put back", extra={"file": f"{cgpu.CGPU_PROC}/{former}", "value": old})
+                    log.warning("put back", extra={"file": f"{cgpu_proc.CGPU_PROC}/{former}", "value": old})
                     set_number(host, files, former, old)
             raise
         done.append((name, value, before))
@@ -132,11 +134,11 @@ def change(host: Host, files: Files, wish: Wish, *, dry_run: bool) -> str:
     Raises:
         InstallerError: as `writes` and `apply` do; cGPU is not loaded.
     """
-    state = cgpu.read(host.at(cgpu.CGPU_PROC))
+    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if state is None:
-        raise InstallerError(cgpu.problem(state) or "")
+        raise InstallerError(cgpu_proc.problem(state) or "")
     todo = writes(state, wish)
-    lines = [f"{cgpu.CGPU_PROC}/{name}: {known(before)} -> {value}" for name, value, before in todo]
+    lines = [f"{cgpu_proc.CGPU_PROC}/{name}: {known(before)} -> {value}" for name, value, before in todo]
     if dry_run:
         return "\n".join(["would write:", *(lines or ["nothing"])])
     apply(host, files, todo)
@@ -154,7 +156,7 @@ def page(state: CgpuState) -> list[dict[str, Any]]:
 def remember(host: Host, files: Files, wish: Wish) -> None:
     """Note in the record what was set, so that it holds again when the module is loaded anew."""
     record = layer.recorded(host)
-    state = cgpu.read(host.at(cgpu.CGPU_PROC))
+    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if record is None or state is None or (wish.policy is None and wish.max_inst is None):
         return
     settings = {gpu: dict(values) for gpu, values in record.settings.items()}
@@ -169,7 +171,7 @@ def table(state: CgpuState) -> str:
     """The policies in force, GPU by GPU."""
     rows = [["GPU", "POLICY", "NAME", "MAX_INST", "FREE_WEIGHT", "INSTANCES"]]
     for gpu in state.gpus:
-        policy = cgpu.POLICIES.get(gpu.policy) if gpu.policy is not None else None
+        policy = cgpu_proc.POLICIES.get(gpu.policy) if gpu.policy is not None else None
         instances = ", ".join(f"{i.name} (weight {known(i.weight)})" for i in gpu.instances) or "-"
         name = policy.name if policy else "?"
         rows.append([str(gpu.index), known(gpu.policy), name, known(gpu.max_inst), known(gpu.free_weight), instances])

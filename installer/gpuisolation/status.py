@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from gpuagent.host import cgpu
+from gpuagent.host import cgpu_proc
 from gpuisolation import facts, journal, layer, mps
 from gpuisolation.errors import InstallerError
 from gpuisolation.files import Files
@@ -29,15 +29,15 @@ def page(host: Host, files: Files, pipe_dirs: Iterable[str]) -> dict[str, Any]:
         {
             **asdict(gpu),
             "model": models.get(gpu.index, ""),
-            "policy_name": cgpu.POLICIES[gpu.policy].name if gpu.policy in cgpu.POLICIES else None,
+            "policy_name": cgpu_proc.POLICIES[gpu.policy].name if gpu.policy in cgpu_proc.POLICIES else None,
         }
         for gpu in (state.gpus if state else ())
     ]
     return {
         "layer": "cgpu" if state else "mps" if daemon else "none",
         "version": (state.version_text or None) if state else None,
-        "problem": cgpu.problem(state) if state or record else None,
-        "caveats": list(cgpu.caveats(state.version)) if state and state.version else [],
+        "problem": cgpu_proc.problem(state) if state or record else None,
+        "caveats": list(cgpu_proc.caveats(state.version)) if state and state.version else [],
         "kernel": read.kernel,
         "driver": read.driver or None,
         "installed": {

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from gpuagent.host import cgpu
-from gpuagent.host.cgpu import Version
+from gpuagent.host import cgpu_proc
+from gpuagent.host.cgpu_proc import Version
 from gpuisolation.errors import InstallerError
 from gpuisolation.files import Files, Node
 from gpuisolation.host import Host
@@ -70,7 +70,7 @@ class Unload:
     module: str
 
     def do(self, host: Host, files: Files) -> None:  # noqa: ARG002
-        state = cgpu.read(host.at(cgpu.CGPU_PROC))
+        state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
         if came := [instance.name for gpu in (state.gpus if state else ()) for instance in gpu.instances]:
             raise InstallerError(f"container {came[0]} began to use a GPU meanwhile: cordon the node first")
         unload(host, self.module)
@@ -131,7 +131,7 @@ class Verify:
         if self.back:
             return
         self._check(host)
-        if said := cgpu.problem(cgpu.read(host.at(cgpu.CGPU_PROC))):
+        if said := cgpu_proc.problem(cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))):
             raise InstallerError(said)
 
     def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
@@ -142,13 +142,16 @@ class Verify:
         missing = [name for name in self.modules if name not in host.modules()]
         if missing:
             raise InstallerError(f"{', '.join(missing)} not among the loaded modules (lsmod): see dmesg")
-        state = cgpu.read(host.at(cgpu.CGPU_PROC))
+        state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
         found = state.version_text if state else "nothing"
         if found != self.version and (Version.parse(found) or "") != Version.parse(self.version):
-            raise InstallerError(f"{cgpu.CGPU_PROC / 'version'} says {found!r}, wanted {self.version!r}: see dmesg")
+            raise InstallerError(
+                f"{cgpu_proc.CGPU_PROC / 'version'} says {found!r}, wanted {self.version!r}: see dmesg"
+            )
 
     def __str__(self) -> str:
-        return f"{'on the way back: ' if self.back else ''}check lsmod and {cgpu.CGPU_PROC / 'version'}: {self.version}"
+        version = cgpu_proc.CGPU_PROC / "version"
+        return f"{'on the way back: ' if self.back else ''}check lsmod and {version}: {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +171,9 @@ class Configure:
             self._set(host, files)
 
     def _set(self, host: Host, files: Files) -> None:
-        state = cgpu.read(host.at(cgpu.CGPU_PROC))
-        if state is None or state.version is None or state.version < cgpu.POLICY_SINCE:
-            log.info("policy left as the module has it", extra={"needs": str(cgpu.POLICY_SINCE)})
+        state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
+        if state is None or state.version is None or state.version < cgpu_proc.POLICY_SINCE:
+            log.info("policy left as the module has it", extra={"needs": str(cgpu_proc.POLICY_SINCE)})
             return
         for gpu in state.gpus:
             wanted = {"policy": self.policy, **self.settings.get(str(gpu.index), {})}
@@ -222,7 +225,7 @@ def set_number(host: Host, files: Files, name: str, value: int) -> None:
     Raises:
         InstallerError: the module does not take it.
     """
-    path = cgpu.CGPU_PROC / name
+    path = cgpu_proc.CGPU_PROC / name
     if (host.text(path) or "").strip() == str(value):
         return
     files.set_proc(host.at(path), str(value))

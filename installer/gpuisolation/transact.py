@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuagent.host import cgpu
+from gpuagent.host import cgpu_proc
 from gpuisolation import journal, layer, package, plan, steps
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.facts import HOOK, TOOLKIT
@@ -61,7 +61,7 @@ class Changer:
             RefusedError: containers use the GPUs, or the version is known to be bad.
             InstallerError: it failed; the text says how the node is now.
         """
-        if bad := cgpu.known_bad(found.version):
+        if bad := cgpu_proc.known_bad(found.version):
             raise RefusedError(f"{bad}; take another package")
         old = layer.present(self.host, self.files)
         if old and not upgrade and (there := self._left_alone(old, found, dry_run=dry_run)):
@@ -115,7 +115,7 @@ class Changer:
 
     def _left_alone(self, old: Installed, found: Package, *, dry_run: bool) -> str:
         """What an install says of a node that has a layer; empty if it has something to do there."""
-        state = cgpu.read(self.host.at(cgpu.CGPU_PROC))
+        state = cgpu_proc.read(self.host.at(cgpu_proc.CGPU_PROC))
         if not old.package and state is None:
             raise RefusedError(
                 "the node has files of a cGPU that this program did not install, and it is not loaded: "
@@ -132,7 +132,7 @@ class Changer:
         return left if state else f"{self.load_again(old, dry_run=dry_run)}. {left.capitalize()}"
 
     def _complete(self, old: Installed, new: Installed) -> bool:
-        state = cgpu.read(self.host.at(cgpu.CGPU_PROC))
+        state = cgpu_proc.read(self.host.at(cgpu_proc.CGPU_PROC))
         return (
             old.package == new.package
             and old.kernel == new.kernel
@@ -162,7 +162,7 @@ class Changer:
             package=found.sha256,
             files=files,
             modules=layer.load_order([module.stem for module in modules]),
-            policy=policy if policy is not None else old.policy if old else cgpu.DEFAULT_POLICY,
+            policy=policy if policy is not None else old.policy if old else cgpu_proc.DEFAULT_POLICY,
             settings=old.settings if old and policy is None else {},
         )
 
@@ -200,7 +200,7 @@ class Changer:
             ours = path == RECORD or (old and path in old.files and self.files.look(path).same(old.files[path]))
             copy = f"{BACKUP}/{number}" if ours else f"{ORIGINALS}/{change}-{number}"
             nodes[path] = self.files.save(path, copy) if keep else self.files.look(path)
-        state = cgpu.read(self.host.at(cgpu.CGPU_PROC))
+        state = cgpu_proc.read(self.host.at(cgpu_proc.CGPU_PROC))
         settings: Settings = {}
         for gpu in state.gpus if state else ():
             values = {"policy": gpu.policy, "max_inst": gpu.max_inst}
@@ -226,7 +226,7 @@ class Changer:
         if gone := layer.drift(self.files, old):
             raise InstallerError(f"{', '.join(gone)} not as installed: run install with --package")
         there = layer.loaded(self.host, old)
-        if there == old.modules and self.host.exists(cgpu.CGPU_PROC):
+        if there == old.modules and self.host.exists(cgpu_proc.CGPU_PROC):
             return f"cGPU {old.version} is installed and loaded: nothing to do"
         if not dry_run:
             self.turn.idle(f"for the {what}")

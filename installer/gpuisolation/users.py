@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.host import cgpu
-from gpuagent.printable import printable
+from gpuagent.host import cgpu_proc
+from gpuagent.system.printable import printable
 from gpuisolation.host import Host
 
 _GPU_NODE = re.compile(r"/dev/(nvidia\d+|nvidia-uvm|nvidia-caps/\S+|cgpu\S*)$", re.ASCII)
@@ -58,7 +58,7 @@ def find(host: Host) -> tuple[User, ...]:
     users = [user for name in host.names("/proc") if name.isdigit() and (user := _process(host, int(name)))]
     users.sort(key=lambda user: user.pid or 0)
     seen = {user.container[:12] for user in users}
-    state = cgpu.read(host.at(cgpu.CGPU_PROC))
+    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     for gpu in state.gpus if state else ():
         users.extend(
             User(pid=None, command="", container=instance.name, nodes=(f"cGPU instance on GPU {gpu.index}",))

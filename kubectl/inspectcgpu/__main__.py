@@ -6,7 +6,7 @@ import logging
 import sys
 import warnings
 
-from gpuagent.output import exit_with
+from gpuagent.system.output import exit_with
 from inspectcgpu.cli import PROG, run
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuagent.domain.annotations import MOST_UNITS
-from gpuagent.domain.pods import PodName
-from gpuagent.domain.shape import mapping, mappings, number, text
-from gpuagent.domain.units import MemoryUnit
+from gpuagent.domain.pods.annotations import MOST_UNITS
+from gpuagent.domain.pods.json_values import mapping, mappings, number, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.node import MOST_GPUS, RESOURCES
 from inspectcgpu.pod import Places
 

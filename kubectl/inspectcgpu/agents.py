@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from gpuagent.domain.pods import PodName
-from gpuagent.domain.shape import mapping, text
-from gpuagent.kube.client import Client
-from gpuagent.kube.errors import KubeError
-from gpuagent.kube.pages import list_pages
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.agentpage import AgentView
 from inspectcgpu.fetching import Page, Task, fetch
 from inspectcgpu.usage import Usage

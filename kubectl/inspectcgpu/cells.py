@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuagent.printable import printable
+from gpuagent.system.printable import printable
 
 GAP = "  "
 

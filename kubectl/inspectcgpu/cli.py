@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuagent import __version__
-from gpuagent.kube.client import Client
-from gpuagent.kube.errors import ConfigError, KubeError
-from gpuagent.printable import printable
+from gpuagent.kube.api.api_errors import ConfigError, KubeError
+from gpuagent.kube.api.client import Client
+from gpuagent.system.printable import printable
 from inspectcgpu.agents import Asking
 from inspectcgpu.cluster import facts, look_beside, read_nodes, read_pods
 from inspectcgpu.connection import connect

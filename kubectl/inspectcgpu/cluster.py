@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
-from gpuagent.domain.pods import PodName
-from gpuagent.domain.shape import mapping, text
-from gpuagent.kube.client import Client
-from gpuagent.kube.errors import ApiError, KubeError
-from gpuagent.kube.pages import list_pages
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.agents import Answers, Asking, ask
 from inspectcgpu.configmaps import NAMESPACE, Told, read_config_map
 from inspectcgpu.node import RESOURCES, GpuNode, read_node

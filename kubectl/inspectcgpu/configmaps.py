@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.domain.shape import mapping, text
+from gpuagent.domain.pods.json_values import mapping, text
 from inspectcgpu.node import MOST_GPUS
 
 NAMESPACE = "kube-system"

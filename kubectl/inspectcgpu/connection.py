@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuagent.domain.shape import mapping, text
-from gpuagent.kube.client import Client, Timeouts
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.kube.api.client import Client, Timeouts
 from inspectcgpu import yamltext
 from inspectcgpu.errors import UsageError
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from gpuagent.printable import escaped
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.system.printable import escaped
 from inspectcgpu.notes import notes
 from inspectcgpu.report import Amount, GpuReport, NodeReport, PodReport, Report
 from inspectcgpu.summary import percent

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpuagent.domain.pods import PodName
-from gpuagent.kube.client import Client
-from gpuagent.kube.errors import ApiError, KubeError
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.client import Client
 from inspectcgpu.agentpage import AgentView, read_page
 from inspectcgpu.usage import Usage, read_usage
 

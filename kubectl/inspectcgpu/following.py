@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from gpuagent.domain.pods import PodName
-from gpuagent.domain.shape import mapping, text
-from gpuagent.kube.client import Client
-from gpuagent.kube.follow import Follow
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.watch.follow import Follow
 from inspectcgpu.agents import Asking
 from inspectcgpu.cluster import NODES, NOT_SUCCEEDED, PODS, Beside, by_name, facts, look_beside, pods_selector
 from inspectcgpu.node import GpuNode, read_node

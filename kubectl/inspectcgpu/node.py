@@ -5,10 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Mode
-from gpuagent.domain.quantity import amount
-from gpuagent.domain.report import CONDITION_TYPE
-from gpuagent.domain.shape import mapping, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.quantity import amount
+from gpuagent.domain.sharing.mode import (
+    CORE_PERCENT_PER_GPU,
+    GPU_CORE,
+    GPU_MEM,
+    GPU_WHOLE,
+    MODE_LABEL,
+    PLACEMENT_LABEL,
+    Mode,
+)
+from gpuagent.domain.status.status_page import CONDITION_TYPE
 
 GPU_COUNT = "aliyun.com/gpu-count"
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.sharing.mode import GPU_MEM
 from inspectcgpu.node import RESOURCES
 from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, NodeReport, PodReport, Report
 

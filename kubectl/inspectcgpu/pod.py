@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuagent.domain import annotations as an
-from gpuagent.domain.annotations import Malformed
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
-from gpuagent.domain.pods import PodName, asked, parse_pod
-from gpuagent.domain.shape import mapping, mappings, text
+from gpuagent.domain.pods import annotations as an
+from gpuagent.domain.pods.annotations import Malformed
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.pod import PodName, asked, parse_pod
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from inspectcgpu.node import RESOURCES
 from inspectcgpu.waits import refused, waits_for
 

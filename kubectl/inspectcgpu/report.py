@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
 from inspectcgpu.agentpage import AgentView
 from inspectcgpu.configmaps import HEALTHY, Told
 from inspectcgpu.node import RESOURCES, GpuNode

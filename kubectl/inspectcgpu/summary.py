@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from gpuagent.printable import printable
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.system.printable import printable
 from inspectcgpu.cells import Cell, Style, align, painted, row
 from inspectcgpu.notes import notes
 from inspectcgpu.report import Amount, GpuReport, NodeReport, PodReport, Report

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from gpuagent.domain.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM
-from gpuagent.domain.units import MemoryUnit
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM
+from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.node import GpuNode
 
 GIB, MIB = 1024, 1

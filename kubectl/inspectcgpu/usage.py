@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuagent.domain.pods import PodName
+from gpuagent.domain.pods.pod import PodName
 
 USED = "gpuagent_container_gpu_memory_used_bytes"
 LIMIT = "gpuagent_container_gpu_memory_limit_bytes"

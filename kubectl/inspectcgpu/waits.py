@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuagent.domain.shape import mapping, mappings, text
+from gpuagent.domain.pods.json_values import mapping, mappings, text
 
 _ON_THE_WAY = ("", "ContainerCreating", "PodInitializing")
 _REFUSED = ("UnexpectedAdmissionError", "TopologyAffinityError")

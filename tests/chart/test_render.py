@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator, ValidationError  # type: ignore[imp
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from gpuagent import config
-from gpuagent.domain.grant import DeviceStrategy
+from gpuagent.domain.sharing.grant import DeviceStrategy
+from gpuagent.settings import settings as config
 from manifests.render import CHART, FOLDER, PLAIN, plain
 from tests.chart.conftest import HELM, Chart, containers, find
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.configmap import ConfigMapFacts, change
-from gpuagent.domain.nodefacts import NodeFacts, node_patches
-from gpuagent.kube.eventlog import EventLog, Involved
+from gpuagent.domain.reconcile.configmap import ConfigMapFacts, change
+from gpuagent.domain.reconcile.node import NodeFacts, node_patches
+from gpuagent.kube.write.event_sender import EventLog, Involved
 from standin.waiting import PATIENCE_S
 from tests.chart.test_render import VERSIONS, check
 

@@ -23,17 +23,17 @@ import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
-from gpuagent.app import Agent
-from gpuagent.config import Settings
-from gpuagent.domain.gpu import key_of
-from gpuagent.domain.grant import Grant
-from gpuagent.domain.isolation import NONE, Layer
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
-from gpuagent.domain.pods import Owner
-from gpuagent.isolation import IsolationError, Need, Report
-from gpuagent.nvml.boxes import Box, BoxGpu, uuid_of
-from gpuagent.nvml.simulated import Simulator, install
+from gpuagent.agent import Agent
+from gpuagent.domain.gpus.gpu import key_of
+from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import NONE, Layer
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
+from gpuagent.isolation.interface import IsolationError, Need, Report
 from gpuagent.nvml.watch import NvmlWatch
+from gpuagent.settings.settings import Settings
+from gpuagent.simulation.boxes import Box, BoxGpu, uuid_of
+from gpuagent.simulation.library import Simulator, install
 from standin.apiserver import ApiServer
 from standin.kubelet import Kubelet
 from standin.pods import Container, Pod

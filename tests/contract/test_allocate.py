@@ -7,11 +7,11 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from gpuagent import app
+from gpuagent import agent as app
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
-from gpuagent.allocator import refusalevents
-from gpuagent.domain.mode import GPU_COUNT_LABEL, MODE_LABEL
-from gpuagent.domain.units import MemoryUnit
+from gpuagent.allocator import refusal_events
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, MODE_LABEL
+from gpuagent.domain.sharing.units import MemoryUnit
 from standin.pods import Container, StartError
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import (
@@ -351,7 +351,7 @@ STRANGE = "deadbeefff-ms-1"
 def test_a_refusal_of_a_pod_that_never_shows_is_told_of_the_node(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr(refusalevents, "WAIT_S", 0.0)
+    monkeypatch.setattr(refusal_events, "WAIT_S", 0.0)
     monkeypatch.setattr(app, "BEAT_S", 0.05)
     one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
     one.run()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gpuagent.cli import TOPOLOGY_KEYS
-from gpuagent.domain.mode import MODE_LABEL
-from gpuagent.http import HttpServer, json_page
-from gpuagent.nvml import boxes
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.pages.server import HttpServer, json_page
+from gpuagent.simulation import boxes
 from tests.contract.harness import MEM, PATIENCE_S, REPOSITORY, WHOLE, Node, box, command, free_port, wait_for
 
 MakeNode = Callable[..., Node]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.grant import DeviceStrategy
-from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.domain.sharing.grant import DeviceStrategy
+from gpuagent.domain.sharing.mode import MODE_LABEL
 from tests.contract.harness import (
     ALWAYS,
     CORE,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.domain.sharing.mode import MODE_LABEL
 from tests.contract.harness import ALWAYS, MEM, NODE, WHOLE, Isolating, Node, box, fetch, ids_on, wait_for
 
 MakeNode = Callable[..., Node]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.nvml.binding import Nvml
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import MEM, VERSIONS, Node, box, ids_on, observe, pod, wait_for

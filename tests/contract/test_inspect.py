@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.domain.sharing.mode import MODE_LABEL
 from standin.reporting import StatusReporter
 from tests.contract.harness import MEM, REPOSITORY, Node, box, pod
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent import app
-from gpuagent.app import Agent
-from gpuagent.domain.mode import MODE_LABEL
-from gpuagent.kubelet.endpoint import Endpoint
+from gpuagent import agent as app
+from gpuagent.agent import Agent
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from standin.pods import Container, StartError
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import (

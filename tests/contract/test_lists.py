@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent import app
+from gpuagent import agent as app
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
-from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.domain.sharing.mode import MODE_LABEL
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -79,7 +79,7 @@ def test_12_the_unit_that_the_refusal_names_fits(node: MakeNode) -> None:
 
 
 def _unit(text: str) -> object:
-    from gpuagent.domain.units import MemoryUnit
+    from gpuagent.domain.sharing.units import MemoryUnit
 
     return MemoryUnit.parse(text)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.mode import MODE_LABEL
-from gpuagent.nvml.simulated_driver import SimulatedDriver
+from gpuagent.domain.sharing.mode import MODE_LABEL
+from gpuagent.simulation.driver import SimulatedDriver
 from tests.contract.harness import MEM, Node, box, fetch, observe, pod, wait_for
 
 MakeNode = Callable[..., Node]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from gpuagent.domain.mode import MODE_LABEL, PLACEMENT_LABEL
-from gpuagent.kubelet.podresources import PodResources
+from gpuagent.domain.sharing.mode import MODE_LABEL, PLACEMENT_LABEL
+from gpuagent.kubelet.pod_resources import PodResources
 from standin.pods import StartError
 from tests.contract.harness import MEM, VERSIONS, Isolating, Node, box, ids_on, pod, wait_for
 

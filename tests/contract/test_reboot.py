@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.mode import MODE_LABEL
+from gpuagent.domain.sharing.mode import MODE_LABEL
 from tests.contract.harness import MEM, VERSIONS, WHOLE, Node, box, pod, wait_for
 
 MakeNode = Callable[..., Node]

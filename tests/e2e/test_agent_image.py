@@ -231,8 +231,8 @@ sys.exit(bool(failed) or len(modules) < 40)
 def test_it_reaches_a_real_api_server(cluster: Cluster, agent_image: str) -> None:
     """With what is left of the client library, the certificates of the cluster and the token of its service account."""
     code = (
-        "from gpuagent.kube.client import Client\n"
-        "from gpuagent.kube.errors import ApiError\n"
+        "from gpuagent.kube.api.client import Client\n"
+        "from gpuagent.kube.api.api_errors import ApiError\n"
         "print(Client().get('/version')['gitVersion'])\n"
         "try: Client().get('/api/v1/nodes')\n"
         "except ApiError as error: print('refused', error)\n"

@@ -4,19 +4,19 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from gpuagent.domain.annotations import V1_GPU
-from gpuagent.domain.bestset import BestSets
-from gpuagent.domain.choose import Request, choose_share
-from gpuagent.domain.decision import Decision, Ignored
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.eventreason import EventReason
-from gpuagent.domain.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode
-from gpuagent.domain.pods import Pod
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.placement.best_sets import BestSets
+from gpuagent.domain.placement.share import Request, choose_share
+from gpuagent.domain.placement.whole import WholeRequest, choose_whole
+from gpuagent.domain.pods.annotations import V1_GPU
+from gpuagent.domain.pods.pod import Pod
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.scheduling.decision import Decision, Ignored
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
-from gpuagent.domain.whole import WholeRequest, choose_whole
 
 
 def choose(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> tuple[str, ...]:

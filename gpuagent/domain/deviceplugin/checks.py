@@ -2,15 +2,15 @@
 
 from collections.abc import Collection
 
-from gpuagent.domain.annotations import shown
 from gpuagent.domain.deviceplugin.assignment import check_core_mem, decision_of, in_doubt, most_sharers, not_offered
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
-from gpuagent.domain.errors import Reason, Refusal
-from gpuagent.domain.grant import Located
-from gpuagent.domain.mode import GROUP_ANNOTATION, Mode
-from gpuagent.domain.pods import requests
+from gpuagent.domain.pods.annotations import shown
+from gpuagent.domain.pods.pod import requests
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.grant import Located
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Mode
 from gpuagent.domain.snapshot import Snapshot
 
 

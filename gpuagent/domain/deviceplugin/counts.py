@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpuagent.domain.deviceplugin.assignment import not_offered
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.exchange import Exchanged
+from gpuagent.domain.pods.exchange import Exchanged
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ treated alike, kubelet is not queried.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.decision import Decision, Ignored
 from gpuagent.domain.deviceplugin.occupancy import RecentAllocation, RecentAllocations
-from gpuagent.domain.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
-from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, PodName, asked
+from gpuagent.domain.pods.pod import ContainerSpec, Holding, Owner, Pod, PodName, asked
+from gpuagent.domain.scheduling.decision import Decision, Ignored
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
 
 ADMISSION_S = 30.0

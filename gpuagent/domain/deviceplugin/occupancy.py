@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
 
-from gpuagent.domain.exchange import Exchanged, joined
-from gpuagent.domain.holdings import Recorded
-from gpuagent.domain.pods import Holding, Owner, Pod, PodName
+from gpuagent.domain.pods.exchange import Exchanged, joined
+from gpuagent.domain.pods.holdings import Recorded
+from gpuagent.domain.pods.pod import Holding, Owner, Pod, PodName
 from gpuagent.domain.snapshot import Snapshot
 
 REMEMBER_S = 120.0

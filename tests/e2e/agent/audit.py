@@ -4,10 +4,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from gpuagent.domain.mode import GPU_COUNT_LABEL
-from gpuagent.domain.pods import Holding
-from gpuagent.domain.units import parse_id
-from gpuagent.kubelet.podresources import PodResources
+from gpuagent.domain.pods.pod import Holding
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL
+from gpuagent.domain.sharing.units import parse_id
+from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.cluster import Cluster
 
 OURS = ("aliyun.com/", "nvidia.com/gpu")

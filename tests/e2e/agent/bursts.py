@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from gpuagent.domain.mode import GPU_MEM as MEM
+from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.scheduler import NAME, Family, Scheduler, stale
 from tests.e2e.cluster import container, pod_manifest

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gpuagent._pb import podresources_v1_pb2 as pb
-from gpuagent.domain.gpu import key_of
-from gpuagent.domain.pods import Holding
-from gpuagent.kubelet.podresources import PodResources
+from gpuagent.domain.gpus.gpu import key_of
+from gpuagent.domain.pods.pod import Holding
+from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.audit import audit
 from tests.e2e.agent.process import RBAC, RESOURCES, AgentProcess
 from tests.e2e.cluster import Cluster

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
-from gpuagent.domain.annotations import (
+from gpuagent.domain.gpus.gpu import key_of
+from gpuagent.domain.pods.annotations import (
     CORE_ANNOTATION,
     MEMORY_ANNOTATION,
     V1_ASSIGNED,
@@ -18,9 +19,8 @@ from gpuagent.domain.annotations import (
     V1_KEYS,
     V1_UNITS,
 )
-from gpuagent.domain.gpu import key_of
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
-from gpuagent.domain.units import parse_id
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
+from gpuagent.domain.sharing.units import parse_id
 from tests.e2e.agent.audit import holdings
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.scheduler import Decision, used_by

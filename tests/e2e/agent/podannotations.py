@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gpuagent.domain.annotations import V1_UNITS
+from gpuagent.domain.pods.annotations import V1_UNITS
 from tests.e2e.agent.conftest import Node
 
 MERGE = "application/merge-patch+json"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpuagent.nvml.simulated_socket import inject
+from gpuagent.simulation.fault_socket import inject
 from tests.e2e.agent.pages import AgentPages
 from tests.e2e.cluster import NODE_NAME, Cluster, free_port
 

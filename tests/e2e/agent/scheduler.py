@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from gpuagent.domain.annotations import (
+from gpuagent.domain.pods.annotations import (
     CORE_ANNOTATION,
     MEMORY_ANNOTATION,
     V1_ASSIGNED,
@@ -25,8 +25,8 @@ from gpuagent.domain.annotations import (
     assumed_texts,
     shares,
 )
-from gpuagent.domain.annotations import Assumed as V1
-from gpuagent.domain.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
+from gpuagent.domain.pods.annotations import Assumed as V1
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from tests.e2e.cluster import NODE_NAME, Cluster
 
 NAME = "gpu-scheduler"

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuagent.domain.annotations import MEMORY_ANNOTATION as V2
-from gpuagent.domain.mode import GPU_COUNT, GROUP_ANNOTATION
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION as V2
+from gpuagent.domain.sharing.mode import GPU_COUNT, GROUP_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decisions import audit_decisions
 from tests.e2e.agent.podannotations import MERGE, annotate, event, wait_written, written

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpuagent.domain.annotations import MEMORY_ANNOTATION
-from gpuagent.domain.mode import GPU_MEM as MEM
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from tests.e2e.agent.bursts import FAMILIES, GPUS, MANY, WHOLE, burst, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decisions import Gpus, admitted, audit_decisions, gpu_entries, held_by, true_answer

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.test_modes import CORE, GPU, MEM, UNISOLATED
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest

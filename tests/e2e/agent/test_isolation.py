@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.nvml import boxes
+from gpuagent.simulation import boxes
 from standin.mpshost import MpsHost
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import pod_manifest

@@ -7,9 +7,9 @@ from decimal import Decimal
 
 from kubernetes.utils.quantity import parse_quantity
 
-from gpuagent.domain.annotations import MEMORY_ANNOTATION, Shares, shares
-from gpuagent.domain.pods import parse_pod
-from gpuagent.domain.quantity import MOST, amount
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, Shares, shares
+from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.pods.quantity import MOST, amount
 from tests.e2e.agent.audit import holdings
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import Cluster, container, pod_manifest

@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
-from gpuagent.kubelet.podresources import PodResources
+from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.bursts import GPUS, MANY, WHOLE, burst, manifest
 from tests.e2e.agent.conftest import KUBELET_DIR, Node
 from tests.e2e.agent.decisions import audit_decisions

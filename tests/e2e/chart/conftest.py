@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.kubelet.podresources import PodResources
+from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.conftest import MODE, PLACEMENT, Node, kubelets_book
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import Cluster

@@ -14,7 +14,7 @@ import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as rpc
-from gpuagent.nvml import boxes
+from gpuagent.simulation import boxes
 from tests.e2e.cluster import Cluster, pod_manifest
 
 PLUGINS = Path("/var/lib/kubelet/device-plugins")

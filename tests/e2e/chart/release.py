@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpuagent.nvml.simulated_socket import inject
+from gpuagent.simulation.fault_socket import inject
 from manifests.render import CHART
 from tests.e2e.agent.pages import AgentPages
 from tests.e2e.build import AGENT_IMAGE, bin_dir

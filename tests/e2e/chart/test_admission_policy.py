@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from gpuagent.domain.eventreason import EventReason
-from gpuagent.kube.eventlog import MESSAGE_CHARS, EventLog, Involved
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventLog, Involved
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent.kubelet.podresources import PodResources
+from gpuagent.kubelet.pod_resources import PodResources
 from manifests.render import CHART, FOLDER, PLAIN
 from tests.e2e.agent.conftest import MODE, Node
 from tests.e2e.chart.release import Release

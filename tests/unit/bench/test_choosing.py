@@ -4,7 +4,7 @@ import pytest
 
 from bench import choosing
 from bench.node import BenchError
-from gpuagent.domain.bestset import BestSets
+from gpuagent.domain.placement.best_sets import BestSets
 
 
 def test_every_free_set_is_asked_for_every_size():

@@ -4,7 +4,7 @@ import time
 
 from bench.memory import BOX, LONGEST_S, fail, of
 from bench.node import Node
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.sharing.mode import GPU_MEM
 
 PODS, BYTES, MOST_MIB = 200, 200_000, 15.0
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from gpuagent.domain import annotations as an
+from gpuagent.domain.pods import annotations as an
 from tests.unit.domain.builders import uuid
 
 HUGE = "9" * 5000  # more digits than int() takes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.host.mps import PID_FILE, MpsError, make_directories, untrusted
+from gpuagent.host.mps_client import PID_FILE, MpsError, make_directories, untrusted
 from gpuagent.host.owners import foreign
 
 OTHER_USER = 65534
@@ -126,9 +126,9 @@ def test_a_daemon_is_not_trusted_where_its_directory_can_be_replaced(pipes):
 
 
 def test_a_daemon_is_not_trusted_that_runs_as_another_user(pipes, monkeypatch):
-    monkeypatch.setattr("gpuagent.host.mps.daemon_pid", lambda _: 1)
+    monkeypatch.setattr("gpuagent.host.mps_client.daemon_pid", lambda _: 1)
     monkeypatch.setattr(
-        "gpuagent.host.mps.foreign_owner", lambda what, _: f"{what} belongs" if "/proc" in str(what) else None
+        "gpuagent.host.mps_client.foreign_owner", lambda what, _: f"{what} belongs" if "/proc" in str(what) else None
     )
     assert "/proc/1 belongs" in (untrusted(pipes) or "")
 

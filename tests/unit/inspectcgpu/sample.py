@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu.agentpage import AgentView
 from inspectcgpu.node import GpuNode, read_node
 from inspectcgpu.pod import GpuPod, read_pod

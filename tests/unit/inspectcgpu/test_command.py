@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gpuagent.domain.pods import PodName
-from gpuagent.kube import pages
-from gpuagent.kube.client import Client
-from gpuagent.kube.errors import KubeError
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api import pages
+from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.client import Client
 from inspectcgpu.agents import Asking
 from inspectcgpu.cli import run
 from inspectcgpu.following import BESIDE_EVERY_S, REFRESH_S, Following

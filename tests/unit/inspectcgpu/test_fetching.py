@@ -6,7 +6,7 @@ import queue
 import threading
 from types import SimpleNamespace
 
-from gpuagent.kube.errors import ApiUnreachable, refused
+from gpuagent.kube.api.api_errors import ApiUnreachable, refused
 from inspectcgpu import fetching
 from inspectcgpu.fetching import Task, fetch
 from standin.waiting import PATIENCE_S

@@ -5,8 +5,8 @@ import json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.domain import annotations as an
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.pods import annotations as an
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu import documents, yamltext
 from inspectcgpu.agentpage import AgentView, read_page
 from inspectcgpu.cells import Cell, Style, align, width

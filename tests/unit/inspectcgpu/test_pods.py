@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuagent.domain.pods import PodName
-from gpuagent.domain.units import MemoryUnit
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.agentpage import AgentView, SeenGpu, read_page
 from inspectcgpu.cluster import agents_wanted
 from inspectcgpu.notes import notes

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from gpuagent.domain.units import MemoryUnit
+from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.agentpage import AgentView, SeenGpu
 from inspectcgpu.cluster import agents_wanted
 from inspectcgpu.configmaps import Told

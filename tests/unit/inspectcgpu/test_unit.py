@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.domain.units import MemoryUnit
+from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.notes import notes
 from inspectcgpu.unit import measure
 from tests.unit.inspectcgpu.sample import node, report

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuagent.domain import annotations as an
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.pods import annotations as an
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu.pod import read_pod
 from tests.unit.domain import hostile
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.host import cgpu
+from gpuagent.host import cgpu_proc
 from tests.unit.installer.fakehost import CONTAINER
 
 PAGE = Path(__file__).parents[3] / "docs/installer.md"
@@ -60,6 +60,6 @@ def test_the_samples_are_what_the_commands_print(host, run, package_of):
     assert renewed == text
 
 
-@pytest.mark.parametrize("policy", cgpu.POLICIES.values(), ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", cgpu_proc.POLICIES.values(), ids=lambda policy: policy.name)
 def test_every_policy_is_told(policy):
     assert f"| {policy.number} | `{policy.name}` | {policy.rule} |" in PAGE.read_text(encoding="utf-8")

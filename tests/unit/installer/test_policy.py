@@ -100,11 +100,11 @@ def test_a_version_that_must_not_be_used_is_not_set(installed, run, version):
 
 
 def test_a_version_that_keeps_its_policy_is_not_written_to(monkeypatch):
-    from gpuagent.host import cgpu
-    from gpuagent.host.cgpu import CgpuGpu, CgpuState, Version
+    from gpuagent.host import cgpu_proc
+    from gpuagent.host.cgpu_proc import CgpuGpu, CgpuState, Version
     from gpuisolation.errors import RefusedError
 
-    monkeypatch.setattr(cgpu, "KNOWN_BAD", ())
+    monkeypatch.setattr(cgpu_proc, "KNOWN_BAD", ())
     state = CgpuState(version=Version(1, 0, 5), gpus=(CgpuGpu(index=0, policy=0, max_inst=16),))
     with pytest.raises(RefusedError, match=r"keeps its policy; 1\.0\.6 or later can change it"):
         policy.writes(state, policy.Wish(policy=1))

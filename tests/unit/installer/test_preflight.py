@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.host.cgpu import Version
+from gpuagent.host.cgpu_proc import Version
 from gpuisolation import checks, matrix
 from gpuisolation.checks import LayerKind, Question, Verdict
 from gpuisolation.facts import Facts, GpuInfo

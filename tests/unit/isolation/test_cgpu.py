@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.grant import DeviceStrategy, Grant, grant, locate
-from gpuagent.domain.isolation import Layer
-from gpuagent.domain.mode import Isolates, Kind, Mode
-from gpuagent.isolation import IsolationError, Need
+from gpuagent.domain.sharing.grant import DeviceStrategy, Grant, grant, locate
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.isolation.cgpu import CgpuIsolation
+from gpuagent.isolation.interface import IsolationError, Need
 from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import CORE, MEM, gpu, in_force, unit_ids, uuid
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.grant import Grant, Mount
-from gpuagent.domain.isolation import Layer
-from gpuagent.domain.mode import Isolates, Kind, Mode
-from gpuagent.domain.pods import Owner, PodName
-from gpuagent.domain.units import MemoryUnit
-from gpuagent.host.mps import Control, HangsError, MpsError
-from gpuagent.isolation import Isolation, IsolationError, Need
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.pod import Owner, PodName
+from gpuagent.domain.sharing.grant import Grant, Mount
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host.mps_client import Control, HangsError, MpsError
+from gpuagent.isolation.interface import Isolation, IsolationError, Need
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
@@ -250,9 +250,9 @@ def test_stop_leaves_the_daemon_and_the_next_agent_finds_it(agent, host):
 AGENT = """
 import sys, threading
 from pathlib import Path
-from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.units import MemoryUnit
-from gpuagent.isolation import Need
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.isolation.interface import Need
 from gpuagent.isolation.mps import MpsIsolation
 from standin.waiting import PATIENCE_S
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuagent.host.mps import HangsError, MpsError
+from gpuagent.host.mps_client import HangsError, MpsError
 from gpuagent.isolation import mps_record
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes

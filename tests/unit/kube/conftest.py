@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpuagent.backoff import Backoff
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
-from gpuagent.kube.client import Client, Timeouts
+from gpuagent.kube.api.client import Client, Timeouts
+from gpuagent.system.backoff import Backoff
 from standin.apiserver import ApiServer
 from standin.waiting import PATIENCE_S
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent.domain.health import APPLICATION_XIDS
+from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.metrics.families import CHAPTERS
 from tests.e2e.agent.prometheus import documented
 

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuagent.domain.cgroup import Place
-from gpuagent.domain.fence import Fence
-from gpuagent.domain.gpu import Gpu
-from gpuagent.domain.mode import Kind, Mode
-from gpuagent.domain.pods import ContainerSpec, Holding, Owner, Pod, PodName
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.pod import ContainerSpec, Holding, Owner, Pod, PodName
+from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import Policy, State
-from gpuagent.domain.usage import GpuProcess, GpuSample, Samples
-from gpuagent.metrics import EndpointView, Metrics, Sources
+from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples
+from gpuagent.domain.usage.process_cgroup import Place
 from gpuagent.metrics.families import CHAPTERS
+from gpuagent.metrics.meter import Metrics
+from gpuagent.metrics.reading import EndpointView, Sources
 from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import CORE, MEM, WHOLE, box, gpu, holding, unit_ids, uuid
 

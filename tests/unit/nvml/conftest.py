@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 import pytest
 
 from gpuagent.domain.events import Event, VitalsRead
-from gpuagent.nvml import boxes, health
-from gpuagent.nvml.asking import Question
 from gpuagent.nvml.binding import Pending
-from gpuagent.nvml.boxes import Box
-from gpuagent.nvml.simulated import Simulator, install
-from gpuagent.nvml.simulated_driver import base_name
+from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.health import xid_watch
+from gpuagent.nvml.health.health_poll import GpuVitals
 from gpuagent.nvml.stall import StallGuard
-from gpuagent.nvml.vitals import GpuVitals
 from gpuagent.nvml.watch import NvmlWatch
+from gpuagent.simulation import boxes
+from gpuagent.simulation.boxes import Box
+from gpuagent.simulation.driver import base_name
+from gpuagent.simulation.library import Simulator, install
 from standin.waiting import PATIENCE_S
 
 E = TypeVar("E")
@@ -124,7 +125,7 @@ def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(Question, "wait", wait)
     monkeypatch.setattr(StallGuard, "_overdue", lambda guard: frozenset(filter(hanging, overdue(guard))))
-    monkeypatch.setattr(health, "VITALS_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain.events import InventoryRead
-from gpuagent.domain.mode import GPU_MEM, Mode
-from gpuagent.domain.problems import problems
-from gpuagent.nvml import DriverError, boxes
+from gpuagent.domain.sharing.mode import GPU_MEM, Mode
+from gpuagent.domain.status.problems import problems
 from gpuagent.nvml.binding import LINK_COUNT, Nvml, _address
-from gpuagent.nvml.errors import CallError
-from gpuagent.nvml.reading import Readings, inventory_of
-from gpuagent.nvml.simulated import FaultError, inject, install
-from gpuagent.nvml.source import discover
-from gpuagent.nvml.usage import UsageNvml
+from gpuagent.nvml.driver_errors import CallError, DriverError
+from gpuagent.nvml.gpu_reader import discover
+from gpuagent.nvml.inventory import Readings, inventory_of
+from gpuagent.nvml.usage.usage_queries import UsageNvml
+from gpuagent.simulation import boxes
+from gpuagent.simulation.library import FaultError, inject, install
 from tests.unit.domain.builders import Life
 
 ODD_GPU = 2
@@ -198,7 +198,7 @@ def test_a_gpu_that_is_read_elsewhere_is_not_confused_with_the_one_that_hangs(si
 
 @pytest.mark.parametrize("part", ["read_gpu", "read_links", "read_relations"])
 def test_an_error_of_the_agents_own_about_one_gpu_costs_no_other(part, simulate, make_box, watch, monkeypatch, caplog):
-    from gpuagent.nvml import reading
+    from gpuagent.nvml import inventory as reading
 
     whole = getattr(reading, part)
 

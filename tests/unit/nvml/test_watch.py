@@ -8,15 +8,15 @@ import pynvml
 import pytest
 
 from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, VitalsRead, XidRaised
-from gpuagent.domain.gpu import Gpu, Inventory
-from gpuagent.domain.health import Vitals
-from gpuagent.nvml import health
+from gpuagent.domain.gpus.gpu import Gpu, Inventory
+from gpuagent.domain.gpus.health import Vitals
 from gpuagent.nvml.binding import Nvml
-from gpuagent.nvml.health import GpuWatch
-from gpuagent.nvml.simulated import inject
-from gpuagent.nvml.simulated_driver import SimulatedGpu
-from gpuagent.nvml.source import device_nodes
+from gpuagent.nvml.gpu_reader import device_nodes
+from gpuagent.nvml.health import xid_watch
+from gpuagent.nvml.health.xid_watch import GpuWatch
 from gpuagent.nvml.watch import lacks_nodes, unsettled
+from gpuagent.simulation.driver import SimulatedGpu
+from gpuagent.simulation.library import inject
 from standin.waiting import PATIENCE_S
 
 
@@ -49,7 +49,7 @@ def test_an_xid_wakes_the_idle_wait(simulate, watch, monkeypatch):
         assert (event.uuid, event.xid) == (uuid(simulator, 4), 48)
     finally:
         watched.watch.stop()
-        monkeypatch.setattr(health, "VITALS_PATIENCE_S", 0.0)  # nothing answers any more
+        monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.0)  # nothing answers any more
         for gpu in range(8):
             simulator.xid(gpu, 1)  # ends the long waits
     assert watched.quiet(), "nothing is posted after stop"
@@ -113,7 +113,7 @@ def test_an_xid_of_an_unknown_gpu_is_reported_and_charged_to_none(simulate, watc
 
 
 def test_an_event_whose_gpu_is_asked_for_and_hangs_hides_no_other(simulate, watch, make_box, monkeypatch):
-    monkeypatch.setattr(health, "VITALS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
     simulator = simulate(make_box(3))
     watched = watch(simulator, vitals_s=1000.0)
     watched.next(InventoryRead)
@@ -319,7 +319,7 @@ def test_a_health_watch_that_hangs_is_told_and_silences_nobody(simulate, watch, 
 
 
 def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make_box, monkeypatch):
-    monkeypatch.setattr(health, "VITALS_PATIENCE_S", 0.05)
+    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
     simulator = simulate(make_box(2))
     watched = watch(simulator, patience_s=0.1, reread_s=0.05)
     before = watched.next(InventoryRead).inventory

@@ -8,12 +8,12 @@ from itertools import product
 import pytest
 
 from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, XidRaised
-from gpuagent.domain.gpu import Gpu, Inventory
-from gpuagent.domain.links import topology
-from gpuagent.domain.wiring import Fabric, Wiring
-from gpuagent.nvml.asking import Question
+from gpuagent.domain.gpus.gpu import Gpu, Inventory
+from gpuagent.domain.gpus.link_reports import Fabric, Wiring
+from gpuagent.domain.gpus.topology import topology
 from gpuagent.nvml.binding import Nvml
-from gpuagent.nvml.news import DriverNews
+from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.inventory_events import DriverNews
 from gpuagent.nvml.watch import unsettled
 from standin.waiting import PATIENCE_S
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.kube.client import Client
-from gpuagent.kube.errors import ApiError
+from gpuagent.kube.api.api_errors import ApiError
+from gpuagent.kube.api.client import Client
 from standin.apiserver import ApiServer
 
 PATH = "/api/v1/namespaces/default/pods/p"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE
+from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decisions import audit_decisions
 from tests.e2e.agent.podannotations import written

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gpuagent.domain.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_ASSUMED, V1_GPU
-from gpuagent.domain.mode import GPU_MEM
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_ASSUMED, V1_GPU
+from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.podannotations import event, written
 from tests.e2e.agent.scheduler import Family, Scheduler, stale

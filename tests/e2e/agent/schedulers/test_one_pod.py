@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuagent.domain.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU, V1_UNITS
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU, V1_UNITS
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.audit import spread_pod
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decisions import Gpus, audit_decisions

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpuagent.domain.annotations import V1_ASSIGNED
-from gpuagent.domain.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.domain.pods.annotations import V1_ASSIGNED
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.podannotations import heard, wait_written
 from tests.e2e.agent.scheduler import NAME, Family, Scheduler

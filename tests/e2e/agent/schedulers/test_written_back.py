@@ -2,8 +2,8 @@
 
 import time
 
-from gpuagent.domain.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU, V1_UNITS
-from gpuagent.domain.mode import GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU, V1_UNITS
+from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decisions import audit_decisions, living
 from tests.e2e.agent.podannotations import MERGE, annotate, event, wait_written, written

@@ -1,0 +1,377 @@
+"""The composition root: wires the edges to the core, runs one loop that owns the state, stops everything."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpuagent import __version__
+from gpuagent.allocator.allocator import Allocator
+from gpuagent.domain import events as ev
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.placement.best_sets import BestSets
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.isolation_layers import NONE, Layer
+from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.snapshot import Snapshot, snapshot
+from gpuagent.domain.state import Announcement, State
+from gpuagent.domain.status import problems, status_page, topology_page
+from gpuagent.domain.step import deadline, step
+from gpuagent.isolation import drivers
+from gpuagent.isolation.interface import Isolation
+from gpuagent.isolation.need import isolation_needs
+from gpuagent.kube.reconciler import KubeSide
+from gpuagent.kubelet.deviceplugin.device_feed import Feed
+from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
+from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from gpuagent.kubelet.pod_resources import HoldingsWatch, PodResources
+from gpuagent.metrics.meter import CONTENT_TYPE, Metrics
+from gpuagent.metrics.reading import EndpointView, Sources
+from gpuagent.nvml.usage.samples import Sampler
+from gpuagent.nvml.watch import NvmlWatch
+from gpuagent.pages.server import HttpServer, json_page
+from gpuagent.settings.settings import Settings
+from gpuagent.system.fence_file import FenceWatch
+from gpuagent.system.inotify import DirectoryWatch
+from gpuagent.system.last_mode import RememberedMode
+
+log = logging.getLogger(__name__)
+
+FIRST_LIST_WAIT_S = 0.3
+"""How long registration waits for the first look at driver and kubelet's book, so that the first list is full."""
+FIRST_PODS_S = 3.0
+"""How long after the start kubelet's questions wait for the first list of pods: without it no decision is known."""
+BEAT_S = 5.0
+LOOK_AGAIN_S = 0.02
+"""While an Allocate holds up units that are to leave a list."""
+STALL_S = 30.0
+DRIVER_PATIENCE_S = 5.0
+WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
+
+
+class Agent:
+    """The per-node agent. `start()` returns at once; `stop()` ends within two seconds."""
+
+    def __init__(self, settings: Settings, *, isolation: Mapping[str, Isolation] | None = None) -> None:
+        self._settings = settings
+        self._isolation = isolation or drivers.make(settings.isolation_options)
+        self._watched_drivers = {name: driver for name, driver in self._isolation.items() if name != NONE}
+        self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
+        self._clock = time.monotonic
+        self._remembered = RememberedMode(settings.state_dir)
+        remembered = None if settings.mode else self._remembered.load()
+        self._state = State(
+            policy=settings.policy,
+            mode=settings.mode or remembered or Mode.DEFAULT,
+            mode_known=bool(settings.mode or remembered),
+            lists=dict.fromkeys(settings.resources.names, ()),
+            layers={name: Layer(driver=name, installed=False) for name in self._watched_drivers},
+            unheard=frozenset(self._watched_drivers),
+        )
+        self._snapshot: Snapshot | None = None
+        self._working_out: BestSets | None = None
+        self._told_sick: frozenset[str] = frozenset()
+        self._beat_at = self._began = self._clock()
+        self._first_look = threading.Event()
+        self.metrics = Metrics()
+        plugins = settings.kubelet_dir / "device-plugins"
+        self._pod_resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
+        self._holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
+        self.allocator = Allocator(
+            clock=self._clock,
+            book=self._holdings,
+            isolation=self._isolation,
+            strategy=settings.device_strategy,
+            say=self._say,
+            allocated=self._holdings.refresh_soon,
+            fetch=self._fetch,
+        )
+        self._feeds = {name: Feed() for name in settings.resources.names}
+        self._endpoints = {
+            name: Endpoint(name, plugins, self._servicer_maker(name), self._endpoint_changed)
+            for name in settings.resources.names
+        }
+        self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
+        self._plugins = plugins
+        self._nvml = NvmlWatch(self.post, clock=self._clock)
+        self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
+        # Made now, started last: what is said before waits in its queue. Making it loads no library.
+        self._kube: KubeSide | None = None
+        if settings.uses_api_server:
+            self.allocator.expect_pods(FIRST_PODS_S)
+            self._kube = KubeSide(
+                settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
+            )
+        self._http: HttpServer | None = None
+        self._threads = [
+            threading.Thread(target=self._loop, name="loop", daemon=True),
+            threading.Thread(target=self._start_endpoints, name="start", daemon=True),
+        ]
+        self._stopping = threading.Event()
+        self._starting = threading.Lock()
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every part. Raises OSError if the HTTP address is taken."""
+        settings = self._settings
+        log.info(
+            "gpuagent starts", extra={"version": __version__, "node": settings.node_name, "mode": self._state.mode}
+        )
+        if settings.http_address:
+            self._http = HttpServer(
+                settings.http_address,
+                pages={
+                    "/metrics": lambda: (CONTENT_TYPE, self.metrics.page()),
+                    "/status": json_page(self.status),
+                    "/topology": json_page(self.topology),
+                },
+                probes={"/healthz": self.unhealthy_because, "/readyz": self.unready_because},
+            )
+            self._http.start()
+        self.metrics.show(self._metric_sources())
+        for thread in self._threads:
+            thread.start()
+        if self._fence:
+            self._fence.start()
+        self._nvml.start()
+        self._holdings.start()
+        for driver in self._watched_drivers.values():
+            driver.start(self._layer_seen)
+        if self._kube:
+            self._kube.start()
+
+    def stop(self) -> None:
+        """End streams, servers, threads; no empty list is sent: running pods and amounts stay as they are."""
+        with self._starting:
+            self._stopping.set()
+        self._directory_watch.stop()
+        for endpoint in self._endpoints.values():
+            endpoint.begin_stop()
+        for endpoint in self._endpoints.values():
+            endpoint.join(1.5)
+        self._holdings.stop()
+        if self._fence:
+            self._fence.stop()
+        self._nvml.stop()
+        for driver in self._watched_drivers.values():
+            driver.stop()
+        if self._kube:
+            self._kube.stop()
+        if self._http:
+            self._http.stop()
+        self._events.put(None)
+        self._pod_resources.close()
+        log.info("gpuagent ended")
+
+    def _start_endpoints(self) -> None:
+        for path in sweep(self._plugins):
+            log.info("removed a socket of a former run", extra={"path": str(path)})
+        self._first_look.wait(FIRST_LIST_WAIT_S)
+        with self._starting:
+            if self._stopping.is_set():
+                return
+            for endpoint in self._endpoints.values():
+                endpoint.start()
+            self._directory_watch.start()
+
+    # -- the loop: the only place where the state changes --------------------------------------------------------
+
+    def post(self, event: ev.Event) -> None:
+        """Tell the core something; from any thread, never blocks."""
+        self._events.put(event)
+
+    def _loop(self) -> None:
+        self._publish(self._state)
+        for problem in problems.problems(self._state):
+            if problem.reason != "DriverUnavailable":  # nobody has looked yet
+                self._announce(Announcement(problem.reason, problem.message, warning=problem.warning))
+        while True:
+            due = deadline(self._state)
+            pause = BEAT_S if due is None else min(BEAT_S, max(LOOK_AGAIN_S, due - self._clock()))
+            try:
+                event = self._events.get(timeout=pause)
+            except queue.Empty:
+                event = self._silent_driver() or ev.AllocatesSeen(*self.allocator.in_flight.now(), self._clock())
+            if event is None:
+                return
+            self._beat_at = self._clock()
+            try:
+                self._take(event)
+            except Exception:
+                log.exception("the core failed on an event", extra={"event_type": type(event).__name__})
+
+    def _silent_driver(self) -> ev.LayerSeen | None:
+        """A driver that ought to have said something by now: it is taken for one that does not work."""
+        if not self._state.unheard or self._clock() - self._began < DRIVER_PATIENCE_S:
+            return None
+        name = min(self._state.unheard)
+        text = f"it has said nothing for {DRIVER_PATIENCE_S:g} s; look at the agent's log"
+        return ev.LayerSeen(Layer(driver=name, installed=False, problem=text), self._clock())
+
+    def _take(self, event: ev.Event) -> None:
+        # What counts for the lists is when kubelet can hear of it, not when it happened.
+        before, now = self._state, self._clock()
+        known, seen = before, tuple[Announcement, ...]()
+        if before.fades and not isinstance(event, ev.AllocatesSeen):
+            # No unit leaves a list on old knowledge of what kubelet is waiting for.
+            known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
+        after, news = step(known, replace(event, at=now))
+        self._state = after
+        self._publish(after)
+        if after.gpus and after.holdings is not None and not after.unheard:
+            self._first_look.set()
+        self._keep_mode(after)
+        for announcement in (*seen, *news):
+            self._announce(announcement)
+        if self._kube:
+            # First: what was wanted of the node before need not be wanted of this one.
+            corrections = self._kube.desire(after)
+            if isinstance(event, ev.NodeSeen):
+                self._kube.observe(event.node)
+            for announcement in corrections:
+                self._announce(announcement)
+        self._follow_holdings(before, after)
+        if after is not before:
+            for name, need in isolation_needs(after, self._watched_drivers).items():
+                self._watched_drivers[name].desire(need)
+
+    def _keep_mode(self, state: State) -> None:
+        if not self._settings.mode and state.node is not None:
+            unsaved = self._remembered.keep(state.mode)
+            if unsaved != state.mode_unsaved:
+                self.post(ev.ModeKept(unsaved, self._clock()))
+
+    def _publish(self, state: State) -> Snapshot:
+        self._snapshot = now = snapshot(state, self._snapshot)
+        if self._kube:
+            self._kube.know(state.pods)  # first: an RPC that waits for a pod may send an Event about it at once
+        self.allocator.publish(now)
+        fell_ill, self._told_sick = state.unhealthy.keys() - self._told_sick, frozenset(state.unhealthy)
+        verified = state.verified
+        for name, blocks in state.lists.items():
+            if self._feeds[name].publish(blocks, urgent=bool(fell_ill), verified=name in verified):
+                counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
+                log.info("advertised", extra={"resource": name, **counts})
+        sets = now.sets
+        if sets and not sets.exact and sets is not self._working_out:
+            # Sixteen GPUs that are all joined differently; nothing else waits for it.
+            self._working_out = sets
+            threading.Thread(target=sets.work_out, name="best-sets", daemon=True).start()
+        return now
+
+    def _follow_holdings(self, before: State, after: State) -> None:
+        waits = problems.switch(after).phase != "steady" or after.holdings_problem is not None
+        self._holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
+        pods_left = after.pods is not before.pods and not before.living_uids <= after.living_uids
+        cleared = bool(after.unaudited) and after.cleared_at != before.cleared_at
+        unread = after.holdings_problem is not None and before.holdings_problem is None
+        unread = unread or (after.holdings is None and before.holdings is not None)
+        if pods_left or cleared or unread or not after.unaudited <= before.unaudited:
+            self._holdings.refresh()
+
+    def _announce(self, announcement: Announcement) -> None:
+        level = logging.WARNING if announcement.warning else logging.INFO
+        pods = {"pods": ",".join(map(str, announcement.pods))} if announcement.pods else {}
+        log.log(level, "%s", announcement.reason, extra={**pods, "text": announcement.message})
+        if self._kube:
+            kind = "Warning" if announcement.warning else "Normal"
+            for about in announcement.pods or (None,):
+                self._kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
+
+    def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+        return self._kube.fetch(pods, timeout_s) if self._kube else None
+
+    def _say(self, pod: PodName | None, reason: EventReason, message: str) -> None:
+        if self._kube:
+            self._kube.event(pod, "Warning", reason, message)
+
+    # -- what the edges ask for ------------------------------------------------------------------------------------
+
+    def _servicer_maker(self, resource: str) -> Callable[[Callable[[], None]], Servicer]:
+        return lambda streams_changed: Servicer(
+            resource, self._feeds[resource], self.allocator, self.metrics, streams_changed
+        )
+
+    def _wait_idle(self, timeout_s: float) -> bool:
+        return self.allocator.in_flight.wait_idle(timeout_s)
+
+    def _layer_seen(self, layer: Layer) -> None:
+        self.post(ev.LayerSeen(layer, self._clock()))
+
+    def _endpoint_changed(self, endpoint: Endpoint) -> None:
+        connected = endpoint.stage is Stage.CONNECTED
+        self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock(), connected))
+        if connected:
+            self._holdings.refresh()
+
+    def _nudge_endpoints(self) -> None:
+        for endpoint in self._endpoints.values():
+            endpoint.nudge()
+
+    # -- what people and probes see ----------------------------------------------------------------------------------
+
+    def _metric_sources(self) -> Sources:
+        return Sources(
+            state=lambda: self._state,
+            endpoints=self._endpoint_views,
+            health_watch_up=lambda: self._nvml.health_watch_up,
+            samples=Sampler(self._clock).samples,
+            api=self._kube is not None,
+            node_name=self._settings.node_name if self._settings.compat_metrics else None,
+        )
+
+    def _endpoint_views(self) -> Mapping[str, EndpointView]:
+        return {
+            name: EndpointView(
+                stage=endpoint.stage.value,
+                registered=endpoint.stage is Stage.CONNECTED,
+                registrations=endpoint.registrations,
+                list_bytes=self._feeds[name].encoded_bytes,
+                problem=endpoint.waits_for or endpoint.problem,
+            )
+            for name, endpoint in self._endpoints.items()
+        }
+
+    def unhealthy_because(self) -> str | None:
+        """Why the agent should be restarted, or None."""
+        silent = self._clock() - self._beat_at
+        return f"the agent's loop has not turned for {silent:.0f} s" if silent > STALL_S else None
+
+    def unready_because(self) -> str | None:
+        """Why the node cannot serve GPUs now, or None."""
+        state = self._state
+        waiting = [
+            f"{n}: {e.waits_for or e.problem or e.stage.value}"
+            for n, e in self._endpoints.items()
+            if e.stage is not Stage.CONNECTED
+        ]
+        reasons = [state.driver_problem and f"NVIDIA driver: {state.driver_problem}", *waiting]
+        if state.holdings is None:
+            reasons.append(f"kubelet's pod-resources API: {state.holdings_problem or 'not read yet'}")
+        if self._settings.mode is None and state.node is None and self._remembered.saved is None:
+            reasons.append(state.node_problem or "node label not read yet")
+        return "; ".join(reason for reason in reasons if reason) or None
+
+    def status(self) -> dict[str, Any]:
+        """The status page: the core's report, with each resource's registration."""
+        page = status_page.status(self._state)
+        for name, view in self._endpoint_views().items():
+            page["resources"].setdefault(name, {"healthy": 0, "unhealthy": 0}).update(
+                stage=view.stage, registered=view.registered, list_bytes=view.list_bytes, problem=view.problem
+            )
+        return {"version": __version__, "node": self._settings.node_name, **page}
+
+    def topology(self) -> dict[str, Any]:
+        """The topology page: links, who holds what, and the best sets of what is free."""
+        state, snap = self._state, self._snapshot
+        sets = snap.sets if snap and snap.sets and snap.topology is state.topology else None
+        page = topology_page.page(state, sets or BestSets(state.topology.mbps))
+        return {"version": __version__, "node": self._settings.node_name, **page}
+
+    @property
+    def http_port(self) -> int | None:
+        return self._http.port if self._http else None

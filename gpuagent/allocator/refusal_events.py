@@ -1,0 +1,77 @@
+"""Each refusal becomes an Event: on its pod, even if that becomes known later, or else on the node."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.pods.pod import Pod, PodName
+
+REASON: Final = "GpuRefused"
+
+WAIT_S = 30.0
+"""How long a refusal waits for its pod. Kubelet fails that pod at once; a watch that broke brings it later."""
+
+MOST_WAITING = 64
+
+Say = Callable[[PodName | None, EventReason, str], None]
+"""Send an Event: pod (None for the node), reason, message. Never blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """`passed` are UIDs of pods that kubelet failed with the same words for another refusal."""
+
+    at: float
+    message: str
+    pod: PodName | None
+    passed: set[str]
+
+    def is_for(self, pod: Pod) -> bool:
+        """Kubelet puts the text of a refusal into the status of the pod that it fails for it."""
+        if self.pod is not None:
+            return pod.name == self.pod
+        return pod.rejected is not None and self.message in pod.rejected and pod.uid not in self.passed
+
+
+class RefusalEvents:
+    """Thread-safe. A refusal whose pod the watch has not shown waits for it, for a bounded time."""
+
+    def __init__(self, clock: Callable[[], float], say: Say) -> None:
+        self._clock = clock
+        self._say = say
+        self._lock = threading.Lock()
+        self._pods: Collection[Pod] = ()
+        self._waiting: deque[_Waiting] = deque()
+
+    def add(self, message: str, pod: PodName | None) -> None:
+        """Take a refusal; `pod` is the requesting pod, None where that is not known."""
+        with self._lock:
+            if any(known.name == pod for known in self._pods):
+                self._say(pod, REASON, message)
+                return
+            passed = {known.uid for known in self._pods if known.rejected and message in known.rejected}
+            self._waiting.append(_Waiting(self._clock(), message, pod, passed))
+            if len(self._waiting) > MOST_WAITING:
+                self._say_of_node(self._waiting.popleft())
+
+    def publish(self, pods: Collection[Pod]) -> None:
+        """The node's pods as they are now; called at least every few seconds."""
+        with self._lock:
+            self._pods = pods
+            for _ in range(len(self._waiting)):
+                one = self._waiting.popleft()
+                if found := next(filter(one.is_for, pods), None):
+                    self._say(found.name, REASON, one.message)
+                    for other in self._waiting:
+                        other.passed.add(found.uid)
+                elif self._clock() - one.at >= WAIT_S:
+                    self._say_of_node(one)
+                else:
+                    self._waiting.append(one)
+
+    def _say_of_node(self, one: _Waiting) -> None:
+        about = f"pod {one.pod}" if one.pod else "a pod"
+        self._say(None, REASON, f"Refused a container of {about} that the API server has not shown: {one.message}")

@@ -1,0 +1,113 @@
+"""What each resource advertises: pure functions from what is known to device lists.
+
+Two rules keep every list safe:
+
+* A device that kubelet was told of leaves in two steps. It is shown unhealthy first (kubelet sends no new Allocate
+  for it) and dropped only when no Allocate has been under way for `SETTLE_S`: kubelet 1.34-1.37 crashes if a device
+  vanishes while it waits for an answer.
+* A GPU is offered in a mode only while nothing on it was, or may have been, sold under another: no unit of another
+  mode is held, listed, or dropped without a look into kubelet's book since.
+"""
+
+from dataclasses import replace
+
+from gpuagent.domain.pods.holdings import NVIDIA_GPU
+from gpuagent.domain.pods.quantity import amount
+from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
+from gpuagent.domain.state import Block, Fade, Lists, State
+
+SETTLE_S = 2.0
+
+
+def unkept_promise(state: State) -> bool:
+    """The mode promises isolation that is not kept here now; it must stay at zero."""
+    return not state.layer.keeps(state.mode) and not state.policy.allow_unisolated
+
+
+def rival_offers(state: State) -> int:
+    """GPUs that another plugin offers on this node as `nvidia.com/gpu` while this agent's mode sells them too."""
+    sells = bool(state.policy.resources.sold(state.mode))
+    if not sells or NVIDIA_GPU in state.policy.resources.names or state.node is None:
+        return 0
+    status = state.node.get("status") or {}
+    return amount(str((status.get("allocatable") or {}).get(NVIDIA_GPU, 0))) or 0
+
+
+def blocked_gpus(state: State) -> set[str]:
+    """UUIDs of GPUs on which another mode, or another plugin, still has or may have a hand."""
+    return {
+        *state.held_otherwise,
+        *(b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is not state.mode),
+        *state.unaudited,
+    }
+
+
+def wanted(state: State) -> Lists:
+    """What would be advertised if nothing had to leave a list first."""
+    lists: dict[str, tuple[Block, ...]] = dict.fromkeys(state.policy.resources.names, ())
+    if not state.mode_known or state.holdings is None or unkept_promise(state) or rival_offers(state):
+        return lists
+    out = blocked_gpus(state) | state.layer.left_out.keys()
+    usable = tuple(gpu for gpu in sorted(state.gpus.values(), key=lambda g: g.index) if not gpu.mig)
+    unhealthy = state.unhealthy
+    for resource, kind in state.policy.resources.sold(state.mode).items():
+        if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
+            continue
+        lists[resource] = tuple(
+            Block(gpu, kind, count, healthy=gpu.uuid not in unhealthy)
+            for gpu in usable
+            if gpu.uuid not in out and (count := units_of(gpu, kind, state.policy.unit))
+        )
+    return lists
+
+
+def advertise(state: State, now: float) -> State:
+    """The state with `lists` and `fades` brought as far towards what is wanted as is safe at `now`."""
+    while True:
+        after = _advertise_once(state, now)
+        # Dropping the last unit of another mode may free its GPU at once; one more pass settles it.
+        if (after.lists, after.fades) == (state.lists, state.fades):
+            return state  # with all that was worked out for it
+        state = after
+
+
+def _advertise_once(state: State, now: float) -> State:
+    target = wanted(state)
+    fading = {(fade.resource, fade.block.key): fade for fade in state.fades}
+    lists: dict[str, tuple[Block, ...]] = {}
+    fades: list[Fade] = []
+    dropped: list[Block] = []
+    for resource, blocks in target.items():
+        kept = {block.key for block in blocks}
+        leaving = []
+        for block in state.lists.get(resource, ()):
+            if block.key in kept:
+                continue
+            fade = fading.get((resource, block.key)) or Fade(resource, replace(block, healthy=False), now)
+            if state.in_flight == 0 and now >= _quiet_at(state, fade):
+                dropped.append(block)
+            else:
+                fades.append(fade)
+                leaving.append(fade.block)
+        lists[resource] = (*blocks, *leaving)
+    resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.mode}
+    return replace(
+        state,
+        lists=lists,
+        fades=tuple(fades),
+        unaudited=state.unaudited | resold,
+        cleared_at=now if resold else state.cleared_at,
+    )
+
+
+def _quiet_at(state: State, fade: Fade) -> float:
+    return max(fade.since, state.last_allocate_end) + SETTLE_S
+
+
+def deadline(state: State) -> float | None:
+    """When something is due if nothing happens before; None while nothing is.
+
+    A unit on its way out may be dropped then, a GPU that was sick has been well for long enough, a note is over.
+    """
+    cases = (due for case in state.health.values() if (due := case.next) is not None)
+    return min((*(_quiet_at(state, fade) for fade in state.fades), *cases), default=None)

@@ -1,0 +1,103 @@
+"""What a mode promises, checked once more before a container starts, by what kubelet has recorded for it.
+
+At admission a rule that depends on the pod can be checked only where the pod is known. Kubelet's record needs neither
+an API server nor annotations, and its owner is certain. A refusal here costs no pod: kubelet tries the start again.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gpuagent.domain.deviceplugin.assignment import gpu_count, most_sharers
+from gpuagent.domain.deviceplugin.checks import apart
+from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
+from gpuagent.domain.pods.pod import Owner, Pod, PodName
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.grant import Located, locate
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode
+from gpuagent.domain.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A container that is about to start.
+
+    Attributes:
+        resource: one that it has.
+        ids: its units of that.
+        at: where they are.
+        snap: what is known now.
+        given_later: returns what was given after that; None where it is not known when that was given.
+    """
+
+    resource: str
+    ids: frozenset[str]
+    at: Located
+    snap: Snapshot
+    given_later: Callable[[], Collection[Allocation] | None]
+
+
+def check_start(start: Start, recorded: Recorded) -> None:
+    """Check what kubelet has recorded for the containers that have these units.
+
+    Raises:
+        Refusal: it breaks a promise of the mode.
+    """
+    for record in recorded.containers.get((start.resource, start.ids), ()):
+        if start.at.kind.mode is Mode.CORE_MEM:
+            _check_pair(start, record)
+        if start.at.kind.is_memory and record.pod:
+            _check_spread(start, record, record.pod)
+        if start.at.kind.mode is start.snap.mode and not start.at.kind.is_whole:
+            _check_sharers(start, record.container, recorded)
+
+
+def _check_pair(start: Start, record: Record) -> None:
+    """Memory and compute, or neither, and both on one GPU."""
+    snap, resource = start.snap, start.resource
+    other = next(name for name in snap.policy.resources.sold(Mode.CORE_MEM) if name != resource)
+    units = record.units.get(other)
+    if units and (there := locate(other, units, snap).counts.keys()) != start.at.counts.keys():
+        raise apart(resource, other, there, start.at.counts, snap)
+    if not units and snap.policy.core_mem_both:
+        text = f"{resource}: by kubelet's allocations {record.container} has it and nothing of {other}"
+        advice = "in mode core_mem a container has both, or neither. Delete the pod, and ask for both"
+        raise Refusal(Reason.CORE_MEM_BOTH, f"{text}; {advice}")
+
+
+def _check_spread(start: Start, record: Record, pod: Pod) -> None:
+    """As many GPUs as the pod's label says. One that was edited since keeps no container from starting again."""
+    counts = start.at.counts
+    if record.container.container in pod.container_ids.values():
+        return
+    wanted = gpu_count(pod, start.resource, sum(counts.values()), {start.resource: start.at.kind})
+    if wanted != len(counts) or len(set(counts.values())) > 1:
+        has = ", ".join(f"{n} on {start.snap.name_of(uuid)}" for uuid, n in counts.items())
+        gpus = "1 GPU" if wanted == 1 else f"{wanted} GPUs, evenly"
+        text = f"{start.resource}: {record.container} is to have {gpus} (label {GPU_COUNT_LABEL} of its pod)"
+        advice = "Delete the pod, so that it is admitted again"
+        raise Refusal(Reason.GPU_COUNT, f"{text}, and has by kubelet's allocations {has}. {advice}")
+
+
+def _check_sharers(start: Start, own: Owner, recorded: Recorded) -> None:
+    """A GPU had not as many sharers as allowed before this container came: it gives way, not those before it."""
+    snap = start.snap
+    most, most_pods = snap.max_sharers, snap.policy.max_pods_per_gpu
+
+    def too_many(pods: Collection[PodName], containers: Collection[Owner]) -> bool:
+        return len(pods) > most_pods or (most is not None and len(containers) > most)
+
+    full = [uuid for uuid in start.at.counts if too_many(*recorded.sharers[uuid])]
+    later = start.given_later() if full else None
+    if later is None:
+        return
+    ended = {pod.name for pod in snap.pods if pod.ended}
+    before = [h for h in recorded.holdings if h.owner.pod not in ended and (h.resource, h.ids) not in later]
+    for uuid in full:
+        containers = {own, *(h.owner for h in before if uuid in recorded.gpus_of(h))}
+        if too_many({owner.pod for owner in containers}, containers):
+            text = (
+                f"{start.resource}: by kubelet's allocations {snap.name_of(uuid)} had {most_sharers(snap)} before {own}"
+            )
+            raise Refusal(
+                Reason.TOO_MANY_PODS, f"{text}, the most allowed. Delete the pod, so that it gets another GPU"
+            )

@@ -1,0 +1,1 @@
+"""What GPUs a node has, what joins them, and which of them are fit for use."""

@@ -1,0 +1,108 @@
+"""Which GPUs the operator has fenced, as the fence file says it."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.gpus.gpu import Gpu
+
+EXAMPLE = '{"index": ["0"], "uuid": ["GPU-…"]}'
+
+_LISTS = ("index", "uuid")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What a good fence file says.
+
+    Attributes:
+        indexes: minor numbers (N of ``/dev/nvidiaN``) as text, without leading zeros; also texts that are no number.
+        uuids: as NVML spells them.
+        ignored: keys of the file that mean nothing.
+    """
+
+    indexes: frozenset[str] = frozenset()
+    uuids: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
+
+    def entry_of(self, gpu: Gpu) -> str | None:
+        """The entry that names `gpu`, in words; None where none does."""
+        if str(gpu.minor) in self.indexes:
+            return f"index {gpu.minor}"
+        return "its UUID" if gpu.uuid in self.uuids else None
+
+    def unknown(self, gpus: Iterable[Gpu]) -> tuple[str, ...]:
+        """What names none of `gpus`, in words."""
+        known = tuple(gpus)
+        indexes = self.indexes - {str(gpu.minor) for gpu in known}
+        uuids = self.uuids - {gpu.uuid for gpu in known}
+        named = (("index", indexes), ("uuid", uuids), ("key", self.ignored))
+        # !r: what a file may hold need not be fit to be sent or printed.
+        return tuple(f"{kind} {text!r:.60}" for kind, texts in named for text in sorted(texts))
+
+
+def parse_fence(text: str) -> Fence:
+    """Read a fence file. Raises ValueError, with words for people, for what is not one."""
+    try:
+        found = json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as err:
+        raise ValueError(f"it is not JSON: {err.msg} in line {err.lineno}, column {err.colno}") from None
+    except _Twice as err:
+        raise ValueError(f"it has the key {err.key!r:.60} twice, or in two spellings") from None
+    except (RecursionError, ValueError):
+        raise ValueError("it is no fence: it is nested too deep, or has a number of too many digits") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it is {_kind(found)} and not an object")  # noqa: TRY004 (one error for whatever is wrong)
+    # As Go reads it, in which others of the field are written, `Index` is `index`.
+    keys = {key.lower(): key for key in found if key.lower() in _LISTS}
+    indexes, uuids = (_entries(key, found.get(keys.get(key, key))) for key in _LISTS)
+    return Fence(
+        indexes=frozenset(_plain(entry) for entry in indexes),
+        uuids=frozenset(uuids),
+        ignored=frozenset(found.keys() - set(keys.values())),
+    )
+
+
+class _Twice(Exception):  # noqa: N818 (never leaves this module)
+    """No reader would know which of the two counts."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        folded = key.lower() if key.lower() in _LISTS else key
+        if folded in seen:
+            raise _Twice(key)
+        seen.add(folded)
+    return dict(pairs)
+
+
+def _entries(key: str, found: Any) -> list[str]:  # noqa: ANN401 (whatever JSON can hold)
+    """A list's texts; null, as Go writes an empty list, is one without any."""
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise ValueError(f'"{key}" is {_kind(found)} and not a list')  # noqa: TRY004 (as above)
+    return [_entry(key, entry) for entry in found]
+
+
+def _entry(key: str, entry: Any) -> str:  # noqa: ANN401 (as above)
+    is_number = isinstance(entry, int) and not isinstance(entry, bool)
+    if not isinstance(entry, str) and not (is_number and key == "index"):
+        raise ValueError(f'"{key}" has {_kind(entry)} among its entries; each is a text in quotes')
+    return str(entry).strip()
+
+
+def _plain(index: str) -> str:
+    """A number in its one spelling; any other text as it is."""
+    return index.lstrip("0") or "0" if index.isascii() and index.isdecimal() else index
+
+
+def _kind(found: Any) -> str:  # noqa: ANN401 (as above)
+    kinds = {bool: "true or false", dict: "an object", list: "a list", str: "a text", type(None): "null"}
+    return kinds.get(type(found), "a number")

@@ -1,0 +1,119 @@
+"""What NVML says of a node's GPUs, as values."""
+
+from base64 import b32encode
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+
+from gpuagent.domain.gpus.link_reports import Wiring
+
+KEY_CHARS = 10
+"""Length of a GPU's key: 50 bits. Two of a node's 16 GPUs share a key once in 10 million million nodes."""
+
+
+@lru_cache(maxsize=256)
+def key_of(uuid: str) -> str:
+    """What names the GPU in device ids: a hash of its whole UUID, as UUIDs of one node may begin or end alike."""
+    return b32encode(sha256(uuid.encode()).digest())[:KEY_CHARS].decode().lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One physical GPU.
+
+    Attributes:
+        uuid: as NVML spells it, ``GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx``. The identity of the GPU.
+        index: NVML enumeration index; may change when another GPU dies.
+        minor: N of ``/dev/nvidiaN``.
+        pci_bus_id: ``00000000:07:00.0``.
+        model: product name, ``NVIDIA A100-SXM4-80GB``.
+        memory_mib: total framebuffer in MiB, rounded down (NVML memory info ``total``).
+        reserved_mib: what driver and firmware keep of it, in MiB; 0 where the driver does not say.
+        compute_capability: ``(8, 0)``; None where the driver does not say.
+        numa_node: None where unknown.
+        mig: True while MIG mode is enabled.
+    """
+
+    uuid: str
+    index: int
+    minor: int
+    pci_bus_id: str
+    model: str
+    memory_mib: int
+    reserved_mib: int = 0
+    compute_capability: tuple[int, int] | None = None
+    numa_node: int | None = None
+    mig: bool = False
+
+    @property
+    def key(self) -> str:
+        """What names the GPU in device ids."""
+        return key_of(self.uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableGpu:
+    """A GPU that the driver counts but that could not be read.
+
+    It cannot be advertised, unless it was read before and only a call about it hangs now.
+    """
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """One look at the driver: every GPU that could be read, and every one that could not."""
+
+    gpus: tuple[Gpu, ...]
+    unreadable: tuple[UnreadableGpu, ...] = ()
+    driver_version: str = ""
+    device_nodes: frozenset[str] = frozenset()
+    """Device nodes of the driver that exist on this node, full paths: ``/dev/nvidia0``, ``/dev/nvidiactl``, …"""
+    wiring: Mapping[str, Wiring] = field(default_factory=dict)
+    """GPU UUID to what it reports of its connections; a GPU that could not be asked is absent."""
+    unasked: frozenset[str] = field(default=frozenset(), compare=False)
+    """UUIDs of GPUs that have not said yet how they are. That they do is told by itself: it is no other inventory."""
+
+
+def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
+    """Report as unreadable every GPU that shares with another GPU what has to be its own.
+
+    Units of one would count for the other, or a container would get the other's device node. All GPUs that share it
+    are left out: which of them is read first must not matter.
+
+    Args:
+        inventory: what the driver reports.
+        known: GPUs that were read before. Kubelet may have allocations on one that the driver no longer lists.
+    """
+    listed = {gpu.uuid for gpu in inventory.gpus}
+    owners: defaultdict[tuple[str, str | int], list[Gpu]] = defaultdict(list)
+    for gpu in inventory.gpus:
+        for name in _names(gpu):
+            owners[name].append(gpu)
+    for gpu in known:
+        if gpu.uuid not in listed:
+            owners["device id key", gpu.key].append(gpu)
+    usable, left_out = [], []
+    for gpu in inventory.gpus:
+        shared = next((name for name in _names(gpu) if len(owners[name]) > 1), None)
+        if shared is None:
+            usable.append(gpu)
+        else:
+            others = ", ".join(f"GPU {o.index} at {o.pci_bus_id}" for o in owners[shared] if o is not gpu)
+            reason = f"its {shared[0]} ({shared[1]}) is also that of {others}; see NVRM lines in `dmesg`"
+            left_out.append(UnreadableGpu(gpu.index, reason))
+    return replace(inventory, gpus=tuple(usable), unreadable=(*inventory.unreadable, *left_out))
+
+
+def _names(gpu: Gpu) -> tuple[tuple[str, str | int], ...]:
+    """What has to be a GPU's own."""
+    return (
+        ("UUID", gpu.uuid),
+        ("device id key", gpu.key),
+        ("minor number", gpu.minor),
+        ("PCI address", gpu.pci_bus_id),
+    )

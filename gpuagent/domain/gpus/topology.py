@@ -1,0 +1,177 @@
+"""What joins the GPUs of a node, NVLink, NVSwitch or PCIe, and how much goes through it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.gpus.link_reports import End, Fabric, Nvlink, Relation, Wiring
+
+NVLINK_GBPS: Mapping[str, float] = {
+    "1.0": 20.0,  # P100: 4 links, 160 GB/s both ways together (NVIDIA, Pascal P100 whitepaper)
+    "2.0": 25.0,  # V100: 6 links, 300 GB/s (NVIDIA, Volta V100 whitepaper)
+    "2.2": 25.0,  # the same signalling
+    "3.0": 25.0,  # A100: 12 links, 600 GB/s (NVIDIA, Ampere A100 whitepaper)
+    "3.1": 14.0625,  # GA102, as in A40: 4 links, 112.5 GB/s (NVIDIA, Ampere GA102 whitepaper)
+    "4.0": 25.0,  # H100: 18 links, 900 GB/s (NVIDIA, Hopper H100 whitepaper)
+    "5.0": 50.0,  # B200: 18 links, 1.8 TB/s (NVIDIA, Blackwell architecture brief)
+    "6.0": 50.0,  # Rubin: 3.6 TB/s (NVIDIA, Rubin platform), over the 36 links that NVML counts
+}
+"""NVLink version to GB/s of one link, each way."""
+
+NVSWITCH_PCI_IDS = frozenset({0x1AC210DE, 0x1AF110DE, 0x22A310DE})
+"""PCI device and vendor of NVSwitches: DGX-2, HGX A100, HGX H100 (pci.ids). Later ones are no PCI devices."""
+
+_LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""PCIe generation to GB/s of one lane, each way, after encoding (PCI-SIG)."""
+_USUAL_PCIE = (3, 16)
+"""Taken for GPUs that do not say."""
+
+
+_SHARE = {Relation.PIX: 1.0, Relation.PXB: 0.9, Relation.PHB: 0.8, Relation.NODE: 0.7, Relation.SYS: 0.5}
+"""Which part of its PCIe bandwidth a GPU has towards another one. The ends, 1 below a switch, 0.8 through an Intel CPU
+and 0.5 between sockets, are NCCL's (src/graph/topo.h: 12, 10 and 6 GB/s); those between only keep the order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What joins two GPUs. `gbps` are GB/s each way, `nvlinks` how many NVLinks, `switched` whether by NVSwitch."""
+
+    relation: Relation
+    gbps: float
+    nvlinks: int = 0
+    switched: bool = False
+
+    @property
+    def type(self) -> str:
+        """``NV2`` where NVLinks join the two, else the PCIe relation, as ``nvidia-smi topo -m`` shows it."""
+        return f"NV{self.nvlinks}" if self.nvlinks else str(self.relation)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """What joins every pair of GPUs.
+
+    Attributes:
+        gpus: UUIDs, by NVML index.
+        links: a square as wide as `gpus`, the same from both sides; None on the diagonal.
+        notes: what was reported amiss, and what was made of it.
+    """
+
+    gpus: tuple[str, ...] = ()
+    links: tuple[tuple[Link | None, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def mbps(self) -> tuple[tuple[int, ...], ...]:
+        """The square of bandwidths in whole MB/s, 0 on the diagonal."""
+        return tuple(tuple(round(link.gbps * 1000) if link else 0 for link in row) for row in self.links)
+
+
+def topology(gpus: Sequence[Gpu], wiring: Mapping[str, Wiring]) -> Topology:
+    """Join what each GPU reports (`wiring`, by UUID); where two reports differ the worse one counts, and is noted."""
+    ordered = sorted(gpus, key=lambda gpu: gpu.index)
+    ends = [_Ends.of(gpu, wiring.get(gpu.uuid, Wiring())) for gpu in ordered]
+    notes = [f"GPU {end.gpu.index}: {problem}" for end in ends for problem in end.wiring.problems]
+    notes += [note for end in ends for note in _unknown_versions(end)]
+    notes += _thin(ends)
+    square: list[list[Link | None]] = [[None] * len(ends) for _ in ends]
+    for i, one in enumerate(ends):
+        for j, other in enumerate(ends[:i]):
+            square[i][j] = square[j][i] = _link(other, one, notes)
+    return Topology(tuple(gpu.uuid for gpu in ordered), tuple(map(tuple, square)), tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """A GPU, and where its NVLinks end: GB/s of each link, by bus id for GPUs, and to the switches."""
+
+    gpu: Gpu
+    wiring: Wiring
+    direct: Mapping[str, tuple[float, ...]]
+    switch: tuple[float, ...]
+
+    @classmethod
+    def of(cls, gpu: Gpu, wiring: Wiring) -> "_Ends":
+        direct: dict[str, tuple[float, ...]] = {}
+        switch: tuple[float, ...] = ()
+        for link in wiring.nvlinks:
+            speed = NVLINK_GBPS.get(link.version, min(NVLINK_GBPS.values()))
+            if _is_switch(link, wiring):
+                switch += (speed,)
+            elif link.end in {End.GPU, End.UNKNOWN} and link.remote_bus_id:
+                direct[link.remote_bus_id] = (*direct.get(link.remote_bus_id, ()), speed)
+        return cls(gpu, wiring, direct, switch)
+
+    @property
+    def pcie_gbps(self) -> float:
+        generation, lanes = self.wiring.pcie or _USUAL_PCIE
+        return _LANE_GBPS.get(generation, _LANE_GBPS[max(_LANE_GBPS)]) * lanes
+
+
+def _is_switch(link: Nvlink, wiring: Wiring) -> bool:
+    """By the kind of device; by its PCI id; or because a GPU of a fabric has links to nowhere."""
+    if link.end is not End.UNKNOWN:
+        return link.end is End.SWITCH
+    return link.remote_pci_id in NVSWITCH_PCI_IDS or (wiring.fabric is not None and not link.remote_bus_id)
+
+
+def _link(one: _Ends, other: _Ends, notes: list[str]) -> Link:
+    """What joins two GPUs; adds to `notes` what they do not agree on."""
+    names = f"GPU {one.gpu.index} and GPU {other.gpu.index}"
+    relation = _relation(one, other, names, notes)
+    there, back = one.direct.get(other.gpu.pci_bus_id, ()), other.direct.get(one.gpu.pci_bus_id, ())
+    if len(there) != len(back):
+        said = f"{names} report {len(there)} and {len(back)} NVLinks between them"
+        notes.append(f"{said}; {min(len(there), len(back))} are counted")
+    switched = not (there and back) and _same_fabric(one.wiring.fabric, other.wiring.fabric)
+    if switched:
+        there, back = one.switch, other.switch
+    count = min(len(there), len(back))
+    if not count:
+        return Link(relation=relation, gbps=min(one.pcie_gbps, other.pcie_gbps) * _SHARE[relation])
+    gbps = min(sum(sorted(speeds, reverse=True)[:count]) for speeds in (there, back))
+    return Link(relation=relation, gbps=gbps, nvlinks=count, switched=switched)
+
+
+def _relation(one: _Ends, other: _Ends, names: str, notes: list[str]) -> Relation:
+    said = {
+        relation
+        for here, there in ((one, other), (other, one))
+        if (relation := here.wiring.relations.get(there.gpu.pci_bus_id))
+    }
+    farthest = max(said, key=list(Relation).index, default=None)
+    if farthest is None:
+        notes.append(f"how {names} are joined by PCIe is not known; {Relation.SYS} is taken")
+        return Relation.SYS
+    if len(said) > 1:
+        notes.append(f"{names} report {' and '.join(sorted(map(str, said)))} between them; {farthest} is taken")
+    return farthest
+
+
+def _same_fabric(one: Fabric | None, other: Fabric | None) -> bool:
+    return one == other and (one is None or one.ready)
+
+
+def _unknown_versions(end: _Ends) -> Iterator[str]:
+    for version in sorted({link.version for link in end.wiring.nvlinks} - NVLINK_GBPS.keys()):
+        yield f"GPU {end.gpu.index}: NVLink version {version!r} is not known; its links are taken for the slowest kind"
+
+
+def _thin(ends: Sequence[_Ends]) -> Iterator[str]:
+    """GPUs with links that are down, with fewer to the switches than their peers have, or that wait for their fabric.
+
+    One whose links are all down lacks a bridge; that is told only where its peers show that it should have links.
+    """
+    most = max((len(end.switch) for end in ends), default=0)
+    for end in ends:
+        up, down = len(end.wiring.nvlinks), end.wiring.inactive
+        if up and down:
+            yield f"GPU {end.gpu.index}: {down} of its {up + down} NVLinks {'is' if down == 1 else 'are'} down"
+        if len(end.switch) + (down if up else 0) < most:
+            yield f"GPU {end.gpu.index} has {len(end.switch)} NVLinks to the switches, other GPUs have {most}"
+        if end.switch and end.wiring.fabric and not end.wiring.fabric.ready:
+            yield (
+                f"GPU {end.gpu.index}: its NVLink fabric is not ready, and its links to the switches are not counted; "
+                "look at nvidia-fabricmanager"
+            )

@@ -1,0 +1,1 @@
+"""Which GPUs a request gets: amounts in, GPU UUIDs out."""

@@ -1,0 +1,191 @@
+"""Which device ids a share should get: those of one GPU, by binpack or spread, or evenly of several."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question of kubelet's for a share, with what is known besides.
+
+    Attributes:
+        resource: name, for messages.
+        unit: what one unit is, for messages: ``GiB``, ``%``.
+        size: ids wanted in all, `must_include` among them.
+        free: GPU UUID to the ids kubelet offers there.
+        must_include: ids that kubelet has fixed already.
+        order: GPU UUID to NVML index, for every GPU of the node.
+        suspect: offered ids that a container may still hold.
+        gpu_count: over how many GPUs to spread, evenly.
+        room: units the pod will want on that GPU later.
+        pinned: UUIDs of GPUs preferred before all others.
+        leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
+        short: UUIDs of GPUs that seem to lack the other resource this container asks for.
+        only: UUIDs the choice is limited to; None for no limit.
+        full: UUIDs of GPUs that have as many pods as they may have.
+        most: the caps behind `full`, for messages: ``20 pods``.
+        requester: the container, for messages.
+        reserved: GPU UUID to units that schedulers chose it for, for containers still to ask.
+        decided: says that a scheduler set `only`; empty where none did.
+    """
+
+    resource: str
+    size: int
+    free: Mapping[str, frozenset[str]]
+    order: Mapping[str, int]
+    unit: str = ""
+    must_include: Collection[str] = ()
+    placement: Placement = Placement.BINPACK
+    suspect: frozenset[str] = frozenset()
+    gpu_count: int = 1
+    room: int = 0
+    pinned: Collection[str] = ()
+    short: Collection[str] = ()
+    leaving: Collection[str] = ()
+    only: Collection[str] | None = None
+    full: Collection[str] = ()
+    most: str = ""
+    requester: str = "this container"
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    decided: str = ""
+
+    def left(self, uuid: str) -> int:
+        """Units there that are offered and not reserved."""
+        return max(len(self.free[uuid]) - self.reserved.get(uuid, 0), 0)
+
+
+def choose_share(request: Request) -> tuple[str, ...]:
+    """Ids of a share: all on one GPU, or evenly over `gpu_count` of them.
+
+    Raises:
+        Refusal: no GPU, or not that many, can take it; the text says what is free where.
+    """
+    fixed = _by_gpu(request)
+    each = request.size // request.gpu_count
+    fits = [
+        uuid
+        for uuid, ids in request.free.items()
+        if (request.left(uuid) if uuid not in fixed else len(ids)) >= each
+        and len(fixed.get(uuid, ())) <= each
+        and (request.only is None or uuid in request.only)
+        and (uuid not in request.full or uuid in fixed)
+        and not (request.decided and uuid in request.leaving)
+    ]
+    if len(fits) < request.gpu_count or not fixed.keys() <= set(fits) or len(fixed) > request.gpu_count:
+        raise (_not_kept if request.decided else _refusal)(request, fixed, each)
+    ranked = sorted(fits, key=lambda uuid: (uuid not in fixed, *_rank(request, uuid, each)))
+    chosen = ranked[: request.gpu_count]
+    return tuple(device_id for uuid in chosen for device_id in _take(request, uuid, each, fixed.get(uuid, ())))
+
+
+def _by_gpu(request: Request) -> dict[str, list[str]]:
+    if not request.must_include:
+        return {}
+    by_id = {device_id: uuid for uuid, ids in request.free.items() for device_id in ids}
+    fixed: dict[str, list[str]] = defaultdict(list)
+    for device_id in request.must_include:
+        fixed[by_id[device_id]].append(device_id)
+    return fixed
+
+
+def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
+    """Best first: not leaving, pinned, not short, enough undoubted ids, room for what comes next, placement."""
+    free = request.left(uuid)
+    suspect = len(request.suspect & request.free[uuid])
+    return (
+        uuid in request.leaving,
+        uuid not in request.pinned,
+        uuid in request.short,
+        len(request.free[uuid]) - suspect < each,
+        free < request.room,
+        free if request.placement is Placement.BINPACK else -free,
+        request.order[uuid],
+    )
+
+
+def _take(request: Request, uuid: str, count: int, fixed: Collection[str]) -> list[str]:
+    # Ids of one GPU differ in their number alone: by text, then by length, is by number.
+    ids = sorted(sorted(request.free[uuid]), key=len)
+    fixed = frozenset(fixed)
+    if fixed or request.suspect:
+        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in request.suspect))
+    return ids[:count]
+
+
+def _why_not(request: Request, fixed: Mapping[str, list[str]], each: int) -> str:
+    """Why the GPUs that a scheduler chose cannot be given."""
+    for uuid in sorted(request.only or (), key=request.order.__getitem__):
+        name, free = f"GPU {request.order[uuid]}", len(request.free.get(uuid, ()))
+        if uuid in request.leaving:
+            return f"{name} is unhealthy or leaves this mode"
+        if not free:
+            return f"kubelet offers nothing of {name}: it is full, or not on offer"
+        if free < each:
+            return f"{name} has {free} free and not {each}"
+        if uuid in request.full:
+            return f"{name} has {request.most} already, the most allowed"
+    gpus = " and ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
+    return f"kubelet hands units of {gpus} on to it"
+
+
+def _not_kept(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:
+    lead, where = _lead(request, each), _where(request)
+    return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {_why_not(request, fixed, each)} ({where})")
+
+
+def _lead(request: Request, each: int) -> str:
+    unit = f" {request.unit}" if request.unit else ""
+    over = f" over {request.gpu_count} GPUs ({each} on each)" if request.gpu_count > 1 else ""
+    return f"{request.resource}: {request.requester} asks for {request.size}{unit}{over}"
+
+
+def _where(request: Request) -> str:
+    free = sorted((request.order[uuid], len(ids)) for uuid, ids in request.free.items())
+    return f"free: {', '.join(f'GPU {index}: {count}' for index, count in free) or 'nothing'}"
+
+
+def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:
+    free = {uuid: len(ids) for uuid, ids in request.free.items()}
+    total = sum(free.values())
+    lead, where = _lead(request, each), _where(request)
+    if len(fixed) > request.gpu_count:
+        gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
+        text = f"{lead}, and kubelet reuses units of {gpus} from an init container; one share stays on one GPU"
+        return Refusal(Reason.SPANS_GPUS, f"{text} ({where})")
+    if scarce := [uuid for uuid in fixed if free.get(uuid, 0) < each]:
+        text = f"{lead}, and kubelet reuses units of GPU {request.order[scarce[0]]} from an init container"
+        return Refusal(Reason.NO_SINGLE_GPU, f"{text}, which has not that much ({where})")
+    roomy = [uuid for uuid, count in free.items() if count >= each]
+    possible = set(request.only or ()).intersection(roomy)
+    if request.only is not None and (not possible or not fixed.keys() <= possible):
+        gpus = ", ".join(f"GPU {request.order[uuid]}" for uuid in request.only)
+        text = f"{lead}, which has to be on {gpus} with its other resource or its init container"
+        return Refusal(Reason.NO_SINGLE_GPU, f"{text} ({where})")
+    if any(uuid in request.full for uuid in roomy) and len(roomy) >= request.gpu_count:
+        text = f"{lead}; every GPU with that much free has {request.most} already, the most allowed"
+        return Refusal(Reason.TOO_MANY_PODS, f"{text} ({where})")
+    if total < request.size:
+        return Refusal(Reason.NOT_ENOUGH, f"{lead}, {total} are free on this node ({where})")
+    return _scattered(request, free, lead, where, len(roomy))
+
+
+def _scattered(request: Request, free: Mapping[str, int], lead: str, where: str, roomy: int) -> Refusal:
+    """The node has enough, and no GPU has, or not as many GPUs as are asked for."""
+    total = sum(free.values())
+    largest = max(free.values(), default=0)
+    text = (
+        f"{lead}; the node has {total} free but no single GPU has that much ({where}). Ask for {largest} or less, "
+        f"or spread over several GPUs with the pod label {GPU_COUNT_LABEL}"
+    )
+    if request.gpu_count > 1:
+        text = f"{lead}; {roomy} GPUs have that much free ({where})"
+    if roomy >= request.gpu_count and (reserved := sum(request.reserved.values())):
+        text = (
+            f"{lead}; of {total} free on the node schedulers have reserved {reserved} for pods that are still to come"
+        )
+        text = f"{text}, and no GPU has that much left ({where}). Ask for less, or have a scheduler choose the GPU"
+    return Refusal(Reason.NO_SINGLE_GPU, text)

@@ -1,0 +1,141 @@
+"""What kubelet's book gives to the pods of this node, for those pods where that is certain."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuagent.domain.pods.pod import Holding, Pod, PodName
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind
+from gpuagent.domain.sharing.units import UnitId, parse_id
+from gpuagent.domain.state import State
+
+RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
+"""Those that schedulers tell of in annotations."""
+_DIGITS = 7
+
+Amounts = Mapping[tuple[str, Kind], int]
+"""GPU UUID and kind of unit to units."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodHeld:
+    """What one living pod holds, all of its containers included.
+
+    Attributes:
+        pod: as the API server has it.
+        containers: resource and position in `spec.containers` to what that container holds.
+        besides: resource to what sidecars hold, and ordinary init containers: annotations by position cannot say it.
+    """
+
+    pod: Pod
+    containers: Mapping[tuple[str, int], Amounts]
+    besides: Mapping[str, Amounts]
+
+    def of_containers(self, resource: str) -> Counter[tuple[str, Kind]]:
+        """What the containers hold of `resource` that have a position."""
+        total: Counter[tuple[str, Kind]] = Counter()
+        for (name, _), amounts in self.containers.items():
+            if name == resource:
+                total.update(amounts)
+        return total
+
+    def of(self, resource: str) -> Amounts:
+        """Everything the pod holds of `resource`."""
+        total = self.of_containers(resource)
+        total.update(self.besides.get(resource, {}))
+        return total
+
+
+def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
+    """Those of the node's `pods` that have everything they ask for by kubelet's book.
+
+    It knows them by UID wherever it says so.
+
+    Left out are pods that have ended, pods in the middle of their admission, pods whose name another pod had when the
+    book was read, and pods that hold a unit which is not of a GPU known now.
+    """
+    names = {pod.name for pod in pods}
+    held: dict[PodName, list[Holding]] = defaultdict(list)
+    for holding in state.living_holdings if names else ():
+        if holding.resource in RESOURCES and holding.owner.pod in names:
+            held[holding.owner.pod].append(holding)
+    recorded: dict[tuple[str, str, str], frozenset[str]] = {}
+    for entry in state.checkpoint:
+        recorded[entry.pod_uid, entry.container, entry.resource] = entry.ids
+    by_key = _unmistakable(state)
+    for pod in pods:
+        if pod.ended or not pod.uid or pod.name not in held:
+            continue
+        if _complete(pod, held[pod.name]) and _of_this_uid(pod, held[pod.name], recorded):
+            found = _read(pod, held[pod.name], by_key)
+            if found is not None:
+                yield found
+
+
+def _unmistakable(state: State) -> dict[str, str]:
+    """GPU key to UUID. Where a GPU that fell off the bus had the number that another one has now, both are left out."""
+    numbers = Counter(gpu.minor for gpu in state.gpus.values())
+    return {gpu.key: gpu.uuid for gpu in state.gpus.values() if numbers[gpu.minor] == 1}
+
+
+def _complete(pod: Pod, held: list[Holding]) -> bool:
+    """Whether every container that lasts has as many units as it asks for, and no more."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    for holding in held:
+        sizes[holding.owner.container, holding.resource] += len(holding.ids)
+    asked = {
+        # Only kubelet's allocations show an amount that could not be read.
+        (container.name, resource): container.limits.get(resource) or sizes[container.name, resource] or 1
+        for container in pod.containers
+        if not container.init
+        for resource in RESOURCES
+        if container.asks(resource)
+    }
+    lasting = {container.name for container in pod.containers if not container.init}
+    return bool(asked) and asked == {place: size for place, size in sizes.items() if place[0] in lasting}
+
+
+def _of_this_uid(pod: Pod, held: list[Holding], recorded: Mapping[tuple[str, str, str], frozenset[str]]) -> bool:
+    """Pod-resources names pods only, and a pod may be made anew under its name; the checkpoint has UIDs.
+
+    Where it cannot be read, the name has to do: a mistake is put right by the book as read when the new pod starts.
+    """
+    if not recorded:
+        return True
+    init = pod.init_names
+    return all(
+        recorded.get((pod.uid, holding.owner.container, holding.resource), frozenset()) >= holding.ids
+        for holding in held
+        if holding.owner.container not in init
+    )
+
+
+def _read(pod: Pod, held: list[Holding], by_key: Mapping[str, str]) -> PodHeld | None:
+    positions = {container.name: position for position, container in enumerate(pod.app_containers)}
+    containers: dict[tuple[str, int], Counter[tuple[str, Kind]]] = defaultdict(Counter)
+    besides: dict[str, Counter[tuple[str, Kind]]] = defaultdict(Counter)
+    for holding in held:
+        position = positions.get(holding.owner.container)
+        into = besides[holding.resource] if position is None else containers[holding.resource, position]
+        for unit, count in counted(holding.ids):
+            if unit is None or unit.gpu_key not in by_key or not _fits(holding.resource, unit.kind):
+                return None  # another plugin's ids, or a GPU that is not known now
+            into[by_key[unit.gpu_key], unit.kind] += count
+    return PodHeld(pod, containers, besides)
+
+
+def counted(ids: Iterable[str]) -> Iterator[tuple[UnitId | None, int]]:
+    """Of each GPU and kind, the unit with the highest number and how many there are; None for ids that are not ours.
+
+    A full node has thousands of ids: what they begin with is read once.
+    """
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for device_id in ids:
+        head, _, number = device_id.rpartition("-")
+        numbers[head].append(int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS else -1)
+    for head, found in numbers.items():
+        yield (None if min(found) < 0 else parse_id(f"{head}-{max(found)}")), len(found)
+
+
+def _fits(resource: str, kind: Kind) -> bool:
+    return {GPU_MEM: kind.is_memory, GPU_CORE: kind is Kind.CORE_CORE_MEM, GPU_WHOLE: kind.is_whole}[resource]

@@ -1,0 +1,1 @@
+"""What pods ask for, what they hold, and what their annotations say."""

@@ -1,0 +1,222 @@
+"""Pod annotations in which schedulers say which GPUs a pod has: read and written here, and nowhere else.
+
+Three families. V2 (ACK's scheduler) has JSON, container index to GPU to units, one annotation for each resource. V1
+(the open gpushare scheduler extender) has one GPU for the whole pod. The topology family lists whole GPUs. Annotations
+are text that anybody may write: whatever is not of the right form is told as `Malformed`, and nothing here raises.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
+
+MEMORY_ANNOTATION = "scheduler.framework.gpushare.allocation"
+"""V2, for `aliyun.com/gpu-mem`: ``{"0":{"1":4}}`` gives container 0 four units of GPU 1."""
+CORE_ANNOTATION = "gpushare.alibabacloud.com/core-percentage"
+"""V2, for `aliyun.com/gpu-core.percentage`, of the same form."""
+DECIDED_ANNOTATION = "gpuagent.io/decided"
+"""UID of the pod that a scheduler decided on. A template or a copy carries the UID of another pod."""
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+"""What makes a pod a mirror to kubelet (pkg/kubelet/types/pod_update.go)."""
+V1_GPU = "ALIYUN_COM_GPU_MEM_IDX"
+V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
+V1_GPU_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
+V1_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+V1_KEYS = (V1_GPU, V1_UNITS, V1_GPU_UNITS, V1_ASSUMED, V1_ASSIGNED)
+WRITTEN_KEYS = (MEMORY_ANNOTATION, CORE_ANNOTATION, *V1_KEYS, GROUP_ANNOTATION, VISIBLE_ANNOTATION)
+"""Those that the agent writes, too."""
+KEYS = (*WRITTEN_KEYS, DECIDED_ANNOTATION, MIRROR_ANNOTATION)
+"""All that the agent reads; it keeps no others of a pod."""
+
+MOST_UNITS = 2**31 - 1
+"""More units than that no GPU has, whatever the unit."""
+MOST_TEXT = 16 * 1024
+"""Characters of a V2 annotation that are read: a thousand containers with a share each."""
+_MOST = {**dict.fromkeys(KEYS, 1024), MEMORY_ANNOTATION: MOST_TEXT, CORE_ANNOTATION: MOST_TEXT}
+_UNREAD = "… (not read: it is too long, or long and not ASCII)"
+"""Stands in place of the rest. No annotation that ends with it can be read as a decision."""
+_SHOWN = 60
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
+_UNITS = re.compile(r"[0-9]{1,10}", re.ASCII)
+_NANOSECONDS = re.compile(r"[0-9]{1,20}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """An annotation that does not say what it should. `problem` reads on after "annotation KEY "."""
+
+    key: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"annotation {self.key} {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """V2: index of the container in `spec.containers` to minor number of a GPU to units."""
+
+    containers: Mapping[int, Mapping[int, int]]
+
+    @property
+    def by_gpu(self) -> dict[int, int]:
+        """Minor number to units, over all containers; GPUs with none are left out."""
+        total: dict[int, int] = {}
+        for gpus in self.containers.values():
+            for gpu, units in gpus.items():
+                total[gpu] = total.get(gpu, 0) + units
+        return {gpu: units for gpu, units in sorted(total.items()) if units}
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """V1: what the scheduler extender decided for a pod.
+
+    Attributes:
+        gpu: minor number.
+        units: of the pod on that GPU; None where it does not say.
+        gpu_units: units that GPU has in all; None where it does not say.
+        assumed_ns: Unix nanoseconds of the decision, later of the assignment; None where it does not say.
+        assigned: the device plugin has given the GPU to the pod; None where nobody says, which is no hand-shake.
+    """
+
+    gpu: int
+    units: int | None = None
+    gpu_units: int | None = None
+    assumed_ns: int | None = None
+    assigned: bool | None = None
+
+
+def bounded(annotations: Mapping[str, Any]) -> dict[str, str]:
+    """The annotations of `KEYS`, of one that is too long its beginning, marked: every reader says it is malformed."""
+    return {key: _bounded(said, most) for key, most in _MOST.items() if isinstance(said := annotations.get(key), str)}
+
+
+def _bounded(said: str, most: int) -> str:
+    # One character that is not ASCII makes each take up to four bytes.
+    return said if len(said) <= _SHOWN or (len(said) <= most and said.isascii()) else said[:_SHOWN] + _UNREAD
+
+
+def shares(
+    annotations: Mapping[str, Any], key: str, numbers: Mapping[str, int] | None = None
+) -> Shares | Malformed | None:
+    """Read one V2 annotation (`MEMORY_ANNOTATION` or `CORE_ANNOTATION`); None where it is absent.
+
+    `numbers` are UUID to minor number of the node's GPUs, where a GPU may be named by its UUID too.
+    """
+    text = annotations.get(key)
+    if text is None:
+        return None
+    try:
+        found = _DECODER.decode(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, _Pairs):
+        return Malformed(key, f"is no JSON object: {shown(text)}")
+    containers: dict[int, dict[int, int]] = {}
+    for name, gpus in found:
+        container = _number(name)
+        if container is None or container in containers:
+            return Malformed(key, f"has {shown(name)} for the index of a container: {shown(text)}")
+        problem = _read_gpus(gpus, containers.setdefault(container, {}), numbers or {})
+        if problem:
+            return Malformed(key, f"{problem} of container {container}: {shown(text)}")
+    return Shares(containers)
+
+
+def _read_gpus(gpus: object, into: dict[int, int], numbers: Mapping[str, int]) -> str | None:
+    """Put the units of one container into `into`; returns what is wrong."""
+    if not isinstance(gpus, _Pairs):
+        return "has no GPUs"
+    for name, units in gpus:
+        gpu = _number(name) if name not in numbers else numbers[name]
+        if gpu is None or gpu in into:
+            return f"has {shown(name)} for the number of a GPU"
+        if type(units) is not int or not 0 <= units <= MOST_UNITS:  # a bool is an int, and no number of units
+            return f"has no whole number of units for GPU {gpu}"
+        into[gpu] = units
+    return None
+
+
+def shares_text(found: Shares) -> str:
+    """The annotation's text, as schedulers write it; `shares` reads the same back."""
+    names = {str(n): {str(gpu): units for gpu, units in gpus.items()} for n, gpus in found.containers.items()}
+    return json.dumps(names, separators=(",", ":"))
+
+
+def assumed(annotations: Mapping[str, Any], numbers: Mapping[str, int] | None = None) -> Assumed | Malformed | None:
+    """Read the V1 annotations; None where the pod has no GPU by them. `numbers` as for `shares`."""
+    text = annotations.get(V1_GPU)
+    if text is None or text == "-1":  # the old plugin's word for none
+        return None
+    gpu = (numbers or {}).get(text) if isinstance(text, str) else None
+    if gpu is None and (gpu := _number(text)) is None:
+        return Malformed(V1_GPU, f"is no number of a GPU: {shown(text)}")
+    values: dict[str, int | None] = {}
+    for key, pattern in ((V1_UNITS, _UNITS), (V1_GPU_UNITS, _UNITS), (V1_ASSUMED, _NANOSECONDS)):
+        value = annotations.get(key)
+        if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
+            return Malformed(key, f"is no whole number: {shown(value)}")
+        values[key] = None if value is None else int(value)
+        if pattern is _UNITS and (values[key] or 0) > MOST_UNITS:
+            return Malformed(key, f"is more than any GPU has: {shown(value)}")
+    word = annotations.get(V1_ASSIGNED)
+    if word not in (None, "true", "false"):
+        return Malformed(V1_ASSIGNED, f"is neither true nor false: {shown(word)}")
+    assigned = None if word is None else word == "true"
+    return Assumed(gpu, values[V1_UNITS], values[V1_GPU_UNITS], values[V1_ASSUMED], assigned)
+
+
+def named_for_shares(annotations: Mapping[str, Any]) -> frozenset[int] | None:
+    """Minor numbers of the GPUs that a scheduler named for a pod's shares, V2 before V1; None where none did."""
+    found = shares(annotations, MEMORY_ANNOTATION)
+    if isinstance(found, Shares) and found.by_gpu:
+        return frozenset(found.by_gpu)
+    one = assumed(annotations)
+    return frozenset({one.gpu}) if isinstance(one, Assumed) else None
+
+
+def assumed_texts(found: Assumed) -> dict[str, str]:
+    """The V1 annotations; `assumed` reads the same back."""
+    values = (found.gpu, found.units, found.gpu_units, found.assumed_ns)
+    texts = {key: str(value) for key, value in zip(V1_KEYS, values, strict=False) if value is not None}
+    return texts if found.assigned is None else texts | {V1_ASSIGNED: str(found.assigned).lower()}
+
+
+def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Malformed | None:
+    """Names in an annotation of the topology family, minor numbers or UUIDs, none twice; None where it is absent.
+
+    Which GPUs they are, and whether there are such, the reader knows who knows the node.
+    """
+    text = annotations.get(key)
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str) or text.endswith(_UNREAD):
+        return Malformed(key, f"is no list of GPUs: {shown(text)}")
+    names = tuple(name.strip() for name in text.split(","))
+    if len(set(names)) < len(names):
+        return Malformed(key, f"names a GPU twice: {shown(text)}")
+    return names
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as it was written, so that a key that comes twice is seen."""
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
+
+
+def _number(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else None
+
+
+def shown(value: object) -> str:
+    """A value that somebody wrote, for messages: quoted, and cut where it is long."""
+    text = value if isinstance(value, str) else f"<{type(value).__name__}>"
+    if text.endswith(_UNREAD):
+        return repr(text[:_SHOWN]) + _UNREAD
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

@@ -1,0 +1,105 @@
+"""Kubelets that cannot be steered: an id that they pick is a count, exchanged for a unit that the agent chose.
+
+Kubelet 1.18 asks no plugin which units a container gets. What its ids were exchanged for goes into the answer that it
+keeps with them in its checkpoint, so that its book stays the only one, and outlives the agent.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby
+
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner
+from gpuagent.domain.sharing.units import parse_id
+
+FIRST_THAT_ASKS = 19
+"""Kubelet 1.19 was the first with GetPreferredAllocation."""
+
+Exchanged = Mapping[str, str]
+"""Id that kubelet picked to the unit given for it."""
+
+_KUBELET = re.compile(r"v?1\.([0-9]{1,3})(?![0-9])", re.ASCII)
+_RUN = re.compile(r"([0-9a-z]+-[a-z]{2}):([0-9]+)(?:-([0-9]+))?", re.ASCII)
+
+
+def key(resource: str) -> str:
+    """Annotation of the answer; of each name kubelet hands one on to the runtime, for all resources of a container."""
+    return f"gpuagent/units.{resource.rpartition('/')[2]}"
+
+
+@lru_cache(maxsize=8)
+def picks_itself(kubelet: str, *, asked: bool) -> bool:
+    """Whether a kubelet of that version takes units without asking which ones.
+
+    One whose version is not known is taken for one that asks, and so refused where it does not. `asked`: this one has
+    asked; some of the first version do not.
+    """
+    minor = minor_of(kubelet)
+    return minor is not None and (minor < FIRST_THAT_ASKS or (minor == FIRST_THAT_ASKS and not asked))
+
+
+def minor_of(kubelet: str) -> int | None:
+    """36 for ``v1.36.3``; None for what is no version of kubelet 1."""
+    match = _KUBELET.match(kubelet)
+    return None if match is None else int(match[1])
+
+
+def joined(older: Exchanged, newer: Exchanged) -> Exchanged:
+    """Both, where an id, or a unit, that was given anew stands in `newer` alone."""
+    units = set(newer.values())
+    rest = {device_id: unit for device_id, unit in older.items() if device_id not in newer and unit not in units}
+    return {**rest, **newer}
+
+
+def by_units(
+    holdings: tuple[Holding, ...], checkpoint: tuple[CheckpointEntry, ...]
+) -> tuple[tuple[Holding, ...], tuple[CheckpointEntry, ...], Exchanged]:
+    """Kubelet's book with units in place of the ids they were given for, and what those are."""
+    exchanged = {device_id: unit for entry in checkpoint for device_id, unit in entry.exchanged.items()}
+    if not exchanged:
+        return holdings, checkpoint, exchanged
+
+    def units(ids: frozenset[str]) -> frozenset[str]:
+        return frozenset(exchanged.get(device_id, device_id) for device_id in ids)
+
+    return (
+        tuple(replace(holding, ids=units(holding.ids)) for holding in holdings),
+        tuple(replace(entry, ids=units(entry.ids)) for entry in checkpoint),
+        exchanged,
+    )
+
+
+def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> Owner | None:
+    """A container that has ids of this agent's of which the checkpoint says nothing: it is older, or was not read."""
+    known = frozenset[str]().union(*(entry.ids for entry in checkpoint))
+    return next((h.owner for h in holdings if not h.ids <= known and any(map(parse_id, h.ids))), None)
+
+
+def written(exchanged: Exchanged) -> str:
+    """The units in the order of the ids: ``hbw464wgz6-mc:0-7,hbw464wgz6-mc:9``."""
+    return ",".join(_runs(exchanged[device_id] for device_id in sorted(exchanged)))
+
+
+def _runs(units: Iterable[str]) -> Iterator[str]:
+    numbered = ((head, int(n)) for head, _, n in (unit.rpartition("-") for unit in units))
+    for (head, _), run in groupby(enumerate(numbered), lambda found: (found[1][0], found[1][1] - found[0])):
+        numbers = [n for _, (_, n) in run]
+        yield f"{head}:{numbers[0]}" if len(numbers) == 1 else f"{head}:{numbers[0]}-{numbers[-1]}"
+
+
+def read(text: str, picked: Collection[str]) -> dict[str, str]:
+    """What `written` wrote for the ids in `picked`.
+
+    Raises:
+        ValueError: it did not write this, or not for these ids.
+    """
+    units: list[str] = []
+    for part in text.split(","):
+        match = _RUN.fullmatch(part)
+        if match is None:
+            msg = f"{part!r} is no run of units"
+            raise ValueError(msg)
+        first = int(match[2])
+        units += (f"{match[1]}-{n}" for n in range(first, min(int(match[3] or first), first + len(picked)) + 1))
+    return dict(zip(sorted(picked), units, strict=True))

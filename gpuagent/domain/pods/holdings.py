@@ -1,0 +1,183 @@
+"""Reading kubelet's book: which GPU a held device id is on, and under which mode it was sold."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.exchange import minor_of
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, Pod, PodName
+from gpuagent.domain.sharing.mode import GPU_MEM, Mode
+from gpuagent.domain.sharing.units import parse_id
+
+NVIDIA_GPU = "nvidia.com/gpu"
+"""Resource of NVIDIA's own device plugin."""
+
+FOREIGN = "foreign"
+"""Stands for a mode where a unit was sold by another device plugin (NVIDIA's own, the old gpushare plugin)."""
+
+Allocation = tuple[str, frozenset[str]]
+"""Resource and device ids."""
+
+
+_OLD_ID = "-_-"
+"""In every id of the old gpushare plugin: ``GPU-…-_-7``."""
+
+
+FIRST_ACTIVE_ONLY = 34
+"""Kubelet 1.34 was the first whose pod-resources API leaves out pods that have ended."""
+
+
+def lists_ended(kubelet: str) -> bool:
+    """Whether a kubelet of that version may still list devices for a pod that has ended.
+
+    Up to 1.33 it lists those of the pod that it admitted last. An unknown version may, too.
+    """
+    minor = minor_of(kubelet)
+    return minor is None or minor < FIRST_ACTIVE_ONLY
+
+
+def told(holding: Holding, pod: Pod | None) -> Holding:
+    """`holding` with the GPUs that its pod's annotations name, where the old gpushare plugin gave the ids.
+
+    That plugin took no notice of the ids that kubelet picked: the container got the GPU of the annotation.
+    """
+    return replace(holding, told=pod.share_gpus) if pod is not None and _is_old(holding) else holding
+
+
+def _is_old(holding: Holding) -> bool:
+    return holding.resource == GPU_MEM and any(_OLD_ID in device_id for device_id in holding.ids)
+
+
+def given_by_another(ids: Collection[str]) -> bool:
+    """Whether another plugin gave these ids to a container that outlived it; nothing of them is this agent's."""
+    return bool(ids) and not any(map(parse_id, ids))
+
+
+def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mode | str]]:
+    """GPU UUID and mode (or `FOREIGN`) of each device id of `holding` that is on one of `gpus`.
+
+    Ids of other plugins count when they name a GPU of ours: they carry the UUID (`GPU-…`, `GPU-…::2`), or are NVML
+    indexes of `nvidia.com/gpu`. Those of the old gpushare plugin are on the GPUs that were told; where nobody knows,
+    they may be on any. Anything else, a network card say, is no GPU.
+    """
+    by_key = {gpu.key: gpu.uuid for gpu in gpus.values()}
+    for device_id in holding.ids:
+        unit = parse_id(device_id)
+        if unit is not None:
+            if unit.gpu_key in by_key:
+                yield by_key[unit.gpu_key], unit.kind.mode
+            continue
+        for uuid in foreign(holding, device_id, gpus):
+            yield uuid, FOREIGN
+
+
+def foreign(holding: Holding, device_id: str, gpus: Mapping[str, Gpu]) -> Iterator[str]:
+    """UUIDs of the GPUs that a device id of another plugin stands for."""
+    if _is_old(holding) and any(gpu.uuid in device_id for gpu in gpus.values()):
+        yield from [gpu.uuid for gpu in gpus.values() if gpu.minor in (holding.told or ())] or gpus
+        return
+    for gpu in gpus.values():
+        if gpu.uuid in device_id or (holding.resource == NVIDIA_GPU and device_id == str(gpu.index)):
+            yield gpu.uuid
+
+
+def held_otherwise(
+    holdings: Iterable[Holding], gpus: Mapping[str, Gpu], mode: Mode, *, exclusive: bool
+) -> dict[str, list[Holding]]:
+    """GPU UUID to the holdings on it that were sold under another mode than `mode`, or by another plugin.
+
+    `exclusive`: mode `default` is this agent's to serve; if it is not, other plugins' pods are as they should be there.
+    """
+    own = {mode, FOREIGN} if mode is Mode.DEFAULT and not exclusive else {mode}
+    blocked: dict[str, list[Holding]] = {}
+    for holding in holdings:
+        for uuid in dict.fromkeys(uuid for uuid, sold_in in located(holding, gpus) if sold_in not in own):
+            blocked.setdefault(uuid, []).append(holding)
+    return blocked
+
+
+def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> Owner | None:
+    """Who holds `ids`; for an init container, which kubelet does not list, the pod whose container reuses them."""
+    reusers = [h for h in holdings if h.resource == resource and h.ids & ids]
+    exact = [h.owner for h in reusers if h.ids == ids]
+    if exact:
+        return exact[0]
+    pods = {h.owner.pod for h in reusers}
+    return Owner(pods.pop(), "") if len(pods) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What kubelet has recorded for one container.
+
+    Attributes:
+        container: where only the checkpoint lists it, the UID stands for the name of its pod.
+        units: resource to device ids.
+        pod: its pod as the API server has it; None where that is not certain.
+        uid: its pod's in the checkpoint; empty where pod-resources alone lists it.
+    """
+
+    container: Owner
+    units: Mapping[str, frozenset[str]]
+    pod: Pod | None
+    uid: str
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Everything that kubelet has recorded: by pod-resources, and by the checkpoint, of one moment.
+
+    Attributes:
+        pods: as the API server has them.
+        gpus: UUID of the GPU by device id.
+    """
+
+    holdings: Sequence[Holding]
+    checkpoint: Sequence[CheckpointEntry]
+    pods: Sequence[Pod]
+    gpus: Mapping[str, str]
+
+    @cached_property
+    def containers(self) -> Mapping[Allocation, Sequence[Record]]:
+        """Allocations to the containers that have exactly these ids; those that pod-resources lists come first.
+
+        An init container has the same as the container that its ids are handed on to. Pod-resources leaves ordinary
+        init containers out; the checkpoint has them, and the UIDs of pods.
+        """
+        listed = {(h.owner.container, h.resource, h.ids): h.owner.pod for h in self.holdings}
+        names: dict[str, PodName] = {}
+        units: dict[tuple[str, PodName, str], dict[str, frozenset[str]]] = defaultdict(dict)
+        for entry in sorted(self.checkpoint, key=lambda e: (e.container, e.resource, e.ids) not in listed):
+            name = listed.pop((entry.container, entry.resource, entry.ids), None)
+            if name and name.namespace:
+                names[entry.pod_uid] = name
+            units[entry.pod_uid, PodName("", entry.pod_uid), entry.container][entry.resource] = entry.ids
+        for (container, resource, ids), name in listed.items():
+            units["", name, container][resource] = ids
+        living = {pod.name: pod for pod in self.pods if not pod.ended}
+        by_uid = {pod.uid: pod for pod in living.values()}
+        found: dict[Allocation, list[Record]] = defaultdict(list)
+        for (uid, name, container), held in units.items():
+            pod = by_uid.get(uid)
+            named = pod.name if pod else names.get(uid, name)
+            if pod is None and (same := living.get(named)) and (same.static or not uid):
+                pod = same  # a static pod has another UID here
+            record = Record(Owner(named, container), held, pod, uid)
+            for allocation in held.items():
+                found[allocation].append(record)
+        return found
+
+    @cached_property
+    def sharers(self) -> Mapping[str, tuple[set[PodName], set[Owner]]]:
+        """GPU UUID to the pods and the containers that have units of it."""
+        found: dict[str, tuple[set[PodName], set[Owner]]] = defaultdict(lambda: (set(), set()))
+        for holding in self.holdings:
+            for uuid in self.gpus_of(holding):
+                found[uuid][0].add(holding.owner.pod)
+                found[uuid][1].add(holding.owner)
+        return found
+
+    def gpus_of(self, holding: Holding) -> set[str]:
+        return {uuid for device_id in holding.ids if (uuid := self.gpus.get(device_id))}

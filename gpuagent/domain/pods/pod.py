@@ -1,0 +1,301 @@
+"""Pods of this node: what they ask for (API server) and what they hold (kubelet)."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from gpuagent.domain.pods.annotations import MIRROR_ANNOTATION, bounded, named_for_shares
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.quantity import amount
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL
+
+REJECTED = "UnexpectedAdmissionError"
+"""The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
+
+_LABELS = (GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL)
+_MOST_ASKING, _MOST_OTHERS = 1000, 100
+"""Containers whose names are kept: of those that ask for GPUs, and of the first containers of a pod. The amounts of
+further containers count; the agent cannot find these containers by name."""
+_MOST_WORDS = 2048
+"""Characters of the message with which kubelet failed a pod; kubelet repeats what plugins say, whatever its length."""
+_MOST_NAME = 512
+"""Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
+_ANOTHER = "another/resource"
+"""Stands for all resources that others offer: a pod can name thousands of them."""
+_COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
+
+
+class PodName(NamedTuple):
+    """Namespace and name: how pod-resources names a pod."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Controller(NamedTuple):
+    """What makes a pod anew when it has gone: the owner reference of its controller."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Owner(NamedTuple):
+    """A container of a pod."""
+
+    pod: PodName
+    container: str
+
+    def __str__(self) -> str:
+        return f"{self.pod}[{self.container}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """A container's limits on extended resources.
+
+    `init` is an ordinary init container; a `sidecar` is an init container that goes on running. `unread` are resources
+    whose amounts could not be read: kubelet's allocations decide what the container has of these.
+    """
+
+    name: str
+    limits: Mapping[str, int]
+    init: bool = False
+    sidecar: bool = False
+    unread: frozenset[str] = frozenset()
+
+    def asks(self, resource: str) -> bool:
+        """Whether it asks for any units."""
+        return bool(self.limits.get(resource)) or resource in self.unread
+
+    def may_want(self, resource: str, size: int) -> bool:
+        """Whether a request for `size` units may be its own."""
+        return self.limits.get(resource) == size or resource in self.unread
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod bound to this node, as the API server has it."""
+
+    name: PodName
+    uid: str
+    created: str
+    labels: Mapping[str, str]
+    containers: tuple[ContainerSpec, ...]
+    ended: bool = False
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Those of `annotations.KEYS`."""
+    share_gpus: frozenset[int] | None = None
+    """Minor numbers of the GPUs that a scheduler named for its shares; None where none did."""
+    version: str = ""
+    """Its resourceVersion."""
+    deleting: bool = False
+    """Somebody has deleted it; finalizers or its containers keep it for now. Kubelet admits such a pod no more."""
+    controller: Controller | None = None
+    rejected: str | None = None
+    """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
+
+    @property
+    def mirror(self) -> bool:
+        """Kubelet does not admit it: it stands for a pod from a file of the node. Any author can mark a pod so."""
+        return MIRROR_ANNOTATION in self.annotations
+
+    @property
+    def app_containers(self) -> tuple[ContainerSpec, ...]:
+        """`spec.containers`, in order: the ones that schedulers number."""
+        return tuple(c for c in self.containers if not (c.init or c.sidecar))
+
+    @property
+    def init_names(self) -> frozenset[str]:
+        """Names of the ordinary init containers: kubelet does not list what they hold."""
+        return frozenset([container.name for container in self.containers if container.init])
+
+    @property
+    def static(self) -> bool:
+        """It mirrors a file of the node's: kubelet's book has another UID for it."""
+        return self.controller is not None and self.controller.kind == "Node"
+
+    @property
+    def gpu_count_label(self) -> str | None:
+        """Raw value of the label `aliyun.com/gpu-count`: over how many GPUs the pod wants its memory spread."""
+        return self.labels.get(GPU_COUNT_LABEL)
+
+    @property
+    def gpu_count(self) -> int | None:
+        """That label's number; None where it is absent or no number of GPUs."""
+        return count_of(self.gpu_count_label)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Device ids of one resource that kubelet's book gives to a container. No holdings share an id.
+
+    Attributes:
+        told: minor numbers of the GPUs that a scheduler named for the pod, where the ids are of a plugin that went by
+            that and not by its ids; None where nobody knows.
+    """
+
+    owner: Owner
+    resource: str
+    ids: frozenset[str]
+    told: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """What kubelet's checkpoint gives to a container, init containers included. Pods are known by UID there.
+
+    Attributes:
+        exchanged: the units that were given for its ids, where kubelet asked nobody which to take (`exchange`).
+        gpu_units: how many units of memory its GPUs had in all when they were given, by the answer to kubelet; empty
+            where it does not say.
+    """
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: frozenset[str]
+    exchanged: Mapping[str, str] = field(default_factory=dict)
+    gpu_units: frozenset[int] = frozenset()
+
+
+Owners = Mapping[tuple[str, frozenset[str]], Owner]
+"""Resource and ids of each holding to the container that has it, where the name of its pod is known."""
+
+
+def owners_of(holdings: Iterable[Holding]) -> Owners:
+    return {(h.resource, h.ids): h.owner for h in holdings if h.owner.pod.namespace}
+
+
+def count_of(label: str | None) -> int | None:
+    """A label's number, from 1 to 9999; None where it is absent or something else."""
+    return int(label) if label is not None and _COUNT.fullmatch(label) else None
+
+
+def parse_pod(pod: Mapping[str, Any]) -> Pod:
+    """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
+    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    annotations = bounded(mapping(meta.get("annotations")))
+    containers = [
+        *(_first(c, sidecar=c.get("restartPolicy") == "Always") for c in mappings(spec.get("initContainers"))),
+        *map(_container, mappings(spec.get("containers"))),
+    ]
+    return Pod(
+        name=PodName(text(meta.get("namespace")), text(meta.get("name"))),
+        uid=text(meta.get("uid")),
+        created=text(meta.get("creationTimestamp")),
+        labels={key: value for key, value in mapping(meta.get("labels")).items() if isinstance(value, str)},
+        containers=tuple(containers),
+        ended=status.get("phase") in ("Succeeded", "Failed"),
+        annotations=annotations,
+        share_gpus=named_for_shares(annotations),
+        version=text(meta.get("resourceVersion")),
+        deleting="deletionTimestamp" in meta,
+        controller=_controller(meta),
+        rejected=text(status.get("message"))[:_MOST_WORDS] if _is_rejected(status) else None,
+        container_ids=_container_ids(status),
+    )
+
+
+def kept(pod: Pod, resources: Collection[str]) -> Pod:
+    """Return what the agent keeps of a pod while it exists: little, whatever the author of the pod wrote into it.
+
+    Amounts of `resources`; of other resources one stands for all. Of a pod that has ended only its identity, and, where
+    kubelet failed it at admission, which resources it asked for.
+    """
+    if pod.ended:
+        asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
+        limits = {name: 1 for found in asked for name in (*found.limits, *found.unread)}
+        one = (ContainerSpec("", limits),) if limits else ()
+        return replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one)
+    containers: list[ContainerSpec] = []
+    same: dict[object, ContainerSpec] = {}
+    asking = 0
+    for position, container in enumerate(pod.containers):
+        few = _few(container, resources)
+        asks = bool(few.limits or few.unread)
+        asking += asks
+        # Containers that ask for the same share what says so.
+        alike = same.setdefault((few.init, few.sidecar, few.unread, *few.limits.items()), few)
+        named = position < _MOST_OTHERS or (asks and asking <= _MOST_ASKING)
+        containers.append(replace(alike, name=container.name) if named else alike)
+    return replace(
+        pod,
+        labels={key: pod.labels[key] for key in _LABELS if key in pod.labels},
+        containers=tuple(containers),
+        container_ids=dict(islice(pod.container_ids.items(), _MOST_ASKING)),
+    )
+
+
+def _few(container: ContainerSpec, resources: Collection[str]) -> ContainerSpec:
+    limits = {name: container.limits[name] for name in resources if name in container.limits}
+    if any(name not in resources for name in chain(container.limits, container.unread)):
+        limits[_ANOTHER] = 1
+    return replace(container, name="", limits=limits, unread=container.unread.intersection(resources))
+
+
+def _is_rejected(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") == "Failed" and status.get("reason") == REJECTED
+
+
+def _controller(meta: Mapping[str, Any]) -> Controller | None:
+    found = next((ref for ref in mappings(meta.get("ownerReferences")) if ref.get("controller") is True), None)
+    if found is None:
+        return None
+    controller = Controller(*(text(found.get(key)) for key in ("apiVersion", "kind", "name", "uid")))
+    return controller if max(map(len, controller)) <= _MOST_NAME else None
+
+
+def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
+    """``containerd://<id>`` without what names the runtime."""
+    lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    told = (found for name in lists for found in mappings(status.get(name)))
+    ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in told)
+    return {container_id: name for container_id, name in ids if container_id}
+
+
+def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
+    return replace(_container(container), init=not sidecar, sidecar=sidecar)
+
+
+def _container(container: Mapping[str, Any]) -> ContainerSpec:
+    limits = mapping(mapping(container.get("resources")).get("limits"))
+    # Extended resources have a "/" in their name; cpu and memory do not matter here.
+    amounts = {name: amount(str(said)) for name, said in limits.items() if "/" in name}
+    return ContainerSpec(
+        name=text(container.get("name")),
+        limits={name: units for name, units in amounts.items() if units},
+        unread=frozenset(name for name, units in amounts.items() if units is None),
+    )
+
+
+def asked(pod: Pod, resource: str) -> int:
+    """Units the pod has at most at one time: those of init containers are handed on, those of sidecars are not."""
+    lasting = most = 0
+    for container in pod.containers:  # init containers and sidecars come first, in the order they start
+        units = container.limits.get(resource, 0)
+        lasting += 0 if container.init else units
+        most = max(most, lasting + (units if container.init else 0))
+    return most
+
+
+def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
+    """Containers of living pods that may ask for `size` units of `resource`, oldest pod first.
+
+    Pods of one second keep the order in which they were seen, as kubelet has it.
+    """
+    for pod in sorted((p for p in pods if not p.ended), key=lambda p: p.created):
+        for container in pod.containers:
+            if container.may_want(resource, size):
+                yield pod, container

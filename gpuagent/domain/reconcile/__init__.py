@@ -1,0 +1,1 @@
+"""What the API server should say: the Node, ConfigMaps, annotations of pods, failed pods."""

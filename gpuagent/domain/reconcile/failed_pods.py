@@ -1,0 +1,98 @@
+"""Which failed pods are deleted, and when: at once when the node serves again, then ever more seldom.
+
+Kubelet tries a pod that it failed at admission never again. A pod whose controller makes another one is deleted as
+soon as what it asked for is offered again, so that it comes back. One that fails again and again is left for longer
+each time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpuagent.domain.pods.failed_pod import ControllerKey, FailedPod, Failure, Round, failed_pod
+from gpuagent.domain.state import State
+
+FIRST_DELAY_S, MOST_DELAY_S = 10.0, 300.0
+"""Between two rounds of one controller; doubles with each."""
+REFUSED_S = 60.0
+"""A pod that the agent refused stands for so long before it may go: its status says why."""
+FORGET_S = 1800.0
+"""After so long without a failed pod a controller's next one is its first."""
+
+
+def rounds(state: State, at: float) -> State:
+    """The state with the rounds that are due at this moment begun."""
+    if not state.policy.clean_failed_pods or not state.pods_watched:
+        return state
+    failed = _by_controller(state)
+    now = {key: found for key, found in state.rounds.items() if key in failed or at - found.at < FORGET_S}
+    for key, pods in failed.items():
+        found = now.get(key) or Round(0, at)
+        now[key] = found = replace(
+            found,
+            pods=found.pods & {pod.uid for pod in pods},
+            seen={pod.uid: found.seen.get(pod.uid, at) for pod in pods},
+        )
+        ripe = {pod.uid for pod in pods if at >= _ripe_at(found, pod)}
+        if not ripe <= found.pods and at >= _not_before(found):
+            now[key] = replace(found, count=found.count + 1, at=at, pods=found.pods | ripe)
+    return state if now == state.rounds else replace(state, rounds=now)
+
+
+def to_delete(state: State) -> tuple[FailedPod, ...]:
+    """The pods of rounds that have begun and that are still there."""
+    begun = ((pod, state.rounds.get(_key(pod))) for pod in _failed(state)) if state.rounds else ()
+    return tuple(pod for pod, found in begun if found and pod.uid in found.pods)
+
+
+def deadline(state: State) -> float | None:
+    """When the next round is due; None while no failed pod waits for one."""
+    waiting = ((pod, state.rounds.get(_key(pod))) for pod in _failed(state)) if state.rounds else ()
+    return min(
+        (
+            max(_not_before(found), _ripe_at(found, pod))
+            for pod, found in waiting
+            if found and pod.uid in found.seen and pod.uid not in found.pods
+        ),
+        default=None,
+    )
+
+
+def _not_before(found: Round) -> float:
+    return found.at + (min(FIRST_DELAY_S * 2 ** (found.count - 1), MOST_DELAY_S) if found.count else 0.0)
+
+
+def _ripe_at(found: Round, pod: FailedPod) -> float:
+    return found.seen[pod.uid] + (REFUSED_S if pod.failure is Failure.REFUSED else 0.0)
+
+
+def _key(pod: FailedPod) -> ControllerKey:
+    """The API server doesn't check that an owner exists: any namespace may name any UID."""
+    return pod.name.namespace, pod.controller.uid
+
+
+def _by_controller(state: State) -> dict[ControllerKey, list[FailedPod]]:
+    found: dict[ControllerKey, list[FailedPod]] = {}
+    for pod in _failed(state):
+        found.setdefault(_key(pod), []).append(pod)
+    return found
+
+
+def _failed(state: State) -> Iterator[FailedPod]:
+    """Failed pods for which a new try may end better."""
+    if not state.policy.clean_failed_pods or not state.pods_watched:
+        return
+    ours = state.policy.resources.names
+    served = {name for name in ours if _is_served(state, name)}
+    for pod in state.pods:
+        if pod.rejected is not None and (found := failed_pod(pod, ours)):
+            asked = {name for container in pod.containers for name in ours if container.asks(name)}
+            if asked <= served:
+                yield found
+
+
+def _is_served(state: State, resource: str) -> bool:
+    """Kubelet follows its list and there is something on it; or the mode does not sell it, and pods go elsewhere."""
+    if resource not in state.connected or not state.mode_known:
+        return False
+    sold = resource in state.policy.resources.sold(state.mode)
+    return not sold or any(block.healthy for block in state.lists.get(resource, ()))

@@ -1,0 +1,97 @@
+"""What the agent keeps true on its Node object, and the smallest patches that make it so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.domain.pods.quantity import amount
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What shall be true of the Node; everything else on it belongs to others.
+
+    Attributes:
+        labels: value by label key; None for a label that shall not be there.
+        capacity: quantity by resource name, ``{"aliyun.com/gpu-count": "8"}``; for capacity and allocatable alike.
+        no_taint: key of a taint that shall not be there; "" for none.
+        condition: ``{"type": ..., "status": "True"|"False"|"Unknown", "reason": ..., "message": ...}``; None for none.
+    """
+
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    condition: Mapping[str, str] | None = None
+    no_taint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePatch:
+    """One PATCH of the Node: ``subresource`` is "" (merge patch) or "status" (strategic merge patch)."""
+
+    subresource: str
+    body: dict[str, Any]
+
+
+def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...]:
+    """Return what makes ``node`` (decoded JSON, as observed) agree with ``facts``; empty where it does already.
+
+    ``now`` is RFC 3339, for the condition's times. A condition's lastTransitionTime moves only with its status.
+    """
+    patches = []
+    if taint := _without_taint(node, facts):
+        # First: it holds for the version that was looked at, so that a taint of others that came since is not lost.
+        patches.append(NodePatch("", taint))
+    if labels := _labels(node, facts):
+        patches.append(NodePatch("", {"metadata": {"labels": labels}}))
+    status: dict[str, Any] = {}
+    for side in ("capacity", "allocatable"):
+        if amounts := _amounts(node, side, facts):
+            status[side] = amounts
+    if condition := _condition(node, facts, now):
+        # Strategic merge finds the entry by its type and leaves the others alone.
+        status["conditions"] = [condition]
+    if status:
+        patches.append(NodePatch("status", {"status": status}))
+    return tuple(patches)
+
+
+def _without_taint(node: Json, facts: NodeFacts) -> dict[str, Any] | None:
+    taints = (node.get("spec") or {}).get("taints") or ()
+    left = [taint for taint in taints if taint.get("key") != facts.no_taint]
+    if not facts.no_taint or len(left) == len(taints):
+        return None
+    return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": left or None}}
+
+
+def same_quantity(one: str, other: str) -> bool:
+    """Tell whether two Kubernetes quantities are equal; the API server rewrites them (``1000`` becomes ``1k``)."""
+    return one == other or (amount(one) is not None and amount(one) == amount(other))
+
+
+def _labels(node: Json, facts: NodeFacts) -> dict[str, str | None]:
+    present = node.get("metadata", {}).get("labels") or {}
+    return {key: value for key, value in facts.labels.items() if present.get(key) != value}
+
+
+def _amounts(node: Json, side: str, facts: NodeFacts) -> dict[str, str]:
+    present = node.get("status", {}).get(side) or {}
+    return {
+        name: wanted
+        for name, wanted in facts.capacity.items()
+        if name not in present or not same_quantity(str(present[name]), wanted)
+    }
+
+
+def _condition(node: Json, facts: NodeFacts, now: str) -> dict[str, str] | None:
+    if facts.condition is None:
+        return None
+    wanted = dict(facts.condition)
+    conditions = node.get("status", {}).get("conditions") or ()
+    present: Json = next((found for found in conditions if found.get("type") == wanted["type"]), {})
+    # The server drops empty strings, so a missing one is equal to "".
+    if present and all(present.get(key, "") == value for key, value in wanted.items()):
+        return None
+    since = present.get("lastTransitionTime") if present.get("status") == wanted["status"] else None
+    return {**wanted, "lastHeartbeatTime": now, "lastTransitionTime": since or now}

@@ -1,0 +1,227 @@
+"""What the annotations of this node's pods should be: the scheduler's decision completed, corrected, or made up for.
+
+`docs/annotations.md` has the rules. Kubelet's book decides; only keys of `annotations.KEYS` are ever written, and none
+is removed.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pod_holdings import PodHeld, certain
+from gpuagent.domain.pods import annotations as an
+from gpuagent.domain.pods.annotations import Assumed, Malformed, Shares
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
+from gpuagent.domain.sharing.units import MemoryUnit, units_of
+from gpuagent.domain.state import Announcement, State
+
+_SHARES = ((GPU_MEM, an.MEMORY_ANNOTATION), (GPU_CORE, an.CORE_ANNOTATION))
+_DIGITS = 20
+_LONGEST = 200
+"""Characters of another's annotation that are repeated in an Event."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodWrite:
+    """One change of a pod's annotations, against the version that was seen.
+
+    Attributes:
+        pod: whose.
+        uid: which pod of that name.
+        version: `resourceVersion` of the pod from which it follows.
+        texts: by key, what is written.
+        stamped: `ALIYUN_COM_GPU_MEM_ASSUME_TIME` becomes the time of the write, as the open plugin does it.
+        corrections: where kubelet's book contradicts what somebody has written, in words.
+    """
+
+    pod: PodName
+    uid: str
+    version: str
+    texts: Mapping[str, str]
+    stamped: bool = False
+    corrections: tuple[str, ...] = ()
+
+    def body(self, now_ns: int) -> dict[str, Any]:
+        """A merge patch that the API server refuses (409) once the pod is another version; `now_ns` is Unix time."""
+        texts = {**self.texts, **({an.V1_ASSUMED: str(now_ns)} if self.stamped else {})}
+        return {"metadata": {"uid": self.uid, "resourceVersion": self.version, "annotations": texts}}
+
+
+def writes(state: State, before: State | None = None, former: Collection[PodWrite] = ()) -> tuple[PodWrite, ...]:
+    """The writes that pods of this node need; none for one that is as it should be.
+
+    One on its way out is corrected only: others are still counted by what it says.
+
+    `former` are those of `before`: where kubelet's book is as it was then, a pod that has not changed needs the same.
+    """
+    known = {pod.uid: pod for pod in before.pods} if before and _same_book(before, state) else {}
+    new = [pod for pod in state.pods if known.get(pod.uid) is not pod]
+    kept = {pod.uid for pod in state.pods}.difference(pod.uid for pod in new)
+    drafts = ((held.pod, _write(held, state)) for held in certain(state, new))
+    needed = (w for pod, w in drafts if (w.texts or w.stamped) and (w.corrections or not pod.deleting))
+    return (*(w for w in former if w.uid in kept), *needed)
+
+
+def _same_book(before: State, after: State) -> bool:
+    """Whether pods hold the same; a pod that ended holds nothing, nor does one of its name that came before it did."""
+    was, now = ({pod.name for pod in state.pods if pod.ended} for state in (before, after))
+    return after.same_book(before) and was == now
+
+
+def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:
+    """What pods should hear of the corrections that are new in `after`."""
+    known = {(write.uid, text) for write in before for text in write.corrections}
+    for write in after:
+        for text in write.corrections:
+            if (write.uid, text) not in known:
+                yield Announcement("AnnotationCorrected", text, warning=True, pods=(write.pod,))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A write in the making."""
+
+    has: Mapping[str, str]
+    texts: dict[str, str] = field(default_factory=dict)
+    corrections: list[str] = field(default_factory=list)
+    stamped: bool = False
+
+    def put(self, texts: Mapping[str, str]) -> None:
+        self.texts |= {key: text for key, text in texts.items() if self.has.get(key) != text}
+
+    def correct(self, key: str, said: object, held: str) -> None:
+        told = str(said) if isinstance(said, Malformed) else f"annotation {key} says {said}"
+        short = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
+        self.corrections.append(
+            f"{short}; by kubelet's book the pod holds {held}, and the annotation is made to say so"
+        )
+
+
+def _write(held: PodHeld, state: State) -> PodWrite:
+    draft = _Draft(held.pod.annotations)
+    annotate = state.policy.annotate_pods
+    memory = _by_number(held.of(GPU_MEM), state.gpus)
+    told = {resource for resource, key in _SHARES if key in draft.has}
+    handshake = any(key in draft.has for key in an.V1_KEYS)
+    if memory and (handshake or (annotate and GPU_MEM not in told and len(memory) == 1)):
+        whole_family = len(memory) == 1 or GPU_MEM not in told or an.V1_GPU in draft.has
+        _complete(draft, held, state.gpus, state.policy.unit, whole_family=whole_family)
+    for resource, key in _SHARES:
+        # V1 has one GPU for the whole pod: what it cannot say, the other family has to.
+        by_v1 = handshake and resource == GPU_MEM and len(memory) == 1
+        if resource in told or (annotate and not by_v1):
+            _share(draft, key, held, resource, state.gpus)
+    _whole(draft, held, state.gpus, annotate=annotate)
+    pod = held.pod
+    return PodWrite(pod.name, pod.uid, pod.version, draft.texts, draft.stamped, tuple(draft.corrections))
+
+
+def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[str, Gpu]) -> None:
+    """V2, for one resource: each container's units on each GPU."""
+    got = {n: _by_number(amounts, gpus) for (name, n), amounts in sorted(held.containers.items()) if name == resource}
+    found = an.shares(_numbered(draft.has, key, gpus), key)
+    text = an.shares_text(Shares(got))
+    if len(text) > an.MOST_TEXT:
+        return  # it could not be read back, so it would be written again and again
+    if found is None:
+        if got and not held.besides.get(resource):  # else it would tell too little, and readers take it for all
+            draft.put({key: text})
+        return
+    if isinstance(found, Shares):
+        said = {n: {gpu: units for gpu, units in of.items() if units} for n, of in found.containers.items()}
+        said = {n: of for n, of in said.items() if of}
+        if held.besides.get(resource):  # who wrote it may have a place for these; nobody says which
+            said = {n: of for n, of in said.items() if n in got}
+        if said == got:
+            return
+        draft.correct(key, draft.has[key], text)
+    else:
+        draft.correct(key, found, text)
+    draft.put({key: text})
+
+
+def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: MemoryUnit, *, whole_family: bool) -> None:
+    """V1: one GPU and the pod's units on it, taken over by the device plugin.
+
+    `whole_family`: keys that are missing are added; not where the pod is on several GPUs, which V2 says already.
+    """
+    memory = _by_number(held.of(GPU_MEM), gpus)
+    found = an.assumed({**draft.has, **_numbered(draft.has, an.V1_GPU, gpus)})
+    named = found.gpu if isinstance(found, Assumed) else None
+    # A scheduler may count neither sidecars nor init containers: its sum is as right as that of everything held, and it
+    # is not their GPU that it chose.
+    counted = _by_number(held.of_containers(GPU_MEM), gpus) or memory
+    most = max(counted, key=lambda number: (counted[number], -number))
+    gpu = most if named is None or named not in counted else named
+    right = {memory[gpu], counted[gpu]}
+    units = found.units if isinstance(found, Assumed) and found.units in right else memory[gpu]
+    wanted = an.assumed_texts(Assumed(gpu, units, _totals(held, gpus, unit)[gpu], assigned=True))
+    if named == gpu:
+        wanted[an.V1_GPU] = draft.has[an.V1_GPU]  # as a UUID, if the scheduler likes it so
+    if isinstance(found, Malformed):
+        draft.correct(found.key, found, f"{memory[gpu]} units of GPU {gpu}")
+    elif found and (named != gpu or found.units not in (None, *right)):
+        told = f"{found.gpu}, with {'no' if found.units is None else found.units} units in {an.V1_UNITS}"
+        more = "" if len(memory) == 1 else f" (and of {len(memory) - 1} more GPUs, which one index cannot say)"
+        draft.correct(an.V1_GPU, told, f"{memory[gpu]} units of GPU {gpu}{more}")
+    elif draft.has.get(an.V1_ASSIGNED) == "true" and found and found.gpu_units is not None:
+        del wanted[an.V1_GPU_UNITS]  # of the time of the assignment: by it one sees that units have changed since
+    draft.put({key: text for key, text in wanted.items() if whole_family or key in draft.has})
+    time = draft.has.get(an.V1_ASSUMED)
+    dated = time is not None and time.isascii() and time.isdecimal() and len(time) <= _DIGITS
+    draft.stamped = an.V1_ASSIGNED in draft.texts or (not dated and (whole_family or time is not None))
+
+
+def _whole(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], *, annotate: bool) -> None:
+    """The topology family: the pod's whole GPUs, and those that it sees."""
+    got = {uuid for uuid, kind in held.of(GPU_WHOLE) if kind is Kind.WHOLE_TOPOLOGY}
+    if not got:
+        return
+    by_name = {str(gpu.minor): gpu.uuid for gpu in gpus.values()} | {uuid: uuid for uuid in gpus}
+
+    def text(uuids: Iterable[str]) -> str:
+        return ",".join(map(str, sorted(gpus[uuid].minor for uuid in uuids)))
+
+    group = an.gpu_names(draft.has, GROUP_ANNOTATION)
+    if group is None:
+        if annotate:
+            draft.put({GROUP_ANNOTATION: text(got)})
+    elif isinstance(group, Malformed) or {by_name.get(name) for name in group} != got:
+        said = group if isinstance(group, Malformed) else ",".join(group)
+        draft.correct(GROUP_ANNOTATION, said, f"GPUs {text(got)}")
+        draft.put({GROUP_ANNOTATION: text(got)})
+    visible = an.gpu_names(draft.has, VISIBLE_ANNOTATION)
+    if visible is None:
+        return
+    # What it sees besides its own is in its environment only: that is nothing kubelet's book could contradict.
+    seen = set() if isinstance(visible, Malformed) else {by_name[name] for name in visible if name in by_name}
+    if isinstance(visible, Malformed) or not seen >= got:
+        said = visible if isinstance(visible, Malformed) else ",".join(visible)
+        draft.correct(VISIBLE_ANNOTATION, said, f"GPUs {text(got)}")
+        draft.put({VISIBLE_ANNOTATION: text(seen | got)})
+
+
+def _numbered(has: Mapping[str, str], key: str, gpus: Mapping[str, Gpu]) -> dict[str, str]:
+    """The annotation, if there is one, with UUIDs of this node's GPUs replaced by their minor numbers."""
+    text = has.get(key)
+    if text is None:
+        return {}
+    for uuid, gpu in gpus.items() if "GPU-" in text else ():
+        text = str(gpu.minor) if text == uuid else text.replace(f'"{uuid}"', f'"{gpu.minor}"')
+    return {key: text}
+
+
+def _by_number(amounts: Mapping[tuple[str, Kind], int], gpus: Mapping[str, Gpu]) -> dict[int, int]:
+    """Minor number to units, of all kinds together."""
+    total: Counter[int] = Counter()
+    for (uuid, _), units in amounts.items():
+        total[gpus[uuid].minor] += units
+    return dict(sorted(total.items()))
+
+
+def _totals(held: PodHeld, gpus: Mapping[str, Gpu], unit: MemoryUnit) -> dict[int, int]:
+    """Minor number to the units of memory that the GPU has in all."""
+    return {gpus[uuid].minor: units_of(gpus[uuid], kind, unit) for uuid, kind in held.of(GPU_MEM)}

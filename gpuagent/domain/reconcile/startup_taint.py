@@ -1,0 +1,32 @@
+"""The start-up taint: it keeps pods off a node until the node shows what it has."""
+
+from gpuagent.domain.reconcile.node import same_quantity
+from gpuagent.domain.state import State
+
+
+def taint_stands(state: State) -> bool:
+    """Whether the node has the taint that `--startup-taint` names."""
+    taints = ((state.node or {}).get("spec") or {}).get("taints") or ()
+    return bool(state.policy.startup_taint) and any(taint.get("key") == state.policy.startup_taint for taint in taints)
+
+
+def shows_amounts(state: State) -> bool:
+    """Whether the node is what its mode promises: above 0, on kubelet's lists and on the Node alike.
+
+    The Node alone may still show the amounts of before a reboot, so kubelet has to follow every list as well. A mode
+    that sells nothing needs no more than that.
+    """
+    if not state.mode_known or not state.connected.issuperset(state.policy.resources.names):
+        return False
+    return all(_shows(state, resource) for resource in state.policy.resources.sold(state.mode))
+
+
+def unwanted_taint(state: State) -> str:
+    """Key of the taint that is to go now; empty for none."""
+    return state.policy.startup_taint if taint_stands(state) and shows_amounts(state) else ""
+
+
+def _shows(state: State, resource: str) -> bool:
+    healthy = sum(block.count for block in state.lists.get(resource, ()) if block.healthy)
+    shown = ((state.node or {}).get("status") or {}).get("allocatable") or {}
+    return healthy > 0 and same_quantity(str(shown.get(resource, 0)), str(healthy))

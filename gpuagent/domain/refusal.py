@@ -1,0 +1,55 @@
+"""Refusals: answers to kubelet that say no, aloud and with a reason."""
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.system.printable import printable
+
+
+class Reason(enum.StrEnum):
+    """Why a request was refused; label value of the refusals metric."""
+
+    EMPTY_REQUEST = "empty_request"
+    UNKNOWN_DEVICE = "unknown_device"
+    NOT_OFFERED = "not_offered"
+    MIXED_RESOURCES = "mixed_resources"
+    SPANS_GPUS = "spans_gpus"
+    NO_SINGLE_GPU = "no_single_gpu"
+    TOO_MANY_PODS = "too_many_pods"
+    NOT_ENOUGH = "not_enough"
+    GPU_COUNT = "gpu_count"
+    GPU_GROUP = "gpu_group"
+    GPU_DECISION = "gpu_decision"
+    PAIR_APART = "pair_apart"
+    CORE_STEP = "core_step"
+    CORE_MEM_BOTH = "core_mem_both"
+    STILL_HELD = "still_held"
+    NOT_READY = "not_ready"
+    UNKNOWN_POD = "unknown_pod"
+    ISOLATION = "isolation"
+    INTERNAL = "internal"
+
+
+class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of the agent)
+    """A request that cannot be honoured. `message` reaches the user through `kubectl describe pod`.
+
+    `pod` is the requesting pod, where it is known.
+    """
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        self.reason = reason
+        self.message = printable(message)
+        super().__init__(self.message)
+        self.pod: PodName | None = None
+
+
+@contextmanager
+def refusals_name(pod: PodName | None) -> Iterator[None]:
+    """Every refusal that is raised in this context is for `pod`."""
+    try:
+        yield
+    except Refusal as refusal:
+        refusal.pod = pod
+        raise

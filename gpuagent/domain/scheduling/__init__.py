@@ -1,0 +1,1 @@
+"""What a scheduler decided for a pod, and whether it is valid."""

@@ -1,0 +1,1 @@
+"""How a GPU is divided, and what a container receives."""

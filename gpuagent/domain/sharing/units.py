@@ -1,0 +1,106 @@
+"""Units that kubelet counts: device ids, the memory unit, and the size of a device list on the wire."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuagent.domain.gpus.gpu import KEY_CHARS, Gpu
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, Kind
+
+MAX_LIST_BYTES = 4_000_000
+"""Kubelet's gRPC client receives 4,194,304 bytes at most; a larger list leaves the resource at 0 for ever."""
+
+MANY_DEVICES = 5_000
+"""Above this many devices of one resource kubelet's restarts and pod status become slow."""
+
+_KINDS = {kind.value: kind for kind in Kind}
+_ID = re.compile(rf"([a-z2-7]{{{KEY_CHARS}}})-([a-z]{{2}})-(0|[1-9][0-9]{{0,6}})")
+
+MEMORY_UNIT = re.compile(r"([1-9][0-9]{0,6})?(MiB|GiB)")
+"""A whole block of MiB or GiB. The chart's schema has it, too, so it is one that RE2 reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitId:
+    """The parts of a device id, ``<gpu key>-<kind>-<n>``: ``hbw464wgz6-mc-12``."""
+
+    gpu_key: str
+    kind: Kind
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.gpu_key}-{self.kind.value}-{self.n}"
+
+
+def device_ids(gpu_key: str, kind: Kind, count: int) -> Iterator[str]:
+    """The device ids of a GPU, in order. There may be many, so what they have in common is made once."""
+    prefix = str(UnitId(gpu_key, kind, 0)).removesuffix("0")
+    return (f"{prefix}{n}" for n in range(count))
+
+
+def parse_id(device_id: str) -> UnitId | None:
+    """The parts of an id of ours; None for any other text."""
+    match = _ID.fullmatch(device_id)
+    kind = _KINDS.get(match[2]) if match else None
+    return UnitId(match[1], kind, int(match[3])) if match and kind else None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUnit:
+    """How much GPU memory one device of `aliyun.com/gpu-mem` stands for."""
+
+    mib: int = 1024
+
+    @classmethod
+    def parse(cls, text: str) -> "MemoryUnit":
+        """Read ``GiB``, ``MiB``, ``2GiB`` or ``256MiB``.
+
+        Raises:
+            ValueError: anything else, or a block of nothing.
+        """
+        match = MEMORY_UNIT.fullmatch(text.strip())
+        if not match:
+            msg = f"memory unit {text!r} is not a whole block of MiB or GiB, such as GiB, 2GiB or 256MiB"
+            raise ValueError(msg)
+        return cls(int(match[1] or "1") * (1024 if match[2] == "GiB" else 1))
+
+    @property
+    def phrase(self) -> str:
+        """What follows a number of units in a sentence: ``GiB``, ``x 256MiB``."""
+        return str(self) if self.mib in {1, 1024} else f"x {self}"
+
+    def __str__(self) -> str:
+        count, name = (self.mib // 1024, "GiB") if self.mib % 1024 == 0 else (self.mib, "MiB")
+        return name if count == 1 else f"{count}{name}"
+
+
+def units_of(gpu: Gpu, kind: Kind, unit: MemoryUnit) -> int:
+    """How many units of `kind` one GPU has."""
+    if kind.is_whole:
+        return 1
+    return gpu.memory_mib // unit.mib if kind.is_memory else CORE_PERCENT_PER_GPU
+
+
+def list_bytes(gpus: Iterable[Gpu], kind: Kind, unit: MemoryUnit) -> int:
+    """Encoded size of the full device list in bytes, every device at its largest (Unhealthy)."""
+    total = 0
+    for gpu in gpus:
+        fixed = len(gpu.key) + len(kind.value) + len("--")
+        topology = 0 if gpu.numa_node is None else 2 + (4 if gpu.numa_node else 2)
+        # Field headers: 2 for the device in the list, 2 for the id, 2 + 9 for "Unhealthy"; one more byte where
+        # a device is 128 bytes or longer, which ids of this form never are.
+        per_device = 2 + 2 + fixed + 11 + topology
+        count, digits, low = units_of(gpu, kind, unit), 1, 0
+        while low < count:
+            high = min(count, 10**digits)
+            total += (high - low) * (per_device + digits)
+            low, digits = high, digits + 1
+    return total
+
+
+def smallest_unit_that_fits(gpus: tuple[Gpu, ...], kind: Kind) -> MemoryUnit:
+    """The smallest power-of-two block of MiB with which the list of these GPUs stays below the limit."""
+    mib = 1
+    while list_bytes(gpus, kind, MemoryUnit(mib)) > MAX_LIST_BYTES:
+        mib *= 2
+    return MemoryUnit(mib)

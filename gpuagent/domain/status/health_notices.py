@@ -1,0 +1,54 @@
+"""What the pods that hold a GPU hear of it: that it is ill, worse, sound, fenced, or not fenced any more."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpuagent.domain.pods.holdings import located
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.state import Announcement, State
+
+
+def health_news(before: State, after: State) -> Iterator[Announcement]:
+    """That a GPU recovered, for the node; for the pods that hold it, each change: ill, worse, sound, fenced or not."""
+    news = [*_illness_news(before, after), *_fence_news(before, after)]
+    holders = _holders(after, {uuid for uuid, _ in news}) if news else {}
+    for uuid, said in news:
+        if said.reason == "GpuRecovered":
+            yield said
+        if pods := holders.get(uuid):
+            yield replace(said, pods=tuple(sorted(pods)))
+
+
+def _illness_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
+    """A cause that comes and goes is news once in an illness."""
+    was, now = before.sick, after.sick
+    for uuid in now.keys() | was.keys():
+        gpu = f"GPU {after.gpus[uuid].index} ({uuid})"
+        if uuid not in now:
+            still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
+            text = f"{gpu} is sound again{still}; it was sick for: {was[uuid]}"
+            yield uuid, Announcement("GpuRecovered", text)
+        elif uuid not in was or after.health[uuid].causes - before.health[uuid].causes:
+            text = f"{gpu}, which this pod holds, is unhealthy: {now[uuid]}"
+            yield uuid, Announcement("GpuUnhealthy", text, warning=True)
+
+
+def _fence_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
+    was, now = before.fenced, after.fenced
+    for uuid in now.keys() ^ was.keys():
+        gpu = f"GPU {after.gpus[uuid].index} ({uuid}), which this pod holds,"
+        if uuid in now:
+            text = f"{gpu} is {now[uuid]}: no other pod gets it, this one is left alone"
+            yield uuid, Announcement("GpuFenced", text)
+        else:
+            yield uuid, Announcement("GpuUnfenced", f"{gpu} is not fenced any more")
+
+
+def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:
+    """The pods that hold each of these GPUs."""
+    holders: dict[str, set[PodName]] = {uuid: set() for uuid in uuids}
+    for holding in state.living_holdings:
+        if holding.owner.pod.namespace:  # else only kubelet's checkpoint knows it, by its UID
+            for uuid in uuids & {uuid for uuid, _ in located(holding, state.gpus)}:
+                holders[uuid].add(holding.owner.pod)
+    return holders

@@ -1,0 +1,71 @@
+"""Where others would take this node's amounts for something else than they are, in words.
+
+The gpushare scheduler extender and the inspect tools know two amounts of a node, `aliyun.com/gpu-mem` and
+`aliyun.com/gpu-count`. They divide one by the other, number the GPUs from 0 on, and count what pods use by annotations.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pod_holdings import counted
+from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM
+from gpuagent.domain.sharing.units import units_of
+from gpuagent.domain.state import State
+
+MANY_PODS = 8
+"""So many pods are named in one message."""
+
+
+def by_division(state: State) -> Iterator[str]:
+    """What dividing the node's memory by its number of GPUs gets wrong, in a mode that sells memory."""
+    kind = state.policy.resources.sold(state.mode).get(GPU_MEM)
+    if kind is None or not state.gpus:
+        return
+    gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.minor)
+    out = {gpu.uuid for gpu in gpus if gpu.mig} | set(state.layer.left_out)
+    units = {gpu.uuid: 0 if gpu.uuid in out else units_of(gpu, kind, state.policy.unit) for gpu in gpus}
+    if len(set(units.values())) > 1:
+        share = sum(units.values()) // len(gpus)
+        each = ", ".join(f"GPU {gpu.minor} {units[gpu.uuid]}" for gpu in gpus)
+        yield (
+            f"the GPUs differ ({GPU_MEM}: {each}): kubelet and this agent count each as it is, but a scheduler or tool "
+            f"that divides {GPU_MEM} by {GPU_COUNT}, as the gpushare scheduler extender does, takes each for {share}. "
+            "It may send pods here that are refused, and leave memory unused; give it nodes of equal GPUs"
+        )
+
+
+def by_number(state: State) -> Iterator[str]:
+    """That the GPUs are not numbered from 0 on."""
+    numbers = sorted(gpu.minor for gpu in state.gpus.values())
+    if GPU_MEM in state.policy.resources.sold(state.mode) and numbers != list(range(len(numbers))):
+        yield (
+            f"the minor numbers of the GPUs are {', '.join(map(str, numbers))}: the gpushare scheduler extender takes "
+            f"them for 0 to {len(numbers) - 1}, and does not find the others. Load the driver anew, or reboot the node"
+        )
+
+
+def by_former_units(state: State) -> Iterator[str]:
+    """Pods that were given units which are no longer what a unit, or their GPU, is now."""
+    former: dict[str, set[str]] = defaultdict(set)
+    by_key = {gpu.key: gpu for gpu in state.gpus.values()}
+    answers = {(entry.container, entry.ids): entry.gpu_units for entry in state.checkpoint if entry.gpu_units}
+    for holding in state.living_holdings:
+        then = answers.get((holding.owner.container, holding.ids))
+        for highest, _ in counted(holding.ids):
+            if highest and highest.kind.is_memory and (gpu := by_key.get(highest.gpu_key)):
+                now = units_of(gpu, highest.kind, state.policy.unit)
+                if highest.n >= now or (then and now not in then):
+                    former[gpu.uuid].add(str(holding.owner.pod))
+    for uuid, pods in sorted(former.items(), key=lambda item: state.gpus[item[0]].minor):
+        yield _former(state, state.gpus[uuid], sorted(pods))
+
+
+def _former(state: State, gpu: Gpu, pods: list[str]) -> str:
+    more = f" and {len(pods) - MANY_PODS} more" if len(pods) > MANY_PODS else ""
+    units = f"{gpu.memory_mib // state.policy.unit.mib} units of {state.policy.unit}"
+    return (
+        f"GPU {gpu.index} ({gpu.uuid}) has {units} now; these pods were given units of it when it had another number: "
+        f"{', '.join(pods[:MANY_PODS])}{more}. Kubelet and schedulers count them as units of today: end these pods, or "
+        "set --memory-unit back"
+    )

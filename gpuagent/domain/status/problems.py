@@ -1,0 +1,212 @@
+"""What is wrong on the node now, for people and machines: problems, and where a mode switch stands."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuagent.domain.deviceplugin.advertise import rival_offers
+from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.gpus.fence import EXAMPLE, Fence
+from gpuagent.domain.pods.holdings import NVIDIA_GPU
+from gpuagent.domain.pods.pod import Holding
+from gpuagent.domain.reconcile.startup_taint import taint_stands
+from gpuagent.domain.sharing.mode import DISABLE_LABEL, PROMISES
+from gpuagent.domain.sharing.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
+from gpuagent.domain.state import State, once
+from gpuagent.domain.status import interop
+
+MANY_ENTRIES = 8
+"""So many entries of a fence file are named in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that keeps the node from offering what it could. `reason` is CamelCase, as in conditions."""
+
+    reason: EventReason
+    message: str
+    warning: bool = True
+    blocking: bool = False
+    """The mode's promise is not kept for it: the node condition is False."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Where a mode switch stands: ``steady``, ``settling`` (old units leave the lists) or ``waiting`` for pods."""
+
+    phase: str
+    waiting_for: tuple[Holding, ...] = ()
+
+
+@once
+def switch(state: State) -> Switch:
+    """The mode switch as people should see it."""
+    waiting = tuple(dict.fromkeys(holding for holdings in state.held_otherwise.values() for holding in holdings))
+    if any(fade.block.kind.mode is not state.mode for fade in state.fades) or state.unaudited:
+        return Switch("settling", waiting)
+    return Switch("waiting", waiting) if waiting else Switch("steady")
+
+
+@once
+def problems(state: State) -> list[Problem]:
+    """Everything that is wrong now, worst first."""
+    return [
+        *_driver_problems(state),
+        *_mode_problems(state),
+        *_offer_problems(state),
+        *_outside_problems(state),
+        *_fence_problems(state),
+        *_misread_problems(state),
+    ]
+
+
+def _driver_problems(state: State) -> Iterator[Problem]:
+    if state.driver_problem is not None:
+        yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}", blocking=not state.gpus)
+    elif not state.gpus and not state.unreadable:
+        yield Problem("NoGpus", "the NVIDIA driver reports no GPU on this node", blocking=True)
+    sick = state.sick
+    known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in sick}
+    for bad in state.unreadable:
+        lead = "stays as it was read before" if bad.index in known else "is left out"
+        yield Problem("GpuUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not state.gpus)
+    for gpu_ in state.gpus_by_index:
+        if gpu_.mig:
+            text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
+            yield Problem("MigEnabled", text)
+        if gpu_.uuid in sick:
+            yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {sick[gpu_.uuid]}")
+        if case := state.health.get(gpu_.uuid):
+            yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
+    if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
+        yield from (Problem("LinksAmiss", note) for note in state.topology.notes)
+
+
+def _mode_problems(state: State) -> Iterator[Problem]:
+    if not state.mode_known:
+        text = "the node's label was not read yet and no earlier run remembers a mode: nothing is offered until it is"
+        yield Problem("ModeUnknown", text, blocking=True)
+    if state.label_problem:
+        yield Problem("UnknownMode", state.label_problem)
+    if state.mode_unsaved:
+        yield Problem("ModeNotSaved", state.mode_unsaved)
+    if state.placement_problem:
+        yield Problem("UnknownPlacement", state.placement_problem)
+    yield from _isolation_problems(state)
+    if rivals := rival_offers(state):
+        text = (
+            f"another device plugin offers {rivals} {NVIDIA_GPU} on this node: mode {state.mode} offers nothing until "
+            "it is gone, or GPUs would be sold twice. Keep NVIDIA's device plugin off nodes with this label"
+        )
+        yield Problem("OtherPlugin", text, blocking=True)
+    now = switch(state)
+    if now.waiting_for:
+        pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
+        text = f"mode {state.mode}: GPUs held under another mode are offered when these containers have ended: {pods}"
+        yield Problem("ModeSwitchWaiting", text, warning=False)
+
+
+def _isolation_problems(state: State) -> Iterator[Problem]:
+    mode, layer, promised = state.mode, state.layer, ", ".join(sorted(PROMISES[state.mode]))
+    if state.unheard or layer.standby:  # a moment later it is known
+        return
+    if not layer.keeps(mode) and state.policy.allow_unisolated:
+        text = (
+            f"TRIAL: mode {mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
+            "any container can use the whole GPU"
+        )
+        yield Problem("Unisolated", text, blocking=True)
+    elif layer.installed and mode in layer.modes and (problem := layer.problem_in(mode)):
+        text = (
+            f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver} does not work: "
+            f"{problem}. Nothing new is offered until it does; running containers are left alone"
+        )
+        yield Problem("IsolationDown", text, blocking=True)
+    elif not layer.keeps(mode):
+        others = "; ".join(f"{x.driver}: {x.problem}" for x in state.layers.values() if x.problem and not x.installed)
+        text = (
+            f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver!r} does not keep it "
+            f"(--isolation {state.policy.isolation}): nothing is offered. Install a driver that does, or choose mode "
+            f"share{f' ({others})' if others else ''}"
+        )
+        yield Problem("IsolationMissing", text, blocking=True)
+    elif state.isolation_disabled and layer.driver == "cgpu":
+        text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
+        yield Problem("Unisolated", text, blocking=True)
+    yield from (Problem("UntrustedDaemon", text) for text in layer.untrusted)
+    for gpu in state.gpus_by_index:
+        if gpu.uuid in layer.left_out:
+            text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {mode}: {layer.left_out[gpu.uuid]}"
+            yield Problem("GpuNotIsolated", text)
+
+
+def _offer_problems(state: State) -> Iterator[Problem]:
+    gpus = tuple(gpu for gpu in state.gpus_by_index if not gpu.mig)
+    for resource, kind in state.policy.resources.sold(state.mode).items():
+        size, unit = list_bytes(gpus, kind, state.policy.unit), state.policy.unit
+        count = sum(units_of(gpu, kind, unit) for gpu in gpus)
+        if size > MAX_LIST_BYTES:
+            text = (
+                f"{resource} stays at 0: {count} units of {unit} make a device list of {size} bytes, and kubelet "
+                f"takes {MAX_LIST_BYTES}; set --memory-unit to {smallest_unit_that_fits(gpus, kind)} or more"
+            )
+            yield Problem("UnitTooSmall", text, blocking=True)
+        elif count > MANY_DEVICES:
+            text = (
+                f"{resource}: {count} devices make kubelet's restarts and pod status slow; "
+                f"a larger --memory-unit than {unit} is better"
+            )
+            yield Problem("ManyDevices", text)
+
+
+def _outside_problems(state: State) -> Iterator[Problem]:
+    if state.holdings_problem is not None:
+        still = "what was known of it is used" if state.holdings is not None else "nothing is offered until it answers"
+        text = f"kubelet's pod-resources API: {state.holdings_problem}; {still}"
+        yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
+    # A text that is about one resource names it; what is about kubelet itself is one problem.
+    for text in dict.fromkeys(state.registration_problems.values()):
+        yield Problem("NotRegistered", text, blocking=True)
+    if state.counts_only:
+        text = (
+            f"kubelet {state.kubelet} picks device ids and asks nobody which ones: they are counts here. The agent "
+            "chooses the GPU of each container; what it chose is in kubelet's checkpoint and in the pods' annotations"
+        )
+        yield Problem("KubeletDoesNotAsk", text, warning=False)
+    if state.node_problem is not None:
+        yield Problem("ApiUnavailable", state.node_problem)
+    if state.pods_problem is not None:
+        yield Problem("PodsUnavailable", state.pods_problem)
+    if state.reports_problem is not None:
+        yield Problem("ReportNotWritten", state.reports_problem)
+    if state.deletions_problem is not None:
+        yield Problem("FailedPodsNotDeleted", state.deletions_problem)
+    if taint_stands(state):
+        text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
+        yield Problem("StartupTaint", text, warning=False)
+    if state.annotations_problem is not None:
+        yield Problem("AnnotationsNotWritten", state.annotations_problem)
+
+
+def _fence_problems(state: State) -> Iterator[Problem]:
+    file, fenced = state.policy.fence_file, state.fenced
+    if state.fence_problem is not None:
+        stays = "what it said before stays in force" if state.fence != Fence() else "no GPU is fenced by it"
+        text = f"fence file {file}: {state.fence_problem}; {stays}. Write it as {EXAMPLE}, or remove it"
+        yield Problem("FenceUnreadable", text)
+    if state.gpus and (unknown := state.fence.unknown(state.gpus.values())):
+        more = f" and {len(unknown) - MANY_ENTRIES} more" if len(unknown) > MANY_ENTRIES else ""
+        text = (
+            f"fence file {file}: no GPU of this node is meant by {', '.join(unknown[:MANY_ENTRIES])}{more}; the rest "
+            "is in force. An index is a minor number (N of /dev/nvidiaN); gpuagent status -o json shows them, and UUIDs"
+        )
+        yield Problem("FenceUnknown", text)
+    for gpu in state.gpus_by_index:
+        if gpu.uuid in fenced:
+            text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced[gpu.uuid]}: take the entry out of {file} to use it again"
+            yield Problem("GpuFenced", text, warning=False)
+
+
+def _misread_problems(state: State) -> Iterator[Problem]:
+    yield from (Problem("UnitsChanged", text) for text in state.former_units)
+    yield from (Problem("MixedGpus", text, warning=False) for text in interop.by_division(state))
+    yield from (Problem("GpuNumbersGap", text, warning=False) for text in interop.by_number(state))

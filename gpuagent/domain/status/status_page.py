@@ -1,0 +1,126 @@
+"""What the agent says of its node: labels, amounts, condition, the status page."""
+
+import re
+from collections import Counter
+from typing import Any
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.holdings import located
+from gpuagent.domain.pods.pod import Holding
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import GPU_COUNT, MODE_LABEL
+from gpuagent.domain.state import State
+from gpuagent.domain.status.problems import Problem, problems, switch
+from gpuagent.system.printable import printable
+
+_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
+
+CONDITION_TYPE = "GpuAgentReady"
+
+
+def node_labels(state: State) -> dict[str, str | None]:
+    """The labels `aliyun.accelerator/nvidia_*` as they should be (None: absent); empty until the driver answered."""
+    gpus = state.gpus_by_index
+    if not gpus:
+        none = {"aliyun.accelerator/nvidia_name": None, "aliyun.accelerator/nvidia_mem": None}
+        return {**none, "aliyun.accelerator/nvidia_count": "0"} if _has_no_gpus(state) else {}
+    first = gpus[0]
+    return {
+        "aliyun.accelerator/nvidia_name": _NOT_IN_LABELS.sub("-", first.model)[:63].strip("-_."),
+        "aliyun.accelerator/nvidia_mem": f"{first.memory_mib}MiB",
+        "aliyun.accelerator/nvidia_count": str(len(gpus)),
+    }
+
+
+def node_capacity(state: State) -> dict[str, str]:
+    """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`; empty until the driver answered."""
+    return {GPU_COUNT: str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
+
+
+def _has_no_gpus(state: State) -> bool:
+    return state.driver_problem is None and not state.gpus and not state.unreadable
+
+
+def node_condition(state: State) -> dict[str, str]:
+    """The node condition: type, status, reason, message. Times are the writer's."""
+    found = problems(state)
+    blocking = [problem for problem in found if problem.blocking]
+    ready = () if blocking else (Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs"),)
+    return {
+        "type": CONDITION_TYPE,
+        "status": "False" if blocking else "True",
+        "reason": (*blocking, *ready)[0].reason,
+        "message": printable("; ".join(problem.message for problem in (*ready, *found))),
+    }
+
+
+def status(state: State) -> dict[str, Any]:
+    """The node's state as plain JSON values: what `gpuagent status` shows."""
+    now = switch(state)
+    return {
+        "mode": str(state.mode),
+        "placement": str(state.placement),
+        "label": {MODE_LABEL: state.label},
+        "isolation": _isolation(state.layer),
+        "memory_unit": str(state.policy.unit),
+        "switch": {
+            "phase": now.phase,
+            "waiting_for": [_holding(h) for h in now.waiting_for],
+        },
+        "driver_version": state.driver_version,
+        "gpus": [_gpu(gpu, state) for gpu in state.gpus_by_index],
+        "resources": {
+            resource: {
+                "healthy": sum(block.count for block in blocks if block.healthy),
+                "unhealthy": sum(block.count for block in blocks if not block.healthy),
+            }
+            for resource, blocks in state.lists.items()
+        },
+        "problems": [{"reason": p.reason, "message": p.message, "warning": p.warning} for p in problems(state)],
+    }
+
+
+def _isolation(layer: Layer) -> dict[str, Any]:
+    return {
+        "driver": layer.driver,
+        "version": layer.version,
+        "problem": layer.problem,
+        "isolates": sorted(layer.isolates),
+        "max_sharers": layer.max_sharers,
+        "caveats": list(layer.caveats),
+    }
+
+
+def _holding(holding: Holding) -> dict[str, Any]:
+    return {"container": str(holding.owner), "resource": holding.resource, "units": len(holding.ids)}
+
+
+def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
+    totals = {
+        resource: sum(b.count for b in blocks if b.gpu.uuid == gpu.uuid) for resource, blocks in state.lists.items()
+    }
+    cause = state.unhealthy.get(gpu.uuid)
+    held: Counter[str] = Counter()
+    containers = []
+    for holding in state.living_holdings:
+        if mine := sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus)):
+            held[holding.resource] += mine
+            containers.append({**_holding(holding), "units": mine})
+    return {
+        "index": gpu.index,
+        "minor": gpu.minor,
+        "uuid": gpu.uuid,
+        "pci_bus_id": gpu.pci_bus_id,
+        "model": gpu.model,
+        "memory_mib": gpu.memory_mib,
+        "reserved_mib": gpu.reserved_mib,
+        "compute_capability": list(gpu.compute_capability or ()),
+        "numa_node": gpu.numa_node,
+        "mig": gpu.mig,
+        "health": "Unhealthy" if cause else "Healthy",
+        "cause": cause,
+        "recovering": (case := state.health.get(gpu.uuid)) is not None and case.due is not None,
+        "units": {resource: total for resource, total in totals.items() if total},
+        "held": dict(held),
+        "containers": containers,
+    }

@@ -1,0 +1,113 @@
+"""What is told of a node's topology: the page for people, and the ConfigMap that arena reads."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.gpus.topology import Link
+from gpuagent.domain.placement.best_sets import BestSets
+from gpuagent.domain.pods.holdings import located
+from gpuagent.domain.reconcile.configmap import ConfigMapFacts
+from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
+from gpuagent.domain.state import State
+
+INEXACT = (
+    "the best sets are not worked out: on a node with more than 16 GPUs, and during the first seconds where 16 are all "
+    "joined differently, a set is grown link by link"
+)
+
+
+def page(state: State, sets: BestSets) -> dict[str, Any]:
+    """Plain JSON values: GPUs, what joins every two of them, and the best set of each size out of the free ones.
+
+    Args:
+        state: what is known now.
+        sets: worked out for its topology.
+    """
+    holders = _holders(state)
+    gpus = [state.gpus[uuid] for uuid in state.topology.gpus]
+    unhealthy = state.unhealthy
+    taken = {*holders, *unhealthy}
+    free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
+    return {
+        "gpus": [
+            {
+                "index": gpu.index,
+                "minor": gpu.minor,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "pci_bus_id": gpu.pci_bus_id,
+                "numa_node": gpu.numa_node,
+                "health": _health(gpu, unhealthy),
+                "holders": holders.get(gpu.uuid, []),
+            }
+            for gpu in gpus
+        ],
+        "links": [[_link(link) for link in row] for row in state.topology.links],
+        "best": [_best(sets, free, size, gpus) for size in range(1, len(free) + 1)],
+        "notes": [*state.topology.notes, *([] if sets.exact else [INEXACT])],
+    }
+
+
+def _holders(state: State) -> dict[str, list[str]]:
+    """GPU UUID to the containers that have it, or units of it."""
+    holders: dict[str, list[str]] = {}
+    for holding in state.living_holdings:
+        for uuid in dict.fromkeys(uuid for uuid, _ in located(holding, state.gpus)):
+            holders.setdefault(uuid, []).append(str(holding.owner))
+    return holders
+
+
+def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:
+    """``Healthy``; anything else is not offered."""
+    return "Unhealthy" if gpu.uuid in unhealthy else "MIG" if gpu.mig else "Healthy"
+
+
+def _link(link: Link | None) -> Mapping[str, Any] | None:
+    return None if link is None else {"type": link.type, "gbps": round(link.gbps, 3), "switched": link.switched}
+
+
+def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[str, Any]:
+    chosen = sets.choose(free, size)
+    weakest = sets.weakest(chosen)
+    return {
+        "size": size,
+        "gpus": [gpus[n].index for n in sets.ring(frozenset(chosen))],
+        "weakest_gbps": None if weakest is None else weakest / 1000,
+        "total_gbps": sets.total(chosen) / 1000,
+    }
+
+
+_KEYS = frozenset({"nodeName", "devices", "bandwidth", "linkType"})
+
+
+def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
+    """The node's report: there while mode `topology` is in force, gone in every other; nothing before it is known."""
+    shall_be = state.mode is Mode.TOPOLOGY
+    if not state.mode_known or (shall_be and not state.gpus):
+        return ()
+    # By the labels, not by the name, arena finds it.
+    labels = {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
+    data = {"nodeName": node_name, **_squares(state)} if shall_be else None
+    return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data, _KEYS),)
+
+
+def _squares(state: State) -> dict[str, str]:
+    """GPU N is row and column N, by minor number as in a scheduler's annotations; bandwidths are GB/s each way."""
+    place = {state.gpus[uuid].minor: n for n, uuid in enumerate(state.topology.gpus)}
+    every = range(max(place, default=-1) + 1)
+
+    def link(i: int, j: int) -> Link | None:
+        return state.topology.links[place[i]][place[j]] if i in place and j in place else None
+
+    square = [[link(i, j) for j in every] for i in every]
+    # A GPU that the driver does not list any more is ill; its number may be another one's by now.
+    unhealthy = state.unhealthy
+    health = {gpu.minor: _health(gpu, unhealthy) for gpu in state.gpus.values()}
+    health |= {minor: _health(state.gpus[state.topology.gpus[n]], unhealthy) for minor, n in place.items()}
+    return {
+        "devices": json.dumps({str(minor): health[minor] for minor in sorted(health)}),
+        "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),
+        "linkType": json.dumps([[one.type if one else "N/A" for one in row] for row in square]),
+    }

@@ -1,0 +1,1 @@
+"""Which containers use how much of each GPU, and what each was guaranteed."""

@@ -1,0 +1,80 @@
+"""What containers were given of each GPU, in bytes and parts of its compute."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.holdings import foreign
+from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, PROMISES, Isolates, Kind, Mode
+from gpuagent.domain.sharing.units import MemoryUnit, parse_id, units_of
+from gpuagent.domain.state import State
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container was given of one GPU.
+
+    Attributes:
+        memory_bytes: its limit; None where none was given, or another device plugin gave the GPU.
+        compute: part of the GPU's compute that it may use, 0 to 1; None where nothing was said of it.
+        mode: the mode that it was given in; None where another plugin gave it.
+    """
+
+    memory_bytes: int | None
+    compute: float | None
+    mode: Mode | None
+
+
+def shares(state: State) -> dict[tuple[str, Owner], Share]:
+    """GPU UUID and container to its share, for every container that holds something."""
+    return {
+        (uuid, owner): _share(state.gpus[uuid], counts, state.policy.unit)
+        for (uuid, owner), counts in _held(state).items()
+    }
+
+
+def _held(state: State) -> Mapping[tuple[str, Owner], "Counter[Kind | str]"]:
+    """Units by kind; of other plugins by resource."""
+    by_key = {gpu.key: gpu.uuid for gpu in state.gpus.values()}
+    held: dict[tuple[str, Owner], Counter[Kind | str]] = defaultdict(Counter)
+    for holding in state.living_holdings:
+        for device_id in holding.ids:
+            unit = parse_id(device_id)
+            if unit is not None:
+                if uuid := by_key.get(unit.gpu_key):
+                    held[uuid, holding.owner][unit.kind] += 1
+                continue
+            for uuid in foreign(holding, device_id, state.gpus):
+                held[uuid, holding.owner][holding.resource] += 1
+    return held
+
+
+def _share(gpu: Gpu, counts: "Counter[Kind | str]", unit: MemoryUnit) -> Share:
+    kinds = {kind: count for kind, count in counts.items() if isinstance(kind, Kind)}
+    if not kinds:
+        return Share(None, None, None)
+    mode = next(iter(kinds)).mode
+    if any(kind.is_whole for kind in kinds):
+        return Share(gpu.memory_mib * MIB, 1.0, mode)
+    memory = next(((kind, count) for kind, count in kinds.items() if kind.is_memory), None)
+    core = sum(count for kind, count in kinds.items() if not kind.is_memory)
+    return Share(
+        memory_limit(gpu, *memory, unit) if memory else None,
+        core / CORE_PERCENT_PER_GPU if core else None,
+        mode,
+    )
+
+
+def memory_limit(gpu: Gpu, kind: Kind, count: int, unit: MemoryUnit) -> int:
+    """Bytes that `count` units of GPU memory stand for.
+
+    What isolates memory gives a container its units' part of all the GPU has, so that nothing is left over; without,
+    what was asked for is meant.
+    """
+    if Isolates.MEMORY in PROMISES[kind.mode]:
+        return gpu.memory_mib * count // units_of(gpu, kind, unit) * MIB
+    return count * unit.mib * MIB

@@ -1,0 +1,70 @@
+"""`gpuagent run --dry-run`: what would be advertised, without a word to kubelet."""
+
+import json
+import queue
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.sharing.isolation_layers import NONE, Layer
+from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.state import State
+from gpuagent.domain.status import status_page
+from gpuagent.domain.step import step
+from gpuagent.isolation import drivers
+from gpuagent.isolation.interface import Need
+from gpuagent.nvml.driver_errors import DriverError
+from gpuagent.nvml.gpu_reader import discover
+from gpuagent.settings.settings import Settings
+
+LAYER_S = 10.0
+
+
+def dry_run(settings: Settings) -> int:
+    """Print the amounts of every mode on this node's GPUs (or of the forced one); 1 if the driver does not answer."""
+    now = time.monotonic()
+    try:
+        seen = ev.InventoryRead(discover(), now)
+    except DriverError as err:
+        print(json.dumps({"error": f"NVIDIA driver: {err}"}))
+        return 1
+    layers = _layers(settings, seen.inventory.gpus)
+    modes = [settings.mode] if settings.mode else list(Mode)
+    page = {}
+    for mode in modes:
+        state = State(
+            policy=replace(settings.policy, forced_mode=mode),
+            mode=mode,
+            layers=layers,
+            holdings=(),
+        )
+        state, _ = step(state, seen)
+        shown = status_page.status(state)
+        page[str(mode)] = {
+            "resources": {name: view["healthy"] for name, view in shown["resources"].items()},
+            "problems": [problem["message"] for problem in shown["problems"]],
+        }
+    gpus = [{key: gpu[key] for key in ("index", "uuid", "model", "memory_mib", "mig")} for gpu in shown["gpus"]]
+    print(json.dumps({"gpus": gpus, "memory_unit": str(settings.memory_unit), "modes": page}, indent=2))
+    return 0
+
+
+def _layers(settings: Settings, gpus: tuple[Gpu, ...]) -> dict[str, Layer]:
+    """What the isolation drivers say of this node; one that would be started when it is needed counts as working."""
+    made = {name: driver for name, driver in drivers.make(settings.isolation_options).items() if name != NONE}
+    said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+    heard = {name: Layer(driver=name, installed=False, problem=f"no answer in {LAYER_S:g} s") for name in made}
+    waiting = set(made)
+    for driver in made.values():
+        driver.desire(Need(gpus=gpus))
+        driver.start(said.put)
+    with suppress(queue.Empty):
+        while waiting:
+            layer = said.get(timeout=LAYER_S)
+            heard[layer.driver] = replace(layer, problem=None) if layer.standby else layer
+            waiting.discard(layer.driver)
+    for driver in made.values():
+        driver.stop()
+    return heard

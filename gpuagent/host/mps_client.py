@@ -1,0 +1,240 @@
+"""NVIDIA MPS on a host: where it is found, and a client that asks its control daemon and never waits for ever.
+
+The wire between `nvidia-cuda-mps-control` and its daemon is NVIDIA's own and not documented; its commands are. So every
+question goes through that program: one command on its standard input, CUDA_MPS_PIPE_DIRECTORY in its environment.
+"""
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpuagent.host.owners import foreign, foreign_owner
+from gpuagent.system.printable import error_words
+
+OWN_DIRECTORY = Path("/var/run/gpuagent/mps")
+"""Pipe directory of the daemon that the agent starts; containers see it at the same path."""
+
+CONTROL = "nvidia-cuda-mps-control"
+
+DRIVER_FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/home/kubernetes/bin/nvidia/bin", "/run/nvidia/driver/usr/bin")
+"""Where the driver's programs are besides PATH: hosts, Container-Optimized OS, driver containers."""
+
+NVIDIA_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's choice)
+"""Where daemon and clients meet when nobody sets CUDA_MPS_PIPE_DIRECTORY."""
+
+ACK = Path("/var/run/nvidia-gpu/nvidia-mps")
+"""Where ack-mps-control keeps its daemon from 0.2.0 on."""
+
+KNOWN_DIRECTORIES = (ACK, NVIDIA_DEFAULT)
+
+PID_FILE = "nvidia-cuda-mps-control.pid"
+CONTROL_SOCKET, _LONGEST_SOCKET = "control", "control_privileged"
+_SOCKET_PATH_BYTES = 107
+_NOBODY = "cannot find mps control daemon"
+_PROCESS_NAME = CONTROL[:15]  # the kernel keeps 15 bytes of it
+_OPEN_TO_ALL = 0o755  # servers and clients of other users have to get in
+_END_S = 1.0
+
+
+class MpsError(Exception):
+    """The control daemon did not do what was asked; the text says what happened."""
+
+
+class NoDaemonError(MpsError):
+    """No control daemon runs at this pipe directory."""
+
+
+class UntrustedError(NoDaemonError):
+    """Another user of the host may run the control daemon at this pipe directory, so it is not asked."""
+
+
+class HangsError(MpsError):
+    """The control daemon took the question and did not answer in time."""
+
+
+def find_program(name: str, folders: Sequence[str] = DRIVER_FOLDERS) -> Path | None:
+    """A program of the driver: a path as it is, a name from PATH or the usual driver folders; None where it is not."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
+    found = shutil.which(name, path=path)
+    return Path(found) if found else None
+
+
+def too_long(pipe_dir: Path) -> bool:
+    """Whether the daemon's sockets would not fit there: it then starts, fails to bind, and says something else."""
+    return len(os.fsencode(pipe_dir / _LONGEST_SOCKET)) > _SOCKET_PATH_BYTES
+
+
+def daemon_pid(pipe_dir: Path) -> int | None:
+    """PID of the daemon at `pipe_dir` as its file has it; None without one, or where that process is something else.
+
+    A daemon in another container writes the PID of its own namespace: the name of the process is looked at, too.
+    """
+    try:
+        pid = int((pipe_dir / PID_FILE).read_text(encoding="ascii"))
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return pid if name == _PROCESS_NAME else None
+
+
+def untrusted(pipe_dir: Path) -> str | None:
+    """Why the daemon at `pipe_dir` may be another user's than root's or this one's, and what to do; None if it is not.
+
+    Its server would see what all containers compute. NVIDIA's daemon lets everyone write in its directory, so each of
+    its files counts by its own owner.
+    """
+    try:
+        why = foreign(pipe_dir, shared=True) or next(filter(None, map(_foreign_file, _files(pipe_dir))), None)
+        pid = daemon_pid(pipe_dir)
+        if why is None and pid is not None:
+            process = Path(f"/proc/{pid}")
+            why = foreign_owner(process, process.stat().st_uid)
+    except FileNotFoundError:
+        return None  # there is none, or it has just gone
+    except OSError as err:
+        why = f"its owner is not known ({error_words(err)})"
+    if why is None:
+        return None
+    return (
+        f"the MPS control daemon at {pipe_dir} is not used, because another user may run it: {why}. End it and remove "
+        f"the directory, or run it as root in a directory that only root can replace"
+    )
+
+
+def _files(pipe_dir: Path) -> list[Path]:
+    return [pipe_dir / name for name in (CONTROL_SOCKET, _LONGEST_SOCKET, PID_FILE)]
+
+
+def _foreign_file(path: Path) -> str | None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return f"{path} is a link" if stat.S_ISLNK(found.st_mode) else foreign_owner(path, found.st_uid)
+
+
+def make_directories(*folders: Path) -> None:
+    """Make the daemon's directories, so that servers and clients of all users can get in.
+
+    Raises:
+        MpsError: one cannot be made, or another user of the host could replace it.
+    """
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            if why := foreign(folder, shared=True):
+                raise MpsError(f"the directory {folder} is not used: {why}. Choose one that only root can replace")
+            folder.chmod(_OPEN_TO_ALL)
+    except OSError as err:
+        raise MpsError(f"the daemon's directories cannot be made: {error_words(err)}") from err
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without what would steer CUDA or MPS, and with `more`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    return kept | more
+
+
+class Control:
+    """Questions to the control daemon at one pipe directory. May be used from any thread.
+
+    Args:
+        program: path of `nvidia-cuda-mps-control`.
+        pipe_dir: CUDA_MPS_PIPE_DIRECTORY of the daemon.
+        deadline_s: how long an answer may take.
+    """
+
+    def __init__(self, program: Path, pipe_dir: Path, *, deadline_s: float = 2.0) -> None:
+        self.pipe_dir = pipe_dir
+        self._program, self._deadline_s = program, deadline_s
+
+    def ask(self, command: str, *, deadline_s: float | None = None) -> str:
+        """Give one command and return the text that comes back, without blanks around it.
+
+        Raises:
+            NoDaemonError: nobody runs there.
+            HangsError: no answer within the deadline; the program that asked was killed.
+            MpsError: the program cannot be run, or says that the command failed.
+        """
+        limit_s = self._deadline_s if deadline_s is None else deadline_s
+        try:
+            process = subprocess.Popen(  # noqa: S603 (the driver's own program)
+                [self._program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment(CUDA_MPS_PIPE_DIRECTORY=str(self.pipe_dir)),
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as err:
+            raise MpsError(f"{self._program} cannot be run: {err.strerror}") from err
+        try:
+            text = process.communicate(f"{command}\n", timeout=limit_s)[0].strip()
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise HangsError(
+                f"the MPS control daemon at {self.pipe_dir} did not answer {command!r} within {limit_s:g} s"
+            ) from None
+        if _NOBODY in text.lower():
+            raise NoDaemonError(f"no MPS control daemon runs at {self.pipe_dir}")
+        if process.returncode:
+            raise MpsError(f"{command!r} at {self.pipe_dir} failed ({process.returncode}): {text or 'no text'}")
+        return text
+
+    def alive(self, *, deadline_s: float | None = None) -> None:
+        """One real round trip to the daemon that changes nothing.
+
+        Raises:
+            MpsError: it does not answer, or not with a percentage.
+        """
+        command = "get_default_active_thread_percentage"
+        text = self.ask(command, deadline_s=deadline_s)
+        try:
+            float(text.split()[-1])
+        except (IndexError, ValueError):
+            raise MpsError(f"{command!r} at {self.pipe_dir} was answered with {text!r}, not a percentage") from None
+
+    def servers(self) -> tuple[int, ...]:
+        """PIDs of the servers the daemon runs; it starts one with the first client. Raises MpsError."""
+        return _numbers(self.ask("get_server_list"))
+
+    def clients(self) -> tuple[int, ...]:
+        """PIDs of the clients of every server. Raises MpsError."""
+        return tuple(pid for server in self.servers() for pid in _numbers(self.ask(f"get_client_list {server}")))
+
+    def memory_limit(self, device: str) -> str:
+        """The default memory cap of a client on `device` (ordinal or UUID), as the daemon says it. Raises MpsError."""
+        return self.ask(f"get_default_device_pinned_mem_limit {device}")
+
+    def limit_memory(self, device: str, mib: int) -> None:
+        """Set that default for servers that start from now on, in MiB. Raises MpsError."""
+        self.ask(f"set_default_device_pinned_mem_limit {device} {mib}M")
+
+    def quit(self, *, force_after_s: int | None = None, deadline_s: float | None = None) -> None:
+        """Shut the daemon down. It waits for its clients, unless told after how many seconds to end its servers.
+
+        Raises:
+            MpsError: it did not.
+        """
+        self.ask("quit" if force_after_s is None else f"quit -t {force_after_s}", deadline_s=deadline_s)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split() if word.isdecimal())
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Kill what hangs, and do not wait long: in a call into the driver even that may take its time."""
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        if stream:
+            with suppress(OSError):
+                stream.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)

@@ -1,0 +1,95 @@
+"""What the agent asks of an isolation driver, and what it tells one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY
+
+Report = Callable[[Layer], None]
+
+
+class IsolationError(Exception):
+    """The layer does not work for this container now; kubelet may try again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What drivers are made with.
+
+    Attributes:
+        state_dir: for what a driver has to remember.
+        unit: what one unit of gpu-mem is.
+        cdi: containers get their GPUs as CDI devices.
+        percent_per_weight: compute percent that make one unit of cGPU's weight.
+        mps_control: name or path of MPS's control program.
+        mps_pipe_dir: where a daemon that the agent starts has its pipes.
+        mps_start: start an MPS daemon where none is found.
+        mps_exclusive: GPUs that MPS serves are set to compute mode EXCLUSIVE_PROCESS.
+    """
+
+    state_dir: Path
+    unit: MemoryUnit = field(default_factory=MemoryUnit)
+    percent_per_weight: int = 5
+    cdi: bool = False
+    mps_control: str = CONTROL
+    mps_pipe_dir: Path = OWN_DIRECTORY
+    mps_start: bool = True
+    mps_exclusive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the node wants of a driver now.
+
+    Attributes:
+        gpus: the node's GPUs.
+        serves: this driver is the one chosen for the mode in force.
+        in_use: containers run that were sold under a mode this driver serves, or nobody knows yet.
+        held: UUIDs of the GPUs that such containers are known to hold.
+        disabled: the node's label `cgpu.disable.isolation` is true.
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    serves: bool = False
+    in_use: bool = False
+    held: frozenset[str] = frozenset()
+    disabled: bool = False
+
+
+class Isolation(Protocol):
+    """What the agent asks of a driver. Every method may be called from any thread."""
+
+    name: str
+
+    def start(self, report: Report) -> None:
+        """Begin to watch the layer, in threads of its own: `report` every change of its Layer, the first at once.
+
+        Changes nothing on the node before `desire` asks for it.
+        """
+
+    def desire(self, need: Need) -> None:
+        """Take note of what the node wants; returns at once. Called with every change, also to the same value."""
+
+    def stop(self) -> None:
+        """End the threads within a second; the layer of running containers stays as it is."""
+
+    def prepare(self, grant: Grant) -> Grant:
+        """The grant with what the driver adds: environment, mounts, device nodes. Quick, local, repeatable.
+
+        Raises:
+            IsolationError: this share cannot be isolated; the pod is refused with the text.
+        """
+
+    def verify(self, grant: Grant, owner: Owner | None) -> None:
+        """Check, just before a container starts, that the layer is alive and set for it. May take a second.
+
+        Raises:
+            IsolationError: it is not; the container waits and kubelet tries again.
+        """

@@ -1,0 +1,1 @@
+"""Calls to the API server: requests, pages of lists, errors in words for people."""

@@ -1,0 +1,258 @@
+"""Raw JSON calls to the API server, with timeouts, and errors in words for people."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuagent.domain.pods.json_values import mapping, number
+from gpuagent.kube.api.api_errors import ApiError, refused
+from gpuagent.kube.api.list_text import read_list
+from gpuagent.kube.watch.stream import Watch
+
+if TYPE_CHECKING:
+    from urllib3 import HTTPResponse
+
+    from gpuagent.kube.api.transport import Transport
+
+Json = dict[str, Any]
+Params = Mapping[str, str | int | bool]
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_SECONDS = re.compile("[0-9]{1,6}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds.
+
+    Attributes:
+        connect_s: until a connection stands.
+        call_s: longest silence of an ordinary call.
+        watch_s: the server is asked to end a watch after this long; it may end it sooner.
+        watch_silence_s: longest silence of a watch; a bit above ``watch_s``, so only a dead peer reaches it.
+    """
+
+    connect_s: float = 5.0
+    call_s: float = 10.0
+    watch_s: int = 300
+    watch_silence_s: float = 330.0
+
+
+class Client:
+    """The API server as seen by one context of a kubeconfig, or by the pod's service account where that is None.
+
+    Building one does nothing; the first call loads the library and the credentials, and so may raise ConfigError.
+    Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
+    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON. ``answered`` is told of
+    every request: its verb, and its HTTP status, or ``none`` where nothing answered.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: str | None = None,
+        timeouts: Timeouts | None = None,
+        *,
+        context: str | None = None,
+        compressed: bool = False,
+        answered: Callable[[str, str], None] = lambda _verb, _code: None,
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._answered = answered
+        self._context = context
+        self._compressed = compressed
+        self._timeouts = timeouts or Timeouts()
+        self._lock = threading.Lock()
+        self._transport: Transport | None = None
+
+    def connect(self) -> None:
+        """Load the library and the credentials now; sends nothing. Raises ConfigError."""
+        self._connected()
+
+    def get(self, path: str) -> Json:
+        """Return one object."""
+        return self._call("get", "GET", path)
+
+    def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
+        """Return a List's metadata and its items, which are read from the connection as they are taken.
+
+        Taking them may raise what this method may. The connection is free again when all are taken.
+        """
+        status, transport, response = self._opened("list", "GET", path, params)
+        try:
+            metadata, items = read_list(transport.pieces(response, self._timeouts.call_s))
+        except ValueError as err:
+            raise _no_json(status) from err
+        return metadata, _checked(status, items)
+
+    def text(self, path: str) -> str:
+        """Return what is no object, such as a page of a pod that the API server fetches (``…/proxy/metrics``)."""
+        _, data = self._answer("get", "GET", path, accept="*/*")
+        return data.decode(errors="replace")
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Json:
+        """POST ``body`` to a collection and return what was made."""
+        return self._call("create", "POST", path, None, body)
+
+    def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> Json:
+        """PATCH an object or its subresource and return the whole object as it is now."""
+        return self._call("patch", "PATCH", path, None, body, content_type)
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Json:
+        """DELETE an object; ``body`` is DeleteOptions. Returns a Status, or the object where it is not gone yet."""
+        return self._call("delete", "DELETE", path, None, body)
+
+    def watch(self, path: str, params: Params | None = None) -> Watch:
+        """Open a watch, bookmarks included; returns when the server has accepted it.
+
+        ``params`` carries ``resourceVersion`` and selectors. See Watch for what reading it may raise.
+        """
+        from gpuagent.kube.api.transport import Request  # noqa: PLC0415 - loads the library
+
+        query = {
+            **(params or {}),
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": self._timeouts.watch_s,
+        }
+        silence_s = self._timeouts.watch_silence_s
+        timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
+        transport = self._connected()
+        request = Request(method="GET", path=path, query=query, timeout_s=timeout_s)
+        response = self._sent("watch", lambda: transport.stream(request, silence_s))
+        if not 200 <= response.status < 300:
+            data = transport.body(response, self._timeouts.call_s)
+            raise self._error(
+                "watch", path, response.status, response.reason or "", data, response.headers.get("Retry-After")
+            )
+        return Watch(response, lambda err: transport.unreachable(err, silence_s))
+
+    def close(self) -> None:
+        """Drop credentials and idle connections; a later call starts afresh."""
+        with self._lock:
+            transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def _call(  # noqa: PLR0913 - one funnel for all calls
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        return _decoded(*self._answer(verb, method, path, params, body=body, content_type=content_type))
+
+    def _answer(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        **more: Any,  # noqa: ANN401 - as Request has them
+    ) -> tuple[int, bytes]:
+        """Return status, a good one, and body."""
+        status, transport, response = self._opened(verb, method, path, params, **more)
+        return status, transport.body(response, self._timeouts.call_s)
+
+    def _opened(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        **more: Any,  # noqa: ANN401 - as Request has them
+    ) -> "tuple[int, Transport, HTTPResponse]":
+        """Return status, a good one, and the response with its body unread."""
+        from gpuagent.kube.api.transport import Request  # noqa: PLC0415 - loads the library
+
+        timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
+        transport = self._connected()
+        request = Request(
+            method=method,
+            path=path,
+            query=params or {},
+            timeout_s=timeout_s,
+            compressed=self._compressed,
+            **more,
+        )
+        response = self._sent(verb, lambda: transport.send(request))
+        if not 200 <= response.status < 300:
+            data = transport.body(response, self._timeouts.call_s)
+            raise self._error(
+                verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After")
+            )
+        return response.status, transport, response
+
+    def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
+        code = "none"
+        try:
+            response = send()
+            code = str(response.status)
+        finally:
+            self._answered(verb, code)
+        return response
+
+    def _connected(self) -> "Transport":
+        with self._lock:
+            if self._transport is None:
+                from gpuagent.kube.api import transport  # noqa: PLC0415 - loads the library
+
+                self._transport = transport.connect(self._kubeconfig, self._context)
+            return self._transport
+
+    def _error(  # noqa: PLR0913 - what the answer has
+        self, verb: str, path: str, status: int, reason: str, data: bytes, retry_after: str | None = None
+    ) -> ApiError:
+        if status == _UNAUTHORIZED:
+            self.close()  # credentials may have been rotated on disk: read them again next time
+        try:
+            said = json.loads(data)
+        except ValueError:
+            said = {}
+        if not isinstance(said, dict):
+            said = {}
+        message = str(said.get("message") or reason)
+        if status == _FORBIDDEN:
+            return refused(verb, *resource_of(path), message)
+        seconds = int(retry_after) if retry_after and _SECONDS.fullmatch(retry_after) else None
+        if seconds is None:
+            seconds = number(mapping(said.get("details")).get("retryAfterSeconds"))
+        return ApiError(status, str(said.get("reason") or reason), message, retry_after_s=seconds)
+
+
+def resource_of(path: str) -> tuple[str, str]:
+    """Return (resource, API group) as RBAC names them: ``/api/v1/nodes/n/status`` gives ``("nodes/status", "")``."""
+    head, *parts = path.strip("/").split("/")
+    group = parts[0] if head == "apis" else ""
+    parts = parts[2:] if head == "apis" else parts[1:]
+    if parts[:1] == ["namespaces"] and len(parts) > 2:
+        parts = parts[2:]
+    return "/".join([*parts[:1], *parts[2:3]]), group
+
+
+def _decoded(status: int, data: bytes) -> Json:
+    try:
+        found = json.loads(data)
+    except ValueError as err:
+        raise _no_json(status) from err
+    if not isinstance(found, dict):
+        raise ApiError(status, "BadAnswer", "the answer is not a JSON object; is this an API server?")
+    return found
+
+
+def _no_json(status: int) -> ApiError:
+    return ApiError(status, "BadAnswer", "the answer is not JSON; is this an API server?")
+
+
+def _checked(status: int, items: Iterator[Json]) -> Iterator[Json]:
+    try:
+        yield from items
+    except ValueError as err:
+        raise _no_json(status) from err

@@ -1,0 +1,75 @@
+"""Large lists, a page at a time: of each page only what is asked for stays in memory."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from gpuagent.kube.api.api_errors import ApiError
+
+T = TypeVar("T")
+Params = Mapping[str, str | int | bool]
+
+PAGE = 500
+"""Objects a page, as kubectl asks for them."""
+MOST_STARTS = 4
+MOST_WAITS, LONGEST_WAIT_S = 3, 10
+"""So often, and so long at a time, a list that the server puts off (429) is waited for."""
+_GONE, _TOO_MANY = 410, 429
+
+
+class Lister(Protocol):
+    """What paging needs of the Client."""
+
+    def page(self, path: str, params: Params | None = None) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+        """Return a List's metadata and items."""
+
+
+class Listed(Generic[T]):
+    """What was kept of a list, and the version that it was true of."""
+
+    def __init__(self) -> None:
+        self.items: list[T] = []
+        self.version = ""
+
+
+def list_pages(
+    client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params | None = None
+) -> Listed[T]:
+    """List a collection; of each object what ``keep`` makes of it, unless that is None. All of it is of one version.
+
+    Where the server forgets that version meanwhile (410), the list begins anew, a few times; where it puts a page off
+    (429), that is asked for again when it says. May raise what ``Client.page`` does.
+    """
+    for start in range(1, MOST_STARTS + 1):
+        try:
+            return _once(client, path, keep, params or {})
+        except ApiError as err:
+            if err.status != _GONE or start == MOST_STARTS:
+                raise
+    raise AssertionError("the last start returns or raises")
+
+
+def _once(client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params) -> Listed[T]:
+    listed = Listed[T]()
+    query: dict[str, str | int | bool] = {**params, "limit": PAGE}
+    while True:
+        metadata, items = _page(client, path, query)
+        objects = (item for item in items if isinstance(item, dict))
+        listed.items.extend(kept for kept in map(keep, objects) if kept is not None)
+        listed.version = str(metadata.get("resourceVersion") or "")
+        token = metadata.get("continue")
+        if not token:
+            return listed
+        query["continue"] = str(token)
+        query.pop("resourceVersion", None)  # the token has it
+
+
+def _page(client: Lister, path: str, query: Params) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    for _ in range(MOST_WAITS):
+        try:
+            return client.page(path, query)
+        except ApiError as err:
+            if err.status != _TOO_MANY or err.retry_after_s is None or err.retry_after_s > LONGEST_WAIT_S:
+                raise
+            time.sleep(err.retry_after_s)
+    return client.page(path, query)

@@ -1,0 +1,252 @@
+"""HTTP to the API server through the library's ``ApiClient``, raw: bytes in, bytes out, our errors.
+
+Import this module only from a thread that may wait: it is what loads ``kubernetes``. No API class and no model is
+named here, which keeps 20 MiB and half a second out of the agent.
+"""
+
+import ipaddress
+import logging
+import os
+import ssl
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+# The library loads this package wherever it is installed, as it is beside the tools of development, and with it
+# grammars: a second of processor time and 12 MiB.
+sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
+
+import urllib3
+from kubernetes.client.api_client import ApiClient
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import incluster_config, kube_config
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.utils.keepalive import tcp_keepalive_socket_options
+from urllib3.util import create_urllib3_context
+
+from gpuagent import __version__
+from gpuagent.kube.api.api_errors import ApiUnreachable, ConfigError
+from gpuagent.system.printable import error_words
+
+# A dead host is noticed after 10 + 3 * 5 s also where the watch is quiet.
+_KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
+PIECE = 65_536
+"""Bytes of a body that are read at a time. Go writes a large answer as one HTTP chunk, however long."""
+POOL = 16
+"""Connections that are kept; more threads than that at a time would open new ones again and again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request. ``timeout_s`` is (connect, longest silence while reading); ``accept`` is a content type.
+
+    ``compressed`` lets the server compress a large answer.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str | int | bool]
+    timeout_s: tuple[float, float]
+    body: Any = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    compressed: bool = False
+
+
+class Transport:
+    """A configured way to one API server; safe to use from several threads."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._server = str(configuration.host)
+        self._api = ApiClient(configuration)
+        self._api.user_agent = f"gpuagent/{__version__}"
+        if urlsplit(self._server).scheme == "https":
+            self._api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = _tls(configuration)
+
+    def send(self, request: Request) -> urllib3.HTTPResponse:
+        """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ConfigError."""
+        headers = {"Accept": request.accept}
+        if request.compressed:
+            headers["Accept-Encoding"] = "gzip"
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        try:
+            # Auth settings make the library's hook re-read a rotated token file.
+            method, url, header, body, _ = self._api.param_serialize(
+                request.method,
+                request.path,
+                query_params=list(request.query.items()),
+                header_params=headers,
+                body=request.body,
+                auth_settings=["BearerToken"],
+            )
+            answer = self._api.call_api(method, url, header, body, _request_timeout=request.timeout_s)
+        except (ApiException, urllib3.exceptions.HTTPError) as err:
+            raise self.unreachable(err, request.timeout_s[1]) from err
+        except (ConfigException, OSError) as err:
+            raise ConfigError(f"the credentials for the API server cannot be read: {error_words(err)}") from err
+        response: urllib3.HTTPResponse = answer.response
+        return response
+
+    def stream(self, request: Request, silence_s: float) -> urllib3.HTTPResponse:
+        """Send as ``send`` does, then let the body be silent for up to ``silence_s`` at a time."""
+        response = self.send(request)
+        sock = getattr(response.connection, "sock", None)
+        if sock is not None:
+            sock.settimeout(silence_s)
+        return response
+
+    def body(self, response: urllib3.HTTPResponse, silence_s: float) -> bytes:
+        """Return the whole body and give the connection back. Raises ApiUnreachable."""
+        return b"".join(self.pieces(response, silence_s))
+
+    def pieces(self, response: urllib3.HTTPResponse, silence_s: float) -> Iterator[bytes]:
+        """Yield the body as it arrives, then give the connection back; closed where it is not read to its end.
+
+        Raises ApiUnreachable.
+        """
+        ended = False
+        try:
+            yield from response.stream(PIECE)
+            ended = True
+        except urllib3.exceptions.HTTPError as err:
+            raise self.unreachable(err, silence_s) from err
+        finally:
+            if not ended:
+                response.close()
+            response.release_conn()
+
+    def unreachable(self, err: Exception, silence_s: float) -> ApiUnreachable:
+        """Return the error for people; equal causes give equal texts, so no addresses of objects in it."""
+        match err:
+            case urllib3.exceptions.NameResolutionError():
+                text = "its name cannot be resolved"
+            case urllib3.exceptions.NewConnectionError():
+                text = _os_text(err) or "no connection"
+            case urllib3.exceptions.ConnectTimeoutError():
+                text = "no connection in time"
+            case urllib3.exceptions.ReadTimeoutError():
+                text = f"it is silent: nothing came within {silence_s:g} s"
+            case ApiException():
+                text = str(err.reason).rpartition("\n")[2]
+            case urllib3.exceptions.ProtocolError():
+                text = "the connection broke off"
+            case _:
+                text = _os_text(err) or type(err).__name__
+        return ApiUnreachable(f"the API server {self._server} cannot be reached: {text}")
+
+    def close(self) -> None:
+        """Close idle connections; those in use end with their requests."""
+        self._api.close()
+
+
+def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
+    """Return a transport for a kubeconfig file, or for the pod's service account where None. Raises ConfigError.
+
+    ``kubeconfig`` may be several files, joined as in KUBECONFIG; ``context`` is one of theirs, None for the current
+    one. Nothing is sent yet.
+    """
+    configuration = Configuration()
+    if kubeconfig is None:
+        _load_service_account(configuration)
+    else:
+        _load_kubeconfig(configuration, kubeconfig, context)
+    # Our own loops retry; urllib3's silent three tries would triple every timeout.
+    configuration.retries = False
+    configuration.connection_pool_maxsize = POOL
+    configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
+    if _is_loopback(str(configuration.host)):
+        configuration.proxy = None  # as Go clients do; the library would ask the proxy
+    return Transport(configuration)
+
+
+def _tls(configuration: Configuration) -> ssl.SSLContext:
+    """A context that verifies as Go clients do.
+
+    Python 3.13 and later would refuse certificates without key identifiers. Those of a cluster that Kubernetes 1.18 or
+    older made have none.
+    """
+    required = ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE
+    context = create_urllib3_context(cert_reqs=required, verify_flags=ssl.VERIFY_X509_PARTIAL_CHAIN)
+    if not (configuration.ssl_ca_cert or configuration.ca_cert_data):
+        context.load_default_certs()
+    return context
+
+
+def _load_service_account(configuration: Configuration) -> None:
+    try:
+        incluster_config.load_incluster_config(configuration)
+    except (ConfigException, OSError) as err:
+        raise ConfigError(
+            f"no kubeconfig given and not running in a pod with a service account: {str(err).rstrip('.')}"
+        ) from err
+
+
+def _load_kubeconfig(configuration: Configuration, path: str, context: str | None) -> None:
+    readable = False
+    for file in filter(None, path.split(os.pathsep)):
+        try:
+            readable |= bool(Path(file).read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as err:
+            text = err.strerror if isinstance(err, OSError) else "it is not text"
+            raise ConfigError(f"kubeconfig {file} cannot be read: {text}") from err
+    if not readable:
+        raise ConfigError(f"kubeconfig {path} is empty")
+    told = _Told()
+    logging.getLogger().addHandler(told)
+    try:
+        kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
+    except Exception as err:  # the loader lets through whatever odd input makes it raise
+        if context is not None and (names := _contexts(path)) and context not in names:
+            raise ConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
+        text = " ".join(str(err).split()) or type(err).__name__
+        raise ConfigError(f"kubeconfig {path} is malformed: {text}") from err
+    finally:
+        logging.getLogger().removeHandler(told)
+    if told.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
+        raise ConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(told.texts)}")
+    if urlsplit(str(configuration.host)).scheme not in ("http", "https"):
+        raise ConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
+
+
+class _Told(logging.Handler):
+    """Keeps what the library only logs, in this thread: why a credential plugin (``exec``) gave nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._thread = threading.get_ident()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread:
+            self.texts.append(" ".join(record.getMessage().split()))
+
+
+def _contexts(path: str) -> list[str]:
+    """Names of its contexts; none where they cannot be read."""
+    try:
+        found = kube_config.KubeConfigMerger(path).config.value.get("contexts") or ()
+        return [str(context["name"]) for context in found]
+    except Exception:  # noqa: BLE001 - as above
+        return []
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _os_text(err: BaseException | None) -> str:
+    while err is not None:
+        if isinstance(err, OSError) and err.strerror:
+            return err.strerror
+        err = err.__cause__ or err.__context__
+    return ""

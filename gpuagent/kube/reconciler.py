@@ -1,0 +1,145 @@
+"""The API server's side of the agent: what is watched there, and what is written there."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.pod import Controller, Pod, PodName
+from gpuagent.domain.reconcile import node_configmaps, pod_annotations
+from gpuagent.domain.reconcile.failed_pods import to_delete
+from gpuagent.domain.reconcile.startup_taint import unwanted_taint
+from gpuagent.domain.state import Announcement, Policy, State
+from gpuagent.domain.status import status_page
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.watch.node_watch import Watcher
+from gpuagent.kube.write.annotation_writer import PodAnnotations
+from gpuagent.kube.write.configmap_writer import ConfigMaps
+from gpuagent.kube.write.event_sender import Involved
+from gpuagent.kube.write.node_writer import Writer
+from gpuagent.kube.write.pod_deleter import Deletions
+
+STOP_S = 1.0
+"""For all threads together: one in a call to a silent server is left behind."""
+
+
+class KubeSide:
+    """Watches this node and its pods, keeps what is written of them true, deletes failed pods, sends Events.
+
+    Never blocks the caller. `answered` is told of every request: its verb, and its HTTP status or ``none``.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        node_name: str,
+        post: Callable[[ev.Event], None],
+        answered: Callable[[str, str], None] = lambda _verb, _code: None,
+        policy: Policy | None = None,
+    ) -> None:
+        policy = policy or Policy()
+        self._node_name = node_name
+        self._client = Client(None if kubeconfig is None else str(kubeconfig), answered=answered)
+        self._watcher = Watcher(
+            self._client,
+            node_name,
+            post,
+            resources=policy.resources.names,
+            failed=policy.clean_failed_pods,
+            burst_s=0.01,
+        )
+        self._writer = Writer(self._client, node_name)
+        self._config_maps = ConfigMaps(
+            self._client, told=lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
+        )
+        self._deletions = Deletions(
+            self._client,
+            deleted=lambda pod: post(ev.FailedPodDeleted(pod, time.monotonic())),
+            told=lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
+        )
+        self._annotations = PodAnnotations(
+            self._client, told=lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
+        )
+        self._uids: dict[PodName, str] = {}
+        self._annotated: State | None = None
+        self._writes: tuple[pod_annotations.PodWrite, ...] = ()
+        self._fetching = threading.Thread()
+
+    def start(self) -> None:
+        self._watcher.start()
+        self._writer.start()
+        self._config_maps.start()
+        self._deletions.start()
+        self._annotations.start()
+
+    def stop(self) -> None:
+        deadline = time.monotonic() + STOP_S
+        for part in (self._watcher, self._writer, self._config_maps, self._deletions, self._annotations):
+            part.stop(max(0.1, min(STOP_S / 2, deadline - time.monotonic())))
+        self._client.close()
+
+    def observe(self, node: Mapping[str, Any]) -> None:
+        """The Node as it is now."""
+        self._writer.observe(node)
+        self._annotations.nudge()
+
+    def know(self, pods: Collection[Pod]) -> None:
+        """The pods of this node, which Events may be about."""
+        self._uids = {pod.name: pod.uid for pod in pods}
+
+    def fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+        """Read pods that the watch has not shown yet: UIDs of those there are, None if no answer comes in time.
+
+        While an earlier read is unanswered the answer is None at once: a silent API server costs the node one wait.
+        """
+        if self._fetching.is_alive():
+            return None
+        found: list[frozenset[str] | None] = []
+
+        def read() -> None:
+            found.append(self._watcher.fetch(pods))
+
+        self._fetching = threading.Thread(target=read, name="kube-fetch", daemon=True)
+        self._fetching.start()
+        self._fetching.join(timeout_s)
+        return found[0] if found else None
+
+    def desire(self, state: State) -> tuple[Announcement, ...]:
+        """What should be there, as follows from `state`: the Node's facts, ConfigMaps, pods; which failed ones go.
+
+        Returns what people should hear of annotations that are corrected.
+        """
+        self._writer.set_desired(
+            status_page.node_labels(state),
+            status_page.node_capacity(state),
+            status_page.node_condition(state),
+            unwanted_taint(state),
+        )
+        self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
+        self._deletions.desire(to_delete(state))
+        return self._annotate(state)
+
+    def _annotate(self, state: State) -> tuple[Announcement, ...]:
+        known = self._annotated
+        if not state.pods_watched or (known and known.pods is state.pods and known.same_book(state)):
+            return ()  # an old pod is refused as such; each held unit is looked at only where something changed
+        self._annotated, before = state, self._writes
+        self._writes = pod_annotations.writes(state, known, before)
+        self._annotations.desire(self._writes)
+        return tuple(pod_annotations.corrected(before, self._writes))
+
+    def event(
+        self, pod: PodName | None, kind: str, reason: str, message: str, *, owner: Controller | None = None
+    ) -> None:
+        """Send an Event about a pod of this node, its controller, or the node itself (no pod)."""
+        if pod is None:
+            about = Involved.node(self._node_name)
+        elif owner is not None:
+            about = Involved(
+                kind=owner.kind, name=owner.name, uid=owner.uid, namespace=pod.namespace, api_version=owner.api_version
+            )
+        else:
+            about = Involved.pod(pod.namespace, pod.name, self._uids.get(pod, ""))
+        self._writer.event(about, kind, reason, message)

@@ -1,0 +1,1 @@
+"""Follows the node and its pods as the API server has them."""

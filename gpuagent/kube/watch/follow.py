@@ -1,0 +1,180 @@
+"""The loop that keeps up with one list of objects: list, watch from there, and list again whenever that ends badly."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.pages import Lister, list_pages
+from gpuagent.kube.watch.stream import Watch
+from gpuagent.system.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_GONE = 410
+# A watch that stood this long was a success, even if it was quiet; one that ended sooner is not opened again at once.
+_STEADY_S = 5.0
+
+
+class Api(Lister, Protocol):
+    """What following needs of the Client."""
+
+    def watch(self, path: str, params: Mapping[str, str | int | bool] | None = None) -> Watch:
+        """Open a watch."""
+
+
+class Follower(Protocol[T]):
+    """What receives the objects. Called from the following thread only."""
+
+    def read(self, found: dict[str, Any]) -> T:
+        """What is kept of one object. The object itself is gone before the next one is read."""
+
+    def listed(self, items: Sequence[T]) -> None:
+        """All objects as they are now; replaces everything said before."""
+
+    def changed(self, kind: str, item: T) -> None:
+        """One object was ADDED, MODIFIED or DELETED (``kind``)."""
+
+    def failed(self, reason: str) -> None:
+        """Nothing can be known for now; said once per reason until the next ``listed``."""
+
+
+@dataclass
+class Follow(Generic[T]):
+    """Follows the objects at ``path`` that match ``selector`` (a fieldSelector) until stopped.
+
+    ``run`` is the body of a thread and outlives every error. Three levels: ``run`` tries for ever, ``_list_and_watch``
+    lists once and keeps a watch going, ``_watch`` is one connection. An object that the follower cannot take is said
+    once and left out; the others are followed.
+
+    Args:
+        unlisted: returns further terms of the selector, for a list alone: they leave out objects that do not matter
+            unless they change while they are followed.
+    """
+
+    client: Api
+    path: str
+    selector: str
+    follower: Follower[T]
+    backoff: Backoff = field(default_factory=Backoff)
+    clock: Callable[[], float] = time.monotonic
+    unlisted: Callable[[], str] = lambda: ""
+
+    def __post_init__(self) -> None:
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._open: Watch | None = None
+        self._said: set[str] = set()
+        self._odd: set[str] = set()
+        # "0": any version the server has in memory, which spares etcd; "" after that one proved too old.
+        self._list_from = "0"
+
+    def run(self) -> None:
+        """Follow until ``stop``."""
+        while not self._stopped.is_set():
+            try:
+                self._list_and_watch()
+            except ApiError as err:
+                if err.status == _GONE:
+                    self._list_from = ""
+                    log.info("watch too old, listing again", extra={"path": self.path})
+                else:
+                    self._fail(str(err))
+            except KubeError as err:
+                self._fail(str(err))
+            except Exception as err:
+                # A bug must not silently end the agent's view of the cluster.
+                reason = f"unexpected: {type(err).__name__}: {err}"
+                if reason not in self._said:
+                    log.exception("following failed", extra={"path": self.path})
+                self._fail(reason)
+            self._stopped.wait(self.backoff.next_s())
+
+    def stop(self) -> None:
+        """End ``run`` soon, from any thread: at once while it watches, within a call's timeout otherwise."""
+        self._stopped.set()
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+
+    def _list_and_watch(self) -> None:
+        self._odd.clear()
+        selector = ",".join(filter(None, (self.selector, self.unlisted())))
+        listed = list_pages(self.client, self.path, self._read, _query(selector, self._list_from))
+        self._list_from = "0"
+        self.follower.listed(listed.items)
+        self._said.clear()
+        version = listed.version
+        while not self._stopped.is_set():
+            began = self.clock()
+            try:
+                version = self._watch(version)
+            finally:
+                steady = self.clock() - began >= _STEADY_S
+                if steady:
+                    self.backoff.reset()
+            if not steady:
+                self._stopped.wait(self.backoff.next_s())
+
+    def _watch(self, version: str) -> str:
+        """Return the version to go on from when the server has ended the watch in good order."""
+        with self.client.watch(self.path, _query(self.selector, version)) as watch:
+            with self._lock:
+                self._open = watch
+                if self._stopped.is_set():
+                    watch.close()
+            try:
+                for event in watch:
+                    version = _version(event["object"]) or version
+                    if event["type"] != "BOOKMARK":
+                        self._change(event["type"], event["object"])
+            finally:
+                with self._lock:
+                    self._open = None
+        return version
+
+    def _read(self, found: dict[str, Any]) -> T | None:
+        """What is kept of an object of a list; None where the follower cannot take it."""
+        try:
+            return self.follower.read(found)
+        except Exception as err:  # noqa: BLE001 - one odd object must not hide the others
+            self._leave_out(found, err)
+            return None
+
+    def _change(self, kind: str, found: dict[str, Any]) -> None:
+        try:
+            self.follower.changed(kind, self.follower.read(found))
+        except Exception as err:
+            self._leave_out(found, err)
+            if kind == "DELETED":
+                # It may be an object that is known from before: a new list has it no more.
+                raise ApiError(0, "BadAnswer", "the watch deleted an object that cannot be read") from err
+
+    def _leave_out(self, found: Mapping[str, Any], err: Exception) -> None:
+        meta = mapping(found.get("metadata"))
+        name = "/".join(filter(None, (text(meta.get("namespace")), text(meta.get("name"))))) or "without a name"
+        if name not in self._odd:
+            self._odd.add(name)
+            reason = f"{type(err).__name__}: {err}"
+            log.warning("Left out an object", extra={"path": self.path, "object": name, "reason": reason})
+
+    def _fail(self, reason: str) -> None:
+        if self._stopped.is_set() or reason in self._said:
+            return
+        self._said.add(reason)
+        log.debug("the API server cannot be followed", extra={"path": self.path, "reason": reason})
+        self.follower.failed(reason)
+
+
+def _query(selector: str, version: str) -> dict[str, str]:
+    return {key: value for key, value in (("fieldSelector", selector), ("resourceVersion", version)) if value}
+
+
+def _version(found: Mapping[str, Any]) -> str:
+    return text(mapping(found.get("metadata")).get("resourceVersion"))

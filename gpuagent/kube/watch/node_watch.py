@@ -1,0 +1,257 @@
+"""Tells the core of this node and its pods as the API server has them, each watched on its own."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.domain.pods.holdings import lists_ended
+from gpuagent.domain.pods.json_values import text
+from gpuagent.domain.pods.pod import Pod, PodName, kept, parse_pod
+from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.watch.follow import Api, Follow
+from gpuagent.kube.watch.trim import trim_node
+from gpuagent.system.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+MOST_DELETED = 1000
+"""UIDs of deleted pods that are remembered: a pod that was read meanwhile does not come back."""
+NODE_S = 1.0
+"""How long the first list of pods waits for the Node, whose kubelet's version decides which pods are listed."""
+
+Post = Callable[[NodeSeen | PodsSeen | ApiUnavailable], None]
+Json = dict[str, Any]
+
+
+class Watcher:
+    """Posts NodeSeen, PodsSeen and ApiUnavailable about ``node_name`` from daemon threads.
+
+    NodeSeen comes with every change of the Node; PodsSeen with changes of its pods, the first at once and then at
+    most one per ``burst_s`` seconds. ApiUnavailable is posted once per distinct reason until that watch has recovered,
+    which the next NodeSeen or PodsSeen shows. The two watches fail and recover independently; each reason says which.
+
+    Args:
+        client: shared with others; its first use, in these threads, loads the library.
+        node_name: as kubelet registered it.
+        post: takes one event, from any thread, and must not block.
+        resources: those whose amounts in pods are of interest.
+        failed: whether pods that failed before are of interest; those that fail later are.
+        clock: monotonic seconds for ``at``.
+        burst_s: least time between two PodsSeen.
+        backoff: makes the delays of one watch.
+    """
+
+    def __init__(  # noqa: PLR0913 - the last three are for tests
+        self,
+        client: Api,
+        node_name: str,
+        post: Post,
+        *,
+        resources: Collection[str] = (),
+        failed: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        burst_s: float = 0.05,
+        backoff: Callable[[], Backoff] = Backoff,
+    ) -> None:
+        self._failed = failed
+        self._client, self._node_name = client, node_name
+        self._node = _Node(node_name, post, clock)
+        self._pods = _Pods(node_name, post, clock, burst_s, resources)
+        pods = f"spec.nodeName={node_name}"
+        self._follows: tuple[Follow[Any], ...] = (
+            Follow(client, "/api/v1/nodes", f"metadata.name={node_name}", self._node, backoff(), clock),
+            Follow(client, "/api/v1/pods", pods, self._pods, backoff(), clock, self._unlisted),
+        )
+        self._threads = (
+            threading.Thread(target=self._follows[0].run, name="kube-node", daemon=True),
+            threading.Thread(target=self._follows[1].run, name="kube-pods", daemon=True),
+            threading.Thread(target=self._pods.run, name="kube-pods-post", daemon=True),
+        )
+
+    def _unlisted(self) -> str:
+        """Selector terms that leave out pods that ended before the list; a pod that ends later is followed."""
+        self._node.told.wait(NODE_S)
+        if lists_ended(self._node.kubelet):
+            return ""
+        return "status.phase!=Succeeded" if self._failed else "status.phase!=Succeeded,status.phase!=Failed"
+
+    def start(self) -> None:
+        """Start watching; returns at once."""
+        for thread in self._threads:
+            thread.start()
+
+    def fetch(self, pods: Collection[PodName]) -> frozenset[str] | None:
+        """Read pods that the watch has not shown: UIDs of those there are, None if the API server did not answer."""
+        uids = set[str]()
+        for name in pods:
+            path = f"/api/v1/namespaces/{name.namespace}/pods"
+            selector = f"metadata.name={name.name},spec.nodeName={self._node_name}"
+            try:
+                there = None
+                while there is None:
+                    lists = self._pods.lists
+                    _, items = self._client.page(path, {"fieldSelector": selector})
+                    there = self._pods.fetched([self._pods.read(item) for item in items], lists)
+                uids |= there
+            except (KubeError, ValueError) as err:
+                log.warning("pod not read", extra={"pod": str(name), "error": str(err)})
+                return None
+        return frozenset(uids)
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
+        for follow in self._follows:
+            follow.stop()
+        self._node.told.set()
+        self._pods.stop()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Node:
+    """Posts the Node.
+
+    Attributes:
+        kubelet: version of its kubelet; "" while it is not known.
+        told: the Node was read, or could not be.
+    """
+
+    def __init__(self, name: str, post: Post, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._post = post
+        self._clock = clock
+        self.kubelet = ""
+        self.told = threading.Event()
+
+    def read(self, found: Json) -> Json:
+        node = trim_node(found)
+        self.kubelet = text(node["status"]["nodeInfo"].get("kubeletVersion"))
+        return node
+
+    def listed(self, items: Sequence[Json]) -> None:
+        self.told.set()
+        if items:
+            self._post(NodeSeen(items[0], self._clock()))
+        else:
+            self._missing()
+
+    def changed(self, kind: str, item: Json) -> None:
+        if kind == "DELETED":
+            self._missing()
+        else:
+            self._post(NodeSeen(item, self._clock()))
+
+    def failed(self, reason: str) -> None:
+        self.told.set()
+        self._post(ApiUnavailable(f"watching node {self._name}: {reason}", self._clock()))
+
+    def _missing(self) -> None:
+        text = f"node {self._name} does not exist at the API server; check --node-name"
+        self._post(ApiUnavailable(text, self._clock()))
+
+
+class _Pods:
+    """The pods by uid, in the order kubelet hears of them; a thread of its own posts them.
+
+    So the last change of a burst is never left unsaid.
+
+    Attributes:
+        lists: how many lists were taken.
+    """
+
+    def __init__(
+        self, node_name: str, post: Post, clock: Callable[[], float], burst_s: float, resources: Collection[str] = ()
+    ) -> None:
+        self._node_name = node_name
+        self._post = post
+        self._clock = clock
+        self._burst_s = burst_s
+        self._resources = frozenset(resources)
+        self._stopped = threading.Event()
+        self._news = threading.Event()
+        self._lock = threading.Lock()
+        self._known: dict[str, Pod] = {}
+        self._changed = False
+        self._failures: list[str] = []
+        self._deleted: deque[str] = deque(maxlen=MOST_DELETED)
+        self.lists = 0
+
+    def read(self, found: Json) -> Pod:
+        pod = kept(parse_pod(found), self._resources)
+        if not pod.uid:
+            raise ValueError("it has no uid")
+        return pod
+
+    def listed(self, items: Sequence[Pod]) -> None:
+        # Kubelet takes the pods of a list by age, and those of a watch as they come: in the order of their versions.
+        listed = {pod.uid: pod for pod in sorted(items, key=_age)}
+        with self._lock:
+            seen = {uid: _same(known, listed.pop(uid)) for uid, known in self._known.items() if uid in listed}
+            self._known, self._changed = seen | listed, True
+            self.lists += 1
+        self._news.set()
+
+    def changed(self, kind: str, item: Pod) -> None:
+        with self._lock:
+            if kind == "DELETED":
+                self._known.pop(item.uid, None)
+                self._deleted.append(item.uid)
+            else:
+                self._known[item.uid] = item
+            self._changed = True
+        self._news.set()
+
+    def fetched(self, items: Sequence[Pod], lists: int) -> set[str] | None:
+        """Take pods that the watch has not shown: UIDs of those whose deletion it has not shown either.
+
+        None if the pods were listed since there were so many `lists`: the watch from there on shows no deletion that
+        came before, so these have to be read again.
+        """
+        with self._lock:
+            if lists != self.lists:
+                return None
+            there = {item.uid: item for item in items if item.uid not in self._deleted}
+            new = {uid: item for uid, item in there.items() if uid not in self._known}
+            self._known |= new
+            self._changed = self._changed or bool(new)
+        self._news.set()
+        return set(there)
+
+    def failed(self, reason: str) -> None:
+        # By the same thread as the pods, so that a failure never overtakes what was seen before it.
+        with self._lock:
+            self._failures.append(f"watching pods of node {self._node_name}: {reason}")
+        self._news.set()
+
+    def run(self) -> None:
+        while self._news.wait() and not self._stopped.is_set():
+            self._news.clear()
+            with self._lock:
+                pods = tuple(self._known.values()) if self._changed else None
+                failures, self._failures = self._failures, []
+                self._changed = False
+            if pods is not None:
+                self._post(PodsSeen(pods, self._clock()))
+            for failure in failures:
+                self._post(ApiUnavailable(failure, self._clock(), "pods"))
+            self._stopped.wait(self._burst_s)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._news.set()
+
+
+def _same(known: Pod, listed: Pod) -> Pod:
+    """The one that is known, where it has not changed: others see by its identity that there is nothing to do."""
+    return known if known.version and known.version == listed.version else listed
+
+
+def _age(pod: Pod) -> tuple[str, int]:
+    """When it was created, by the second, and its version: etcd counts them."""
+    return pod.created, int(pod.version) if pod.version.isdecimal() else 0

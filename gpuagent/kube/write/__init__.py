@@ -1,0 +1,1 @@
+"""Writes the Node, ConfigMaps, annotations and Events; nothing here blocks its caller."""

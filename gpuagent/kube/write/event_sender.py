@@ -1,0 +1,270 @@
+"""Sends core/v1 Events from a bounded queue; repeats are counted on the first."""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.timestamp import rfc3339
+from gpuagent.kube.write.worker import Worker
+from gpuagent.system.backoff import Backoff
+from gpuagent.system.printable import printable
+
+log = logging.getLogger(__name__)
+
+_COMPONENT = "gpuagent"
+_REPEAT_S = 300.0
+COUNT_GAP_S = 10.0
+"""An Event's count is written once in so long: XIDs come by the hundred in a second, and each of them repeats one."""
+FORBIDDEN_GAP_S, FORBIDDEN_TRIES = 5.0, 6
+"""An API server that has just started forbids everything until it has read its roles."""
+_QUEUE = 256
+_REMEMBERED = 512
+MESSAGE_CHARS = 1024
+_NAME_CHARS = 230
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Involved:
+    """The object that an Event is about."""
+
+    kind: str
+    name: str
+    uid: str
+    namespace: str = ""
+    api_version: str = "v1"
+
+    @classmethod
+    def node(cls, name: str) -> Self:
+        """Return a Node, its name for uid as kubelet does: that is what ``kubectl describe node`` looks for."""
+        return cls(kind="Node", name=name, uid=name)
+
+    @classmethod
+    def pod(cls, namespace: str, name: str, uid: str) -> Self:
+        """Return a Pod."""
+        return cls(kind="Pod", name=name, uid=uid, namespace=namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class EventCounts:
+    """Since the start: sent, dropped from a full queue, and given up because the server refused them."""
+
+    sent: int
+    dropped: int
+    refused: int
+
+
+class Api(Protocol):
+    """What Events need of the Client."""
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """POST to a collection."""
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge patch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    involved: Involved
+    kind: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class _Series:
+    """One Event object at the server: its name, how often it was seen, and when (seconds since the epoch)."""
+
+    name: str
+    count: int
+    first_s: float
+    last_s: float
+    created: bool = False
+    due: float = float("-inf")
+    """Not sent before; monotonic seconds."""
+    forbidden: int = 0
+    """How often in a row."""
+
+
+class EventLog(Worker):
+    """A daemon thread that sends what ``add`` queued, oldest first, again and again while the server is away.
+
+    The count of an Event that the server has is sent once in ``count_gap_s``, the last one too.
+    """
+
+    def __init__(  # noqa: PLR0913 (all by name)
+        self,
+        client: Api,
+        node_name: str,
+        *,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        backoff: Backoff | None = None,
+        count_gap_s: float = COUNT_GAP_S,
+    ) -> None:
+        super().__init__("kube-events")
+        self._client = client
+        self._node_name = node_name
+        self._wall = wall
+        self._clock = clock
+        self._count_gap_s = count_gap_s
+        self._backoff = backoff or Backoff()
+        self._busy = False
+        # Not yet sent: by key, oldest first. A repeat while it waits only counts, so a storm is one request.
+        self._queue: OrderedDict[_Key, _Series] = OrderedDict()
+        self._begun: OrderedDict[_Key, _Series] = OrderedDict()
+        self._counts = EventCounts(0, 0, 0)
+        self._complained: set[str] = set()
+
+    def add(self, involved: Involved, kind: str, reason: str, message: str) -> None:
+        """Queue one; never blocks. From a full queue the oldest falls out and is counted."""
+        key = _Key(involved, kind, reason, printable(message[:MESSAGE_CHARS]))
+        now_s = self._wall()
+        with self._wake:
+            series = self._queue.get(key) or self._recent(key, now_s) or self._new(key, now_s)
+            series.count += 1
+            series.last_s = now_s
+            self._queue[key] = series
+            if len(self._queue) > _QUEUE:
+                self._queue.popitem(last=False)
+                self._count(dropped=1)
+            self._wake.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued but counts that are not due yet; False where ``timeout_s`` was too short."""
+        with self._wake:
+            return self._wake.wait_for(lambda: self._first_due() is None and not self._busy, timeout_s)
+
+    def counts(self) -> EventCounts:
+        """Return the counters."""
+        return self._counts
+
+    def _run(self) -> None:
+        while (key_series := self._next()) is not None:
+            delay_s = self._try(*key_series)
+            with self._wake:
+                self._busy = False
+                self._wake.notify_all()
+                if delay_s:
+                    self._wake.wait_for(lambda: self._stopped, delay_s)
+
+    def _next(self) -> tuple[_Key, _Series] | None:
+        with self._wake:
+            while not self._stopped and (key := self._first_due()) is None:
+                next_due = min((series.due for series in self._queue.values()), default=None)
+                self._wake.wait(None if next_due is None else max(0.0, next_due - self._clock()))
+            if self._stopped or key is None:
+                return None
+            self._busy = True
+            series = self._queue.pop(key)
+            # From now on, so that a repeat during the call is counted on this one.
+            self._begun[key] = series
+            self._begun.move_to_end(key)
+            if len(self._begun) > _REMEMBERED:
+                self._begun.popitem(last=False)
+            return key, series
+
+    def _first_due(self) -> _Key | None:
+        now = self._clock()
+        return next((key for key, series in self._queue.items() if series.due <= now), None)
+
+    def _try(self, key: _Key, series: _Series) -> float:
+        """Send one; return how long to wait before the next, in seconds."""
+        try:
+            self._send(key, series)
+        except Exception as err:  # a bug must not end the thread
+            if not isinstance(err, KubeError):
+                log.exception("event failed")
+            return self._failed(key, series, err)
+        self._backoff.reset()
+        with self._wake:
+            series.forbidden = 0
+            series.due = self._clock() + self._count_gap_s
+            self._count(sent=1)
+            self._complained.clear()
+        return 0.0
+
+    def _failed(self, key: _Key, series: _Series, err: Exception) -> float:
+        # While nothing answers, the watch of the Node says so.
+        if isinstance(err, ApiError) and str(err) not in self._complained:
+            self._complained.add(str(err))
+            log.warning("event not sent", extra={"reason": key.reason, "error": str(err)})
+        if isinstance(err, ApiError) and err.status == _FORBIDDEN and series.forbidden < FORBIDDEN_TRIES:
+            with self._wake:
+                series.forbidden += 1
+                series.due = self._clock() + FORBIDDEN_GAP_S
+                self._queue[key] = series
+            return 0.0
+        if not isinstance(err, KubeError) or (isinstance(err, ApiError) and not err.passing):
+            # Refused for good (RBAC, a namespace that is going away): it must not hold up the others.
+            with self._wake:
+                self._count(refused=1)
+            return 0.0
+        with self._wake:
+            self._queue[key] = series
+            self._queue.move_to_end(key, last=False)
+        return self._backoff.next_s()
+
+    def _send(self, key: _Key, series: _Series) -> None:
+        path = f"/api/v1/namespaces/{key.involved.namespace or 'default'}/events"
+        if series.created:
+            try:
+                self._client.patch(
+                    f"{path}/{series.name}", {"count": series.count, "lastTimestamp": rfc3339(series.last_s)}
+                )
+            except ApiError as err:
+                if err.status != _NOT_FOUND:
+                    raise
+                series.created = False  # it outlived its hour at the server: send it anew
+            else:
+                return
+        try:
+            self._client.create(path, self._body(key, series))
+        except ApiError as err:
+            if err.status != _CONFLICT:
+                raise  # a conflict: an earlier try of ours came through after all
+        series.created = True
+
+    def _body(self, key: _Key, series: _Series) -> dict[str, Any]:
+        involved = key.involved
+        reference = {
+            "apiVersion": involved.api_version,
+            "kind": involved.kind,
+            "name": involved.name,
+            "uid": involved.uid,
+        }
+        if involved.namespace:
+            reference["namespace"] = involved.namespace
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": series.name, "namespace": involved.namespace or "default"},
+            "involvedObject": reference,
+            "type": key.kind,
+            "reason": key.reason,
+            "message": key.message,
+            "source": {"component": _COMPONENT, "host": self._node_name},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": self._node_name,
+            "firstTimestamp": rfc3339(series.first_s),
+            "lastTimestamp": rfc3339(series.last_s),
+            "count": series.count,
+        }
+
+    def _recent(self, key: _Key, now_s: float) -> _Series | None:
+        series = self._begun.get(key)
+        return series if series is not None and now_s - series.last_s < _REPEAT_S else None
+
+    def _new(self, key: _Key, now_s: float) -> _Series:
+        # As client-go names them: the object, and a time that is never the same twice.
+        name = f"{key.involved.name[:_NAME_CHARS].rstrip('.-')}.{time.time_ns():x}"
+        return _Series(name, 0, now_s, now_s)
+
+    def _count(self, *, sent: int = 0, dropped: int = 0, refused: int = 0) -> None:
+        had = self._counts
+        self._counts = EventCounts(had.sent + sent, had.dropped + dropped, had.refused + refused)

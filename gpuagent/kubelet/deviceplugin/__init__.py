@@ -1,0 +1,1 @@
+"""Plugin sockets, registration with kubelet, and the DevicePlugin service of each resource."""

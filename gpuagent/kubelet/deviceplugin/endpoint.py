@@ -1,0 +1,299 @@
+"""One resource's plugin socket and its registration with kubelet, kept alive for as long as the agent runs.
+
+    WAIT_SOCK ──► SERVING ──► REGISTERING ──► CONNECTED ──► TEARDOWN ──┐
+        ▲                          │ refused, silent: back-off ▲       │
+        └──────────────────────────┴───────────────────────────┴───────┘
+
+The truth is an open ListAndWatch stream on the current socket, never the answer to Register. Every incarnation has
+a socket path of its own, and old streams end before a new one registers: the only protocol that is right on every
+kubelet from 1.18 to 1.37.
+"""
+
+import enum
+import logging
+import os
+import socket
+import stat
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
+from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from gpuagent.system.backoff import Backoff
+from gpuagent.system.printable import error_words
+
+log = logging.getLogger(__name__)
+
+SOCKET_PREFIX = "gpuagent-"
+MAX_PATH_BYTES = 107
+WORKERS = 16
+REGISTER_DEADLINE_S = 15.0
+STREAM_DEADLINE_S = 5.0
+"""From a successful Register to the first ListAndWatch; kubelets up to 1.24 dial only after they answered."""
+SETTLE_S = 0.2
+"""A kubelet restart fires several triggers together; they are taken as one."""
+SAME_KUBELET_PAUSE_S = 1.0
+"""The same kubelet must notice the end of the old stream before the new one registers."""
+POLL_S = 1.0
+CONNECTED_POLL_S = 5.0
+"""While all is well: the directory watch and the stream's end tell at once, this is for what they miss."""
+WAIT_NOTED_S = 5.0
+
+
+Kubelet = tuple[int, int, int]
+"""Tells one kubelet process from the next: device, inode and time of change of its socket file."""
+
+
+class Stage(enum.StrEnum):
+    """Where an endpoint stands; value of the registration metric's label."""
+
+    WAIT_SOCK = "waiting for kubelet"
+    SERVING = "serving"
+    REGISTERING = "registering"
+    CONNECTED = "connected"
+    TEARDOWN = "tearing down"
+
+
+class Endpoint:
+    """Serves and registers one resource; every method is safe from any thread."""
+
+    def __init__(
+        self,
+        resource: str,
+        directory: Path,
+        make_servicer: Callable[[Callable[[], None]], Servicer],
+        changed: Callable[["Endpoint"], None],
+    ) -> None:
+        self.resource = resource
+        self.stage = Stage.WAIT_SOCK
+        self.problem: str | None = None
+        self.waits_for = ""
+        self.registrations = 0
+        self._directory = directory
+        self._kubelet_socket = directory / "kubelet.sock"
+        self._make_servicer = make_servicer
+        self._changed = changed
+        self._wake = threading.Condition()
+        self._nudged = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"endpoint {resource}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def begin_stop(self) -> None:
+        self._stopping = True
+        self.nudge()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the socket is gone; harmless if the endpoint was never started."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def nudge(self) -> None:
+        """Something may have changed: a file in the directory, a stream."""
+        with self._wake:
+            self._nudged = True
+            self._wake.notify_all()
+
+    # -- the state machine -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        backoff = Backoff(first_s=1.0, limit_s=30.0)
+        while not self._stopping:
+            self._enter(Stage.WAIT_SOCK)
+            kubelet = self._wait_for_kubelet()
+            if kubelet is None:
+                return
+            try:
+                connected = self._incarnation(kubelet)
+            except Exception as err:  # nothing may end this thread: the resource would be gone for good
+                if not isinstance(err, OSError):
+                    log.exception("endpoint failed", extra={"resource": self.resource})
+                connected = False
+                self._note(f"cannot serve in {self._directory}: {error_words(err)}")
+            if connected:
+                backoff.reset()
+            else:
+                self._pause(backoff.next_s(), until_kubelet_is_not=kubelet)
+
+    def _incarnation(self, kubelet: Kubelet) -> bool:
+        """One socket from bind to unlink; True if kubelet was connected to it."""
+        path = self._directory / f"{SOCKET_PREFIX}{_short(self.resource)}-{uuid.uuid4().hex[:8]}.sock"
+        server, servicer = self._serve(path)
+        connected = False
+        try:
+            self._enter(Stage.REGISTERING)
+            if self._register(path, servicer) and self._wait_for_stream(servicer):
+                connected = True
+                self.registrations += 1
+                self._note(None)
+                self._enter(Stage.CONNECTED)
+                self._stay_connected(path, kubelet, servicer)
+        finally:
+            self._enter(Stage.TEARDOWN)
+            servicer.close_streams()
+            server.stop(grace=0).wait(2)
+            path.unlink(missing_ok=True)
+        if not self._stopping and self._kubelet() == kubelet:
+            self._pause(SAME_KUBELET_PAUSE_S, until_kubelet_is_not=kubelet)
+        return connected
+
+    def _serve(self, path: Path) -> tuple[grpc.Server, Servicer]:
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            msg = f"socket path {path} is longer than {MAX_PATH_BYTES} bytes; use a shorter --kubelet-dir"
+            raise OSError(msg)
+        self._enter(Stage.SERVING)
+        servicer = self._make_servicer(self.nudge)
+        # Requests carry every free id: no limit on what comes in.
+        options = [("grpc.max_receive_message_length", -1)]
+        pool = ThreadPoolExecutor(WORKERS, thread_name_prefix=f"rpc {self.resource}")
+        server = grpc.server(pool, options=options)
+        pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as err:
+            raise OSError(f"cannot bind {path}: {err}") from err
+        server.start()
+        return server, servicer
+
+    def _register(self, path: Path, servicer: Servicer) -> bool:
+        options = [("grpc.default_authority", "localhost")]
+        request = pb.RegisterRequest(
+            version="v1beta1", endpoint=path.name, resource_name=self.resource, options=servicer.options
+        )
+        with grpc.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel:
+            call = pb_grpc.RegistrationStub(channel).Register.future(request, timeout=REGISTER_DEADLINE_S)
+            call.add_done_callback(lambda _: self.nudge())
+            self._wait(call.done, REGISTER_DEADLINE_S + 1)
+            if not call.done():
+                call.cancel()
+                return False
+            error = call.exception()
+        if isinstance(error, grpc.RpcError):
+            code, text = error.code(), error.details()
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"no answer in {REGISTER_DEADLINE_S:.0f} s"
+            self._note(f"kubelet refused to register {self.resource}: {text}")
+            return False
+        return True
+
+    def _wait_for_stream(self, servicer: Servicer) -> bool:
+        if self._wait(lambda: servicer.followed, STREAM_DEADLINE_S):
+            return True
+        if not self._stopping:
+            self._note(f"kubelet accepted {self.resource} but did not ask for its devices")
+        return False
+
+    def _stay_connected(self, path: Path, kubelet: Kubelet, servicer: Servicer) -> None:
+        def lost() -> str | None:
+            if not servicer.followed:
+                return "the list stream ended"
+            if (now := self._kubelet()) is not None and now[:2] != kubelet[:2]:
+                return "kubelet.sock was replaced"
+            return None if _is_socket(path) else "our socket file has gone"
+
+        while not self._stopping and lost() is None:
+            self._wait(lambda: lost() is not None, CONNECTED_POLL_S, poll_s=CONNECTED_POLL_S)
+        if not self._stopping:
+            log.info("registration lost", extra={"resource": self.resource, "cause": lost()})
+            self._enter(Stage.TEARDOWN)
+            self._wait(lambda: False, SETTLE_S)
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def _wait_for_kubelet(self) -> Kubelet | None:
+        """The kubelet whose socket accepts connections; None when stopping."""
+        fresh_until, seen, began = 0.0, None, time.monotonic()
+        while not self._stopping:
+            inode = self._kubelet()
+            if inode is not None and _accepts(self._kubelet_socket):
+                self.waits_for = ""
+                return inode
+            if inode != seen:  # a socket just bound may not listen yet: look again very soon for a while
+                seen, fresh_until = inode, time.monotonic() + POLL_S
+            quick = inode is not None and time.monotonic() < fresh_until
+            self.waits_for = f"{'nobody listens on' if inode else 'there is no'} {self._kubelet_socket}"
+            if time.monotonic() - began >= WAIT_NOTED_S:  # a restart of kubelet is no news
+                self._note(self.waits_for)
+            self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
+        return None
+
+    def _kubelet(self) -> Kubelet | None:
+        try:
+            found = self._kubelet_socket.stat()
+        except OSError:
+            return None
+        # An inode number that was freed is often given to the next file: the time of change tells them apart.
+        return found.st_dev, found.st_ino, found.st_ctime_ns
+
+    def _pause(self, seconds: float, *, until_kubelet_is_not: Kubelet) -> None:
+        def is_new() -> bool:
+            return self._kubelet() not in (None, until_kubelet_is_not)
+
+        self._wait(is_new, seconds)
+
+    def _wait(self, ready: Callable[[], bool], timeout_s: float, poll_s: float = POLL_S) -> bool:
+        """Wait for `ready()`, looked at on every nudge; False on timeout or when stopping."""
+        end = time.monotonic() + timeout_s
+        with self._wake:
+            while not self._stopping:
+                self._nudged = False
+                if ready():
+                    return True
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                if not self._nudged:
+                    self._wake.wait(min(left, poll_s))
+        return False
+
+    def _enter(self, stage: Stage) -> None:
+        if stage is not self.stage:
+            self.stage = stage
+            log.debug("endpoint", extra={"resource": self.resource, "stage": stage.value})
+            self._changed(self)
+
+    def _note(self, problem: str | None) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            if problem is None:
+                log.info("registered", extra={"resource": self.resource})
+            self._changed(self)
+
+
+def sweep(directory: Path) -> list[Path]:
+    """Remove sockets that a former run left behind (nobody listens on them); returns what was removed."""
+    left = [path for path in directory.glob(f"{SOCKET_PREFIX}*.sock") if _is_socket(path) and not _accepts(path)]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
+
+
+def _short(resource: str) -> str:
+    return resource.rpartition("/")[2]
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _accepts(path: Path) -> bool:
+    """Whether somebody listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True

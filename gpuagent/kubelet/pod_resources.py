@@ -1,0 +1,242 @@
+"""Kubelet's pod-resources API: its own book of which container holds which device ids."""
+
+import logging
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from gpuagent._pb import podresources_v1_pb2 as pb
+from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
+from gpuagent.allocator.kubelet_allocations import Allocated, Look
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, PodName
+from gpuagent.kubelet import checkpoint
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+CALL_DEADLINE_S = 5.0
+LOOK_DEADLINE_S = 1.0
+RETRY_S = 0.25
+SOON_S = 0.1
+"""From an Allocate to the reading that has it: pods that come together are read together."""
+MIN_GAP_S = 0.02
+"""Kubelet allows all clients together 100 calls a second."""
+LIMITED_PAUSE_S = 0.012
+"""A question beyond that is asked again: kubelet waits for our answer, and a guess would be worse than a moment."""
+SILENT_S = 5.0
+"""For so long kubelet is not asked anew that did not answer in time: it waits for us meanwhile."""
+_SILENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+class PodResources:
+    """Client of one kubelet's pod-resources socket. Raises `grpc.RpcError` nowhere: None means "did not say"."""
+
+    def __init__(self, socket_path: Path) -> None:
+        options = [
+            ("grpc.default_authority", "localhost"),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            # A restarted kubelet is a new listener: look for it at once rather than after a growing pause.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=options)
+        self._stub = pb_grpc.PodResourcesListerStub(self._channel)
+        # Kubelets up to 1.19 serve v1alpha1 only, whose messages these decode too.
+        self._list_v1alpha1 = self._channel.unary_unary(
+            "/v1alpha1.PodResourcesLister/List",
+            request_serializer=pb.ListPodResourcesRequest.SerializeToString,
+            response_deserializer=pb.ListPodResourcesResponse.FromString,
+        )
+        self.problem = ""
+        self._tells_pods = True
+        self._silent_until = 0.0
+
+    def list(self) -> tuple[Holding, ...] | None:
+        """Everything held by pods of this node; None, with `problem` set, if kubelet did not answer."""
+        try:
+            return _holdings(self._listed(CALL_DEADLINE_S))
+        except grpc.RpcError as err:
+            self._tells_pods = True  # it may come back as another version
+            self.problem = f"{err.code().name}: {err.details()}"
+        except ValueError:  # the channel is closed: the agent ends
+            self.problem = "closed"
+        return None
+
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+        """As `Book.look`: one with `Get`, where kubelet answers that, and several with `List`."""
+        if time.monotonic() < self._silent_until:
+            return None
+        wanted = None if pods is None else set(pods)
+        try:
+            found = self._get(*wanted) if wanted and len(wanted) == 1 and self._tells_pods else None
+            if found is None and listing:
+                listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
+                found = [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
+        except grpc.RpcError as err:
+            if err.code() in _SILENT:
+                self._silent_until = time.monotonic() + SILENT_S
+            return None
+        except ValueError:  # the channel is closed: the agent ends
+            return None
+        return None if found is None else [_look(pod) for pod in found]
+
+    def _get(self, pod: PodName) -> Sequence[pb.PodResources] | None:
+        """The pod, if kubelet knows it; None if it does not answer `Get`."""
+        request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
+        try:
+            return [_patient(lambda: self._stub.Get(request, timeout=LOOK_DEADLINE_S)).pod_resources]
+        except grpc.RpcError as err:
+            text = err.details() or ""
+            if err.code() is grpc.StatusCode.UNIMPLEMENTED or "Get method disabled" in text:
+                self._tells_pods = False
+                return None
+            if "not found" in text:  # with code UNKNOWN, also for a pod that has ended
+                return []
+            raise
+
+    def _listed(self, timeout_s: float) -> Iterable[pb.PodResources]:
+        request = pb.ListPodResourcesRequest()
+        try:
+            return self._stub.List(request, timeout=timeout_s).pod_resources
+        except grpc.RpcError as err:
+            if err.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            return self._list_v1alpha1(request, timeout=timeout_s).pod_resources
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _patient(call: Callable[[], _T]) -> _T:
+    """A call that kubelet's limit may refuse, asked again."""
+    until = time.monotonic() + LOOK_DEADLINE_S
+    while True:
+        try:
+            return call()
+        except grpc.RpcError as err:
+            if err.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
+                raise
+        time.sleep(LIMITED_PAUSE_S)
+
+
+def _look(pod: pb.PodResources) -> Look:
+    return Look(PodName(pod.namespace, pod.name), _holdings([pod]))
+
+
+def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
+    ids: dict[tuple[Owner, str], set[str]] = defaultdict(set)
+    for pod in pods:
+        for container in pod.containers:
+            owner = Owner(PodName(pod.namespace, pod.name), container.name)
+            for entry in container.devices:
+                ids[owner, entry.resource_name].update(entry.device_ids)
+    return tuple(Holding(owner, resource, frozenset(held)) for (owner, resource), held in ids.items())
+
+
+class HoldingsWatch:
+    """Reads kubelet's book in a thread of its own: on request, and every `period_s` besides.
+
+    One read serves everybody who asked before it began. A read waits for a moment without an Allocate under way,
+    because kubelet can lose a reservation when it is asked for a list during one.
+    """
+
+    def __init__(
+        self,
+        client: PodResources,
+        post: Callable[[ev.Event], None],
+        wait_idle: Callable[[float], bool],
+        clock: Callable[[], float],
+        plugins: Path,
+    ) -> None:
+        self._plugins = plugins
+        self._client = client
+        self._post = post
+        self._wait_idle = wait_idle
+        self._clock = clock
+        self._cond = threading.Condition()
+        self._wanted = 1
+        self._begun = 0
+        self._done = 0
+        self._latest: Allocated | None = None
+        self._stopping = False
+        self._soon = math.inf
+        self.period_s = 30.0
+        self._thread = threading.Thread(target=self._run, name="pod-resources", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._cond:
+            self._stopping = True
+            self._cond.notify_all()
+
+    def refresh(self) -> None:
+        """Have the book read soon; returns at once."""
+        with self._cond:
+            self._wanted = self._begun + 1
+            self._cond.notify_all()
+
+    def refresh_soon(self) -> None:
+        """Have the book read when kubelet has recorded what it was just answered; returns at once."""
+        with self._cond:
+            self._soon = min(self._soon, self._clock() + SOON_S)
+            self._cond.notify_all()
+
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+        """As `Book.look`; no list is read while an Allocate is under way."""
+        return self._client.look(pods, listing=listing and self._wait_idle(0.0))
+
+    def read(self, timeout_s: float) -> Allocated | None:
+        """The book as of a read that begins after this call; None if it did not come in time."""
+        with self._cond:
+            target = self._wanted = self._begun + 1
+            self._cond.notify_all()
+            if not self._cond.wait_for(lambda: self._done >= target or self._stopping, timeout_s):
+                return None
+            return self._latest
+
+    def _run(self) -> None:
+        while True:
+            with self._cond:
+                due = self._clock() + self.period_s
+                while not (self._stopping or self._wanted > self._begun):
+                    if (left_s := min(due, self._soon) - self._clock()) <= 0:
+                        break
+                    self._cond.wait(left_s)
+                if self._stopping:
+                    return
+                self._soon = math.inf
+            self._wait_idle(1.0)
+            with self._cond:
+                self._begun += 1
+                turn = self._begun
+            began = self._clock()
+            kept: tuple[CheckpointEntry, ...] = ()
+            try:
+                holdings = self._client.list()
+                kept = checkpoint.read(self._plugins)
+            except Exception as err:  # nothing may end this thread: the book would never be read again
+                log.exception("pod-resources could not be read")
+                holdings, self._client.problem = None, str(err)
+            now = self._clock()
+            if holdings is None:
+                self._post(ev.HoldingsUnavailable(self._client.problem, now))
+            else:
+                self._post(ev.HoldingsRead(holdings, began, now, kept))
+            with self._cond:
+                self._latest = None if holdings is None else Allocated(holdings, kept)
+                self._done = turn
+                self._cond.notify_all()
+                if holdings is None:
+                    self._wanted = self._begun + 1  # kubelet is away: ask again until it answers
+                self._cond.wait_for(lambda: self._stopping, RETRY_S if holdings is None else MIN_GAP_S)

@@ -1,0 +1,255 @@
+"""Asks a GPU how it is: seldom while it is well, often while it is not, and at once after an XID.
+
+In between one cheap call shows whether it is still there: a GPU may be lost without an XID.
+
+In a thread of its own for each GPU, so that a question that hangs in the driver holds up nothing else.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuagent.domain.events import Event, GpuLost, VitalsRead
+from gpuagent.domain.gpus.health import Vitals
+from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Handle, Nvml
+from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
+from gpuagent.nvml.health.health_query import Condition
+
+log = logging.getLogger(__name__)
+
+WARY_S = 60.0
+"""For so long after an XID a GPU is asked as often as one that is not well: the driver may make up its mind late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What the threads of one watch share.
+
+    Attributes:
+        post: takes an event at once.
+        back: called when a GPU that was away answers again.
+        clock: monotonic seconds.
+        stopping: ends every thread that is woken.
+        well_s: period of asking while all is well.
+        sick_s: the same while it is not.
+        alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
+    """
+
+    post: Callable[[Event], None]
+    back: Callable[[], None]
+    clock: Callable[[], float]
+    stopping: threading.Event
+    well_s: float
+    sick_s: float
+    alive_s: float
+
+
+class GpuVitals:
+    """One GPU's health, asked for again and again. Posts VitalsRead when something is new, and GpuLost.
+
+    Args:
+        index: NVML's.
+        uuid: the GPU's as it was read, empty if it was not: under this name it is lost if it never answers here.
+        pulse: what all threads share.
+    """
+
+    def __init__(self, index: int, uuid: str, pulse: Pulse) -> None:
+        self.nvml = Nvml(pulse.clock)
+        self.name = f"nvml-vitals-{index}"
+        self._index = index
+        self._pulse = pulse
+        self._changed = threading.Condition(threading.RLock())
+        # Every wish to ask has a number; a look fulfils those that were there when it began.
+        self._wish = self._looking = self._looked = 0
+        self._gpu: Handle | None = None
+        self._awaited: int | None = None
+        self._gone_at = 0
+        self._uuid = uuid
+        self._vitals: Vitals | None = None
+        self._failed = False
+        self._owed = False
+        self._away = False
+        self._lost = False
+        self._uncounted = False
+        self._driver_away = False
+        self._wary_until = float("-inf")
+        self._said = ""
+        self._condition = Condition(index, pulse.clock, self.wake)
+        self._looked_once = False
+        self._missed = False
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def wake(self) -> None:
+        """Ask now; take note of `stopping`."""
+        with self._changed:
+            self._wish += 1
+            self._changed.notify_all()
+
+    def first_look(self, patience_s: float) -> bool:
+        """Wait for the first whole answer, also for one that is none; whether it came in time, else it is posted."""
+        with self._changed:
+            in_time = self._changed.wait_for(lambda: self._looked_once, patience_s)
+            self._missed |= not in_time
+            return in_time
+
+    def after_xid(self, uuid: str, patience_s: float) -> Vitals | None:
+        """How that GPU is right after an XID; None if it does not say: then it is posted when it does.
+
+        Nor does it where another GPU has its index by now.
+        """
+        with self._changed:
+            self._wary_until = self._pulse.clock() + WARY_S
+            self.wake()
+            call = self.nvml.pending
+            if call and self._pulse.clock() - call.since > patience_s:
+                patience_s = 0.0  # it hangs: XIDs in a row would wait for it one after the other
+            mine = self._awaited = self._wish
+            in_time = self._changed.wait_for(lambda: self._looked >= mine, patience_s)
+            self._awaited = None
+            vitals = self._vitals if in_time and not self._failed and self._uuid == uuid else None
+            self._owed |= vitals is None
+            return vitals
+
+    def goes(self, uuid: str, err: CallError) -> None:
+        """The GPU was seen to be lost: post it, and ask whether it is back."""
+        if err.code == INVALID_ARGUMENT:  # its handle is nobody's now; it may answer under another index
+            self._pulse.back()
+            return
+        with self._changed:
+            self.wake()
+            self._gone_at = self._wish
+            self._post_lost(uuid, err)
+
+    def _run(self) -> None:
+        while not self._pulse.stopping.is_set():
+            with self._changed:
+                self._looking = self._wish  # a driver that is away fulfils the wish as well: nothing spins
+            try:
+                with self.nvml.session():
+                    self._driver_away = False
+                    while not self._pulse.stopping.is_set():
+                        self._look()
+                        self._rest()
+            except (DriverError, CallError) as err:
+                self._fails(str(err))
+                self._driver_away = self._away = True
+            except Exception:
+                log.exception("asking a GPU for its health failed", extra={"gpu": self._index})
+                self._fails("")
+            self._rest()
+
+    def _rest(self) -> None:
+        """Wait until the next look is due, or wished for, or the GPU does not answer any more."""
+        with self._changed:
+            wary = self._pulse.clock() < self._wary_until
+            # While the driver is away, discovery looks for it and wakes everybody.
+            said = self._vitals
+            fine = said is not None and said.well and not said.silent_on and not said.partial
+            often = (self._failed or wary or not fine) and not self._driver_away
+            period_s = self._pulse.sick_s if often else self._pulse.well_s
+        until = time.monotonic() + period_s
+        while (left_s := until - time.monotonic()) > 0:
+            with self._changed:
+                if self._changed.wait_for(self._is_due, min(left_s, self._pulse.alive_s)):
+                    return
+            if not self._is_alive():
+                return
+
+    def _is_due(self) -> bool:
+        return self._wish > self._looked or self._pulse.stopping.is_set()
+
+    def _is_alive(self) -> bool:
+        """Whether the GPU answers, as far as it did at the last look."""
+        try:
+            if self._gpu:
+                self.nvml.probe(self._gpu)
+        except CallError:  # the look that follows finds out what it is
+            return False
+        return True
+
+    def _look(self) -> None:
+        """Ask once. Raises CallError if the driver as a whole does not answer."""
+        with self._changed:
+            self._looking = self._wish
+        try:
+            handle = self.nvml.handle(self._index)
+            uuid = self.nvml.uuid(handle)
+            self.nvml.probe(handle)
+            self._gpu = handle
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                raise
+            if err.code == INVALID_ARGUMENT:
+                # The driver counts fewer GPUs now, and the one that was here may have another index.
+                if not self._uncounted:
+                    self._pulse.back()
+                self._uncounted = True
+            elif self._uuid:
+                with self._changed:
+                    self._post_lost(self._uuid, err)
+            self._fails(gpu_reason(err))
+            return
+        try:
+            in_a_hurry = self._awaited is not None
+            vitals = self._condition.ask(self.nvml, handle, uuid, in_a_hurry=in_a_hurry)
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                raise
+            self._fails(gpu_reason(err))
+            return
+        self._told(uuid, vitals)
+        if in_a_hurry:
+            self.wake()  # for all else
+
+    def _told(self, uuid: str, vitals: Vitals) -> None:
+        with self._changed:
+            self._looked, self._failed = self._looking, self._looking < self._gone_at
+            self._looked_once |= not vitals.partial
+            self._changed.notify_all()
+            if self._failed:
+                return  # it was lost meanwhile
+            moved = bool(self._uuid) and uuid != self._uuid
+            news = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
+            taken = self._awaited is not None and self._looking >= self._awaited
+            was_out = self._away or self._lost  # told as lost, whatever the error was
+            late = self._missed and not vitals.partial
+            if self._owed or was_out or moved or late or (news and not taken):
+                self._post(VitalsRead(uuid, vitals, self._pulse.clock(), anew=self._away))
+            self._missed = (self._missed or moved) and vitals.partial
+            if was_out or moved:
+                self._pulse.back()
+            self._uuid, self._vitals, self._said = uuid, vitals, ""
+            self._owed = self._away = self._lost = self._uncounted = False
+
+    def _fails(self, reason: str) -> None:
+        self._gpu = None
+        if reason and reason != self._said:
+            log.warning("a GPU does not tell its health", extra={"gpu": self._index, "error": reason})
+        with self._changed:
+            self._said, self._failed, self._looked = reason, True, self._looking
+            self._looked_once = True
+            self._changed.notify_all()
+
+    def _post_lost(self, uuid: str, err: CallError) -> None:
+        if not self._lost:
+            self._said = gpu_reason(err)
+            log.warning("a GPU is lost", extra={"gpu": self._index, "error": self._said})
+            self._post(GpuLost(uuid, self._said, self._pulse.clock()))
+        self._lost = True
+        self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset
+
+    def _post(self, event: Event) -> None:
+        if not self._pulse.stopping.is_set():
+            self._pulse.post(event)

@@ -1,0 +1,88 @@
+"""What a GPU is asked about its health: the recovery action first, all else with a bounded wait."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpuagent.domain.gpus.health import ACTION, REST, Vitals
+from gpuagent.nvml.binding import GONE, INVALID_ARGUMENT, Handle, Nvml
+from gpuagent.nvml.bounded_query import Questions
+from gpuagent.nvml.driver_errors import CallError, gpu_reason
+
+log = logging.getLogger(__name__)
+
+REST_PATIENCE_S = 0.02
+"""How long the recovery action waits for all else that is asked, which is told when it comes."""
+SILENT_S = 1.0
+"""After so long without an answer a GPU is silent on it."""
+_NOT_THERE = GONE | {INVALID_ARGUMENT}
+
+
+class Condition:
+    """Asks one GPU. What decides is never held up by why its clocks are slow; that is asked in a thread of its own.
+
+    Args:
+        index: NVML's.
+        clock: monotonic seconds.
+        late: called when an answer came that was not waited for.
+    """
+
+    def __init__(self, index: int, clock: Callable[[], float], late: Callable[[], None]) -> None:
+        self._index = index
+        self._clock = clock
+        self._late = late
+        self._uuid = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing, and await no answer."""
+        self._questions = Questions[str, Vitals](patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late)
+        self._known: Vitals | None = None
+        self._asked_at: float | None = None
+        self._silent: dict[str, str] = {}
+
+    def ask(self, nvml: Nvml, gpu: Handle, uuid: str, *, in_a_hurry: bool = False) -> Vitals:
+        """How the GPU is, as far as it says; all but the action as it was before where somebody waits.
+
+        `uuid` says which GPU has the index now: nothing that was said of another one is said of it. Raises CallError
+        if it is not there any more.
+        """
+        if uuid != self._uuid:
+            self._uuid = uuid
+            self._begin()
+        silent: dict[str, str] = {}
+        action = None
+        try:
+            action = nvml.recovery_action(gpu)
+        except CallError as err:
+            if err.code in _NOT_THERE:
+                raise
+            silent[ACTION] = gpu_reason(err)
+        if words := self._silent.get(REST, "") if in_a_hurry else self._ask_rest(gpu):
+            silent[REST] = words
+        for what, words in silent.items():
+            if self._silent.get(what) != words:
+                log.warning("a GPU is silent", extra={"gpu": self._index, "silent_on": what, "error": words})
+        self._silent = silent
+        partial = self._known is None and REST not in silent
+        return replace(self._known or Vitals(), action=action, silent_on=frozenset(silent), partial=partial)
+
+    def _ask_rest(self, gpu: Handle) -> str:
+        """Learn all else, or what was learnt before if that takes long; why it is not said, empty if it is."""
+        name = f"nvml-condition-{self._index}"
+        asked = self._questions.ask("condition", name, lambda nvml: [nvml.condition(gpu)])
+        if self._asked_at is None:
+            self._asked_at = self._clock()
+        self._questions.wait()
+        if not asked.ended:
+            late = self._clock() - self._asked_at >= SILENT_S
+            return f"{asked.pending or 'an answer'} has not returned for {SILENT_S:g} s" if late else ""
+        self._asked_at = None
+        if isinstance(asked.error, CallError):
+            if asked.error.code in _NOT_THERE:
+                raise asked.error
+            return gpu_reason(asked.error)
+        if asked.error:
+            raise asked.error
+        self._known = asked.known or Vitals()
+        return ""

@@ -1,0 +1,187 @@
+"""One look at all GPUs at once: one that hangs costs no other, and a query about links that hangs costs no GPU."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
+from gpuagent.domain.gpus.link_reports import Wiring
+from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.bounded_query import Question, Questions
+from gpuagent.nvml.driver_errors import DRIVER_WIDE, ODD, CallError, DriverError, driver_error, gpu_reason
+from gpuagent.nvml.gpu_reader import read_gpu
+from gpuagent.nvml.link_queries import joined, read_links, read_relations
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_About = tuple[str, str]
+"""UUID of a GPU, and which of its connections."""
+_Part = tuple[_About, Question[Wiring]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look has of one GPU.
+
+    Attributes:
+        index: NVML's.
+        gpu: None if it could not be read.
+        wiring: as much as is known of it.
+        error: why it could not be read.
+        hangs_in: what its reading waits for, for people; empty if it has ended.
+    """
+
+    index: int
+    gpu: Gpu | None = None
+    wiring: Wiring = Wiring()
+    error: Exception | None = None
+    hangs_in: str = ""
+
+
+class Readings:
+    """Looks at all GPUs: what each says of itself, then, of those that did, its links, and how near the others are.
+
+    These are three questions, so that one that hangs costs no other. Nothing is asked about two GPUs before both
+    could be read: one that hangs would take the other along.
+
+    Args:
+        patience_s: how long one look waits for the slowest GPU.
+        links_patience_s: how long it then waits for the slowest links.
+        clock: monotonic seconds, for the facades.
+        sysfs: where sysfs is mounted.
+        late: called when what was waited for in vain was answered: the next look takes the answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        patience_s: float,
+        links_patience_s: float,
+        clock: Callable[[], float],
+        sysfs: Path,
+        late: Callable[[], None],
+    ) -> None:
+        self._patience_s = links_patience_s
+        self._sysfs = sysfs
+        self._gpus: Questions[int, Gpu] = Questions(patience_s=patience_s, clock=clock, late=late)
+        self._wiring: Questions[_About, Wiring] = Questions(patience_s=links_patience_s, clock=clock, late=late)
+        self._answers: dict[_About, Wiring] = {}
+
+    def look(self, count: int) -> list[Reading]:
+        """The reading of each of `count` GPUs. Raises DriverError if links cannot be read for the driver's sake."""
+        asked = [self._ask_gpu(index) for index in range(count)]
+        self._gpus.wait()
+        readings = [_reading(index, question) for index, question in enumerate(asked)]
+        bus_ids = {reading.index: reading.gpu.pci_bus_id for reading in readings if reading.gpu}
+        wiring = {gpu.uuid: self._ask_wiring(gpu, bus_ids) for reading in readings if (gpu := reading.gpu)}
+        self._wiring.wait()
+        return [
+            replace(one, wiring=joined(*map(self._known, wiring[one.gpu.uuid]))) if one.gpu else one for one in readings
+        ]
+
+    def _ask_gpu(self, index: int) -> Question[Gpu]:
+        name = f"nvml-read-{index}"
+        return self._gpus.ask(index, name, lambda nvml: _contained(index, lambda: [read_gpu(nvml, index, self._sysfs)]))
+
+    def _ask_wiring(self, gpu: Gpu, bus_ids: Mapping[int, str]) -> tuple[_Part, _Part]:
+        index = gpu.index
+
+        def ask(about: _About, thread: str, question: Callable[[Nvml], Iterable[Wiring]]) -> _Part:
+            name = f"nvml-{thread}-{index}"
+            return about, self._wiring.ask(about, name, lambda nvml: _contained(index, lambda: question(nvml)))
+
+        return (
+            ask((gpu.uuid, "links"), "links", lambda nvml: read_links(nvml, index)),
+            ask((gpu.uuid, "relations"), "near", lambda nvml: read_relations(nvml, index, bus_ids)),
+        )
+
+    def _known(self, part: _Part) -> Wiring:
+        """The answer; until there is one, the last that there was, or as much as was answered so far."""
+        about, question = part
+        if question.ended:
+            known, error = question.known or Wiring(), question.error
+            if isinstance(error, CallError):
+                if error.code in DRIVER_WIDE:
+                    raise driver_error(error) from error
+                known = replace(known, problems=(*known.problems, str(error)))
+            elif error:
+                raise error
+            self._answers[about] = known
+            return known
+        function = pending.function if (pending := question.pending) else f"reading its {about[1]}"
+        if not question.outdated:
+            log.warning("a GPU does not tell its links", extra={"uuid": about[0], "call": function})
+        known = self._answers.get(about) or question.known or Wiring()
+        said = f"{function} has not returned for {self._patience_s:g} s"
+        return replace(known, problems=(*known.problems, said))
+
+
+def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
+    """What `ask` gives. An error of this agent about one GPU is that GPU's: it must not hide the others."""
+    try:
+        yield from ask()
+    except (CallError, DriverError):
+        raise
+    except Exception as err:
+        log.exception("reading a GPU failed", extra={"gpu": index})
+        words = f"{type(err).__name__}, which this agent does not expect; its log says where"
+        raise CallError("reading it", ODD, words) from err
+
+
+def _reading(index: int, question: Question[Gpu]) -> Reading:
+    if not question.ended:
+        return Reading(index, hangs_in=str(question.pending or f"reading GPU {index}"))
+    return Reading(index, question.known, error=question.error)
+
+
+def inventory_of(  # noqa: PLR0913 (all by name)
+    readings: Collection[Reading],
+    *,
+    hung: Mapping[int, str],
+    former: Inventory | None,
+    patience_s: float,
+    version: str,
+    nodes: frozenset[str],
+) -> Inventory:
+    """What one look found.
+
+    Args:
+        readings: one for each GPU.
+        hung: NVML index and reason of GPUs about which another call hangs.
+        former: what was known; a GPU whose reading has not ended stays as it was there, with its links, and is
+            unreadable besides.
+        patience_s: how long was waited for the slowest.
+        version: the driver's.
+        nodes: its device nodes.
+
+    Raises:
+        DriverError: a reading failed for the driver's sake.
+    """
+    # Indexes move when a GPU goes: the GPU that hangs is not the one that has its former index now.
+    here = {reading.gpu.uuid for reading in readings if reading.gpu}
+    known = {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in here} if former else {}
+    gpus: list[Gpu] = []
+    unreadable: list[UnreadableGpu] = []
+    wiring: dict[str, Wiring] = {}
+    for reading in readings:
+        index, error = reading.index, reading.error
+        if reading.hangs_in:
+            unreadable.append(UnreadableGpu(index, f"{reading.hangs_in} has not returned for {patience_s:g} s"))
+            if former and index in known:
+                gpus.append(known[index])
+                wiring[known[index].uuid] = former.wiring[known[index].uuid]
+        elif isinstance(error, CallError) and error.code not in DRIVER_WIDE:
+            unreadable.append(UnreadableGpu(index, gpu_reason(error)))
+        elif isinstance(error, CallError):
+            raise driver_error(error) from error
+        elif error:
+            raise error
+        elif reading.gpu:
+            gpus.append(reading.gpu)
+            wiring[reading.gpu.uuid] = reading.wiring
+            unreadable += [UnreadableGpu(index, hung[index])] if index in hung else []
+    return Inventory(tuple(gpus), tuple(unreadable), version, nodes, wiring)

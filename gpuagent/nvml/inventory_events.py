@@ -1,0 +1,53 @@
+"""What the core has been told of the driver, so that it hears every change once and the last word is true."""
+
+import threading
+from collections.abc import Callable
+
+from gpuagent.domain.events import DriverUnavailable, Event, InventoryRead
+from gpuagent.domain.gpus.gpu import Inventory
+
+
+class DriverNews:
+    """Posts InventoryRead and DriverUnavailable; used by several threads.
+
+    Args:
+        post: takes an event at once, without blocking.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, post: Callable[[Event], None], clock: Callable[[], float]) -> None:
+        self._post = post
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inventory: Inventory | None = None
+        self._problem: str | None = None
+        self.hangs: Callable[[], bool] = lambda: False
+        """Whether the driver hangs at this moment: then an unchanged inventory does not end the problem."""
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """The inventory that was posted last."""
+        return self._inventory
+
+    @property
+    def problem(self) -> str | None:
+        """The reason of the DriverUnavailable that stands; None after an InventoryRead."""
+        return self._problem
+
+    def read(self, inventory: Inventory) -> bool:
+        """Post `inventory` if it is new or ends a problem. Returns whether it was posted."""
+        with self._lock:
+            if inventory == self._inventory and (self._problem is None or self.hangs()):
+                return False
+            self._inventory, self._problem = inventory, None
+            self._post(InventoryRead(inventory, self._clock()))
+            return True
+
+    def unavailable(self, reason: str) -> bool:
+        """Post that the driver cannot be used, unless exactly that stands already. Returns whether it was posted."""
+        with self._lock:
+            if reason == self._problem:
+                return False
+            self._problem = reason
+            self._post(DriverUnavailable(reason, self._clock()))
+            return True

@@ -1,0 +1,137 @@
+"""What one GPU says of its connections. A query that fails costs its own answer and is told, no more."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from gpuagent.domain.gpus.link_reports import End, Nvlink, Relation, Wiring
+from gpuagent.nvml.binding import ABSENT, GPU_IS_LOST, INVALID_ARGUMENT, MOST_LINKS, Handle, Nvml
+from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
+    """PCIe, NVLinks and fabric of one GPU, after each answer what is known by then.
+
+    Raises CallError for the driver's sake only.
+    """
+    asking = _Asking()
+    gpu = asking.ask(lambda: nvml.handle(index), None)
+    wiring = Wiring(problems=asking.problems)
+    yield wiring
+    if gpu is None:
+        return
+    wiring = replace(wiring, pcie=asking.ask(lambda: nvml.pcie(gpu), None), problems=asking.problems)
+    yield wiring
+    down: list[int] = []
+    for number in range(MOST_LINKS):
+        up = _is_up(nvml, gpu, number, asking)
+        if up:
+            wiring = replace(wiring, nvlinks=(*wiring.nvlinks, _nvlink(nvml, gpu, number, asking)))
+        elif up is False:
+            down.append(number)
+        wiring = replace(wiring, problems=asking.problems)
+        yield wiring
+    if down:  # some drivers say so of links that the GPU does not have
+        count = asking.ask(lambda: nvml.link_count(gpu), None)
+        inactive = sum(count is None or number < count for number in down)
+        wiring = replace(wiring, inactive=inactive, problems=asking.problems)
+        yield wiring
+    yield replace(wiring, fabric=asking.ask(lambda: nvml.fabric(gpu), None), problems=asking.problems)
+
+
+def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterator[Wiring]:
+    """How near the GPUs of `bus_ids`, by index, are to the one at `index`, after each answer what is known by then.
+
+    Only GPUs that have just answered belong in there: a call about one that hangs does not return to anybody.
+    If one hangs nevertheless, all others still know of each other: each asks those behind it first, so that of
+    every two of them one comes to the other before it comes to the one that hangs.
+
+    Raises CallError for the driver's sake only.
+    """
+    asking = _Asking()
+    wiring = Wiring()
+    yield wiring
+    for other in sorted(bus_ids.keys() - {index}, key=lambda other: (other < index, other)):
+        question = partial(_relation, nvml, index, other)
+        relation = asking.ask(question, None, about="GPU", number=other, ordinary=ABSENT | {GPU_IS_LOST})
+        found = {} if relation is None else {bus_ids[other]: relation}
+        wiring = replace(wiring, relations={**wiring.relations, **found}, problems=asking.problems)
+        yield wiring
+
+
+def joined(links: Wiring, relations: Wiring) -> Wiring:
+    """The two parts of what one GPU reports."""
+    return replace(links, relations=relations.relations, problems=(*links.problems, *relations.problems))
+
+
+def _relation(nvml: Nvml, index: int, other: int) -> Relation | None:
+    return nvml.relation(nvml.handle(index), nvml.handle(other))
+
+
+def _is_up(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> bool | None:
+    """None if the GPU does not have so many links, or does not say."""
+    ordinary = ABSENT | {INVALID_ARGUMENT}
+    return asking.ask(lambda: nvml.link_is_up(gpu, link), None, about="NVLink", number=link, ordinary=ordinary)
+
+
+def _nvlink(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> Nvlink:
+    """One link that is up."""
+
+    def ask(question: Callable[[Handle, int], T], otherwise: U) -> T | U:
+        return asking.ask(lambda: question(gpu, link), otherwise, about="NVLink", number=link)
+
+    bus_id, pci_id = ask(nvml.link_remote, ("", 0))
+    return Nvlink(
+        version=ask(nvml.link_version, ""),
+        end=ask(nvml.link_end, End.UNKNOWN),
+        remote_bus_id=bus_id,
+        remote_pci_id=pci_id,
+    )
+
+
+class _Asking:
+    """Asks, and keeps what failed: once for all links or GPUs about which the same call failed the same way."""
+
+    def __init__(self) -> None:
+        self._failed: dict[tuple[str, str], list[int]] = {}
+
+    def ask(
+        self,
+        question: Callable[[], T],
+        otherwise: U,
+        *,
+        about: str = "",
+        number: int = 0,
+        ordinary: frozenset[int] = ABSENT,
+    ) -> T | U:
+        """The answer; `otherwise` if NVML refuses, which is a problem unless its code is an `ordinary` one."""
+        try:
+            return question()
+        except CallError as err:
+            if err.code in DRIVER_WIDE:
+                raise
+            if err.code not in ordinary:
+                self._failed.setdefault((str(err), about), []).append(number)
+            return otherwise
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(
+            f"{error} ({about} {_runs(numbers)})" if about else error
+            for (error, about), numbers in self._failed.items()
+        )
+
+
+def _runs(numbers: Iterable[int]) -> str:
+    """``0-3, 5``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,69 @@
+"""NVML's numbers and structures of links, as the values of the domain."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pynvml
+
+from gpuagent.domain.gpus.link_reports import End, Fabric, Relation
+
+VERSIONS: Mapping[int, str] = {
+    pynvml.NVML_NVLINK_VERSION_1_0: "1.0",
+    pynvml.NVML_NVLINK_VERSION_2_0: "2.0",
+    pynvml.NVML_NVLINK_VERSION_2_2: "2.2",
+    pynvml.NVML_NVLINK_VERSION_3_0: "3.0",
+    pynvml.NVML_NVLINK_VERSION_3_1: "3.1",
+    pynvml.NVML_NVLINK_VERSION_4_0: "4.0",
+    pynvml.NVML_NVLINK_VERSION_5_0: "5.0",
+    pynvml.NVML_NVLINK_VERSION_6_0: "6.0",
+}
+"""NVML counts the versions; their names are NVIDIA's."""
+
+ENDS: Mapping[int, End] = {
+    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: End.GPU,
+    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: End.OTHER,
+    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: End.SWITCH,
+    pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN: End.UNKNOWN,
+}
+
+RELATIONS: Mapping[int, Relation] = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: Relation.PIX,  # two GPUs of one board, behind the board's own bridge
+    pynvml.NVML_TOPOLOGY_SINGLE: Relation.PIX,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: Relation.PXB,
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: Relation.PHB,
+    pynvml.NVML_TOPOLOGY_NODE: Relation.NODE,
+    pynvml.NVML_TOPOLOGY_SYSTEM: Relation.SYS,
+}
+
+_BUS_ID = re.compile(r"([0-9A-F]{4,8}):([0-9A-F]{2}):([0-9A-F]{2})\.[0-7]")
+_NO_PCI_ID = frozenset({0, 0xFFFFFFFF})
+
+
+def version(number: int) -> str:
+    """``2.0``; ``#9`` for a number that is newer than this table."""
+    return VERSIONS.get(number, f"#{number}")
+
+
+def bus_id(text: str) -> str:
+    """A bus id as NVML spells those of GPUs, ``00000000:07:00.0``; empty if it is no address or one of nothing."""
+    spelled = _BUS_ID.fullmatch(text.upper())
+    if spelled is None:
+        return ""
+    domain, bus, device = spelled.groups()
+    nothing = not int(domain + bus + device, 16) or set(domain) == {"F"}
+    return "" if nothing else f"{domain:0>8}:{text.upper().partition(':')[2]}"
+
+
+def remote(info: Any) -> tuple[str, int]:  # noqa: ANN401 (NVML's structure)
+    """Bus id, and PCI device and vendor, of what a link leads to; empty and 0 where unknown."""
+    return bus_id(str(info.busId)), 0 if info.pciDeviceId in _NO_PCI_ID else int(info.pciDeviceId)
+
+
+def fabric(info: Any) -> Fabric | None:  # noqa: ANN401 (NVML's structure)
+    """The fabric of a GPU; None if it has none."""
+    if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        return None
+    ready = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == pynvml.NVML_SUCCESS
+    return Fabric(str(uuid.UUID(bytes=bytes(info.clusterUuid))), int(info.cliqueId), ready)

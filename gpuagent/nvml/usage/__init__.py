@@ -1,0 +1,1 @@
+"""Samples what GPUs are used for, and finds the containers of the processes."""

@@ -1,0 +1,79 @@
+"""Finds where a process of this PID namespace runs: reads its cgroups, and sees to it that it is still the same one."""
+
+import os
+import time
+from collections.abc import Container
+from pathlib import Path
+
+from gpuagent.domain.usage.process_cgroup import Place, parse_cgroup
+
+PROC = Path("/proc")
+HOST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's first PID namespace: PROC_PID_INIT_INO in Linux's include/linux/proc_ns.h."""
+_CHUNK = 65536
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def boot_s() -> float:
+    """Seconds since the machine started: the clock by which the kernel notes when a process began."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def sees_every_pid(proc: Path = PROC) -> bool:
+    """Whether this process is in the machine's own PID namespace, for certain: there containers' PIDs are seen."""
+    try:
+        return (proc / "self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+class Places:
+    """What was read, by PID, so that a process is read whole once. For one thread at a time.
+
+    Args:
+        proc: where procfs of the agent's own PID namespace is mounted; NVML tells PIDs of that namespace.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._known: dict[int, tuple[str, Place]] = {}
+
+    def of(self, pid: int, asked_s: float) -> Place | None:
+        """Where the process runs that had this PID at `asked_s` (`boot_s`); None if it cannot be seen or has ended."""
+        began = self._began(pid)
+        if began is None:
+            return None
+        known = self._known.get(pid)
+        if known and known[0] == began:
+            return known[1]
+        if int(began) * _TICK_S > asked_s + _TICK_S:  # the PID is somebody else's by now
+            return None
+        try:
+            place = parse_cgroup(self._read(pid, "cgroup"))
+        except OSError:
+            return None
+        if self._began(pid) != began:
+            return None
+        self._known[pid] = (began, place)
+        return place
+
+    def forget_all_but(self, pids: Container[int]) -> None:
+        """Keep no more than these."""
+        self._known = {pid: known for pid, known in self._known.items() if pid in pids}
+
+    def _began(self, pid: int) -> str | None:
+        """When the process began, in ticks; None if there is none, or only what is left of one."""
+        try:
+            text = self._read(pid, "stat")
+        except OSError:
+            return None
+        fields = text.rpartition(")")[2].split()  # a program's name may hold blanks and brackets
+        return fields[19] if len(fields) > 19 and fields[0] not in {"Z", "X"} else None
+
+    def _read(self, pid: int, name: str) -> str:
+        """A small file, in half the time that a file object takes: there may be hundreds of processes."""
+        file = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return b"".join(iter(lambda: os.read(file, _CHUNK), b"")).decode("utf-8", "replace")
+        finally:
+            os.close(file)

@@ -1,0 +1,130 @@
+"""Samples of what GPUs are used for, taken when somebody asks for them and never on a schedule."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.usage.by_container import GpuSample, Samples
+from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.usage.process_cgroups import PROC, Places, sees_every_pid
+from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 2.0
+"""A sample that is younger is given out again."""
+PATIENCE_S = 0.5
+"""How long somebody who asks waits for a GPU that does not answer. It is waited for once, not again while it hangs."""
+OLD_S = 30.0
+"""A sample that is older is not shown any more."""
+
+
+_Answer = tuple[GpuSample, float]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is kept of one GPU. `answer` is the one that `sample` was made from."""
+
+    uuid: str
+    question: Question[_Answer] | None = None
+    answer: _Answer | None = None
+    began: float = float("-inf")
+    sample: GpuSample | None = None
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Asks every GPU in a thread of its own that ends with the answer: nobody asks, nothing is done.
+
+    Args:
+        clock: monotonic seconds.
+        proc: where procfs of the agent's own PID namespace is mounted.
+        fresh_s, patience_s, old_s: see `FRESH_S`, `PATIENCE_S`, `OLD_S`.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    proc: Path = PROC
+    fresh_s: float = FRESH_S
+    patience_s: float = PATIENCE_S
+    old_s: float = OLD_S
+    _asked: dict[str, _Asked] = field(default_factory=dict)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _places: Places = field(init=False)
+    _pids_seen: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places, self._pids_seen = Places(self.proc), sees_every_pid(self.proc)
+
+    def samples(self, gpus: Iterable[Gpu]) -> Samples:
+        """What is known of these GPUs; asks those of which nothing fresh is known. Those who ask at once wait together.
+
+        A GPU that does not answer in time is shown as it was, until that is too old.
+        """
+        with self._turn:
+            known = {gpu.uuid: gpu for gpu in gpus}
+            self._asked = {
+                uuid: asked for uuid, asked in self._asked.items() if uuid in known or not _ended(asked.question)
+            }
+            for gpu in known.values():
+                self._ask(gpu)
+            for asked in self._asked.values():
+                if asked.question:
+                    asked.question.wait()
+                self._keep(asked)
+            processes = (asked.sample.processes for asked in self._asked.values() if asked.sample)
+            self._places.forget_all_but({process.pid for some in processes for process in some or ()})
+            return self._shown(known)
+
+    def _ask(self, gpu: Gpu) -> None:
+        asked = self._asked.setdefault(gpu.uuid, _Asked(gpu.uuid))
+        if not _ended(asked.question) or self.clock() - asked.began < self.fresh_s:
+            return
+        self._keep(asked)
+        nvml = UsageNvml(self.clock)
+        asked.began = self.clock()
+        asked.question = Question(
+            f"nvml-sample-{gpu.index}",
+            nvml,
+            lambda: [read_sample(nvml, gpu.index, gpu.uuid, self.clock)],
+            patience_s=self.patience_s,
+            late=lambda: None,
+        )
+
+    def _keep(self, asked: _Asked) -> None:
+        """Take note of how the question stands; an answer that came after its time counts too.
+
+        Where processes run is read here, one after the other: many threads that read would wait for each other.
+        """
+        question = asked.question
+        if question is None:
+            return
+        if not question.ended:
+            failure = f"{question.pending or 'sampling it'} has not returned for {self.patience_s:g} s"
+        elif question.error:
+            failure = str(question.error)
+        else:
+            failure, answer = "", question.known
+            if answer and answer is not asked.answer:
+                asked.answer, asked.sample = answer, placed(*answer, self._places)
+        if failure and failure != asked.failure:
+            log.warning("what a GPU is used for is not known", extra={"uuid": asked.uuid, "error": failure})
+        asked.failure = failure
+
+    def _shown(self, known: Mapping[str, Gpu]) -> Samples:
+        now = self.clock()
+        mine = {uuid: asked for uuid, asked in self._asked.items() if uuid in known}
+        return Samples(
+            {u: asked.sample for u, asked in mine.items() if asked.sample and now - asked.sample.at < self.old_s},
+            {uuid: asked.failure for uuid, asked in mine.items() if asked.failure},
+            self._pids_seen,
+        )
+
+
+def _ended(question: Question[_Answer] | None) -> bool:
+    return question is None or question.ended

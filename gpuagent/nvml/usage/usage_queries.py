@@ -1,0 +1,172 @@
+"""What NVML says of a GPU's use: memory, work, and the processes behind them."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pynvml
+
+from gpuagent.domain.usage.by_container import GpuProcess, GpuSample
+from gpuagent.nvml.answers import MOST_MEMORY, unsigned, whole
+from gpuagent.nvml.binding import ABSENT, GONE, Handle, Nvml
+from gpuagent.nvml.driver_errors import CallError
+from gpuagent.nvml.usage.process_cgroups import Places, boot_s
+
+T = TypeVar("T")
+
+_MPS = "MPSCompute"
+_LISTS = ("Compute", "Graphics", _MPS)
+_NOT_FOUND = int(pynvml.NVML_ERROR_NOT_FOUND)
+_FUNCTION_NOT_FOUND = int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+UTILISATION_WINDOW_S = 5.0
+"""Samples of processes that are older say nothing of now."""
+
+MOST_POWER_MW = 100_000_000
+
+_Process = tuple[int, int, int]
+"""PID, and the MIG instance that it uses."""
+
+
+class UsageNvml(Nvml):
+    """NVML for a thread that looks at what GPUs are used for."""
+
+    def memory_used_bytes(self, gpu: Handle) -> int:
+        """Memory in use. Drivers before 510 count what is reserved as used."""
+        try:
+            return self._read("nvmlDeviceGetMemoryInfo", gpu, _used, pynvml.nvmlMemory_v2)
+        except CallError as err:
+            if err.code not in ABSENT:
+                raise
+            return self._read("nvmlDeviceGetMemoryInfo", gpu, _used)
+
+    def busy(self, gpu: Handle) -> float:
+        """Part of the last sampling period in which the GPU worked."""
+        return self._read("nvmlDeviceGetUtilizationRates", gpu, lambda rates: whole(rates.gpu, 0, 100)) / 100
+
+    def temperature_celsius(self, gpu: Handle) -> int:
+        sensor = pynvml.NVML_TEMPERATURE_GPU
+        return self._read("nvmlDeviceGetTemperature", gpu, lambda degrees: whole(degrees, -99, 999), sensor)
+
+    def power_watts(self, gpu: Handle) -> float:
+        return self._read("nvmlDeviceGetPowerUsage", gpu, lambda milliwatts: whole(milliwatts, 0, MOST_POWER_MW)) / 1000
+
+    def processes(self, gpu: Handle) -> dict[int, tuple[int | None, bool]]:
+        """PID to its memory in bytes (None: not told), and whether it is a client of an MPS server.
+
+        A process may be in several lists, and once for each MIG instance that it uses.
+        """
+        memory: dict[tuple[int, int, int], int | None] = {}
+        clients: set[int] = set()
+        for kind in _LISTS:
+            for one, used in self._process_list(kind, gpu):
+                memory[one] = _most(memory.get(one, 0), used)
+                if kind == _MPS:
+                    clients.add(one[0])
+        found_: dict[int, tuple[int | None, bool]] = {}
+        for (pid, _, _), used in memory.items():
+            before = found_.get(pid, (0, False))[0]
+            found_[pid] = (None if before is None or used is None else before + used, pid in clients)
+        return found_
+
+    def process_busy(self, gpu: Handle) -> dict[int, float]:
+        """PID to the part of the GPU's time that it had lately; those without work are absent."""
+        since_us = int((time.time() - UTILISATION_WINDOW_S) * 1e6)
+        try:
+            samples = self._read("nvmlDeviceGetProcessUtilization", gpu, _samples, since_us)
+        except CallError as err:
+            if err.code not in {_NOT_FOUND, int(pynvml.NVML_SUCCESS)}:  # the binding takes "none" for an error
+                raise
+            return {}
+        # Some drivers leave entries of which only the PID is set, or nothing.
+        return {pid: busy / 100 for _, pid, busy in sorted(samples) if pid and busy <= 100}
+
+    def _process_list(self, kind: str, gpu: Handle) -> Iterator[tuple[_Process, int | None]]:
+        """Entries of one list. Drivers before 510 know only the second version, and lists came one by one."""
+        for version in ("_v3", "_v2"):
+            try:
+                yield from self._read(f"nvmlDeviceGet{kind}RunningProcesses{version}", gpu, _processes_of)
+            except CallError as err:
+                if err.code == _FUNCTION_NOT_FOUND:
+                    continue
+                if err.code in ABSENT and kind != "Compute":  # no graphics, or no MPS, on this GPU
+                    return
+                raise
+            return
+        if kind == "Compute":
+            raise CallError(f"nvmlDeviceGet{kind}RunningProcesses", _FUNCTION_NOT_FOUND, "Function Not Found")
+
+
+def _processes_of(entries: Any) -> list[tuple[_Process, int | None]]:  # noqa: ANN401 (NVML's structures)
+    return [
+        (
+            (unsigned(one.pid), unsigned(one.gpuInstanceId), unsigned(one.computeInstanceId)),
+            None if one.usedGpuMemory is None else whole(one.usedGpuMemory, 0, MOST_MEMORY),
+        )
+        for one in entries
+    ]
+
+
+def _samples(entries: Any) -> list[tuple[int, int, int]]:  # noqa: ANN401 (NVML's structures)
+    """When, PID, percent."""
+    return [(unsigned(one.timeStamp), unsigned(one.pid), unsigned(one.smUtil)) for one in entries]
+
+
+def _used(info: Any) -> int:  # noqa: ANN401 (NVML's structure)
+    return whole(info.used, 0, MOST_MEMORY)
+
+
+def read_sample(nvml: UsageNvml, index: int, uuid: str, clock: Callable[[], float]) -> tuple[GpuSample, float]:
+    """One look at the GPU, which must be the one at that index, and when it began (`boot_s`), for `placed`.
+
+    Raises:
+        CallError: the GPU does not answer, or is another one.
+    """
+    asked_s = boot_s()
+    handle = nvml.handle(index)
+    if nvml.uuid(handle) != uuid:  # GPUs are counted anew; whoever keeps the inventory will know soon
+        raise CallError("nvmlDeviceGetHandleByIndex", _NOT_FOUND, f"{uuid} has another index now")
+    sample = GpuSample(
+        uuid=uuid,
+        memory_used_bytes=nvml.memory_used_bytes(handle),
+        busy=_told(lambda: nvml.busy(handle)),
+        temperature_celsius=_told(lambda: nvml.temperature_celsius(handle)),
+        power_watts=_told(lambda: nvml.power_watts(handle)),
+        processes=_told(lambda: _processes(nvml, handle)),
+        at=clock(),
+    )
+    return sample, asked_s
+
+
+def placed(sample: GpuSample, asked_s: float, places: Places) -> GpuSample:
+    """The sample with the places of its processes."""
+    if sample.processes is None:
+        return sample
+    processes = tuple(replace(process, place=places.of(process.pid, asked_s)) for process in sample.processes)
+    return replace(sample, processes=processes)
+
+
+def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:
+    found = nvml.processes(handle)
+    busy = _told(lambda: nvml.process_busy(handle)) if found else {}
+
+    def busy_of(pid: int, *, client: bool) -> float | None:
+        # What MPS clients do may be told of their server only: a client without a sample may be at work.
+        idle = None if client or busy is None else 0.0
+        return idle if busy is None else busy.get(pid, idle)
+
+    return tuple(GpuProcess(pid, memory, busy_of(pid, client=client), None) for pid, (memory, client) in found.items())
+
+
+def _told(ask: Callable[[], T]) -> T | None:
+    """The answer; None where the driver does not give it. Raises CallError if the GPU or the driver is gone."""
+    try:
+        return ask()
+    except CallError as err:
+        if err.code in GONE:
+            raise
+        return None
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)

@@ -1,0 +1,63 @@
+"""The topology page as tables for people, the first of them as ``nvidia-smi topo -m`` has it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gpuagent.pages.columns import align
+from gpuagent.pages.topology_words import MEANING, gbps, models, nvlinks, pairs, state
+
+
+def render(page: dict[str, Any]) -> str:
+    """Links by type and by bandwidth, who holds what, the best sets of free GPUs, and notes."""
+    gpus = page["gpus"]
+    notes = "\n".join(f"! {note}" for note in page["notes"])
+    node = f"node {page['node']}" if page["node"] else "this node"
+    if not gpus:
+        return "\n\n".join(filter(None, (f"{node} has no GPUs", notes)))
+    types = _square(page, lambda link: link["type"])
+    numa = ["NUMA AFFINITY", *("-" if gpu["numa_node"] is None else str(gpu["numa_node"]) for gpu in gpus)]
+    parts = [
+        f"{node}   {models(gpus)}   gpuagent {page['version']}",
+        align([[*row, cell] for row, cell in zip(types, numa, strict=True)]),
+        align(list(_legend(page))),
+        "GB/s each way between two GPUs:\n" + align(_square(page, lambda link: gbps(link["gbps"]))),
+        align([["GPU", "PCI BUS", "MODEL", "STATE"], *map(_gpu, gpus)]),
+        _best(page["best"]),
+        notes,
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _square(page: dict[str, Any], cell: Callable[[dict[str, Any]], str]) -> list[list[str]]:
+    names = [f"GPU{gpu['index']}" for gpu in page["gpus"]]
+    rows = [["X" if link is None else cell(link) for link in row] for row in page["links"]]
+    return [["", *names], *([name, *row] for name, row in zip(names, rows, strict=True))]
+
+
+def _legend(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    links = [link for _, _, link in pairs(page)]
+    ways = {link["switched"] for link in links if nvlinks(link)}
+    yield "X", "the GPU itself"
+    if False in ways:
+        yield "NV#", "over # NVLinks, straight to the other GPU"
+    if True in ways:
+        yield "NV#", "over # NVLinks of each GPU, through NVSwitches"
+    there = {link["type"] for link in links}
+    yield from ((name, meaning) for name, meaning in MEANING.items() if name in there)
+
+
+def _gpu(gpu: dict[str, Any]) -> list[str]:
+    holders = f"held by {', '.join(gpu['holders'])}" if gpu["holders"] else ""
+    words = holders if state(gpu) == "held" else ", ".join(filter(None, (state(gpu), holders)))
+    return [f"GPU{gpu['index']}", gpu["pci_bus_id"], gpu["model"], words]
+
+
+def _best(best: Sequence[dict[str, Any]]) -> str:
+    if not best:
+        return "no GPU is free to choose"
+    rows = [["SIZE", "WEAKEST LINK", "TOTAL", "GPUS AS A RING"]]
+    for found in best:
+        alone = found["weakest_gbps"] is None
+        speeds = ("-", "-") if alone else (gbps(found["weakest_gbps"]), gbps(found["total_gbps"]))
+        rows.append([str(found["size"]), *speeds, " ".join(map(str, found["gpus"]))])
+    return f"best sets of free GPUs, GB/s:\n{align(rows)}"

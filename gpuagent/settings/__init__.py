@@ -1,0 +1,1 @@
+"""The settings: one table, and how the text of a value is read."""

@@ -1,0 +1,1 @@
+"""A simulated NVML behind pynvml, and the boxes that it simulates."""

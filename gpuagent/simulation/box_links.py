@@ -1,0 +1,151 @@
+"""How the GPUs of a box are joined: PCIe paths, NVLinks between GPUs, NVSwitches, as a box file tells it."""
+
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from gpuagent.domain.gpus.link_reports import End
+from gpuagent.nvml.binding import MOST_LINKS
+from gpuagent.nvml.link_values import VERSIONS
+from gpuagent.simulation.box_table import BUS_ID, BoxError, Table
+
+NO_CLUSTER = str(uuid.UUID(int=0))
+"""What the driver says on a machine whose fabric reaches no further than the machine."""
+_PCIE = re.compile(r"([1-6])x(1|2|4|8|16)")
+_PATH = re.compile(r"\w+(/\w+){1,3}")
+_PCI_ID = re.compile(r"[0-9A-F]{8}")
+_CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxLink:
+    """One end of an NVLink. `version` as NVML counts it; where the address or id there is unknown, empty and 0."""
+
+    version: int
+    end: End
+    bus_id: str = ""
+    pci_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFabric:
+    """The NVLink fabric a GPU belongs to."""
+
+    cluster: str = NO_CLUSTER
+    clique: int = 0
+
+
+Wired = tuple[tuple[BoxLink, ...], BoxFabric | None]
+
+
+def pcie(table: Table) -> tuple[int, int] | None:
+    """Generation and lanes from ``4x16``; None where it is not said."""
+    text = table.take("pcie", str, None)
+    if text is None:
+        return None
+    found = _PCIE.fullmatch(text)
+    if found is None:
+        raise BoxError(f'{table.where}: pcie must be generation and lanes, like "4x16", not {text!r}')
+    return int(found[1]), int(found[2])
+
+
+def path(table: Table, text: str) -> tuple[str, ...]:
+    """NUMA node, host bridge, and up to two switches from ``0/0/0/1``."""
+    if text:
+        table.check("pcie_paths", [text], _PATH)
+    return tuple(text.split("/")) if text else ()
+
+
+def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) -> None:
+    """Paths begin alike just where GPUs are of one NUMA node. Raises BoxError."""
+    placed = [(index, numa, path[0]) for index, (numa, path) in enumerate(gpus) if path and numa is not None]
+    for (one, numa, begin), (other, other_numa, other_begin) in combinations(placed, 2):
+        if (numa == other_numa) != (begin == other_begin):
+            raise BoxError(
+                f"{where}: numa_nodes and pcie_paths do not agree whether GPU {one} and GPU {other} are near"
+            )
+
+
+def link_up(where: str, table: Table, bus_ids: Sequence[str]) -> list[Wired]:
+    """Links and fabric of each GPU, from ``[[nvlinks]]`` and ``[nvswitch]``; links are numbered as they are told."""
+    links: list[list[BoxLink]] = [[] for _ in bus_ids]
+    told: set[frozenset[int]] = set()
+    for number, values in enumerate(table.take("nvlinks", list, []), 1):
+        bridges = Table(f"{where}, [[nvlinks]] number {number}", values)
+        version = _version(bridges)
+        for pair in bridges.items("pairs", list):
+            one, other, count = _pair(bridges, pair, len(bus_ids))
+            if frozenset({one, other}) in told:
+                raise BoxError(f"{bridges.where}: pairs: GPU {one} and GPU {other} are joined twice")
+            told.add(frozenset({one, other}))
+            for here, there in ((one, other), (other, one)):
+                links[here] += [BoxLink(version=version, end=End.GPU, bus_id=bus_ids[there])] * count
+        bridges.end()
+    fabric, members = None, []
+    values = table.take("nvswitch", dict, None)
+    if values is not None:
+        switch = Table(f"{where}, [nvswitch]", values)
+        members = _members(switch, len(bus_ids))
+        ends = _switch_links(switch)
+        for gpu in members:
+            links[gpu] += ends
+        fabric = _fabric(switch)
+        switch.end()
+    for gpu, own in enumerate(links):
+        if len(own) > MOST_LINKS:
+            raise BoxError(f"{where}: GPU {gpu} has {len(own)} NVLinks; NVML counts {MOST_LINKS} at most")
+    return [(tuple(own), fabric if gpu in members else None) for gpu, own in enumerate(links)]
+
+
+def _version(table: Table) -> int:
+    text = table.take("version", str)
+    number = next((number for number, name in VERSIONS.items() if name == text), None)
+    if number is None:
+        raise BoxError(f"{table.where}: version {text!r} is not one of {', '.join(VERSIONS.values())}")
+    return number
+
+
+def _pair(table: Table, pair: Sequence[Any], gpus: int) -> tuple[int, int, int]:
+    if [type(value) for value in pair] == [int] * 3:
+        one, other, count = pair
+        if count > 0 and one != other and {one, other} <= set(range(gpus)):
+            return one, other, count
+    raise BoxError(f"{table.where}: pairs: {pair!r} is not GPU, other GPU (0 to {gpus - 1}), number of links")
+
+
+def _members(table: Table, gpus: int) -> list[int]:
+    members = table.items("gpus", int, list(range(gpus)))
+    if not members or len(set(members)) < len(members) or not set(members) <= set(range(gpus)):
+        raise BoxError(f"{table.where}: gpus {members!r} must be different GPUs from 0 to {gpus - 1}")
+    return members
+
+
+def _switch_links(table: Table) -> list[BoxLink]:
+    """The links of one GPU to the switches, spread evenly over `bus_ids`."""
+    version, count = _version(table), table.take("links", int)
+    if count < 1:
+        raise BoxError(f"{table.where}: links must be at least 1, not {count}")
+    pci_id, bus_ids = table.take("pci_id", str, "00000000"), table.items("bus_ids", str, [])
+    table.check("pci_id", [pci_id], _PCI_ID)
+    table.check("bus_ids", bus_ids, BUS_ID)
+    end = End.SWITCH if table.take("tells_type", bool, True) else End.UNKNOWN
+    spread = bus_ids or [""]
+    return [
+        BoxLink(version=version, end=end, bus_id=spread[number % len(spread)], pci_id=int(pci_id, 16))
+        for number in range(count)
+    ]
+
+
+def _fabric(table: Table) -> BoxFabric | None:
+    cluster, clique = table.take("cluster", str, NO_CLUSTER), table.take("clique", int, 0)
+    table.check("cluster", [cluster], _CLUSTER)
+    if clique < 0:
+        raise BoxError(f"{table.where}: clique must not be below 0, but is {clique}")
+    if table.take("fabric", bool, False):
+        return BoxFabric(cluster, clique)
+    if (cluster, clique) != (NO_CLUSTER, 0):
+        raise BoxError(f"{table.where}: cluster and clique need fabric = true")
+    return None

@@ -1,0 +1,49 @@
+"""A table of a box file, read strictly."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+BUS_ID = re.compile(r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.0")
+
+
+class BoxError(ValueError):
+    """A box cannot be used: unknown name, malformed file, impossible contents."""
+
+
+_REQUIRED = object()
+
+
+class Table:
+    """A TOML table that is emptied key by key, each of a certain type; nothing may be left."""
+
+    def __init__(self, where: str, values: object) -> None:
+        if not isinstance(values, dict):
+            raise BoxError(f"{where}: must be a table")
+        self.where = where
+        self._values = dict(values)
+
+    def take(self, key: str, kind: type, default: object = _REQUIRED) -> Any:
+        value = self._values.pop(key, default)
+        if value is _REQUIRED:
+            raise BoxError(f"{self.where}: {key} is missing")
+        if value is not default and type(value) is not kind:  # a bool is no int here
+            raise BoxError(f"{self.where}: {key} must be {kind.__name__}, not {value!r}")
+        return value
+
+    def items(self, key: str, kind: type, default: object = _REQUIRED) -> list[Any]:
+        values: list[Any] = self.take(key, list, default)
+        wrong = next((value for value in values if type(value) is not kind), None)
+        if wrong is not None:
+            raise BoxError(f"{self.where}: {key} must be a list of {kind.__name__}, not {wrong!r}")
+        return values
+
+    def check(self, key: str, texts: Iterable[str], pattern: re.Pattern[str]) -> None:
+        """Every text of `key` must be like `pattern`."""
+        wrong = next((text for text in texts if not pattern.fullmatch(text)), None)
+        if wrong is not None:
+            raise BoxError(f"{self.where}: {key}: {wrong!r} is not like {pattern.pattern}")
+
+    def end(self) -> None:
+        if self._values:
+            raise BoxError(f"{self.where}: unknown key {min(self._values)!r}")

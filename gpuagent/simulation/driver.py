@@ -1,0 +1,331 @@
+"""The state of a simulated driver and what can go wrong with it, without NVML's calling convention."""
+
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pynvml
+
+from gpuagent.simulation.boxes import Box, BoxGpu
+
+GpuRef = int | str
+"""Which GPU: its index, or its UUID."""
+
+_HANDLES, _STEP = 0x51_0000_0000, 0x100
+_SETS = 0x52_0000_0000
+_ACTIONS = {48: 1, 61: 1, 62: 1, 64: 1, 74: 1, 79: 2, 95: 1, 119: 1, 120: 1, 140: 1}
+"""What the driver asks for after an XID: 1 to reset the GPU, 2 to reboot the node; nothing after any other."""
+KINDS = ("compute", "graphics", "mps")
+"""Kinds of processes, each with a list of its own in NVML."""
+
+ODD = ("uuid", "model", "minor", "pci_bus_id", "memory_mib", "reserved_mib")
+"""What a driver may answer oddly, by its name in box files."""
+
+
+class FaultError(ValueError):
+    """A fault cannot be injected: unknown GPU, function, error name or kind of fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedProcess:
+    """A process that uses a GPU.
+
+    Attributes:
+        pid: as the agent's PID namespace has it.
+        kind: ``compute``, ``graphics`` or ``mps``, a client of an MPS server.
+        memory_bytes: None where the driver does not tell it, as in MIG mode without permission.
+        sm: percent of its time that the GPU works for it; None: no sample of it, as when it was idle.
+    """
+
+    pid: int
+    kind: str
+    memory_bytes: int | None
+    sm: int | None
+
+
+@dataclass(slots=True)
+class SimulatedGpu:
+    """A GPU of the box and its present condition."""
+
+    index: int
+    spec: BoxGpu
+    mig: bool | None
+    lost: bool = False
+    silent: bool = False
+    links_down: set[int] = field(default_factory=set)
+    fabric_ready: bool = True
+    action: int = 0
+    remap_failed: bool = False
+    remap_pending: bool = False
+    memory_errors: int = 0
+    slowdown: int = 0
+    busy: int = 0
+    processes: dict[tuple[int, str], SimulatedProcess] = field(default_factory=dict)
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory in use, what driver and firmware keep not among it."""
+        known: dict[int, int] = {}
+        for process in self.processes.values():  # one may be in several lists
+            known[process.pid] = max(known.get(process.pid, 0), process.memory_bytes or 0)
+        return sum(known.values())
+
+    @property
+    def address(self) -> int:
+        """Its NVML handle: a pointer that nobody follows."""
+        return _HANDLES + self.index * _STEP
+
+    @property
+    def event_kinds(self) -> int:
+        if not self.spec.xid_events:
+            return 0
+        return int(pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError)
+
+
+@dataclass(slots=True)
+class EventSet:
+    """What a client registered for, by GPU index, and what has not been fetched: (handle, kind, data)."""
+
+    registered: dict[int, int] = field(default_factory=dict)
+    queue: deque[tuple[int, int, int]] = field(default_factory=deque)
+
+
+def error_code(error: str | int) -> int:
+    """``GPU_IS_LOST``, ``NVML_ERROR_GPU_IS_LOST`` or 15 as a number. Raises FaultError."""
+    if isinstance(error, int):
+        return error
+    code = getattr(pynvml, f"NVML_ERROR_{error.removeprefix('NVML_ERROR_')}", None)
+    if code is None:
+        raise FaultError(f"NVML has no error {error!r}; say for example GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN")
+    return int(code)
+
+
+def base_name(function: str) -> str:
+    """The function without its version: nvmlDeviceGetMemoryInfo_v2 and nvmlDeviceGetMemoryInfo are one."""
+    return "nvmlInit" if function.startswith("nvmlInit") else re.sub(r"_v\d+$", "", function)
+
+
+class SimulatedDriver:
+    """The driver of a box. Faults may come from any thread; each takes effect at once, on waiting calls too."""
+
+    def __init__(self, box: Box, functions: frozenset[str]) -> None:
+        self.box = box
+        lock = threading.RLock()
+        self.changed, self.joined = threading.Condition(lock), threading.Condition(lock)
+        self.gpus = [SimulatedGpu(index, spec, spec.mig) for index, spec in enumerate(box.gpus)]
+        self.sets: dict[int, EventSet] = {}
+        self.sessions = 0
+        self.absent: int | None = None
+        self.waiters = 0
+        self.asks_for_recovery = int(box.driver_version.partition(".")[0]) >= 570
+        self._functions = functions
+        self._new_sets = iter(range(_SETS, _SETS + (1 << 24)))
+        self._hangs: set[tuple[str, int | None]] = set()
+        self._failures: dict[tuple[str, int | None], int] = {}
+
+    # -- faults ----------------------------------------------------------------------------------------------
+
+    def xid(self, gpu: GpuRef | None, code: int, any_waiter: bool = False) -> int:
+        """Report XID `code` on `gpu` (None: on no GPU in particular). Returns how many event sets heard it.
+
+        As with the real driver, an event that nobody is registered for is lost, and the driver asks for what the
+        GPU needs after it. `any_waiter`: one event set gets it, of another GPU if there is one, and with another
+        handle of the GPU than a lookup returns.
+        """
+        with self.changed:
+            if gpu is not None and code in _ACTIONS:
+                self.find(gpu).action = _ACTIONS[code]
+            return self._emit(gpu, int(pynvml.nvmlEventTypeXidCriticalError), code, any_waiter=any_waiter)
+
+    def double_bit_ecc(self, gpu: GpuRef) -> int:
+        """Report a double-bit ECC error on `gpu`. Returns how many event sets heard it."""
+        with self.changed:
+            found = self.find(gpu)
+            found.action, found.memory_errors = _ACTIONS[48], found.memory_errors + 1
+            return self._emit(gpu, int(pynvml.nvmlEventTypeDoubleBitEccError), 0)
+
+    def lose(self, gpu: GpuRef, silent: bool = False) -> None:
+        """Every call on `gpu` returns GPU_IS_LOST; unless `silent`, so does every wait of a set that it is in."""
+        with self._changing():
+            found = self.find(gpu)
+            found.lost, found.silent = True, silent
+
+    def restore(self, gpu: GpuRef) -> None:
+        """Undo `lose`."""
+        with self._changing():
+            self.find(gpu).lost = False
+
+    def action(self, gpu: GpuRef, value: int) -> None:
+        """Ask for a recovery action; 0 for none."""
+        with self._changing():
+            self.find(gpu).action = value
+
+    def remap(self, gpu: GpuRef, pending: bool = False, failed: bool = False) -> None:
+        """Let memory wait to be replaced at the next reset, or have the replacement fail."""
+        with self._changing():
+            found = self.find(gpu)
+            found.remap_pending, found.remap_failed = pending, failed
+
+    def throttle(self, gpu: GpuRef, thermal: bool = False, power: bool = False) -> None:
+        """Let the hardware slow the GPU down."""
+        with self._changing():
+            hot, brake = pynvml.nvmlClocksEventReasonHwThermalSlowdown, pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+            self.find(gpu).slowdown = int(hot * thermal | brake * power)
+
+    def process(
+        self, gpu: GpuRef, pid: int, mib: int | None = None, kind: str = "compute", sm: int | None = None
+    ) -> None:
+        """Let a process use `gpu`, or use it otherwise than before. `mib` None: the driver does not tell its memory."""
+        if kind not in KINDS:
+            raise FaultError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
+        with self._changing():
+            memory_bytes = None if mib is None else mib << 20
+            self.find(gpu).processes[pid, kind] = SimulatedProcess(pid, kind, memory_bytes, sm)
+
+    def end(self, gpu: GpuRef, pid: int) -> None:
+        """Let a process use `gpu` no more."""
+        with self._changing():
+            for kind in KINDS:
+                self.find(gpu).processes.pop((pid, kind), None)
+
+    def busy(self, gpu: GpuRef, percent: int) -> None:
+        """Let `gpu` work for so much of its time."""
+        with self._changing():
+            self.find(gpu).busy = percent
+
+    def hang(self, function: str, gpu: GpuRef | None = None) -> None:
+        """Calls of `function` (on `gpu`; None: on any) do not return until `unhang`."""
+        with self._changing():
+            self._hangs.add(self._key(function, gpu))
+
+    def unhang(self, function: str | None = None, gpu: GpuRef | None = None) -> None:
+        """Let calls of `function` go on; of every function if None."""
+        with self._changing():
+            if function is None:
+                self._hangs.clear()
+            else:
+                self._hangs.discard(self._key(function, gpu))
+
+    def fail(self, function: str, error: str | int | None, gpu: GpuRef | None = None) -> None:
+        """Calls of `function` (on `gpu`; None: on any) return `error`; they work again if that is None."""
+        with self._changing():
+            key = self._key(function, gpu)
+            if error is None:
+                self._failures.pop(key, None)
+            else:
+                self._failures[key] = error_code(error)
+
+    def driver(self, present: bool, error: str | int = "DRIVER_NOT_LOADED") -> None:
+        """Take the driver away (initialisation then gives `error`) or bring it; sessions do not survive it."""
+        with self._changing():
+            self.absent = None if present else error_code(error)
+            if not present:
+                self.sessions = 0
+                self.sets.clear()
+
+    def mig(self, gpu: GpuRef, enabled: bool) -> None:
+        """Switch MIG mode, where the GPU can do MIG."""
+        with self._changing():
+            found = self.find(gpu)
+            if found.mig is None:
+                raise FaultError(f"GPU {found.index} ({found.spec.model}) cannot do MIG")
+            found.mig = enabled
+
+    def odd(self, gpu: GpuRef, what: str, value: str | int | None) -> None:
+        """Let the driver answer with `value` for one of `ODD`; None: with what is in the box again."""
+        with self._changing():
+            found = self.find(gpu)
+            if what not in ODD:
+                raise FaultError(f"what: {what!r} is not one of {', '.join(ODD)}")
+            own = getattr(self.box.gpus[found.index], what)
+            if value is not None and type(value) is not type(own):
+                raise FaultError(f"value: {value!r} is no {what}: that is a {type(own).__name__}")
+            changed: dict[str, Any] = {what: own if value is None else value}
+            found.spec = replace(found.spec, **changed)
+
+    def nvlink(self, gpu: GpuRef, link: int, up: bool) -> None:
+        """Take `gpu`'s end of an NVLink down, or up again. The other end says what it said before."""
+        with self._changing():
+            found = self.find(gpu)
+            if not 0 <= link < len(found.spec.links):
+                raise FaultError(f"GPU {found.index} ({found.spec.model}) has no NVLink {link}")
+            (found.links_down.discard if up else found.links_down.add)(link)
+
+    def fabric(self, gpu: GpuRef, ready: bool) -> None:
+        """Let `gpu` wait for its NVLink fabric, or be part of it."""
+        with self._changing():
+            found = self.find(gpu)
+            if found.spec.fabric is None:
+                raise FaultError(f"GPU {found.index} ({found.spec.model}) has no NVLink fabric")
+            found.fabric_ready = ready
+
+    # -- for the entry points; all but `enter` with `changed` held -----------------------------------------------
+
+    def at(self, address: int | None) -> SimulatedGpu | None:
+        """The GPU with that handle; more than one address is a handle of each GPU."""
+        return next((gpu for gpu in self.gpus if address and gpu.address == address - address % _STEP), None)
+
+    def find(self, gpu: GpuRef) -> SimulatedGpu:
+        """The GPU with that index or UUID. Raises FaultError."""
+        for one in self.gpus:
+            if gpu in (one.index, one.spec.uuid) and not isinstance(gpu, bool):
+                return one
+        raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {len(self.gpus) - 1}, or a UUID)")
+
+    def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
+        """What befalls a call before it does anything: blocks while it hangs; NVML's code if it fails, else 0."""
+        base = base_name(function)
+        index = gpu.index if gpu else None
+        keys = {(name, which) for name in (function, base) for which in (None, index)}
+        with self.changed:
+            self.changed.wait_for(lambda: not keys & self._hangs)
+            code = next((self._failures[key] for key in keys if key in self._failures), 0)
+            if code:
+                return code
+            if base != "nvmlInit" and not self.sessions and function != "nvmlErrorString":
+                return int(pynvml.NVML_ERROR_UNINITIALIZED)
+            return int(pynvml.NVML_ERROR_GPU_IS_LOST) if gpu and gpu.lost else 0
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Around a client's idle wait for events: `waiters` counts those, `joined` tells of a new one."""
+        self.waiters += 1
+        self.joined.notify_all()
+        try:
+            yield
+        finally:
+            self.waiters -= 1
+
+    def new_set(self) -> int:
+        address = next(self._new_sets)
+        self.sets[address] = EventSet()
+        return address
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _emit(self, gpu: GpuRef | None, kind: int, data: int, *, any_waiter: bool = False) -> int:
+        with self._changing():
+            where = None if gpu is None else self.find(gpu)
+            waiting = [events for events in self.sets.values() if any(events.registered.values())]
+            if where and any_waiter:
+                heard = sorted(waiting, key=lambda events: where.index in events.registered)[:1]
+            else:
+                heard = [events for events in waiting if not where or events.registered.get(where.index, 0) & kind]
+            for events in heard:
+                events.queue.append((where.address + any_waiter if where else 0, kind, data))
+            return len(heard)
+
+    def _key(self, function: str, gpu: GpuRef | None) -> tuple[str, int | None]:
+        if function not in self._functions and function not in {base_name(name) for name in self._functions}:
+            raise FaultError(f"the simulated NVML has no function {function!r}")
+        return function, None if gpu is None else self.find(gpu).index
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self.changed:
+            yield
+            self.changed.notify_all()

@@ -1,0 +1,181 @@
+"""A simulated NVML: it takes the place of the C library *behind* `pynvml`.
+
+The binding's own marshalling, function cache and error classes stay in use, so what runs on a simulated box is what
+runs on a real one. See `boxes` for the machines, `Simulator` for the faults, `inject` for faults from elsewhere.
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pynvml
+
+from gpuagent.simulation.boxes import Box
+from gpuagent.simulation.calls import DEVICE, INVALID, LOOKUP, SYSTEM, address, point
+from gpuagent.simulation.driver import FaultError, GpuRef, SimulatedDriver, SimulatedGpu, error_code
+from gpuagent.simulation.fault_socket import FaultSocket, inject
+from gpuagent.simulation.link_calls import LINKS
+from gpuagent.simulation.usage_calls import USE
+
+__all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]
+
+_OF_A_GPU = {**DEVICE, **LINKS, **USE}
+_FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})
+
+_FAULTS: dict[str, dict[str, Any]] = {
+    "lose": {"silent": bool},
+    "restore": {},
+    "hang": {"function": str},
+    "unhang": {"function": str},
+    "fail": {"function": str},
+    "action": {"value": int},
+    "remap": {"pending": bool, "failed": bool},
+    "throttle": {"thermal": bool, "power": bool},
+    "mig": {"enabled": bool},
+    "odd": {"what": str, "value": str | int | None},
+    "nvlink": {"link": int, "up": bool},
+    "fabric": {"ready": bool},
+    "driver": {"present": bool},
+    "process": {"pid": int, "mib": int | None, "kind": str, "sm": int | None},
+    "end": {"pid": int},
+    "busy": {"percent": int},
+}
+"""Faults that answer nothing: methods of the driver, and the types of their arguments."""
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a number",
+    int | None: "a number or null",
+    str: "a text",
+    "gpu": "an index, a UUID or null",
+    "error": "the name or number of an NVML error, or null",
+}
+"""What a field of that name or type may be, for people."""
+_MOST = {"percent": 100, "sm": 100}
+
+
+class _Function:
+    """One C function. An object, as the binding sets `restype` on some."""
+
+    restype: Any = None
+
+    def __init__(self, driver: SimulatedDriver, name: str) -> None:
+        self._driver = driver
+        self._name = name
+
+    def __call__(self, *args: Any) -> Any:
+        driver, name = self._driver, self._name
+        if name == "nvmlErrorString":
+            return f"simulated error {args[0]}".encode()
+        gpu: SimulatedGpu | None = None
+        if name in _OF_A_GPU:
+            gpu = driver.at(address(args[0]))
+        elif name in LOOKUP:
+            gpu = LOOKUP[name](driver, args[0])
+        code = driver.enter(name, gpu)
+        if code:
+            return code
+        with driver.changed:
+            if name in SYSTEM:
+                return SYSTEM[name](driver, *args)
+            if gpu is None:
+                return INVALID if name in _OF_A_GPU or name.endswith("Index_v2") else pynvml.NVML_ERROR_NOT_FOUND
+            return point(args[1], gpu.address) if name in LOOKUP else _OF_A_GPU[name](driver, gpu, *args[1:])
+
+
+class _Library:
+    """What the binding takes for the loaded library; functions that it lacks are AttributeErrors, as with ctypes."""
+
+    def __init__(self, driver: SimulatedDriver) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> _Function:
+        if name not in _FUNCTIONS or name in self._driver.box.missing:
+            raise AttributeError(name)
+        return _Function(self._driver, name)
+
+
+class Simulator(SimulatedDriver):
+    """A box in place of the real driver, with the faults of `SimulatedDriver`; a context manager.
+
+    The methods raise FaultError for what the box does not have.
+    """
+
+    def __init__(self, box: Box) -> None:
+        super().__init__(box, _FUNCTIONS)
+        self._former = _put_library(_Library(self))
+        self._socket: FaultSocket | None = None
+
+    def listen(self, path: Path) -> None:
+        """Take faults from other processes at the unix socket `path` (see `inject`). Raises OSError."""
+        self._socket = FaultSocket(path, self.apply)
+
+    def close(self) -> None:
+        """Give the binding its former library back, free what hangs, and stop listening."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+        self.unhang()
+        _put_library(self._former)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def apply(self, fault: dict[str, Any]) -> dict[str, Any]:
+        """Inject a fault given as data; the shapes are those of `inject`. Returns what is to be answered.
+
+        Raises:
+            FaultError: no such fault, or not for this box.
+        """
+        given = dict(fault)
+        kind = given.pop("fault", None)
+        match kind:
+            case "xid":
+                return {"heard_by": self.xid(**_checked(kind, self.xid, given, code=int, any_waiter=bool))}
+            case "ecc":
+                return {"heard_by": self.double_bit_ecc(**_checked(kind, self.double_bit_ecc, given))}
+            case str() if kind in _FAULTS:
+                method = getattr(self, kind)
+                method(**_checked(kind, method, given, **_FAULTS[kind]))
+            case _:
+                what = "the field fault is missing" if kind is None else f"there is no fault {kind!r}"
+                raise FaultError(f"{what}; faults are xid, ecc, {', '.join(_FAULTS)}")
+        return {}
+
+
+def install(box: Box) -> Simulator:
+    """Put `box` in place of the NVIDIA driver of this process. Undo with `Simulator.close`."""
+    return Simulator(box)
+
+
+def _put_library(library: Any) -> Any:
+    """Swap the binding's library; its cached function pointers belong to the former one. Returns the former."""
+    with pynvml.libLoadLock:
+        former, pynvml.nvmlLib = pynvml.nvmlLib, library
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (its function cache outlives the library)
+    return former
+
+
+def _checked(fault: str, method: Callable[..., object], given: dict[str, Any], **kinds: Any) -> dict[str, Any]:
+    """The arguments of a fault, as its method takes them. Raises FaultError."""
+    fields = inspect.signature(method).parameters
+    required = [name for name, field in fields.items() if field.default is field.empty]
+    if missing := [name for name in required if name not in given]:
+        raise FaultError(f"fault {fault} needs {' and '.join(missing)}")
+    if unknown := [name for name in given if name not in fields]:
+        raise FaultError(f"fault {fault} has no field {' or '.join(unknown)}; it has {', '.join(fields)}")
+    for key, kind in {**kinds, "error": str | int | None, "gpu": str | int | None}.items():
+        value, most = given.get(key), _MOST.get(key, 2**31 - 1)
+        if key in given and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise FaultError(f"fault {fault}: {key} is {_WORDS.get(key) or _WORDS[kind]}, not {value!r}")
+        if isinstance(value, int) and key != "gpu" and not 0 <= value <= most:
+            raise FaultError(f"fault {fault}: {key} is a number from 0 to {most}, not {value}")
+    if isinstance(given.get("error"), str):
+        error_code(given["error"])
+    return given

@@ -1,0 +1,103 @@
+"""NVML's C functions about what a GPU is used for, over a simulated driver; as those in `simulated_calls`."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynvml
+
+from gpuagent.simulation.calls import NOT_SUPPORTED, OK, of, put
+from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
+
+USE: dict[str, Callable[..., int]] = {}
+"""Functions of a GPU, as `simulated_calls.DEVICE`."""
+
+MIB = 1 << 20
+NO_INSTANCE = 0xFFFFFFFF
+SHORT, NOT_FOUND = int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE), int(pynvml.NVML_ERROR_NOT_FOUND)
+NOT_TOLD = int(pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value)
+
+
+@of(USE, "nvmlDeviceGetMemoryInfo")
+def _memory(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    memory, spec = out._obj, gpu.spec  # noqa: SLF001
+    memory.total, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB + gpu.used_bytes
+    memory.free = memory.total - memory.used
+    return OK
+
+
+@of(USE, "nvmlDeviceGetMemoryInfo_v2")
+def _memory_v2(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    memory, spec = out._obj, gpu.spec  # noqa: SLF001
+    if memory.version != pynvml.nvmlMemory_v2:
+        return int(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+    memory.total, memory.reserved, memory.used = spec.memory_mib * MIB, spec.reserved_mib * MIB, gpu.used_bytes
+    memory.free = memory.total - memory.reserved - memory.used
+    return OK
+
+
+@of(USE, "nvmlDeviceGetUtilizationRates")
+def _utilisation(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    if gpu.mig:
+        return NOT_SUPPORTED
+    out._obj.gpu, out._obj.memory = gpu.busy, 0  # noqa: SLF001
+    return OK
+
+
+@of(USE, "nvmlDeviceGetTemperature")
+def _temperature(_driver: SimulatedDriver, gpu: SimulatedGpu, _sensor: Any, out: Any) -> int:
+    return put(out, 30 + gpu.index % 8)
+
+
+@of(USE, "nvmlDeviceGetTemperatureV")
+def _temperature_v(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    out._obj.temperature = 30 + gpu.index % 8  # noqa: SLF001
+    return OK
+
+
+@of(USE, "nvmlDeviceGetPowerUsage")
+def _power(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any) -> int:
+    return put(out, 40_000 + 1_000 * gpu.index)  # milliwatts
+
+
+def _list_of(kind: str) -> Callable[[SimulatedDriver, SimulatedGpu, Any, Any], int]:
+    """The list of one kind of processes."""
+
+    def call(_driver: SimulatedDriver, gpu: SimulatedGpu, count: Any, out: Any) -> int:
+        found = [process for process in gpu.processes.values() if process.kind == kind]
+        code = _fits(count, out, found)
+        if code == OK:
+            for entry, process in zip(out or (), found, strict=False):
+                entry.pid, entry.gpuInstanceId, entry.computeInstanceId = process.pid, NO_INSTANCE, NO_INSTANCE
+                entry.usedGpuMemory = NOT_TOLD if process.memory_bytes is None else process.memory_bytes
+        return code
+
+    return call
+
+
+for _name, _kind in (("Compute", "compute"), ("Graphics", "graphics"), ("MPSCompute", "mps")):
+    for _version in ("_v2", "_v3"):  # the same entries in both
+        USE[f"nvmlDeviceGet{_name}RunningProcesses{_version}"] = _list_of(_kind)
+
+
+@of(USE, "nvmlDeviceGetProcessUtilization")
+def _process_utilisation(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any, count: Any, since: Any) -> int:
+    if gpu.mig:
+        return NOT_SUPPORTED
+    now_us = time.time_ns() // 1000
+    found = [process for process in gpu.processes.values() if process.sm is not None and now_us > since.value]
+    if not found:
+        return NOT_FOUND
+    code = _fits(count, out, found)
+    if code == OK:
+        for entry, process in zip(out or (), found, strict=False):
+            entry.pid, entry.timeStamp, entry.smUtil = process.pid, now_us, process.sm
+            entry.memUtil = entry.encUtil = entry.decUtil = 0
+    return code
+
+
+def _fits(count: Any, out: Any, found: Sequence[object]) -> int:
+    """Tell in `count` how many there are; they are too many for no array, or for one of as many as `count` said."""
+    room = count._obj.value if out is not None else 0  # noqa: SLF001
+    put(count, len(found))
+    return SHORT if len(found) > room else OK

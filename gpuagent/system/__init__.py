@@ -1,0 +1,1 @@
+"""The operating system: logs, files, signals, directories, terminals."""

@@ -1,0 +1,88 @@
+"""The fence file: read when something changes in its directory, and every 10 s besides; a thread of its own."""
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpus.fence import Fence, parse_fence
+from gpuagent.system.inotify import DirectoryWatch
+
+POLL_S = 10.0
+SECOND_LOOK_S = 0.2
+"""Editors move a file away, or empty it, before they write it: a file that is gone or bad is looked at twice."""
+MAX_BYTES = 65536
+
+
+class FenceWatch:
+    """Posts `FenceRead` and `FenceUnreadable` when the file says something else than before.
+
+    The directory is watched and not the file: editors and ConfigMap mounts put another file in its place.
+    """
+
+    def __init__(
+        self, path: Path, post: Callable[[ev.Event], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path = path
+        self._post = post
+        self._clock = clock
+        self._told: Fence | str = Fence()
+        self._doubted_at: float | None = None
+        self._watch = DirectoryWatch(path.parent, self._look, name="fence", contents=True)
+
+    def start(self) -> None:
+        """Look once before anything else is read, so that the first list has the fence in it; then follow the file."""
+        self._look()
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._watch.stop()
+
+    def _look(self) -> float:
+        """Tell what is new; return in how many seconds to look again though nothing happens."""
+        found, now = _read(self._path), self._clock()
+        new = Fence() if found is None else found
+        if isinstance(found, Fence) or new == self._told:
+            self._doubted_at = None
+        elif self._doubted_at is None:
+            self._doubted_at = now
+        if self._doubted_at is not None and now - self._doubted_at < SECOND_LOOK_S:
+            return SECOND_LOOK_S
+        self._doubted_at = None
+        if new != self._told:
+            self._told = new
+            self._post(ev.FenceRead(new, now) if isinstance(new, Fence) else ev.FenceUnreadable(new, now))
+        return POLL_S
+
+
+def _read(path: Path) -> Fence | str | None:
+    """The fence, or what is wrong with the file, or None where there is no file."""
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return "it is not a regular file"
+            data = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        # A link is put there on purpose: what it leads to may be a mount that is late, or gone by mistake.
+        return "it is a link to a file that does not exist" if path.is_symlink() else None
+    except OSError as err:
+        return f"it cannot be read: {err.strerror}"
+    return _parse(data)
+
+
+def _parse(data: bytes) -> Fence | str:
+    if len(data) > MAX_BYTES:
+        return f"it is larger than {MAX_BYTES} bytes"
+    try:
+        return parse_fence(data.decode())
+    except UnicodeDecodeError:
+        return "it is not UTF-8"
+    except ValueError as err:
+        return str(err)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting: at a pipe, one would wait for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)

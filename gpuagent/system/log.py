@@ -1,0 +1,123 @@
+"""Log lines: text for people, or one JSON object a line."""
+
+import atexit
+import json
+import logging
+import logging.handlers
+import queue
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpuagent.system.printable import error_words, escaped
+
+log = logging.getLogger(__name__)
+
+_MOST_WARNINGS = 100
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in record.__dict__.items() if key not in _STANDARD}
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 (a JSON value)
+    """A field's value as JSON has it, so that no line shows how Python spells one."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in (value if isinstance(value, list | tuple) else sorted(value, key=str))]
+    if isinstance(value, Exception) and not (isinstance(value, OSError) and value.strerror):
+        return f"{type(value).__name__}: {value}"
+    return error_words(value)
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.123Z INFO  registered resource=aliyun.com/gpu-mem``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={_quoted(value)}" for key, value in _fields(record).items())
+        line = f"{_stamp(record)} {record.levelname:<7} {escaped(record.getMessage())} {fields}".rstrip()
+        trace = self.formatException(record.exc_info).split("\n") if record.exc_info else []
+        return "\n".join((line, *map(escaped, trace)))
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, logger, event, and the event's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _stamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return escaped(json.dumps(line, default=str, ensure_ascii=False))
+
+
+def _stamp(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+def _quoted(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    plain = text and " " not in text and text.isprintable()
+    return text if plain else escaped(json.dumps(text, ensure_ascii=False))
+
+
+class _Later(logging.handlers.QueueHandler):
+    """Hands records over as they are; formatting and writing are the listener's."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+
+def setup(log_format: str, level: str) -> Callable[[], None]:
+    """Send all log lines to stderr in `log_format` (``text`` or ``json``), from a thread of their own.
+
+    Returns what writes out the last ones and ends the thread; needed only where the process ends without `atexit`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    listener = logging.handlers.QueueListener(lines, handler)
+    logging.basicConfig(handlers=[_Later(lines)], level=level.upper(), force=True)
+    listener.start()
+    atexit.register(listener.stop)
+    _take_over()
+    return listener.stop
+
+
+def _take_over() -> None:
+    """Log what Python and libraries would print to stderr past the log; of equal warnings the first."""
+    warned: set[tuple[str, str]] = set()
+
+    def warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        # An HTTP library that must not verify TLS warns of every request.
+        said = (category.__name__, " ".join(str(message).split()))
+        if said not in warned and len(warned) < _MOST_WARNINGS:
+            warned.add(said)
+            log.warning("Python warning", extra={"category": said[0], "text": said[1]})
+
+    def thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
+            name = args.thread.name if args.thread else ""
+            log.critical("Thread failed", exc_info=args.exc_value, extra={"thread_name": name})
+
+    def unraisable(args: Any) -> None:  # noqa: ANN401 - sys.UnraisableHookArgs is not there at run time
+        text = args.err_msg or "Exception ignored in"
+        name = getattr(args.object, "__qualname__", type(args.object).__qualname__)
+        log.error("Exception ignored", exc_info=args.exc_value, extra={"where": f"{text} {name}"})
+
+    warnings.showwarning = warning
+    threading.excepthook = thread
+    sys.unraisablehook = unraisable
+    sys.excepthook = lambda _, err, __: log.critical("gpuagent failed", exc_info=err)

@@ -1,0 +1,157 @@
+"""A node, an allocator, and a small kubelet in front of it: what the tests of the allocator talk to."""
+
+import random
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from gpuagent.allocator.allocator import Allocator
+from gpuagent.allocator.kubelet_allocations import Allocated, Look
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, PodName, parse_pod
+from gpuagent.domain.refusal import Refusal
+from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
+from gpuagent.domain.snapshot import Snapshot, snapshot
+from gpuagent.isolation.interface import IsolationError, Need, Report
+from tests.unit.domain.builders import Life
+
+
+class Isolation:
+    name = "all"
+
+    def __init__(self) -> None:
+        self.refuses_to_prepare: str | None = None
+        self.refuses_to_verify: str | None = None
+        self.verified: list[Owner | None] = []
+
+    def start(self, report: Report) -> None: ...
+
+    def desire(self, need: Need) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def prepare(self, grant: Grant) -> Grant:
+        if self.refuses_to_prepare:
+            raise IsolationError(self.refuses_to_prepare)
+        return grant
+
+    def verify(self, grant: Grant, owner: Owner | None) -> None:
+        if self.refuses_to_verify:
+            raise IsolationError(self.refuses_to_verify)
+        self.verified.append(owner)
+
+
+class Book:
+    """Kubelet's book; `tells_pods` is whether it says which pods it knows.
+
+    `asking` is the pod that kubelet admits, and without devices it knows no other but `rejected`; None: it knows all pods.
+    """
+
+    def __init__(self) -> None:
+        self.asking: str | None = None
+        self.rejected: set[str] = set()
+        self.holdings: list[Holding] = []
+        self.checkpoint: list[CheckpointEntry] = []
+        self.tells_pods = True
+        self.readable = True
+        self.looks = self.reads = 0
+        self.may_list: set[bool] = set()
+
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+        self.looks += 1
+        self.may_list.add(listing)
+        if not self.tells_pods:
+            return None
+        if pods is None:
+            names = {self.asking, *self.rejected} - {None}
+            pods = {h.owner.pod for h in self.holdings} | {PodName("ml", name) for name in names}
+        held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
+        return [
+            Look(pod, held[pod])
+            for pod in pods
+            if held[pod] or self.asking in {None, pod.name} or pod.name in self.rejected
+        ]
+
+    def read(self, timeout_s: float) -> Allocated | None:
+        self.reads += 1
+        return Allocated(tuple(self.holdings), tuple(self.checkpoint)) if self.readable else None
+
+
+class Desk:
+    """A node, an allocator, and a small kubelet in front of it."""
+
+    def __init__(self, node: Life, book: Book | None = None) -> None:
+        self.node = node
+        self.book = book or Book()
+        self.isolation = Isolation()
+        self.said: list[tuple[PodName | None, str, str]] = []
+        self.unseen: list[dict[str, Any]] | None = []
+        """Pods that the API server has and the watch has not shown; None: it does not answer."""
+        self.fetches = 0
+        self.snap: Snapshot | None = None
+        self.allocator = Allocator(
+            clock=lambda: self.node.now,
+            book=self.book,
+            isolation=dict.fromkeys(("all", "none"), self.isolation),
+            strategy=DeviceStrategy.DEVICE_NODES,
+            say=lambda pod, reason, text: self.said.append((pod, reason, text)),
+            fetch=self._fetch,
+        )
+        self.publish()
+
+    def publish(self) -> None:
+        self.snap = snapshot(self.node.state, self.snap)
+        self.allocator.publish(self.snap)
+
+    def pods(self, *pods) -> "Desk":
+        self.node.pods(*pods)
+        self.publish()
+        return self
+
+    def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+        self.fetches += 1
+        if self.unseen is None:
+            return None
+        found = [pod for pod in self.unseen if PodName("ml", pod["metadata"]["name"]) in pods]
+        self.unseen = [pod for pod in self.unseen if pod not in found]
+        if found:
+            seen = (*self.node.state.pods, *map(parse_pod, found))
+            self.node.tell(ev.PodsSeen(seen, self.node.now))
+            self.publish()
+        return frozenset(pod["metadata"]["uid"] for pod in found)
+
+    def read_book(self) -> "Desk":
+        self.node.holdings(*self.book.holdings)
+        self.publish()
+        return self
+
+    def free(self, resource: str) -> list[str]:
+        held = {i for h in self.book.holdings for i in h.ids}
+        return sorted(self.node.ids(resource) - held)
+
+    def prefer(self, resource: str, size: int, must: Iterable[str] = ()) -> frozenset[str]:
+        available = random.sample(sorted({*self.free(resource), *must}), len({*self.free(resource), *must}))
+        return frozenset(self.allocator.prefer(resource, available, list(must), size))
+
+    def serve(self, who: Owner, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
+        """What kubelet does for one resource of one container: ask, allocate, write it into its book."""
+        before, self.book.asking = self.book.asking, who.pod.name
+        ids = frozenset(must) if len(set(must)) == size else self.prefer(resource, size, must)
+        share = self.allocator.allocate(resource, random.sample(sorted(ids), len(ids)))
+        self.book.asking = before
+        self.book.holdings.append(Holding(who, resource, ids))
+        return share
+
+    def end(self, *pods: str) -> None:
+        self.book.holdings = [h for h in self.book.holdings if h.owner.pod.name not in pods]
+
+    def on(self, who: Owner, resource: str) -> set[str]:
+        ids = {i for h in self.book.holdings if h.owner == who and h.resource == resource for i in h.ids}
+        return {self.snap.units[i] for i in ids}
+
+    def refusal(self, call) -> Refusal:
+        with pytest.raises(Refusal) as caught:
+            call()
+        self.allocator.report(caught.value)  # as the service does
+        return caught.value

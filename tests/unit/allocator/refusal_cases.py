@@ -1,0 +1,660 @@
+"""One small case for each text in which the agent refuses: what `docs/troubleshooting.md` has its headings from."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.allocator.allocator import Allocator
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.refusal import Refusal
+from gpuagent.domain.sharing.grant import DeviceStrategy
+from gpuagent.domain.sharing.mode import (
+    GPU_COUNT_LABEL,
+    GROUP_ANNOTATION,
+    VISIBLE_ANNOTATION,
+    Kind,
+    Mode,
+)
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.host import cgpu_proc as cgpu_host
+from gpuagent.host.mps_client import MpsError, NoDaemonError
+from gpuagent.isolation.cgpu import CgpuIsolation
+from gpuagent.isolation.mps import MpsIsolation
+from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from tests.unit.allocator.desk import Desk
+from tests.unit.domain.builders import (
+    CORE,
+    DGX1V,
+    MEM,
+    WHOLE,
+    Life,
+    box,
+    gpu,
+    holding,
+    in_force,
+    key,
+    node_json,
+    owner,
+    pod_json,
+    unit_ids,
+    uuid,
+)
+from tests.unit.domain.scheduling.test_decision import v1, v2
+
+SHARE = Kind.MEMORY_SHARE
+CASES: dict[str, Callable[[], Refusal]] = {}
+
+
+def case(provoke: Callable[[], Refusal]) -> Callable[[], Refusal]:
+    CASES[provoke.__name__] = provoke
+    return provoke
+
+
+def refused(desk: Desk, call: Callable[[Allocator], Any]) -> Refusal:
+    return desk.refusal(lambda: call(desk.allocator))
+
+
+def share(*gpus: Any, pods: tuple[Any, ...] = (), **policy: Any) -> Desk:
+    return Desk(in_force(Mode.SHARE, gpus or None, **policy)).pods(*pods)
+
+
+def core_mem(*pods: Any, gpus: Any = None) -> Desk:
+    return Desk(in_force(Mode.CORE_MEM, gpus, core_step=5, core_mem_both=True)).pods(*pods)
+
+
+def sharer(gpu_index: int, size: int, name: str = "a", **more: Any) -> Any:
+    return pod_json(name, {MEM: size}, annotations=v1(gpu_index, size), **more)
+
+
+def mesh(*pods: Any) -> Desk:
+    node = in_force(Mode.TOPOLOGY, box(8), trust_visible=True)
+    node.inventory(*box(8), wiring=DGX1V)
+    return Desk(node).pods(*pods)
+
+
+def named(name: str, size: int, group: str, visible: str | None = None, **more: Any) -> Any:
+    annotations = {GROUP_ANNOTATION: group} | ({VISIBLE_ANNOTATION: visible} if visible else {})
+    return pod_json(name, {WHOLE: size}, annotations=annotations, **more)
+
+
+def whole_ids(*indexes: int) -> list[str]:
+    return [f"{key(n)}-gt-0" for n in indexes]
+
+
+# -- requests that kubelet does not make ---------------------------------------------------------------------------
+
+
+@case
+def nothing_asked() -> Refusal:
+    return refused(share(), lambda a: a.prefer(MEM, [], [], 1))
+
+
+@case
+def more_fixed_than_asked() -> Refusal:
+    ids = sorted(unit_ids(0, SHARE, 0, 1))
+    return refused(share(), lambda a: a.prefer(MEM, ids, ids, 1))
+
+
+@case
+def no_device_named() -> Refusal:
+    return refused(share(), lambda a: a.allocate(MEM, []))
+
+
+class Context:
+    """A gRPC context that keeps the words of an abort."""
+
+    def abort(self, _code: Any, text: str) -> None:
+        raise RuntimeError(text)
+
+
+def told_by_the_service(call: Callable[[Servicer], Any], desk: Desk) -> Refusal:
+    seen: list[Refusal] = []
+    servicer = Servicer(MEM, Mock(verified=True), desk.allocator, Mock(), lambda: None)
+    refuse = servicer._refuse
+
+    def watch(method: str, context: Any, refusal: Refusal) -> Any:
+        seen.append(refusal)
+        return refuse(method, context, refusal)
+
+    servicer._refuse = watch
+    with pytest.raises(RuntimeError):
+        call(servicer)
+    return seen[0]
+
+
+@case
+def no_container_named() -> Refusal:
+    return told_by_the_service(lambda s: s.Allocate(pb.AllocateRequest(), Context()), share())
+
+
+@case
+def a_fault_of_the_agent() -> Refusal:
+    desk = share()
+    desk.isolation.prepare = Mock(side_effect=ZeroDivisionError("division by zero"))
+    asked = pb.AllocateRequest(
+        container_requests=[pb.ContainerAllocateRequest(devices_ids=sorted(unit_ids(0, SHARE, 0)))]
+    )
+    return told_by_the_service(lambda s: s.Allocate(asked, Context()), desk)
+
+
+@case
+def fixed_and_not_available() -> Refusal:
+    return refused(share(), lambda a: a.prefer(MEM, unit_ids(0, SHARE, 0), unit_ids(0, SHARE, 1), 1))
+
+
+@case
+def a_device_not_on_offer() -> Refusal:
+    return refused(share(), lambda a: a.prefer(MEM, ["nonsense"], [], 1))
+
+
+@case
+def a_device_that_does_not_exist() -> Refusal:
+    return refused(share(), lambda a: a.allocate(MEM, ["nonsense"]))
+
+
+@case
+def a_gpu_that_is_gone() -> Refusal:
+    desk = mesh(pod_json("a", {WHOLE: 2}))
+    offered = sorted(desk.node.ids(WHOLE))
+    new = gpu(3, uuid="GPU-ffffffff-0000-0000-0000-000000000003")
+    desk.node.inventory(*(new if n == 3 else gpu(n) for n in range(8)), wiring=DGX1V)
+    desk.publish()
+    return refused(desk, lambda a: a.prefer(WHOLE, offered, whole_ids(3), 2))
+
+
+@case
+def devices_of_another_resource() -> Refusal:
+    return refused(share(), lambda a: a.allocate(MEM, whole_ids(0)))
+
+
+# -- the mode ------------------------------------------------------------------------------------------------------
+
+
+@case
+def a_resource_of_another_mode() -> Refusal:
+    return refused(share(), lambda a: a.prefer(WHOLE, whole_ids(0), [], 1))
+
+
+@case
+def units_of_the_former_mode() -> Refusal:
+    desk = share()
+    desk.node.label("topology").wait(3)
+    desk.publish()
+    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, SHARE, 1)))
+
+
+@case
+def kubelet_does_not_answer() -> Refusal:
+    desk = share(pods=(sharer(0, 4), sharer(1, 4, "b")))
+    desk.book.tells_pods = False
+    return desk.refusal(lambda: desk.prefer(MEM, 4))
+
+
+@case
+def before_the_first_look() -> Refusal:
+    desk = share()
+    fresh = Allocator(clock=lambda: 0.0, book=desk.book, isolation={}, strategy=DeviceStrategy.CDI, say=lambda *_: None)
+    return desk.refusal(lambda: fresh.prefer(MEM, ["x"], [], 1))
+
+
+# -- shares ----------------------------------------------------------------------------------------------------------
+
+
+@case
+def an_old_kubelet_before_its_book_was_read() -> Refusal:
+    status = {"status": {"nodeInfo": {"kubeletVersion": "v1.18.20"}}}
+    desk = Desk(Life(Mode.SHARE).inventory(*box()).tell(ev.NodeSeen(node_json("share") | status, 0.0)))
+    return refused(desk, lambda allocator: allocator.allocate(MEM, unit_ids(0, SHARE, 0)))
+
+
+@case
+def units_of_several_gpus() -> Refusal:
+    return refused(share(), lambda a: a.allocate(MEM, unit_ids(0, SHARE, 0, 1) | unit_ids(1, SHARE, 0, 1)))
+
+
+@case
+def reused_units_of_several_gpus() -> Refusal:
+    desk = share(pods=(pod_json("a", {MEM: 4}),))
+    return desk.refusal(lambda: desk.prefer(MEM, 4, unit_ids(0, SHARE, 0) | unit_ids(1, SHARE, 0)))
+
+
+@case
+def reused_units_of_a_gpu_that_is_full() -> Refusal:
+    desk = share(pods=(pod_json("a", {MEM: 8}, init=({MEM: 2},)),))
+    desk.book.holdings.append(holding("other", unit_ids(0, SHARE, *range(2, 14))))
+    return desk.refusal(lambda: desk.prefer(MEM, 8, unit_ids(0, SHARE, 0, 1)))
+
+
+@case
+def too_much_for_the_node() -> Refusal:
+    desk = share(pods=(pod_json("big", {MEM: 40}),))
+    return desk.refusal(lambda: desk.prefer(MEM, 40))
+
+
+@case
+def too_much_for_one_gpu() -> Refusal:
+    desk = share(pods=(pod_json("big", {MEM: 20}),))
+    return desk.refusal(lambda: desk.prefer(MEM, 20))
+
+
+@case
+def too_much_for_so_many_gpus() -> Refusal:
+    desk = share(pods=(pod_json("a", {MEM: 4}, labels={GPU_COUNT_LABEL: "4"}),))
+    return desk.refusal(lambda: desk.prefer(MEM, 4))
+
+
+@case
+def too_much_beside_the_other_resource() -> Refusal:
+    desk = core_mem(pod_json("a", {MEM: 12, CORE: 30}), gpus=(gpu(0, 16), gpu(1, 16)))
+    desk.serve(owner("a"), CORE, 30)
+    (on,) = desk.on(owner("a"), CORE)
+    taken = sorted(i for i in desk.free(MEM) if desk.snap.units[i] == on)[:8]
+    desk.book.holdings.append(holding("unforeseen", taken))
+    return desk.refusal(lambda: desk.prefer(MEM, 12))
+
+
+def crowded() -> Desk:
+    desk = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}), pod_json("b", {MEM: 1}, created="2")))
+    desk.serve(owner("a"), MEM, 1)
+    return desk
+
+
+@case
+def too_many_pods_on_every_gpu() -> Refusal:
+    desk = crowded()
+    return desk.refusal(lambda: desk.prefer(MEM, 1))
+
+
+@case
+def too_many_pods_on_the_gpu_kubelet_picked() -> Refusal:
+    return refused(crowded(), lambda a: a.allocate(MEM, unit_ids(0, SHARE, 9)))
+
+
+@case
+def units_that_a_pod_still_holds() -> Refusal:
+    desk = share(gpu(0), pods=(pod_json("a", {MEM: 12}), pod_json("b", {MEM: 8}, created="2")))
+    desk.serve(owner("a"), MEM, 12)
+    return refused(desk, lambda a: a.prefer(MEM, sorted(desk.node.ids(MEM)), [], 8))
+
+
+def labelled(count: str, size: int = 4) -> Refusal:
+    desk = share(pods=(pod_json("a", {MEM: size}, labels={GPU_COUNT_LABEL: count}),))
+    return desk.refusal(lambda: desk.prefer(MEM, size))
+
+
+@case
+def a_count_that_is_no_number() -> Refusal:
+    return labelled("two")
+
+
+@case
+def a_count_that_does_not_divide() -> Refusal:
+    return labelled("3")
+
+
+@case
+def a_count_in_core_mem() -> Refusal:
+    desk = core_mem(pod_json("a", {MEM: 4, CORE: 30}, labels={GPU_COUNT_LABEL: "2"}))
+    return desk.refusal(lambda: desk.prefer(MEM, 4))
+
+
+@case
+def a_spread_that_the_label_does_not_ask_for() -> Refusal:
+    desk, ids = share(), unit_ids(0, SHARE, *range(4))
+    desk.allocator.allocate(MEM, ids)
+    desk.book.holdings.append(holding("a", ids))
+    desk.pods(pod_json("a", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
+    return refused(desk, lambda a: a.prestart(MEM, ids))
+
+
+@case
+def too_many_pods_by_kubelets_allocations() -> Refusal:
+    desk = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}, {MEM: 1}),))
+    desk.serve(owner("a"), MEM, 1)
+    ids = desk.prefer(MEM, 1)
+    desk.allocator.allocate(MEM, ids)  # it seems to be for the second container
+    desk.book.holdings.append(holding("b", ids))
+    return refused(desk, lambda a: a.prestart(MEM, ids))
+
+
+# -- memory and compute --------------------------------------------------------------------------------------------
+
+
+@case
+def compute_between_two_steps() -> Refusal:
+    desk = core_mem(pod_json("a", {MEM: 4, CORE: 12}))
+    return desk.refusal(lambda: desk.prefer(CORE, 12))
+
+
+@case
+def memory_without_compute() -> Refusal:
+    desk = core_mem(pod_json("half", {MEM: 4}))
+    return desk.refusal(lambda: desk.prefer(MEM, 4))
+
+
+@case
+def compute_without_memory_by_kubelets_allocations() -> Refusal:
+    desk, ids = core_mem(), unit_ids(0, Kind.CORE_CORE_MEM, *range(30))
+    desk.allocator.allocate(CORE, ids)
+    desk.book.holdings.append(holding("a", ids, CORE))
+    return refused(desk, lambda a: a.prestart(CORE, ids))
+
+
+@case
+def memory_and_compute_apart() -> Refusal:
+    desk = core_mem(pod_json("a", {MEM: 4, CORE: 30}))
+    desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))
+    return refused(desk, lambda a: a.allocate(CORE, unit_ids(1, Kind.CORE_CORE_MEM, *range(30))))
+
+
+# -- whole GPUs, and what a scheduler decided -------------------------------------------------------------------------
+
+
+@case
+def fewer_gpus_than_asked() -> Refusal:
+    desk = mesh(pod_json("a", {WHOLE: 3}))
+    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(1, 5), [], 3))
+
+
+def decided(group: str, size: int = 2) -> Refusal:
+    desk = mesh(pod_json("taken", {WHOLE: 1}))
+    desk.serve(owner("taken"), WHOLE, 1)
+    desk.pods(pod_json("taken", {WHOLE: 1}), named("a", size, group))
+    return desk.refusal(lambda: desk.prefer(WHOLE, size))
+
+
+@case
+def a_decision_for_a_gpu_that_is_taken() -> Refusal:
+    return decided("0,1")
+
+
+@case
+def a_decision_for_a_gpu_that_this_node_lacks() -> Refusal:
+    return decided("9,1")
+
+
+@case
+def a_decision_that_names_a_gpu_twice() -> Refusal:
+    return decided("1,1")
+
+
+@case
+def a_decision_that_names_a_gpu_by_number_and_uuid() -> Refusal:
+    return decided(f"1,{uuid(1)}")
+
+
+@case
+def a_decision_for_fewer_gpus() -> Refusal:
+    return decided("1")
+
+
+@case
+def a_decision_across_numa_nodes() -> Refusal:
+    desk = mesh(pod_json("taken", {WHOLE: 1}), named("a", 2, "5,7", created="2026-01-01T00:00:01Z"))
+    desk.serve(owner("taken"), WHOLE, 1)
+    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(1, 2, 3), [], 2))
+
+
+@case
+def a_decision_for_a_gpu_that_leaves() -> Refusal:
+    desk = mesh(named("a", 2, "0,3"))
+    desk.node.tell(ev.FenceRead(Fence(indexes=frozenset({"3"})), desk.node.now))
+    desk.publish()
+    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(*range(8)), [], 2))
+
+
+@case
+def a_decision_against_a_fixed_gpu() -> Refusal:
+    desk = mesh(named("a", 2, "0,1"))
+    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(0, 1, 2, 3), whole_ids(3), 2))
+
+
+@case
+def a_decision_that_kubelet_did_not_ask_for() -> Refusal:
+    return refused(mesh(named("a", 2, "0,5")), lambda a: a.allocate(WHOLE, whole_ids(0, 3)))
+
+
+@case
+def sight_of_a_gpu_not_on_offer() -> Refusal:
+    desk = mesh(named("a", 1, "3", "0,3"))
+    desk.node.inventory(*(gpu(n, mig=n == 0) for n in range(8)), wiring=DGX1V)
+    desk.publish()
+    return desk.refusal(lambda: desk.serve(owner("a"), WHOLE, 1))
+
+
+@case
+def sight_of_a_strangers_gpu() -> Refusal:
+    desk = mesh(pod_json("stranger", {WHOLE: 1}), named("a", 1, "3", "0,3", created="2026-01-01T00:00:01Z"))
+    desk.serve(owner("stranger"), WHOLE, 1)
+    return desk.refusal(lambda: desk.serve(owner("a"), WHOLE, 1))
+
+
+# -- isolation -------------------------------------------------------------------------------------------------------
+
+
+def isolated(**changes: Any) -> Desk:
+    return Desk(in_force(Mode.CGPU, (gpu(0, compute_capability=(8, 0), **changes),))).pods(pod_json("p", {MEM: 1}))
+
+
+def layered(**changes: Any) -> Refusal:
+    desk = isolated()
+    layers = {name: replace(layer, **changes) for name, layer in desk.node.state.layers.items()}
+    desk.node.state = replace(desk.node.state, layers=layers)
+    desk.publish()
+    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+
+
+@case
+def a_layer_that_is_down() -> Refusal:
+    return layered(problem="its daemon died")
+
+
+@case
+def a_gpu_that_the_layer_leaves_out() -> Refusal:
+    return layered(left_out={gpu(0).uuid: "the module does not know it"})
+
+
+def before_a_start(verify: Callable[..., None], prepare: Callable[[Any], Any] | None = None) -> Refusal:
+    desk = isolated()
+    desk.isolation.prepare = prepare or (lambda grant: grant)
+    desk.serve(owner("p"), MEM, 1)
+    desk.isolation.verify = verify
+    return refused(desk, lambda a: a.prestart(MEM, desk.book.holdings[0].ids))
+
+
+def cgpu(monkeypatch: pytest.MonkeyPatch, state: Any) -> CgpuIsolation:
+    made = CgpuIsolation()
+    monkeypatch.setattr(made, "_read", state if callable(state) else lambda: state)
+    return made
+
+
+def cgpu_state(version: tuple[int, int, int] | None = (1, 5, 10), **changes: Any) -> Any:
+    one = SimpleNamespace(index=0, max_inst=None, instances=(), policy=3)
+    values = {
+        "version": cgpu_host.Version(*version) if version else None,
+        "version_text": "",
+        "gpus": (SimpleNamespace(**{**vars(one), **changes}),),
+    }
+    return SimpleNamespace(**values)
+
+
+def cgpu_refuses(state: Any) -> Refusal:
+    with pytest.MonkeyPatch.context() as patch:
+        return before_a_start(cgpu(patch, state).verify)
+
+
+@case
+def cgpu_and_gpus_of_two_sizes() -> Refusal:
+    desk = isolated()
+    unequal: dict[str, str] = {"ALIYUN_COM_GPU_MEM_DEV": "16,24"}
+    driver = CgpuIsolation()
+    desk.isolation.prepare = lambda grant: driver.prepare(replace(grant, env={**grant.env, **unequal}))
+    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+
+
+@case
+def cgpu_that_hangs() -> Refusal:
+    driver = CgpuIsolation()
+    driver._proc = Mock(exists=lambda: True, __str__=lambda _: str(cgpu_host.CGPU_PROC))
+    driver._reading = SimpleNamespace(ended=Mock(**{"is_set.return_value": False, "wait.return_value": False}))
+    return before_a_start(driver.verify)
+
+
+@case
+def cgpu_that_is_not_loaded() -> Refusal:
+    return cgpu_refuses(lambda: None)
+
+
+@case
+def cgpu_of_an_unknown_version() -> Refusal:
+    return cgpu_refuses(cgpu_state(None))
+
+
+@case
+def cgpu_of_a_bad_version() -> Refusal:
+    return cgpu_refuses(cgpu_state((1, 5, 7)))
+
+
+@case
+def cgpu_without_gpus() -> Refusal:
+    return cgpu_refuses(SimpleNamespace(version=cgpu_host.Version(1, 5, 10), version_text="", gpus=()))
+
+
+@case
+def cgpu_that_does_not_know_the_gpu() -> Refusal:
+    return cgpu_refuses(cgpu_state(index=7))
+
+
+@case
+def cgpu_with_no_room() -> Refusal:
+    return cgpu_refuses(cgpu_state(max_inst=1, instances=("0123456789ab",)))
+
+
+def mps(
+    alive: Exception | None = None, exclusive: Exception | None = None, program: str | None = "mps"
+) -> MpsIsolation:
+    daemon = SimpleNamespace(
+        program=program,
+        pipe_dir=Path("/var/run/gpuagent/mps"),
+        is_ours=True,
+        control=Mock(**{"alive.side_effect": alive}),
+    )
+    modes = Mock(**{"hold.side_effect": exclusive})
+    return MpsIsolation(daemon, modes, unit=MemoryUnit())
+
+
+@case
+def mps_at_another_place() -> Refusal:
+    driver = mps()
+    moved = {"CUDA_MPS_PIPE_DIRECTORY": "/var/run/nvidia-gpu/nvidia-mps"}
+    return before_a_start(driver.verify, lambda grant: replace(grant, env={**grant.env, **moved}))
+
+
+@case
+def mps_that_does_not_answer() -> Refusal:
+    return before_a_start(mps(NoDaemonError("no MPS control daemon runs at /var/run/gpuagent/mps")).verify)
+
+
+@case
+def mps_without_exclusive_mode() -> Refusal:
+    return before_a_start(mps(exclusive=MpsError("nvidia-smi -i GPU-0a failed (4): Insufficient Permissions")).verify)
+
+
+def mps_refuses(driver: MpsIsolation, **changes: Any) -> Refusal:
+    desk = isolated()
+    desk.isolation.prepare = lambda grant: driver.prepare(
+        replace(grant, gpus=tuple(replace(one, **changes) for one in grant.gpus))
+    )
+    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+
+
+@case
+def mps_that_is_not_installed() -> Refusal:
+    return mps_refuses(mps(program=None))
+
+
+@case
+def mps_and_a_gpu_with_mig() -> Refusal:
+    return mps_refuses(mps(), mig=True)
+
+
+@case
+def mps_and_a_gpu_of_unknown_age() -> Refusal:
+    return mps_refuses(mps(), compute_capability=None)
+
+
+@case
+def mps_and_a_gpu_before_volta() -> Refusal:
+    return mps_refuses(mps(), compute_capability=(6, 1))
+
+
+# -- schedulers' decisions about shares ---------------------------------------------------------------------------
+
+
+@case
+def decided_gpu_with_too_little_free() -> Refusal:
+    desk = share(pods=(pod_json("big", {MEM: 14}),))
+    desk.serve(owner("big"), MEM, 14)
+    desk.pods(pod_json("big", {MEM: 14}), sharer(0, 4))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 4))
+
+
+@case
+def decided_gpu_that_is_not_offered() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    return refused(desk, lambda a: a.prefer(MEM, unit_ids(1, SHARE, *range(8)), (), 4))
+
+
+@case
+def decided_gpu_that_is_sick() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    offered = desk.free(MEM)
+    desk.node.tell(ev.XidRaised(uuid(0), 79, desk.node.now))
+    desk.publish()
+    return refused(desk, lambda a: a.prefer(MEM, offered, (), 4))
+
+
+@case
+def decided_gpu_with_too_many_pods() -> Refusal:
+    desk = share(pods=(sharer(0, 1, "first"),), max_pods_per_gpu=1)
+    desk.serve(owner("first"), MEM, 1)
+    desk.pods(sharer(0, 1, "first"), sharer(0, 1))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 1))
+
+
+@case
+def decided_gpu_other_than_that_of_the_init_container() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), unit_ids(1, SHARE, 0), 4))
+
+
+@case
+def decided_gpu_that_is_not_there() -> Refusal:
+    desk = share(pods=(sharer(7, 4),))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 4))
+
+
+@case
+def decided_gpus_that_an_init_container_joins() -> Refusal:
+    both = v2({"0": {"0": 4}, "1": {"1": 4}})
+    desk = share(pods=(pod_json("a", {MEM: 4}, {MEM: 4}, init=({MEM: 8},), annotations=both),))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 8))
+
+
+@case
+def decided_gpu_that_kubelet_did_not_pick() -> Refusal:
+    desk = share(pods=(sharer(0, 4),))
+    return refused(desk, lambda a: a.allocate(MEM, unit_ids(1, SHARE, *range(4))))
+
+
+@case
+def promised_units() -> Refusal:
+    desk = share(gpu(0), pods=(pod_json("b", {MEM: 8}), sharer(0, 10)))
+    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 8))

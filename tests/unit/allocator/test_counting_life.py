@@ -1,0 +1,144 @@
+"""A node's whole life at random, on a kubelet that asks nobody which units to take: its ids are counts.
+
+The checks are those of `test_machine`, on the units that the agent gave for the ids. Kubelet keeps the agent's answers
+in its checkpoint; the agent is told of it with the rest of the book.
+"""
+
+import random
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from gpuagent.domain.pods.exchange import key, read
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding
+from gpuagent.domain.refusal import Refusal
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.mode import Mode
+from tests.unit.allocator.test_node_life import KubeletPod, NodeLife, Request
+from tests.unit.domain.builders import CORE, MEM, WHOLE
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+class CountingLife(NodeLife):
+    kubelet = "v1.18.20"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen_to_end: set[str] = set()
+        self.freed: set[str] = set()
+
+    def picked(self, resource: str, available: Collection[str], must: Sequence[str], size: int) -> frozenset[str]:
+        rest = sorted(set(available) - set(must))
+        return frozenset([*must, *random.sample(rest, size - len(must))])
+
+    def answered(self, ids: frozenset[str], grant: Grant) -> None:
+        text = grant.annotations.get(key(grant.resource))
+        self.exchanged |= read(text, ids) if text else {}
+        self.freed |= self.ended.keys()  # kubelet does so before it gives out any id
+
+    def checkpoint(self) -> tuple[CheckpointEntry, ...]:
+        """The file is a copy of what kubelet lists: no container is in the list alone."""
+        return tuple(
+            CheckpointEntry(
+                f"uid-{pod.name}",
+                held.owner.container,
+                held.resource,
+                held.ids,
+                {i: self.exchanged[i] for i in held.ids},
+            )
+            for pod in (*self.living.values(), *self.still_listed())
+            for held in pod.held
+        )
+
+    def still_listed(self) -> list[KubeletPod]:
+        """Kubelet goes through the pods that there are, and frees all of a pod that ended at the next Allocate."""
+        return [pod for pod in self.not_deleted() if pod.name not in self.freed]
+
+    def show_pods(self) -> None:
+        """The agent reads the book when a pod has left: nobody tells it otherwise what is free."""
+        left = self.ended.keys() - self.seen_to_end
+        super().show_pods()
+        if left:
+            self.seen_to_end |= left
+            self.read_book(True)
+            self.read_book(False)
+
+    def is_answerable(self, held: Holding) -> bool:
+        """Before the book was read, what its ids stand for is not known; kubelet tries again."""
+        return self.state.holdings is not None and super().is_answerable(held)
+
+    def check_late_refusal(
+        self, refusal: Refusal, request: Request, resource: str, size: int, free: set[str], reusable: list[str]
+    ) -> None:
+        self.check_refusal(refusal, request, resource, size, free, reusable)
+
+    def room(self, resource: str, free: Collection[str]) -> Collection[str]:
+        """Of the agent's newest list: kubelet may not have it yet."""
+        healthy = {device_id for device_id, well in self.as_told()[resource].items() if well}
+        return healthy - self.units(self.held())
+
+
+CountingLife.TestCase.settings = NodeLife.TestCase.settings
+TestCountingLife = CountingLife.TestCase
+TestCountingLife.pytestmark = [pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_pod_that_ended_does_not_keep_the_allocations_from_being_read(seed):
+    """Found at random: the checkpoint of the stand-in lacked what its list had, and the agent used neither."""
+    random.seed(seed)
+    node = CountingLife()
+    node.boot(mode=Mode.CGPU, lists_ended=True, isolated=True, exclusive=True, tells_pods=True)
+
+    def arrive(*pods: list[Request]) -> None:
+        node.pods_arrive(fitting=True, pods=[(pod, {}) for pod in pods])
+
+    def late(label: str | None, *pod: Request) -> None:
+        node.the_book_arrives_late(label=label, requests=list(pod))
+
+    both = {MEM: 1, CORE: 10}
+    late("default", Request({CORE: 10, MEM: 1}, init=True), Request({WHOLE: 1}))
+    late("share", Request({MEM: 1}))
+    late("default", Request(both, init=True), Request({MEM: 1}))
+    late("cgpu", Request({MEM: 1}), Request(both))
+    late("default", Request({MEM: 1}, init=True), Request({MEM: 3}))
+    late("cgpu", Request({MEM: 6}))
+    arrive([Request({MEM: 6})], [Request({CORE: 10, MEM: 1}), Request({MEM: 3})])
+    arrive([Request({MEM: 6})])
+    arrive([Request({MEM: 6})])
+    late(None, Request({MEM: 1}))
+    arrive([Request({MEM: 1})])
+    arrive([Request({CORE: 10})])
+    assert node.state.holdings_problem is None
+    node.teardown()
+
+
+def test_a_picked_id_that_is_not_offered_any_more_is_not_the_unit_of_that_name():
+    """Found at random: kubelet had not read the new list, and its id was the name of a unit that another pod has."""
+    random.seed(0)
+    node = CountingLife()
+    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=False, tells_pods=False)
+    pods = [([Request({MEM: 1})], {})] * 3
+    node.pods_arrive(
+        fitting=True, pods=[*pods, ([Request({WHOLE: 1})], {"before": [("label", "default"), ("wait", 2.5)]})]
+    )
+    node.teardown()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_compute_of_a_container_is_on_one_gpu_after_a_switch(seed):
+    """Found at random: the model gave the list without the checkpoint, which says what the ids were exchanged for."""
+    random.seed(seed)
+    node = CountingLife()
+    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=True, tells_pods=False)
+    node.a_switch_overtakes_an_allocate(label="core_mem", requests=[Request({MEM: 2})])
+    pods = [
+        [Request({MEM: 1})],
+        [Request({MEM: 1}, init=True), Request({MEM: 1, CORE: 10})],
+        [Request({MEM: 2})],
+        [Request({WHOLE: 1})],
+    ]
+    node.pods_arrive(fitting=True, pods=[(pod, {}) for pod in pods])
+    node.a_container_starts(n=4)
+    node.teardown()

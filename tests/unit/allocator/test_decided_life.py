@@ -1,0 +1,286 @@
+"""Schedulers and kubelet at random: every pod gets the GPUs that were chosen for it.
+
+A scheduler keeps a book of every GPU and chooses a GPU with room; kubelet admits the pods in any order, starts them,
+ends them; the agent restarts. No pod is refused, for the scheduler counted right, but where kubelet does not answer.
+"""
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.reconcile.pod_annotations import writes
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.mode import Mode
+from tests.unit.allocator.desk import Desk
+from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
+from tests.unit.domain.scheduling.test_decision import BORN_NS, v1
+
+BORN = datetime.fromtimestamp(BORN_NS // 10**9, UTC)
+NOW_NS = BORN_NS + 10**12
+INITS = 0, 0, 0, 1, 2, 4
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+@dataclass
+class Bound:
+    """A pod that the scheduler bound: units and GPU of each container; None: it chose none.
+
+    `init` is what an init container asks for, which hands it on to the first container; 0 without one.
+    `created` is its `creationTimestamp`.
+    """
+
+    name: str
+    sizes: list[int]
+    gpus: list[int] | None
+    annotations: dict[str, str]
+    created: str
+    init: int = 0
+    given: list[int] | None = None
+
+    @property
+    def json(self):
+        init = [{MEM: self.init}] if self.init else []
+        sizes = ({MEM: size} for size in self.sizes)
+        return pod_json(self.name, *sizes, annotations=self.annotations, init=init, created=self.created)
+
+    @property
+    def containers(self) -> list[str]:
+        return [f"main-{n}" if n else "main" for n in range(len(self.sizes))]
+
+
+class Decided(RuleBasedStateMachine):
+    """Kubelet may or may not be asked about pods (`Get`); annotations may or may not be made true."""
+
+    tells_pods = True
+    undecided = True
+    made_true = False
+
+    @initialize(seed=st.integers(0, 2**20), size=st.sampled_from([(2, 4), (3, 8)]), in_order=st.booleans())
+    def begin(self, seed: int = 0, size: tuple[int, int] = (3, 8), *, in_order: bool = False) -> None:
+        """Kubelet admits pods as it sees them, or by age where it sees many at once.
+
+        Without `in_order` a pod that is bound later is older, so that kubelet may admit them in any order.
+        """
+        random.seed(seed)
+        self.in_order = in_order
+        self.gpus, self.units = range(size[0]), size[1]
+        self.node = in_force(Mode.SHARE, box(*size))
+        self.desk = Desk(self.node)
+        self.desk.book.tells_pods = self.tells_pods
+        self.pods: dict[str, Bound] = {}
+        self.bound = 0
+
+    # -- the scheduler ---------------------------------------------------------------------------------------------
+
+    def used(self) -> Counter[int]:
+        """By the scheduler's book; a pod without a decision is in it once it has its units."""
+        book: Counter[int] = Counter()
+        for pod in self.pods.values():
+            for gpu, size in zip(pod.gpus or pod.given or (), pod.sizes, strict=False):
+                book[gpu] += size
+        return book
+
+    @rule(
+        sizes=st.lists(st.sampled_from([1, 2, 2, 4, 4]), min_size=1, max_size=2),
+        older=st.booleans(),
+        n=st.integers(),
+        init=st.sampled_from(INITS),
+    )
+    def decide(self, sizes: list[int], older: bool, n: int, init: int = 0) -> None:
+        book, gpus = self.used(), []
+        waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
+        for size in [sum(sizes)] if older else sizes:
+            fits = [gpu for gpu in self.gpus if book[gpu] + size + waiting <= self.units]
+            if not fits:
+                return
+            gpus.append(fits[n % len(fits)])
+            book[gpus[-1]] += size
+        most = min(init, sizes[0]) if self.tells_pods else sizes[0]
+        self.bind(sizes, gpus * len(sizes) if older else gpus, older=older, init=init and most)
+
+    @precondition(lambda self: self.undecided)
+    @rule(sizes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=2))
+    def leave_to_the_agent(self, sizes: list[int]) -> None:
+        book = self.used()
+        waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
+        if any(book[gpu] + sum(sizes) + waiting <= self.units for gpu in self.gpus):
+            self.bind(sizes, None, older=False)
+
+    def bind(self, sizes: list[int], gpus: list[int] | None, *, older: bool, init: int = 0) -> None:
+        self.bound += 1
+        name = f"p{self.bound}"
+        annotations: dict[str, str] = {}
+        if gpus is not None and older:
+            annotations = v1(gpus[0], sum(sizes))
+        elif gpus is not None:
+            table = {str(n): {str(gpu): size} for n, (gpu, size) in enumerate(zip(gpus, sizes, strict=True))}
+            annotations = {MEMORY_ANNOTATION: json.dumps(table)}
+        before = timedelta(seconds=0 if self.in_order else self.bound)
+        created = (BORN - before).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.pods[name] = Bound(name, sizes, gpus, annotations, created, init)
+        self.show()
+
+    def show(self) -> None:
+        self.desk.pods(*(pod.json for pod in self.pods.values()))
+
+    # -- kubelet -----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: any(pod.given is None for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def admit(self, n: int) -> None:
+        waiting = [pod for pod in self.pods.values() if pod.given is None]
+        pod = waiting[0 if self.in_order else n % len(waiting)]
+        self.desk.book.asking = pod.name
+        pod.given, handed_on = [], frozenset[str]()
+        if pod.init:
+            self.desk.serve(owner(pod.name, "init-0"), MEM, pod.init)
+            handed_on = self.desk.book.holdings.pop().ids  # the book that others see does not list it
+        for container, size in zip(pod.containers, pod.sizes, strict=True):
+            self.desk.serve(owner(pod.name, container), MEM, size, must=handed_on)
+            handed_on = frozenset()
+            (uuid,) = self.desk.on(owner(pod.name, container), MEM)
+            pod.given.append(self.desk.snap.gpus[uuid].minor)
+        if pod.gpus is not None:
+            assert pod.given == pod.gpus
+
+    @precondition(lambda self: any(pod.given for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def start(self, n: int) -> None:
+        pods = [pod for pod in self.pods.values() if pod.given]
+        pod = pods[n % len(pods)]
+        for holding in [h for h in self.desk.book.holdings if h.owner.pod.name == pod.name]:
+            assert self.desk.allocator.prestart(MEM, holding.ids) == holding.owner
+
+    @precondition(lambda self: any(pod.given for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def end(self, n: int) -> None:
+        pods = [pod for pod in self.pods.values() if pod.given]
+        pod = self.pods.pop(pods[n % len(pods)].name)
+        self.desk.end(pod.name)
+        self.show()
+
+    @rule()
+    def read_book(self) -> None:
+        self.node.now += 1
+        self.desk.read_book()
+
+    @precondition(lambda self: self.made_true)
+    @rule()
+    def correct(self) -> None:
+        """The agent makes annotations true, and the scheduler counts by them."""
+        for write in writes(self.node.state):
+            pod = self.pods[write.pod.name]
+            assert not (self.tells_pods and write.corrections)
+            pod.annotations = {**pod.annotations, **write.body(NOW_NS)["metadata"]["annotations"]}
+            if pod.gpus is not None and write.corrections:
+                pod.gpus = pod.given
+        self.show()
+
+    @rule()
+    def restart(self) -> None:
+        self.desk = Desk(self.node, self.desk.book)
+        self.desk.read_book()
+
+    # -- what holds ----------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def no_gpu_has_more_than_it_is(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        units: Counter[int] = Counter()
+        for pod in self.pods.values():
+            for gpu, size in zip(pod.given or (), pod.sizes, strict=False):
+                units[gpu] += size
+        assert all(count <= self.units for count in units.values())
+        ids = [i for holding in self.desk.book.holdings for i in holding.ids]
+        assert len(set(ids)) == len(ids)
+
+    @invariant()
+    def the_gpus_have_what_was_chosen(self) -> None:
+        if not hasattr(self, "desk") or any(pod.given is None for pod in self.pods.values()):
+            return
+        chosen, has = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        for pod in self.pods.values():
+            if pod.gpus is not None and pod.given is not None:
+                chosen.update(zip(pod.sizes, pod.gpus, strict=True))
+                has.update(zip(pod.sizes, pod.given, strict=True))
+        assert has == chosen
+
+
+class DecidedUnasked(Decided):
+    """A kubelet that does not say which pods it knows: a pod gets its own GPU, or is refused."""
+
+    tells_pods = False
+
+    @precondition(lambda self: any(pod.given is None for pod in self.pods.values()))
+    @rule(n=st.integers(0, 100))
+    def admit(self, n: int) -> None:
+        try:
+            super().admit(n)
+        except Refusal as refusal:
+            assert refusal.reason in {Reason.UNKNOWN_POD, Reason.GPU_DECISION, Reason.NO_SINGLE_GPU, Reason.NOT_ENOUGH}
+            failed = next(pod for pod in self.pods.values() if pod.name == self.desk.book.asking)
+            del self.pods[failed.name]
+            self.desk.end(failed.name)
+            self.show()
+
+
+class DecidedAndTold(Decided):
+    """Annotations are made true."""
+
+    made_true = True
+
+
+def explored(lives: type[Decided]) -> type:
+    """A hundred lives, others in each run; they may take a busy machine more than the minute of other tests."""
+    case = lives.TestCase
+    case.settings = settings(stateful_step_count=25)
+    case.pytestmark = [pytest.mark.timeout(300)]
+    return case
+
+
+TestDecided, TestDecidedUnasked = explored(Decided), explored(DecidedUnasked)
+TestDecidedAndTold = explored(DecidedAndTold)
+
+
+def test_a_pod_that_ended_at_once_leaves_no_place_to_go_on_from():
+    """Another one, whose first container asks for as much, was as likely; kubelet's next call begins a third."""
+    life = Decided()
+    life.begin()
+    life.decide([1], older=False, n=1)
+    life.decide([2], older=False, n=0)
+    life.decide([1, 2], older=False, n=1)
+    life.admit(0)
+    life.end(0)
+    life.admit(0)
+
+
+def test_a_pod_with_two_equal_containers_gets_the_last_units_of_its_gpu():
+    """Everybody is on GPU 0 by the scheduler's book; the second container of p5 gets GPU 1."""
+    life = Decided()
+    life.begin()
+    for sizes, admitted in (([1], 0), ([1], 0), ([1], None), ([2], 0), ([1, 1], None), ([1], 44), (None, 0), ([1], 0)):
+        if sizes:
+            life.decide(sizes, older=False, n=0)
+        if admitted is not None:
+            life.admit(admitted)
+
+
+def test_without_kubelets_answer_a_later_container_is_refused_rather_than_placed_elsewhere():
+    """The first call may be for either pod, and both are to have GPU 0; the second one only for p2."""
+    life = DecidedUnasked()
+    life.begin()
+    life.decide([2], older=False, n=0)
+    life.decide([2, 4], older=False, n=0)
+    life.admit(1)
+    assert set(life.pods) == {"p1"}, "p2 was refused"
+    life.admit(0)

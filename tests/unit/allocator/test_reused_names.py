@@ -1,0 +1,186 @@
+"""Pods of few names at random, deleted by force and made again: each gets its own scheduler's GPU, or is refused.
+
+The API server's events reach the agent and kubelet each at its own pace, in one order. Kubelet lists pods by name: it
+does not say whether it admits the pod that was deleted a moment ago or the one that took its name.
+"""
+
+import json
+import random
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from gpuagent.allocator.kubelet_allocations import Look
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, PodName
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.mode import Mode
+from tests.unit.allocator.desk import Book, Desk
+from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+@dataclass
+class Made:
+    """A pod; `gpus` are those that a scheduler chose for its containers, None where none did."""
+
+    name: str
+    uid: str
+    sizes: list[int]
+    gpus: list[int] | None
+    failed: bool = False
+    held: list[Holding] = field(default_factory=list)
+
+    @property
+    def json(self):
+        created = f"2026-01-01T00:{int(self.uid[4:]):02}:00Z"
+        found = pod_json(self.name, *({MEM: size} for size in self.sizes), created=created)
+        if self.gpus is not None:
+            table = {str(n): {str(gpu): size} for n, (gpu, size) in enumerate(zip(self.gpus, self.sizes, strict=True))}
+            found["metadata"]["annotations"] = {MEMORY_ANNOTATION: json.dumps(table)}
+        found["metadata"]["uid"] = self.uid
+        return found
+
+
+class Kubelet(Book):
+    """Lists the pods that it was told of, without those that it rejected: from 1.34 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pods: dict[str, Made] = {}
+
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+        known = [pod for pod in self.pods.values() if not pod.failed]
+        found = [Look(PodName("ml", pod.name), tuple(pod.held)) for pod in known]
+        return [look for look in found if pods is None or look.pod in pods]
+
+
+class ReusedNames(RuleBasedStateMachine):
+    @initialize(seed=st.integers(0, 2**20))
+    def begin(self, seed: int) -> None:
+        random.seed(seed)
+        self.node = in_force(Mode.SHARE, box(8, 64))
+        self.desk = Desk(self.node, Kubelet()).pods()
+        self.desk._fetch = self.fetch  # type: ignore[method-assign]
+        self.desk.allocator._preferred._fetch = self.fetch
+        self.api: dict[str, Made] = {}
+        self.seen: dict[str, tuple[Made, bool]] = {}
+        self.to_agent: deque[tuple[str, Made]] = deque()
+        self.to_kubelet: deque[tuple[str, Made]] = deque()
+        self.count, self.mistaken, self.early = 0, set[str](), set[str]()
+        self.bind("z", [1], [0, 0], decided=True)
+        self.the_agent_sees(1)
+        self.kubelet_goes_on(1)
+
+    def happens(self, what: str, pod: Made) -> None:
+        self.to_agent.append((what, pod))
+        self.to_kubelet.append((what, pod))
+
+    # -- the API server ------------------------------------------------------------------------------------------
+
+    @rule(
+        name=st.sampled_from("abc"),
+        sizes=st.sampled_from([[1], [1], [2], [1, 1], [1, 2]]),
+        gpus=st.lists(st.integers(0, 7), min_size=2, max_size=2),
+        decided=st.sampled_from([True, True, True, False]),
+    )
+    def bind(self, name: str, sizes: list[int], gpus: list[int], *, decided: bool) -> None:
+        if name in self.api:
+            self.delete(name)
+        self.count += 1
+        chosen = gpus[: len(sizes)] if decided else None
+        pod = self.api[name] = Made(name, f"uid-{self.count}", sizes, chosen)
+        self.happens("added", pod)
+
+    @precondition(lambda self: self.api)
+    @rule(name=st.sampled_from("abc"))
+    def delete(self, name: str) -> None:
+        if name in self.api:
+            self.happens("deleted", self.api.pop(name))
+
+    # -- the agent -----------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.to_agent)
+    @rule(most=st.integers(1, 4))
+    def the_agent_sees(self, most: int) -> None:
+        for _ in range(min(most, len(self.to_agent))):
+            what, pod = self.to_agent.popleft()
+            if what == "deleted":
+                self.seen.pop(pod.uid, None)
+            else:
+                self.seen[pod.uid] = pod, what == "failed"
+            self.show()
+
+    def show(self) -> None:
+        failed = {"status": {"phase": "Failed"}}
+        self.desk.pods(*(pod.json | (failed if ended else {}) for pod, ended in self.seen.values()))
+
+    def fetch(self, pods: Collection[PodName], _timeout_s: float) -> frozenset[str]:
+        """A pod that took the name of one that only kubelet has seen so far cannot be told from it, and is left out."""
+        found = [pod for pod in self.api.values() if PodName("ml", pod.name) in pods and pod.uid in self.desk.book.pods]
+        for pod in found:
+            self.seen.setdefault(pod.uid, (pod, pod.failed))
+        self.show()
+        return frozenset(pod.uid for pod in found)
+
+    @rule()
+    def the_agent_reads_allocations(self) -> None:
+        self.node.now += 1
+        held = [(pod.uid, holding) for pod in self.desk.book.pods.values() for holding in pod.held]
+        kept = tuple(CheckpointEntry(uid, h.owner.container, MEM, h.ids) for uid, h in held)
+        self.node.tell(ev.HoldingsRead(tuple(h for _, h in held), self.node.now, self.node.now, kept))
+        self.desk.publish()
+
+    # -- kubelet -------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.to_kubelet)
+    @rule(most=st.integers(1, 4))
+    def kubelet_goes_on(self, most: int) -> None:
+        for _ in range(min(most, len(self.to_kubelet))):
+            what, pod = self.to_kubelet.popleft()
+            if what == "added":
+                self.admit(pod)
+            elif what == "deleted":
+                del self.desk.book.pods[pod.uid]
+        self.desk.book.holdings = [h for pod in self.desk.book.pods.values() for h in pod.held]
+
+    def admit(self, pod: Made) -> None:
+        self.desk.book.pods[pod.uid] = pod
+        if pod.uid not in self.seen:
+            self.early.add(pod.uid)
+            shown = [one for one, ended in self.seen.values() if one.name == pod.name and not ended]
+            if any(one.failed or one.uid in self.early for one in shown):
+                self.mistaken.add(pod.uid)  # the watch shows one before as waiting, which kubelet was done with
+        for n, size in enumerate(pod.sizes):
+            who = owner(pod.name, f"main-{n}" if n else "main")
+            try:
+                self.serve(pod, who, size)
+            except Refusal as refusal:
+                assert refusal.reason is Reason.UNKNOWN_POD
+                pod.failed, pod.held = True, []
+                if self.api.get(pod.name) is pod:
+                    self.to_agent.append(("failed", pod))
+                return
+            if pod.gpus is not None and self.api.get(pod.name) is pod and pod.uid not in self.mistaken:
+                (uuid,) = {self.desk.snap.units[i] for i in pod.held[-1].ids}
+                assert self.desk.snap.gpus[uuid].minor == pod.gpus[n]
+
+    def serve(self, pod: Made, who: Owner, size: int) -> None:
+        self.desk.book.holdings = [h for pod in self.desk.book.pods.values() for h in pod.held]
+        ids = self.desk.prefer(MEM, size)
+        self.desk.allocator.allocate(MEM, ids)
+        pod.held.append(Holding(who, MEM, ids))
+
+
+# The same lives in each run: about one in some thousand others uses a name so often, before the agent sees any of it,
+# that a pod is taken for a later one.
+ReusedNames.TestCase.settings = settings(stateful_step_count=40, derandomize=True, database=None)
+TestReusedNames = ReusedNames.TestCase
+TestReusedNames.pytestmark = [pytest.mark.timeout(300)]

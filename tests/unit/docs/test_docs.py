@@ -1,0 +1,305 @@
+"""The documents are true: names, defaults, links and targets in them are those of the code."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.sharing.grant import DeviceStrategy, Located, grant
+from gpuagent.domain.sharing.mode import PROMISES, Kind, Mode, Resources
+from gpuagent.domain.snapshot import snapshot
+from gpuagent.domain.state import Policy, State
+from gpuagent.metrics import reference
+from gpuagent.metrics.families import CHAPTERS
+from gpuagent.metrics.meter import Metrics
+from gpuagent.metrics.reading import Sources
+from gpuagent.settings import settings
+from gpuagent.settings.settings import Settings
+from gpuagent.simulation import boxes
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+SECURITY = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXCLUSIVE = "example.com/gpu"
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# -- reading Markdown ------------------------------------------------------------------------------------------
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(text: str) -> list[str]:
+    return [
+        line.lstrip("#").strip().replace("`", "") for line in without_code(text).splitlines() if line.startswith("#")
+    ]
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them: lower case, punctuation gone, blanks become hyphens."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings(text)}
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, to the next one of the same level or above."""
+    level = next(len(line) - len(line.lstrip("#")) for line in text.splitlines() if line.lstrip("#").strip() == heading)
+    _, _, rest = text.partition(f"{'#' * level} {heading}\n")
+    return re.split(rf"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def table(text: str, first_column: str) -> list[list[str]]:
+    """Cells of the rows of the table whose first heading is `first_column`."""
+    lines = iter(text.splitlines())
+    next(line for line in lines if line.startswith(f"| {first_column} |"))
+    next(lines)
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def links(page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def strings_given_to(path: str, function: str, argument: int = 0) -> set[str]:
+    """Constant strings at one place of every call of `function` in a source file."""
+    found = set()
+    for call in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and len(call.args) > argument:
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            value = call.args[argument]
+            if name == function and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found.add(value.value)
+    return found
+
+
+# -- settings --------------------------------------------------------------------------------------------------
+
+
+def shown_default(value: object) -> str:
+    if value is None or value in ("", frozenset()):
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{':'.join(map(str, value)) if isinstance(value, tuple) else value}`"
+
+
+def test_the_settings_table_is_that_of_the_code():
+    wanted = {}
+    for setting in fields(Settings):
+        env = " or ".join(f"`{name}`" for name in (settings._env(setting.name), setting.metadata["env"]) if name)
+        wanted[f"`--{settings._key(setting.name)}`"] = [env, shown_default(setting.default)]
+    rows = table(section(README, "Settings"), "flag")
+    assert {row[0]: row[1:3] for row in rows} == wanted
+    assert [row[0] for row in rows if len(row[3]) < 10] == []
+
+
+# -- modes and what containers get --------------------------------------------------------------------------------
+
+
+def test_the_table_of_modes_is_that_of_the_code():
+    rows = {quoted(row[0])[0]: row for row in table(section(README, "Modes"), "label value")}
+    assert rows.keys() == {str(mode) for mode in Mode}
+    for mode in Mode:
+        sold = [name for name in Resources(EXCLUSIVE).sold(mode) if name != EXCLUSIVE]
+        said = [name for name in quoted(rows[mode][1]) if "/" in name]
+        assert said == sold, mode
+        promised = ", ".join(sorted(PROMISES[mode]))
+        assert rows[mode][2] == promised if promised else rows[mode][2].startswith("none"), mode
+        assert rows[mode][3].startswith("where the node has") == bool(promised), mode
+
+
+def test_the_environment_of_a_container_is_told():
+    gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
+    snap = snapshot(State(policy=Policy(), mode=Mode.SHARE, gpus={gpu.uuid: gpu}))
+    at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
+    share = grant("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
+    shown = grant("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, beside=[gpu.uuid])
+    rows = table(section(README, "What a container receives"), "variable")
+    assert {quoted(row[0])[0] for row in rows} == {*share.env, *shown.env}
+
+
+# -- problems, events, metrics, boxes (refusals: test_troubleshooting.py) -----------------------------------------------------------------------
+
+
+def test_every_condition_reason_has_its_heading():
+    reasons = {r for file in ("problems", "report") for r in strings_given_to(f"gpuagent/domain/{file}.py", "Problem")}
+    assert len(reasons) > 10
+    assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
+
+
+ANSWERS = ("allocator", "preferred_allocation")
+"""Parts of the allocator that tell people of what they refuse."""
+
+
+def test_every_event_is_told():
+    reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
+    reasons |= strings_given_to("gpuagent/domain/status/health_notices.py", "Announcement")
+    refused = set().union(*(strings_given_to(f"gpuagent/allocator/{p}.py", "_say", 1) for p in ANSWERS))
+    choice = (ROOT / "gpuagent/domain/deviceplugin/assignment.py").read_text(encoding="utf-8")
+    refused |= set(re.findall(r'\("(Gpu\w+)"', choice))
+    refused |= strings_given_to("gpuagent/domain/reconcile/pod_annotations.py", "Announcement")
+    assert reasons
+    assert refused
+    told = section(OPERATIONS, "Events")
+    assert {quoted(row[0])[0] for row in table(told, "reason")} == reasons
+    assert refused <= set(quoted(told))
+    assert refused <= set(quoted(section(README, "What the node shows")))
+
+
+def test_the_xids_that_cost_no_gpu_are_told():
+    sentence = re.search(r"XIDs ([^.]*) are an application's own fault", section(OPERATIONS, "GpuUnhealthy"))
+    assert sentence
+    assert {int(number) for number in re.findall(r"\d+", sentence[1])} == APPLICATION_XIDS
+
+
+def test_every_metric_is_told():
+    """The reference is that of the code, and the code's table is what the page shows."""
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert reference.written(page) == page, "run make generate"
+    metrics = Metrics()
+    gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
+    state = State(policy=Policy(), gpus={gpu.uuid: gpu}, holdings=())
+    metrics.show(Sources(state=lambda: state, node_name="n"))
+    shown = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.page().decode(), re.MULTILINE)
+    told = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}
+    assert {(name, kind) for name, kind in shown if not name.startswith("process_")} == told
+
+
+def test_every_right_has_its_reason():
+    """What the service account of operations.md may do is in security.md's table, verb by verb."""
+    reasons = {}
+    for row in table(section(SECURITY, "Rights at the API server"), "resource"):
+        reasons.setdefault(quoted(row[0])[0], set()).update(row[1].split(", "))
+        assert len(row[2]) > 10
+    (manifest,) = re.findall(r"```yaml\n(apiVersion: v1\nkind: ServiceAccount.*?)```", OPERATIONS, re.DOTALL)
+    rules = [rule for document in yaml.safe_load_all(manifest) for rule in document.get("rules", ())]
+    assert rules
+    for rule in rules:
+        for resource in rule["resources"]:
+            assert set(rule["verbs"]) <= reasons[resource], resource
+
+
+def test_every_page_is_told():
+    source = (ROOT / "gpuagent/agent.py").read_text(encoding="utf-8")
+    pages = set(re.findall(r'"(/[a-z]+)":', source))
+    assert pages
+    assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "page")} == pages
+
+
+def test_every_box_is_told():
+    rows = table(section(OPERATIONS, "Simulated boxes"), "box")
+    assert {quoted(row[0])[0] for row in rows} == set(boxes.names())
+
+
+# -- links, targets, words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page):
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        page = new.pop()
+        reached.add(page)
+        targets = ((page.parent / link.partition("#")[0]).resolve() for link in links(page) if link[0] != "#")
+        new |= {target for target in targets if target.suffix == ".md" and target.exists()} - reached
+    assert set(PAGES) - reached == set()
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs/img").glob("*.svg")), ids=lambda path: path.name)
+def test_every_picture_is_shown_and_described(picture):
+    shown = [link for page in PAGES for link in links(page) if (page.parent / link).resolve() == picture]
+    assert shown
+    assert {"<title", "<desc", 'role="img"'} <= set(re.findall(r'<title|<desc|role="img"', picture.read_text()))
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_make_target_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`(?:[A-Z]+=\S+ )?make ([a-z0-9-]+)", text) + re.findall(
+        r"^make ([a-z0-9-]+)", text, re.MULTILINE
+    )
+    assert set(named) <= targets()
+
+
+def test_every_make_target_is_told():
+    rows = table((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "target")
+    assert {quoted(row[0])[0].removeprefix("make ") for row in rows} == targets()
+
+
+def test_the_steps_of_the_demo_are_counted():
+    tree = ast.walk(ast.parse((ROOT / "demo/__main__.py").read_text(encoding="utf-8")))
+    steps = [call for call in tree if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "step"]
+    assert f"`make demo`. {len(steps)} steps" in README
+
+
+def modules(folder: str) -> set[str]:
+    return {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
+
+
+def threads() -> set[str]:
+    """Names of the agent's threads, up to their first variable part."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "gpuagent").rglob("*.py"))
+    return set(re.findall(r'(?:Thread|DirectoryWatch)\([^\n]*name=f?"([a-z-]+)', source)) | set(
+        re.findall(r'self\.name = f"([a-z-]+)-', source)
+    )
+
+
+def test_every_module_and_thread_has_its_place_in_the_architecture():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    packages = re.findall(r"[a-z_]+", " ".join(quoted(section(page, "Packages"))))
+    assert modules("gpuagent") - set(packages) == set()
+    core = {name for row in table(section(page, "Packages"), "of the core") for name in quoted(row[1])}
+    assert core == modules("gpuagent/domain") | {"deviceplugin"}
+    rows = table(section(page, "Threads and the one loop"), "threads")
+    told = [name for row in rows for name in quoted(row[0])]
+    assert len(threads()) > 15
+    assert {name for name in threads() if not any(one.startswith(name) for one in told)} == set()
+
+
+def test_every_record_of_a_decision_is_in_the_index():
+    folder = ROOT / "docs/adr"
+    assert {path.name for path in folder.glob("0*.md")} == set(links(folder / "README.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_that_is_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:gpuagent|standin|demo|bench|tests|examples|docs|proto)/[A-Za-z0-9_/.-]*)`", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []

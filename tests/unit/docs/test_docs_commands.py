@@ -1,0 +1,152 @@
+"""What people copy out of the documents is right: commands parse, YAML and TOML load, the chart has the values that are set."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuagent import cli
+from gpuagent.settings.settings import Settings
+from gpuisolation import cli as installer
+from tests.unit.docs.test_docs import PAGES, ROOT, name_of
+
+RELEASE = "ack-ai-installer"
+CHART = ROOT / "manifests/helm" / RELEASE
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    """Bodies of the page's fenced blocks of these languages, indented ones too."""
+    for indent, language, body in re.findall(
+        r"^( *)```(\w+)\n(.*?)^\1```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    ):
+        if language in languages:
+            yield "\n".join(line.removeprefix(indent) for line in body.splitlines())
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Words of each command of shell blocks; here-documents are cut out, pipes and lists cut up."""
+    text = "\n".join(
+        [
+            *blocks(page, "sh"),
+            *(line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")),
+        ]
+    )
+    text = re.sub(r"<<'(\w+)'\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE).replace("\\\n", " ")
+    for line in text.splitlines():
+        words: list[str] = []
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+        lexer.whitespace_split = True
+        for word in lexer:
+            if set(word) <= set("|&;<>"):
+                yield words
+                words = []
+            else:
+                words.append(word)
+        yield words
+
+
+def after(words: list[str], program: str) -> list[str] | None:
+    """The arguments, where the command is this program, also as a path or behind `kubectl exec … --`."""
+    if "--" in words and words[:1] == ["kubectl"]:
+        words = words[words.index("--") + 1 :]
+    return words[1:] if words and words[0].rpartition("/")[2] == program else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_shell_blocks_are_shell(page):
+    for block in blocks(page, "sh"):
+        found = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True, check=False)
+        assert found.returncode == 0, (block, found.stderr)
+
+
+def understood(parse, words: list[str]) -> str:
+    """What a command line's parser says against it."""
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            parse(words)
+    except SystemExit as end:
+        return said.getvalue() if end.code else ""
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_our_own_commands_have_these_flags(page):
+    for words in commands(page):
+        for program, parser in (("gpuagent", cli._parser()), ("gpu-isolation-installer", installer._parser())):
+            arguments = after(words, program)
+            if arguments is not None:
+                assert understood(parser.parse_args, arguments) == "", words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_yaml_and_toml_load(page):
+    for block in blocks(page, "yaml"):
+        assert list(yaml.safe_load_all(block))
+    for block in blocks(page, "toml"):
+        assert tomllib.loads(block)
+
+
+def values_set(page: Path) -> Iterator[list[str]]:
+    """Keys of `--set` of commands that install or upgrade the chart."""
+    for words in commands(page):
+        if after(words, "helm") and any("ack-ai-installer" in word for word in words):
+            for flag, value in zip(words, words[1:], strict=False):
+                if flag in {"--set", "--set-string", "--set-json"}:
+                    yield re.split(r"(?<!\\)\.", value.partition("=")[0])
+
+
+@pytest.mark.skipif(not CHART.exists(), reason="the chart is not in this tree")
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_chart_has_the_values_that_are_set(page):
+    chart = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    settings = {name.replace("_", "-") for name in Settings.__dataclass_fields__}
+    for first, *rest in values_set(page):
+        assert first in chart, first
+        if first == "settings":
+            assert rest[0] in settings, rest
+        elif first != "nodeSelector":
+            here = chart[first]
+            for key in rest:
+                assert key in here, (first, *rest)
+                here = here[key]
+
+
+def helm_commands(page: Path) -> Iterator[list[str]]:
+    """Words after `helm` of each command that concerns our own release: of the chart, or on no chart of others."""
+    for words in commands(page):
+        arguments = after(words, "helm")
+        if arguments and (f"manifests/helm/{RELEASE}" in arguments or not any("/" in word for word in arguments[1:])):
+            yield arguments
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_helm_commands_name_one_release_and_take_over_values_in_one_way(page):
+    """An upgrade under another name would be a second release, and `--reuse-values` hides a newer chart's defaults."""
+    for verb, name, *rest in helm_commands(page):
+        assert name == RELEASE, (verb, name)
+        assert rest[rest.index("--namespace") + 1] == "kube-system", (verb, rest)
+        assert "--reuse-values" not in rest
+        assert ("--reset-then-reuse-values" in rest) == (verb == "upgrade"), (verb, rest)
+
+
+def test_the_documents_install_upgrade_and_roll_back():
+    assert {words[0] for page in PAGES for words in helm_commands(page)} >= {"install", "upgrade", "rollback"}
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_let_into_namespaces_of_level_baseline(example):
+    """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
+    manifest = yaml.safe_load(example.read_text(encoding="utf-8"))
+    if manifest["kind"] == "Pod":
+        spec = manifest["spec"]
+        assert spec.keys() <= {"restartPolicy", "terminationGracePeriodSeconds", "containers"}
+        for container in spec["containers"]:
+            assert container.keys() <= {"name", "image", "imagePullPolicy", "command", "resources"}

@@ -1,0 +1,92 @@
+"""The start-up taint goes when the node shows the amounts of its mode, and not before."""
+
+from typing import Any
+
+import pytest
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.reconcile.startup_taint import unwanted_taint
+from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.status.problems import problems
+from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, node_json, uuid
+
+KEY = "example.com/gpu-starting"
+OTHER = {"key": "example.com/other", "effect": "NoSchedule"}
+
+
+def life(mode: Mode, **policy: Any) -> Life:
+    return Life(mode, box(), startup_taint=KEY, **policy)
+
+
+def connect(node: Life, *, but: str = "") -> Life:
+    for resource in node.state.policy.resources.names:
+        node.tell(ev.RegistrationChanged(resource, None, node.now, connected=resource != but))
+    return node
+
+
+def show(node: Life, *keys: str, **amounts: str) -> Life:
+    names = {"mem": MEM, "core": CORE, "whole": WHOLE}
+    seen = node_json(str(node.state.mode))
+    seen["spec"] = {"taints": [{"key": key, "value": "v", "effect": "NoSchedule"} for key in keys]}
+    seen["status"] = {"allocatable": {names[short]: text for short, text in amounts.items()}}
+    return node.tell(ev.NodeSeen(seen, node.now))
+
+
+def test_it_goes_when_the_node_shows_the_amounts() -> None:
+    node = show(connect(life(Mode.SHARE)), KEY, mem="0")
+    assert unwanted_taint(node.state) == ""
+    assert "StartupTaint" in [p.reason for p in problems(node.state)]
+    show(node, KEY, mem="31")
+    assert unwanted_taint(node.state) == ""
+    show(node, KEY, mem="32")
+    assert unwanted_taint(node.state) == KEY
+    node.news.clear()
+    show(node, mem="32")
+    assert unwanted_taint(node.state) == ""
+    assert node.heard() == ["StartupTaintRemoved"]
+    assert problems(node.state) == []
+
+
+def test_amounts_of_before_a_reboot_do_not_count() -> None:
+    node = show(life(Mode.SHARE), KEY, mem="32")
+    assert unwanted_taint(node.state) == ""
+    connect(node, but=MEM)
+    assert unwanted_taint(node.state) == ""
+    connect(node)
+    assert unwanted_taint(node.state) == KEY
+
+
+def test_both_amounts_of_a_mode_that_sells_two() -> None:
+    node = show(connect(life(Mode.CORE_MEM)), KEY, mem="32")
+    assert unwanted_taint(node.state) == ""
+    show(node, KEY, mem="32", core="200")
+    assert unwanted_taint(node.state) == KEY
+
+
+def test_a_mode_that_sells_nothing_needs_kubelet_only() -> None:
+    node = show(life(Mode.DEFAULT), KEY)
+    assert unwanted_taint(node.state) == ""
+    assert unwanted_taint(connect(node).state) == KEY
+
+
+def test_a_mode_that_is_at_zero_keeps_it() -> None:
+    node = show(connect(life(Mode.TOPOLOGY)), KEY, whole="2")
+    assert unwanted_taint(node.state) == KEY
+    for n in range(2):
+        node.tell(ev.GpuLost(uuid(n), "fell off the bus", node.now))
+    show(node, KEY, whole="0")
+    assert unwanted_taint(node.state) == ""
+
+
+def test_it_goes_again_when_it_is_put_again() -> None:
+    node = show(connect(life(Mode.TOPOLOGY)), whole="2")
+    assert unwanted_taint(node.state) == ""
+    assert unwanted_taint(show(node, KEY, "example.com/other", whole="2").state) == KEY
+
+
+@pytest.mark.parametrize("key", ["", "example.com/another"])
+def test_only_the_one_that_the_setting_names(key: str) -> None:
+    node = Life(Mode.TOPOLOGY, box(), startup_taint=key)
+    show(connect(node), KEY, whole="2")
+    assert unwanted_taint(node.state) == ""
+    assert problems(node.state) == []

@@ -1,0 +1,129 @@
+"""The control client: what it asks for, and how it says that something is wrong."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuagent.host.mps_client import Control, HangsError, MpsError, NoDaemonError, daemon_pid, find_program, too_long
+from standin.mpshost import MpsHost
+from standin.waiting import PATIENCE_S
+
+
+@pytest.fixture
+def host() -> Iterator[MpsHost]:
+    with MpsHost() as host:
+        yield host
+
+
+@pytest.fixture
+def control(host) -> Control:
+    host.run(host.own, "-d")
+    return Control(host.control, host.own, deadline_s=PATIENCE_S)
+
+
+def script(host: MpsHost, body: str) -> Path:
+    path = host.root / "other"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_round_trip(control):
+    control.alive()
+
+
+def test_nobody_there(host):
+    with pytest.raises(NoDaemonError, match=f"no MPS control daemon runs at {host.own}"):
+        Control(host.control, host.own, deadline_s=PATIENCE_S).alive()
+
+
+def test_a_daemon_that_hangs_is_not_waited_for(host, control):
+    host.steer(host.own, hang=True)
+    with pytest.raises(HangsError, match=r"did not answer 'get_server_list' within 0\.3 s"):
+        control.ask("get_server_list", deadline_s=0.3)
+
+
+def test_the_program_that_hangs_is_killed(host):
+    with pytest.raises(HangsError):
+        Control(script(host, f"exec tail -f {host.root / 'other'}"), host.own).ask("ps", deadline_s=0.5)
+    named = {path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
+    assert not [command for command in named if os.fsencode(host.root) in command]
+
+
+def test_a_program_that_cannot_be_run(host):
+    with pytest.raises(MpsError, match="missing cannot be run: No such file or directory$"):
+        Control(host.root / "missing", host.own).alive()
+
+
+def test_an_error_of_the_program_is_passed_on(host):
+    with pytest.raises(MpsError, match=r"'ps' at .* failed \(7\): no luck"):
+        Control(script(host, "echo no luck; exit 7"), host.own).ask("ps")
+
+
+def test_an_answer_that_is_no_percentage_is_no_life(host):
+    with pytest.raises(MpsError, match="was answered with 'hello', not a percentage"):
+        Control(script(host, "cat >/dev/null; echo hello"), host.own).alive()
+
+
+def test_what_steers_cuda_here_does_not_reach_the_program(host, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    text = Control(script(host, "cat >/dev/null; env | grep ^CUDA_"), host.own).ask("ps")
+    assert text == f"CUDA_MPS_PIPE_DIRECTORY={host.own}"
+
+
+def test_servers_and_clients(host, control):
+    assert control.servers() == ()
+    assert control.clients() == ()
+    host.steer(host.own, clients=[4711, 4712])
+    assert len(control.servers()) == 1
+    assert control.clients() == (4711, 4712)
+
+
+def test_memory_limits(control):
+    control.limit_memory("GPU-0a", 900)
+    assert control.memory_limit("GPU-0a") == "900M"
+
+
+def test_quit(host, control):
+    control.quit()
+    with pytest.raises(NoDaemonError):
+        control.alive()
+    assert host.log().endswith("Exit\n")
+
+
+def test_quit_waits_for_clients_unless_told_how_long(host, control):
+    host.steer(host.own, clients=[4711])
+    with pytest.raises(HangsError):
+        control.quit(deadline_s=0.3)
+    control.quit(force_after_s=0)
+    with pytest.raises(NoDaemonError):
+        control.alive()
+
+
+def test_the_daemons_pid(host, control):
+    assert daemon_pid(host.own) == host.pid(host.own)
+
+
+@pytest.mark.parametrize(
+    "text", [str(os.getpid()), "99999999", "no number", ""], ids=["ours", "nobody", "text", "empty"]
+)
+def test_a_pid_file_that_is_not_the_daemons_is_not_believed(tmp_path, text):
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(text)
+    assert daemon_pid(tmp_path) is None
+
+
+def test_programs_are_found_by_path_by_name_and_in_the_drivers_folders(host, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_program(str(host.control)) == host.control
+    assert find_program("nvidia-cuda-mps-control", ()) is None
+    assert find_program("nvidia-cuda-mps-control", ("/nowhere", str(host.control.parent))) == host.control
+    monkeypatch.setenv("PATH", str(host.control.parent))
+    assert find_program("nvidia-cuda-mps-control", ()) == host.control
+
+
+def test_directories_that_are_too_long_for_the_sockets():
+    assert not too_long(Path("/var/run/gpuagent/mps"))
+    assert too_long(Path("/" + "x" * 89))
+    assert not too_long(Path("/" + "x" * 87))

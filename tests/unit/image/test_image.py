@@ -1,0 +1,68 @@
+"""What the image is made from is pinned, and says the same in every place."""
+
+import re
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+from image import __main__ as build
+from image.sbom import BILL, bill_of_materials
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def pins(lock: str) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+)", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_the_bill_of_materials_is_that_of_the_lock_file():
+    assert BILL.read_text() == bill_of_materials()
+
+
+def test_every_stage_begins_with_nothing_or_with_a_base_of_one_digest():
+    bases = re.findall(r"^FROM (?:--\S+ )?(\S+)", DOCKERFILE, re.MULTILINE)
+    assert bases == ["${BASE}", "scratch"]
+    assert re.findall(r"^ARG BASE=(\S+)", DOCKERFILE, re.MULTILINE)[0].partition("@sha256:")[2].isalnum()
+
+
+def test_the_archive_and_the_time_of_files_are_of_one_date():
+    dates = re.findall(r"http://snapshot\.debian\.org/archive/debian(?:-security)?/(\S+)", DOCKERFILE)
+    epoch = datetime.fromtimestamp(int(build.epoch()), UTC)
+    assert dates == [epoch.strftime("%Y%m%dT%H%M%SZ")] * 2
+
+
+def test_all_lock_files_name_one_version_of_a_package():
+    everything = pins("requirements-dev.lock")
+    for lock in ("requirements.lock", "requirements-build.lock"):
+        assert pins(lock).items() <= everything.items()
+        assert "hatchling" in everything
+
+
+def test_everything_that_the_build_copies_is_let_through():
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source.rstrip("/").partition("/")[0]
+        for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()
+    }
+    assert copied == allowed
+    assert [name for name in allowed if not (ROOT / name).exists()] == []
+
+
+def test_what_pip_is_told_reaches_the_build_in_a_file_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", "https://someone:hidden@index.example/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/a/local/folder")
+    monkeypatch.setenv("PIP_CERT", "/certificates.crt")
+    arguments = build.secrets(tmp_path)
+    file = tmp_path / "pip.conf"
+    assert arguments == ["--secret=id=ca,src=/certificates.crt", f"--secret=id=pip,src={file}"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    lines = file.read_text().splitlines()
+    assert {"index-url = https://someone:hidden@index.example/simple", "cert = /run/secrets/ca"} <= set(lines)
+    assert "/a/local/folder" not in file.read_text()
+
+
+def test_the_time_and_the_version_are_found():
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", build.version())
+    assert build.epoch().isdigit()

@@ -1,0 +1,307 @@
+"""Pods get the annotations they need, whatever others and the server do; each write against the version it follows from."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.domain.pods.pod import Pod, PodName, parse_pod
+from gpuagent.domain.reconcile.pod_annotations import PodWrite
+from gpuagent.kube.api.client import Client, Timeouts
+from gpuagent.kube.watch.node_watch import Watcher
+from gpuagent.kube.write import annotation_writer
+from gpuagent.kube.write.annotation_writer import PodAnnotations
+from gpuagent.system.backoff import Backoff
+from standin.apiserver import ApiServer
+from standin.objects import Json
+from standin.waiting import PATIENCE_S
+
+KEY = "ALIYUN_COM_GPU_MEM_IDX"
+PATCH = "patch pods"
+
+
+class Desk:
+    """What a core would do that wants GPU 1 named on every pod: pods in by a watch, writes out."""
+
+    def __init__(self, client: Client, quick: Callable[[], Backoff], **named: Any) -> None:
+        self.told: list[str | None] = []
+        self.news = threading.Event()
+        self.writer = PodAnnotations(
+            client, told=self.told.append, wall_ns=lambda: 17, **{"backoff": quick, "pace": quick, **named}
+        )
+        self.watcher = Watcher(client, "n1", self.post, burst_s=0.01, backoff=quick)
+        self.conflicts = 0
+
+    def post(self, event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
+        if isinstance(event, PodsSeen):
+            self.writer.desire([write(pod) for pod in event.pods if pod.annotations.get(KEY) != "1"])
+            self.news.set()
+        elif isinstance(event, NodeSeen):
+            self.writer.nudge()
+
+
+class Silent:
+    """A server that takes every write, and a watch that shows none of them."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.written = threading.Condition()
+
+    def patch(self, path: str, body: Any) -> dict[str, Any]:
+        with self.written:
+            self.writes += 1
+            self.written.notify_all()
+        return {}
+
+
+def test_a_write_that_the_watch_does_not_show_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, server = [1000.0], Silent()
+    monkeypatch.setattr(annotation_writer, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    writer = PodAnnotations(server, wall_ns=lambda: 17)
+    writer.desire([PodWrite(PodName("ml", "a"), "uid-a", "1", {KEY: "1"})])
+    writer.start()
+    try:
+        for _ in range(600):  # 30 s
+            with server.written:
+                if server.written.wait_for(lambda: server.writes > 1, 0.05):
+                    break
+            now[0] += 31.0  # the time of the last try may not be noted yet: not once, but again and again
+            writer.nudge()
+        assert server.writes > 1
+    finally:
+        writer.stop()
+
+
+def write(pod: Pod | Json, text: str = "1", *, stamped: bool = False) -> PodWrite:
+    pod = pod if isinstance(pod, Pod) else parse_pod(pod)
+    return PodWrite(pod.name, pod.uid, pod.version, {KEY: text}, stamped)
+
+
+def annotation(pod: Json) -> str | None:
+    found: str | None = (pod["metadata"].get("annotations") or {}).get(KEY)
+    return found
+
+
+def right(server: ApiServer) -> bool:
+    return all(annotation(pod) == "1" for pod in server.pods())
+
+
+@pytest.fixture
+def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Callable[..., Desk]]:
+    """Makes and starts; ends with the test."""
+    made: list[Desk] = []
+
+    def make(api: Any = client, *, first: Iterable[PodWrite] = (), **named: Any) -> Desk:
+        made.append(Desk(api, quick, **named))
+        made[-1].writer.desire(first)  # of an older view than any that the watch brings
+        made[-1].writer.start()
+        made[-1].watcher.start()
+        return made[-1]
+
+    yield make
+    for desk in made:
+        desk.watcher.stop()
+        desk.writer.stop()
+
+
+def test_every_pod_is_written_once(server: ApiServer, make: Callable[..., Desk]) -> None:
+    for n in range(5):
+        server.create_pod(f"p{n}", annotations={"theirs": "x"})
+    desk = make()
+    assert server.wait(lambda: right(server))
+    assert desk.writer.flush(PATIENCE_S)
+    for n in range(5):  # each change of each pod comes back by the watch
+        server.patch_pod(f"p{n}", {"metadata": {"labels": {"a": "b"}}})
+    assert desk.writer.flush(PATIENCE_S)
+    assert server.requests[PATCH] == 5
+    assert all(pod["metadata"]["annotations"]["theirs"] == "x" for pod in server.pods())
+    assert desk.told == []
+
+
+def test_the_time_of_the_write_is_stamped(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
+    writer = PodAnnotations(client, wall_ns=lambda: 17, backoff=quick, pace=quick)
+    writer.start()
+    try:
+        writer.desire([write(server.create_pod("p"), stamped=True)])
+        stamped = {KEY: "1", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "17"}
+        assert server.wait(lambda: server.pods()[0]["metadata"]["annotations"] == stamped)
+    finally:
+        writer.stop()
+
+
+def test_a_write_that_somebody_outran_is_worked_out_anew(server: ApiServer, make: Callable[..., Desk]) -> None:
+    pod = server.create_pod("p")
+    server.patch_pod("p", {"metadata": {"annotations": {KEY: "2"}}})
+    desk = make(first=[write(pod, "of an old pod")])
+    assert server.wait(lambda: right(server))
+    assert desk.told == []
+
+
+def test_an_old_view_of_a_pod_changes_nothing(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
+    old = server.create_pod("p")
+    server.patch_pod("p", {"metadata": {"labels": {"a": "b"}}})
+    now = server.pods()[0]
+    writer = PodAnnotations(client, backoff=quick, pace=quick)
+    writer.start()
+    try:
+        writer.desire([write(old)])
+        assert server.wait(lambda: server.requests[PATCH])
+        writer.desire([write(old)])
+        assert server.pods()[0] == now
+        writer.desire([write(now)])  # as the watch brings it
+        assert server.wait(lambda: right(server))
+        assert server.requests[PATCH] == 2
+    finally:
+        writer.stop()
+
+
+def test_a_storm_of_other_writes_is_outlived(server: ApiServer, make: Callable[..., Desk]) -> None:
+    names = [f"p{n}" for n in range(4)]
+    for name in names:
+        server.create_pod(name)
+    over = threading.Event()
+
+    def storm() -> None:
+        n = 0
+        while not over.wait(0.02):
+            n += 1
+            server.patch_pod(names[n % 4], {"metadata": {"labels": {"n": str(n)}}})
+
+    thread = threading.Thread(target=storm)
+    thread.start()
+    try:
+        desk = make()
+        assert server.wait(lambda: right(server))
+    finally:
+        over.set()
+        thread.join()
+    assert desk.writer.flush(PATIENCE_S)
+    assert desk.told == []
+
+
+def test_somebody_who_writes_otherwise_again_and_again_is_answered_ever_more_slowly(
+    server: ApiServer, make: Callable[..., Desk]
+) -> None:
+    server.create_pod("p")
+    make(pace=lambda: Backoff(first_s=0.01, limit_s=60.0, spread=lambda: 0.5))
+    for _ in range(4):
+        assert server.wait(lambda: right(server))
+        server.patch_pod("p", {"metadata": {"annotations": {KEY: "2"}}})
+    assert server.wait(lambda: right(server))
+    # Each answer waited twice as long as the one before: 10, 20, 40 and 80 ms of the five.
+    assert server.requests[PATCH] == 5
+
+
+def test_a_server_that_was_away_gets_every_write(server: ApiServer, make: Callable[..., Desk]) -> None:
+    pods = [server.create_pod(f"p{n}") for n in range(20)]
+    server.stop()
+    desk = make(backoff=lambda: Backoff(first_s=0.02, limit_s=600.0))
+    desk.writer.desire([write(pod) for pod in pods])
+    assert server.wait(lambda: desk.told)
+    server.start()
+    assert server.wait(lambda: right(server))
+    assert desk.writer.flush(PATIENCE_S)
+    assert server.wait(lambda: desk.told[-1] is None)
+    assert "annotations of pod default/p" in str(desk.told[0])
+
+
+def test_a_refused_write_is_told_with_the_right_it_needs_and_holds_up_no_other(
+    server: ApiServer, make: Callable[..., Desk]
+) -> None:
+    server.deny("patch", "pods")
+    for n in range(3):
+        server.create_pod(f"p{n}")
+    desk = make()
+    assert server.wait(lambda: server.requests[PATCH] > 6)
+    server.allow("patch", "pods")
+    assert server.wait(lambda: right(server))
+    assert desk.writer.flush(PATIENCE_S)
+    assert server.wait(lambda: desk.told[-1:] == [None])
+    assert len(desk.told) <= 4  # one pod's refusal, as long as it stands
+    assert 'allow verb "patch" on resource "pods"' in str(desk.told[0])
+
+
+def test_a_pod_that_went_is_nothing_to_tell(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
+    gone = server.create_pod("gone")
+    server.delete_pod("gone")
+    there = server.create_pod("there")
+    told: list[str | None] = []
+    writer = PodAnnotations(client, told=told.append, backoff=quick, pace=quick)
+    writer.start()
+    try:
+        writer.desire([write(gone), write(there)])
+        assert server.wait(lambda: right(server))
+        writer.desire([])
+        assert writer.flush(PATIENCE_S)
+        assert told == []
+        assert server.requests[PATCH] == 2
+    finally:
+        writer.stop()
+
+
+def test_a_pod_made_anew_is_not_written_for_the_one_before(
+    server: ApiServer, client: Client, quick: Callable[[], Backoff]
+) -> None:
+    before = server.create_pod("p")
+    server.delete_pod("p")
+    server.create_pod("p")
+    writer = PodAnnotations(client, backoff=quick, pace=quick)
+    writer.start()
+    try:
+        writer.desire([write(before)])
+        assert server.wait(lambda: server.requests[PATCH])
+        assert annotation(server.pods()[0]) is None
+    finally:
+        writer.stop()
+
+
+def test_pods_of_yesterday_are_forgotten(server: ApiServer, make: Callable[..., Desk], monkeypatch: Any) -> None:
+    monkeypatch.setattr("gpuagent.kube.write.annotation_writer.QUIET_S", 0.0)
+    desk = make()
+    for n in range(30):
+        server.create_pod(f"p{n}")
+    assert server.wait(lambda: right(server))
+    assert desk.writer.flush(PATIENCE_S)
+    for n in range(30):
+        server.delete_pod(f"p{n}")
+    server.create_pod("last")
+    assert server.wait(lambda: right(server) and len(desk.writer._tried) <= 1)
+
+
+def test_a_bug_does_not_end_the_thread(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
+    class Broken:
+        fail = True
+
+        def patch(self, path: str, body: Json) -> Json:
+            if self.fail:
+                self.fail = False
+                raise RuntimeError("a bug")
+            return client.patch(path, body)
+
+    pod = server.create_pod("p")
+    told: list[str | None] = []
+    writer = PodAnnotations(Broken(), told=told.append, backoff=quick, pace=quick)
+    writer.start()
+    try:
+        writer.desire([write(pod)])
+        assert server.wait(lambda: right(server))
+        assert "RuntimeError: a bug" in str(told[0])
+    finally:
+        writer.stop()
+
+
+def test_it_stops_at_once_before_its_start_and_under_a_silent_server(server: ApiServer, tmp_path: Path) -> None:
+    client = Client(str(server.write_kubeconfig(tmp_path / "k")), Timeouts(connect_s=PATIENCE_S, call_s=PATIENCE_S))
+    PodAnnotations(client).stop()
+    pod = server.create_pod("p")
+    server.pause()
+    writer = PodAnnotations(client)
+    writer.start()
+    writer.desire([write(pod)])
+    writer.stop(0.1)
+    server.resume()
+    client.close()

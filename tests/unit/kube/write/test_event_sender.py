@@ -1,0 +1,151 @@
+"""An Event that repeats by the hundred is a few requests, and its last count arrives."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gpuagent.kube.api.api_errors import refused
+from gpuagent.kube.write.event_sender import (
+    COUNT_GAP_S,
+    FORBIDDEN_GAP_S,
+    FORBIDDEN_TRIES,
+    MESSAGE_CHARS,
+    EventLog,
+    Involved,
+)
+from gpuagent.system.backoff import Backoff
+from standin.waiting import PATIENCE_S
+
+NODE = Involved.node("n1")
+
+
+class Server:
+    """Takes everything but what it `forbids`, and keeps the counts in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.forbids = ""
+        self.forbidden = 0
+        self.created: list[str] = []
+        self.counts: list[int] = []
+        self.came = threading.Condition()
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self.came:
+            self.came.notify_all()
+            if body["message"] == self.forbids:
+                self.forbidden += 1
+                raise refused("create", "events", "", "not yet")
+            self.created.append(body["message"])
+        return {}
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        with self.came:
+            self.counts.append(body["count"])
+            self.came.notify_all()
+        return {}
+
+    def wait(self, so: Callable[[], bool]) -> bool:
+        with self.came:
+            return self.came.wait_for(so, 10)
+
+
+class Clock:
+    """Monotonic seconds that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., tuple[EventLog, Server]]]:
+    running: list[EventLog] = []
+
+    def make(**options: Any) -> tuple[EventLog, Server]:
+        server = Server()
+        running.append(EventLog(server, "n1", backoff=Backoff(0.01, 0.02), **options))
+        running[-1].start()
+        return running[-1], server
+
+    yield make
+    for log in running:
+        log.stop(5)
+
+
+def storm(log: EventLog, times: int = 500) -> None:
+    for _ in range(times):
+        log.add(NODE, "Warning", "ApplicationXid", "XID 31")
+
+
+def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+    clock = Clock()
+    log, server = begin(clock=clock)
+    storm(log, 1)
+    assert server.wait(lambda: bool(server.created))
+    assert log.flush(PATIENCE_S)
+    storm(log)
+    log.add(NODE, "Warning", "GpuUnhealthy", "another")
+    assert server.wait(lambda: len(server.created) == 2), "others do not wait for it"
+    assert log.flush(PATIENCE_S)
+    assert server.counts == []
+    clock.now = COUNT_GAP_S
+    storm(log, 1)
+    assert server.wait(lambda: bool(server.counts))
+    assert log.flush(PATIENCE_S)
+    storm(log)
+    assert log.flush(PATIENCE_S)
+    assert (server.created, server.counts) == (["XID 31", "another"], [502])
+
+
+def test_the_last_count_of_a_storm_is_sent_although_nothing_follows(
+    begin: Callable[..., tuple[EventLog, Server]],
+) -> None:
+    log, server = begin(count_gap_s=0.05)
+    storm(log, 1)
+    assert server.wait(lambda: bool(server.created))
+    storm(log)
+    assert server.wait(lambda: server.counts[-1:] == [501])
+
+
+def test_what_a_server_forbids_when_it_has_just_started_is_sent_later(
+    begin: Callable[..., tuple[EventLog, Server]],
+) -> None:
+    clock = Clock()
+    log, server = begin(clock=clock)
+    server.forbids = "XID 31"
+    storm(log, 1)
+    assert server.wait(lambda: server.forbidden == 1)
+    log.add(NODE, "Warning", "GpuUnhealthy", "another")
+    assert server.wait(lambda: server.created == ["another"]), "others do not wait for it"
+    server.forbids = ""
+    clock.now = FORBIDDEN_GAP_S
+    storm(log, 1)
+    assert server.wait(lambda: server.created == ["another", "XID 31"])
+
+
+def test_a_message_is_cut_and_cannot_steer_a_terminal(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+    log, server = begin()
+    log.add(NODE, "Warning", "AnnotationCorrected", "annotation says \x1b]0;owned\x07\u202e" + "\n" * 10_000)
+    assert log.flush(PATIENCE_S)
+    (message,) = server.created
+    assert message.isprintable()
+    assert len(message) == MESSAGE_CHARS
+    assert message.startswith("annotation says \N{REPLACEMENT CHARACTER}]0;owned")
+
+
+def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+    clock = Clock()
+    log, server = begin(clock=clock)
+    server.forbids = "XID 31"
+    storm(log, 1)
+    for tries in range(1, FORBIDDEN_TRIES + 1):
+        assert server.wait(lambda tries=tries: server.forbidden == tries)
+        assert log.flush(PATIENCE_S)
+        clock.now += FORBIDDEN_GAP_S
+        log.add(NODE, "Normal", "Other", f"wakes it {tries}")
+    assert server.wait(lambda: server.forbidden == FORBIDDEN_TRIES + 1)
+    assert log.flush(PATIENCE_S)
+    assert log.counts().refused == 1

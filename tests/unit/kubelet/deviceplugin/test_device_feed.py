@@ -1,0 +1,39 @@
+"""A stream ends where the resource has to register again, because PreStartContainer is needed now."""
+
+import threading
+
+import pytest
+
+from gpuagent.domain.sharing.mode import Kind
+from gpuagent.domain.state import Block
+from gpuagent.kubelet.deviceplugin.device_feed import Feed
+from tests.unit.domain.builders import gpu
+
+HEALTHY = (Block(gpu(0), Kind.MEMORY_SHARE, 2),)
+SICK = (Block(gpu(0), Kind.MEMORY_SHARE, 2, healthy=False),)
+
+
+@pytest.mark.parametrize("blocks", [(), SICK], ids=["no devices", "unhealthy GPUs"])
+def test_a_need_of_prestart_that_comes_while_nothing_is_offered_ends_the_stream(blocks: tuple[Block, ...]) -> None:
+    """Containers on GPUs that are not advertised, because they are held or unhealthy, start again all the same."""
+    feed = Feed()
+    feed.publish(blocks)
+    stream = feed.follow(threading.Event())
+    next(stream)
+    feed.publish(blocks, verified=True)
+    assert feed.verified
+    assert next(stream, None) is None
+
+
+def test_a_need_of_prestart_waits_while_an_allocate_may_be_under_way() -> None:
+    """Units that kubelet heard of are on their way out; the stream ends when they are gone."""
+    feed = Feed()
+    feed.publish(HEALTHY)
+    stream = feed.follow(threading.Event())
+    next(stream)
+    feed.publish(SICK, urgent=True)
+    assert next(stream).devices[0].health == "Unhealthy"
+    feed.publish(SICK, verified=True)
+    assert next(stream).devices[0].health == "Unhealthy"
+    feed.publish((), verified=True)
+    assert next(stream, None) is None

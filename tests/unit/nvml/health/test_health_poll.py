@@ -1,0 +1,485 @@
+"""Each GPU's health, asked for in a thread of its own: told when it changes, at once after an XID, and hung on by none."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpuagent.domain.events import GpuLost, InventoryRead, VitalsRead, XidRaised
+from gpuagent.domain.gpus.health import ACTION, REST, Vitals
+from gpuagent.nvml.binding import Nvml
+from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.health import xid_watch
+from gpuagent.nvml.health.health_poll import GpuVitals, Pulse
+from gpuagent.simulation.driver import SimulatedGpu
+from standin.waiting import PATIENCE_S
+
+OFTEN = {"vitals_s": 0.02, "sick_vitals_s": 0.02}
+SELDOM = {"vitals_s": 1000.0, "sick_vitals_s": 1000.0}
+WELL = Vitals(action=0)
+SILENT = Vitals(silent_on=frozenset({ACTION, REST}))
+
+
+def uuid(simulator, index):
+    return simulator.gpus[index].spec.uuid
+
+
+def read(index=0):
+    nvml = Nvml()
+    with nvml.session():
+        handle = nvml.handle(index)
+        return replace(nvml.condition(handle), action=nvml.recovery_action(handle))
+
+
+def vitals_of(watched, simulator, index=0):
+    event = watched.next(VitalsRead)
+    assert event.uuid == uuid(simulator, index)
+    return event
+
+
+def looks(simulator, monkeypatch):
+    """Counts what is asked of the GPUs' health from now on."""
+    counted = threading.Semaphore(0)
+    ask = Nvml.recovery_action
+    monkeypatch.setattr(Nvml, "recovery_action", lambda *args: (counted.release(), ask(*args))[1])
+    return counted
+
+
+# -- the facade ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_driver_says_of_a_gpu(simulate):
+    simulator = simulate("pcie-4x-a10")
+    assert read() == WELL
+    simulator.action(0, 4)
+    simulator.remap(0, pending=True, failed=True)
+    simulator.throttle(0, thermal=True)
+    simulator.double_bit_ecc(0)
+    assert read() == Vitals(action=1, remap_failed=True, remap_pending=True, memory_errors=1, hot=True)
+    simulator.throttle(0, power=True)
+    assert (read().hot, read().power_brake) == (False, True)
+    assert read(1) == WELL
+
+
+def test_a_driver_before_r570_knows_no_recovery_action(simulate, make_box):
+    simulator = simulate(replace(make_box(1, compute_capability=(7, 0)), driver_version="535.288.01"))
+    simulator.action(0, 1)
+    simulator.remap(0, pending=True)
+    assert read() == Vitals(action=None, remap_pending=True)
+
+
+def test_an_old_driver_without_any_of_it(simulate, make_box):
+    missing = {"nvmlDeviceGetFieldValues", "nvmlDeviceGetCurrentClocksEventReasons"}
+    simulator = simulate(replace(make_box(1), missing=frozenset(missing)))
+    simulator.throttle(0, power=True)
+    assert read() == Vitals(power_brake=True)
+    missing.add("nvmlDeviceGetCurrentClocksThrottleReasons")
+    simulate(replace(make_box(1), missing=frozenset(missing)))
+    assert read() == Vitals()
+
+
+def test_why_clocks_are_slow_is_no_matter_where_the_driver_does_not_say(simulate):
+    simulator = simulate("pcie-4x-a10")
+    simulator.action(0, 2)
+    simulator.fail("nvmlDeviceGetCurrentClocksEventReasons", "UNKNOWN", 0)
+    assert read() == Vitals(action=2)
+
+
+def resting(stopping: threading.Event, clock: Callable[[], float] = time.monotonic) -> Pulse:
+    """Looks at a GPU only when woken."""
+    return Pulse(
+        post=lambda _: None,
+        back=lambda: None,
+        clock=clock,
+        stopping=stopping,
+        well_s=1000.0,
+        sick_s=1000.0,
+        alive_s=1000.0,
+    )
+
+
+# -- the watch ------------------------------------------------------------------------------------------------------
+
+
+def test_of_a_gpu_that_is_well_nothing_is_told(simulate, watch, make_box, monkeypatch):
+    simulator = simulate(make_box(2))
+    counted = looks(simulator, monkeypatch)
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    for _ in range(20):
+        assert counted.acquire(timeout=PATIENCE_S)
+    assert watched.silent()
+
+
+def test_what_is_wrong_with_a_gpu_is_told_before_the_gpu_itself(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.action(1, 2)
+    simulator.hang("nvmlDeviceGetPciInfo", 1)
+    watched = watch(simulator, **{**SELDOM, "patience_s": 0.05})
+    event = vitals_of(watched, simulator, 1)
+    assert (event.vitals, event.anew) == (Vitals(action=2), False)
+    assert [gpu.index for gpu in watched.next(InventoryRead).inventory.gpus] == [0]
+    simulator.unhang()
+    while {gpu.index for gpu in watched.heard("InventoryRead").inventory.gpus} != {0, 1}:
+        pass
+
+
+def test_gpus_are_told_although_their_health_is_not_and_that_when_it_is(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.hang("nvmlDeviceGetFieldValues")
+    watched = watch(simulator, **SELDOM)
+    inventory = watched.next(InventoryRead).inventory
+    assert len(inventory.gpus) == 2
+    assert inventory.unasked == {uuid(simulator, 0), uuid(simulator, 1)}
+    simulator.unhang()
+    told = {event.uuid: event for event in (watched.heard("VitalsRead"), watched.heard("VitalsRead"))}
+    assert told.keys() == inventory.unasked
+    assert all(event.vitals == WELL and not event.vitals.partial for event in told.values())
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
+def test_a_gpu_is_not_asked_until_all_was_asked(simulate, watch, make_box, function):
+    simulator = simulate(make_box(2))
+    simulator.hang(function, 1)
+    watched = watch(simulator, **SELDOM)
+    assert watched.next(InventoryRead).inventory.unasked == {uuid(simulator, 1)}
+    simulator.unhang()
+    assert not vitals_of(watched, simulator, 1).vitals.partial
+
+
+def test_a_gpu_is_not_told_the_fault_of_the_one_that_had_its_index(simulate, watch, make_box, monkeypatch):
+    """GPU 0 goes, with a row that could not be replaced; the others move down while the driver takes its time."""
+    simulator = simulate(make_box(3))
+    names = [uuid(simulator, index) for index in range(3)]
+    simulator.remap(0, failed=True)
+    watched = watch(simulator, vitals_s=0.05, sick_vitals_s=0.05)
+    assert vitals_of(watched, simulator).vitals.remap_failed
+    watched.next(InventoryRead)
+    watched.watching(0, 1, 2)
+    asked = Nvml.condition
+    hold = threading.Event()
+    monkeypatch.setattr(Question, "wait", lambda question: False)  # what is held is late
+    monkeypatch.setattr(Nvml, "condition", lambda *args: (hold.wait(PATIENCE_S), asked(*args))[1])
+    with simulator.changed:
+        simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
+
+    def heard():
+        """Of a GPU that is still there: the other one may have been read just before it went."""
+        while (event := watched.heard("VitalsRead")).uuid == names[0]:
+            pass
+        return event
+
+    told = [heard()]
+    hold.set()
+    while {event.uuid for event in told if not event.vitals.partial} != set(names[1:]):
+        told.append(heard())
+    assert not [event for event in told if event.vitals.remap_failed]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
+def test_a_query_about_clocks_that_hangs_holds_up_no_recovery_action(simulate, watch, make_box, monkeypatch, function):
+    monkeypatch.setattr("gpuagent.nvml.health.health_query.SILENT_S", 0.0)
+    simulator = simulate(make_box(2))
+    simulator.remap(0, pending=True)
+    watched = watch(simulator, **OFTEN)
+    assert vitals_of(watched, simulator).vitals.remap_pending
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    simulator.hang(function, 0)
+    event = watched.heard("VitalsRead")
+    assert (event.uuid, event.vitals) == (
+        uuid(simulator, 0),
+        Vitals(action=0, remap_pending=True, silent_on=frozenset({REST})),
+    )
+    simulator.xid(0, 95)
+    event = watched.heard("XidRaised")
+    assert (event.vitals.action, event.vitals.remap_pending) == (1, True)
+    simulator.action(0, 0)
+    assert watched.heard("VitalsRead").vitals.action == 0
+    simulator.unhang()
+    assert watched.heard("VitalsRead").vitals == Vitals(action=0, remap_pending=True)
+
+
+def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box):
+    simulator = simulate(make_box(2))
+    stopping = threading.Event()
+    pulse = resting(stopping)
+    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals.start()
+    assert vitals.after_xid(uuid(simulator, 0), 10.0) == WELL
+    assert vitals.after_xid(uuid(simulator, 1), 10.0) is None
+    stopping.set()
+    vitals.wake()
+    vitals.join(PATIENCE_S)
+
+
+def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, **OFTEN, reread_s=0.05)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    with simulator.changed:
+        first, second = simulator.gpus
+        first.spec, second.spec = second.spec, first.spec
+    simulator.lose(1)
+    watched.heard("GpuLost")
+    simulator.restore(1)
+    wanted = uuid(simulator, 0)
+    until = time.monotonic() + PATIENCE_S
+    while watched.watch._health._watches[0].uuid != wanted:
+        assert time.monotonic() < until
+        threading.Event().wait(0.01)
+    watched.watching(0, 1)
+    simulator.xid(0, 95)
+    assert watched.heard("XidRaised").uuid == wanted
+
+
+def test_gpus_that_get_other_indexes_while_the_driver_is_away_are_not_lost(simulate, watch, make_box):
+    simulator = simulate(make_box(3))
+    names = [uuid(simulator, index) for index in range(3)]
+    watched = watch(simulator, vitals_s=0.05, sick_vitals_s=0.05)
+    watched.next(InventoryRead)
+    assert watched.up()
+    simulator.driver(False)
+    watched.heard("DriverUnavailable")
+    with simulator.changed:
+        simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
+    simulator.driver(True)
+    lost, back = [], set()
+    while back != set(names[1:]):
+        event = watched.heard_any()
+        lost += [event.uuid] if isinstance(event, GpuLost) else []
+        back |= {event.uuid} if isinstance(event, VitalsRead) else set()
+    assert not {*names[1:]}.intersection(lost)
+
+
+def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box):
+    simulator = simulate(make_box(1))
+    simulator.hang("nvmlDeviceGetFieldValues", 0)
+    now, stopping = [0.0], threading.Event()
+    pulse = resting(stopping, lambda: now[0])
+    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals.start()
+    until = time.monotonic() + PATIENCE_S
+    while not (call := vitals.nvml.pending) or call.function != "nvmlDeviceGetFieldValues":
+        assert time.monotonic() < until
+        threading.Event().wait(0.002)
+    now[0] = 100.0
+    assert vitals.after_xid(uuid(simulator, 0), 50.0) is None, "for 50 s it would have waited"
+    simulator.unhang()
+    stopping.set()
+    vitals.wake()
+    vitals.join(PATIENCE_S)
+    assert not vitals.alive
+
+
+def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, make_box, monkeypatch):
+    simulator = simulate(make_box(1))
+    sessions = threading.Semaphore(0)
+    session = Nvml.session
+    monkeypatch.setattr(Nvml, "session", lambda nvml: (sessions.release(), session(nvml))[1])
+    simulator.driver(False)
+    stopping = threading.Event()
+    pulse = resting(stopping)
+    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals.start()
+    assert sessions.acquire(timeout=PATIENCE_S)
+    vitals.wake()
+    assert sessions.acquire(timeout=PATIENCE_S), "it asks again when it is woken"
+    assert not sessions.acquire(timeout=0.3), "and then rests"
+    stopping.set()
+    vitals.wake()
+    vitals.join(PATIENCE_S)
+
+
+def test_a_change_is_told_once_and_its_end_too(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    simulator.throttle(0, thermal=True)
+    assert vitals_of(watched, simulator).vitals.hot
+    simulator.throttle(0)
+    assert vitals_of(watched, simulator).vitals == WELL
+    assert watched.silent()
+
+
+def test_an_xid_comes_with_what_the_driver_says_right_after_it(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, **SELDOM)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    simulator.xid(1, 95)
+    assert watched.next(XidRaised).vitals == Vitals(action=1)
+    simulator.xid(0, 94)
+    assert watched.next(XidRaised).vitals == WELL
+    assert watched.silent(), "what came with an XID is not told again"
+
+
+def test_an_xid_does_not_wait_for_a_query_that_hangs(simulate, watch, make_box, monkeypatch):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, **SELDOM)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    simulator.hang("nvmlDeviceGetFieldValues", 0)
+    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
+    simulator.xid(0, 48)
+    event = watched.next(XidRaised)
+    assert (event.xid, event.vitals) == (48, None)
+    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", PATIENCE_S)
+    simulator.xid(1, 95)
+    assert watched.next(XidRaised).vitals == Vitals(action=1), "the other GPU's are told"
+    simulator.unhang()
+    assert vitals_of(watched, simulator).vitals == Vitals(action=1)
+
+
+def test_what_is_late_after_an_xid_is_told_although_it_is_what_it_was(simulate, watch, make_box, monkeypatch):
+    monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, **SELDOM)
+    watched.next(InventoryRead)
+    watched.watching(0)
+    simulator.hang("nvmlDeviceGetFieldValues", 0)
+    simulator.xid(0, 94)
+    assert watched.next(XidRaised).vitals is None
+    simulator.unhang()
+    assert vitals_of(watched, simulator).vitals == WELL
+
+
+def test_what_fails_after_an_xid_is_told_when_it_does_not_fail_any_more(simulate, watch, make_box):
+    simulator = simulate(make_box(1))
+    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02)
+    watched.next(InventoryRead)
+    watched.watching(0)
+    simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
+    simulator.xid(0, 94)
+    vitals = watched.heard("XidRaised").vitals
+    assert ACTION in vitals.silent_on
+    simulator.fail("nvmlDeviceGetFieldValues", None, 0)
+    while vitals != WELL:
+        assert vitals.silent_on, "what is asked at the same moment may be answered a moment later"
+        vitals = vitals_of(watched, simulator).vitals
+    assert watched.silent()
+
+
+def test_a_query_that_hangs_is_told_as_one_about_its_gpu(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    simulator.hang("nvmlDeviceGetFieldValues", 1)
+    watched = watch(simulator, stall_s=0.1, **SELDOM)
+    before = watched.next(InventoryRead).inventory
+    after = watched.next(InventoryRead).inventory
+    assert after.gpus == before.gpus
+    assert [(bad.index, bad.reason) for bad in after.unreadable] == [
+        (1, "nvmlDeviceGetFieldValues on GPU 1 has not returned for 0.1 s")
+    ]
+    assert watched.up()
+    simulator.unhang()
+    assert watched.next(InventoryRead).inventory == before
+
+
+def test_a_gpu_without_events_that_is_lost_is_noticed_and_so_is_its_return(simulate, watch, make_box):
+    simulator = simulate(make_box(1, xid_events=False))
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    simulator.lose(0)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+    assert watched.silent()
+    simulator.restore(0)
+    event = vitals_of(watched, simulator)
+    assert (event.vitals, event.anew) == (WELL, True)
+
+
+def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate, watch, make_box, monkeypatch):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, **SELDOM, alive_s=0.02)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    asked = list(watched.watch._health._vitals.values())
+    until = time.monotonic() + PATIENCE_S
+    while any(vitals._looked < vitals._wish for vitals in asked):  # the looks that the start of the watch asks for
+        assert time.monotonic() < until
+        threading.Event().wait(0.002)
+    counted, probes, probe = looks(simulator, monkeypatch), threading.Semaphore(0), Nvml.probe
+    monkeypatch.setattr(Nvml, "probe", lambda *args: (probes.release(), probe(*args))[1])
+    for _ in range(20):
+        assert probes.acquire(timeout=PATIENCE_S)
+    assert not counted.acquire(blocking=False), "no whole look"
+    simulator.lose(0, silent=True)
+    assert watched.next(GpuLost).uuid == uuid(simulator, 0)
+    simulator.restore(0)
+    watched.watch._health._vitals[0].wake()
+    assert vitals_of(watched, simulator).anew
+
+
+def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make_box):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02, reread_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    for _ in range(2):
+        simulator.lose(0)
+        assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
+        watched.watching(1)
+        simulator.restore(0)
+        event = watched.heard("VitalsRead")  # a look that its return asked for may come between
+        assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
+        watched.watching(0, 1)
+
+
+@pytest.mark.parametrize("code", ["UNKNOWN", "TIMEOUT"])
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo"],
+    ids=lambda name: name[4:],
+)
+def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, watch, make_box, function, code):
+    simulator = simulate(make_box(2))
+    watched = watch(simulator, vitals_s=0.02, sick_vitals_s=0.02, reread_s=1000.0)
+    watched.next(InventoryRead)
+    watched.watching(0, 1)
+    for _ in range(2):
+        simulator.fail(function, code, 0)
+        assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
+        simulator.fail(function, None, 0)
+        event = watched.heard("VitalsRead")  # a look at the driver may come between
+        assert (event.uuid, event.vitals, event.anew) == (uuid(simulator, 0), WELL, False)
+        watched.watching(0, 1)
+
+
+def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, monkeypatch):
+    simulator, failed = simulate(make_box(1)), threading.Event()
+    fails = GpuVitals._fails
+    monkeypatch.setattr(GpuVitals, "_fails", lambda *args: (fails(*args), failed.set()))
+    watched = watch(simulator, **OFTEN)
+    watched.next(InventoryRead)
+    watched.watching(0)
+    simulator.driver(False)
+    assert failed.wait(PATIENCE_S)
+    simulator.driver(True)
+    assert watched.heard("VitalsRead").anew
+
+
+def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_box, monkeypatch):
+    simulator = simulate(make_box(1))
+    counted = looks(simulator, monkeypatch)
+    simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
+    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02)
+    assert vitals_of(watched, simulator).vitals == SILENT
+    watched.next(InventoryRead)
+    for _ in range(5):
+        assert counted.acquire(timeout=PATIENCE_S)
+    assert watched.silent()
+    simulator.action(0, 1)
+    simulator.fail("nvmlDeviceGetFieldValues", None, 0)
+    while (told := vitals_of(watched, simulator).vitals) != Vitals(action=1):
+        assert len(told.silent_on) == 1, "what is asked at the same moment may be answered a moment later"
+
+
+@pytest.mark.parametrize("value", [1, 9])
+def test_faults_from_elsewhere(simulate, value):
+    simulator = simulate("t4")
+    simulator.apply({"fault": "action", "gpu": 0, "value": value})
+    simulator.apply({"fault": "remap", "gpu": 0, "pending": True, "failed": False})
+    simulator.apply({"fault": "throttle", "gpu": 0, "thermal": True, "power": True})
+    assert read() == Vitals(action=value, remap_pending=True, hot=True, power_brake=True)

@@ -1,0 +1,239 @@
+"""The fence file on a disk: every way to save, replace and remove it, and what the core hears of it."""
+
+import errno
+import os
+import queue
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.system import fence_file
+from gpuagent.system.fence_file import FenceWatch
+from standin.waiting import PATIENCE_S
+
+ONE, TWO, NONE = (Fence(indexes=frozenset(indexes)) for indexes in ("1", "2", ""))
+SAID = '{"index": ["%s"]}'
+
+
+class Followed:
+    """A watch on a file, and what it has told, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._told: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
+        self.watch = FenceWatch(path, self._told.put)
+
+    def hears(self) -> Fence | str:
+        event = self._told.get(timeout=PATIENCE_S)
+        assert isinstance(event, (ev.FenceRead, ev.FenceUnreadable))
+        return event.fence if isinstance(event, ev.FenceRead) else event.reason
+
+    def heard_nothing(self) -> bool:
+        return self._told.empty()
+
+    def is_in_doubt(self) -> None:
+        """Wait until it has seen what it does not believe yet."""
+        while self.watch._doubted_at is None:
+            time.sleep(0.001)
+
+    def write(self, text: str) -> None:
+        self.path.write_text(text)
+
+    def rename(self, text: str) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.path)
+
+
+@pytest.fixture
+def follow(tmp_path):
+    made = []
+
+    def make(path: Path = tmp_path / "etc" / "fence.json", text: str | None = None) -> Followed:
+        if text is not None:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        made.append(Followed(path))
+        made[-1].watch.start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.watch.stop()
+    assert "fence" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.fixture
+def no_poll(monkeypatch):
+    """What is heard is heard by inotify."""
+    monkeypatch.setattr(fence_file, "POLL_S", 3600.0)
+
+
+def test_the_file_is_told_before_start_returns(follow):
+    one = follow(text=SAID % 1)
+    assert not one.heard_nothing()
+    assert one.hears() == ONE
+
+
+def test_without_a_file_nothing_is_told(follow):
+    assert follow().heard_nothing()
+
+
+@pytest.mark.usefixtures("no_poll")
+@pytest.mark.parametrize("save", [Followed.write, Followed.rename])
+def test_each_way_to_save_is_heard_at_once(follow, save, monkeypatch):
+    monkeypatch.setattr(fence_file, "SECOND_LOOK_S", 3600.0)  # a fence that was saved waits for no second look
+    one = follow(text=SAID % 1)
+    assert one.hears() == ONE
+    save(one, SAID % 2)
+    assert one.hears() == TWO
+    save(one, SAID % 1)
+    assert one.hears() == ONE
+
+
+@pytest.mark.usefixtures("no_poll")
+@pytest.mark.parametrize("remove", [Path.unlink, lambda path: path.rename(path.parent.parent / "away")])
+def test_a_file_that_goes_takes_the_fence_with_it(follow, remove):
+    one = follow(text=SAID % 1)
+    assert one.hears() == ONE
+    remove(one.path)
+    assert one.hears() == NONE
+    one.write(SAID % 2)
+    assert one.hears() == TWO
+
+
+@pytest.mark.usefixtures("no_poll")
+@pytest.mark.parametrize("remove", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("old"))])
+def test_a_folder_may_be_made_later_and_go_and_come_again(follow, remove):
+    one = follow()
+    for said, heard in ((1, ONE), (2, TWO)):
+        one.path.parent.mkdir()
+        one.write(SAID % said)
+        assert one.hears() == heard
+        remove(one.path.parent)
+        assert one.hears() == NONE
+        shutil.rmtree(one.path.parent.with_name("old"), ignore_errors=True)
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_config_map_mount_that_swaps_its_symlink_is_heard(follow, tmp_path):
+    folder = tmp_path / "etc"
+    for version, said in (("v1", 1), ("v2", 2)):
+        (folder / version).mkdir(parents=True)
+        (folder / version / "fence.json").write_text(SAID % said)
+    (folder / "..data").symlink_to("v1")
+    (folder / "fence.json").symlink_to("..data/fence.json")
+    one = follow(folder / "fence.json")
+    assert one.hears() == ONE
+    (folder / "..data_tmp").symlink_to("v2")
+    (folder / "..data_tmp").rename(folder / "..data")
+    assert one.hears() == TWO
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_file_that_is_bad_and_good_again_is_told_both_times(follow):
+    one = follow(text=SAID % 1)
+    assert one.hears() == ONE
+    one.rename('{"index": ["2"')
+    assert "not JSON" in one.hears()
+    one.rename(SAID % 1)
+    assert one.hears() == ONE
+
+
+@pytest.mark.usefixtures("no_poll")
+def test_a_file_that_is_being_written_or_moved_away_for_a_moment_is_not_told(follow, monkeypatch):
+    monkeypatch.setattr(fence_file, "SECOND_LOOK_S", 3600.0)
+    one = follow(text=SAID % 1)
+    assert one.hears() == ONE
+    with one.path.open("w") as file:
+        file.write('{"index": ')
+        file.flush()
+        (one.path.parent / "wakes it").touch()
+        one.is_in_doubt()
+        file.write('["2"]}')
+    assert one.hears() == TWO
+    one.path.rename(one.path.with_suffix(".old"))
+    one.is_in_doubt()
+    one.write(SAID % 1)
+    assert one.hears() == ONE
+    assert one.heard_nothing()
+
+
+def test_what_inotify_does_not_see_is_found_by_the_poll(follow, tmp_path, monkeypatch):
+    monkeypatch.setattr(fence_file, "POLL_S", 0.05)
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(SAID % 1)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "fence.json").symlink_to(elsewhere)
+    one = follow(tmp_path / "etc" / "fence.json")
+    assert one.hears() == ONE
+    elsewhere.write_text(SAID % 2)
+    assert one.hears() == TWO
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (Path.mkdir, "cannot be read: Is a directory"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
+        (lambda path: path.write_bytes(b'{"index": ["\xff"]}'), "not UTF-8"),
+        (lambda path: path.write_text("{}" + " " * 70_000), "larger than 65536 bytes"),
+    ],
+)
+def test_what_is_no_readable_file_is_said(follow, tmp_path, make, wrong):
+    (tmp_path / "etc").mkdir()
+    make(tmp_path / "etc" / "fence.json")
+    assert wrong in follow().hears()
+
+
+def test_a_file_that_may_not_be_read_is_said_and_heard_once_it_may(follow, monkeypatch):
+    def refuse(path: str, flags: int) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as refused:
+        refused.setattr(fence_file, "_at_once", refuse)
+        one = follow(text=SAID % 1)
+        assert one.hears() == "it cannot be read: Permission denied"
+    one.path.chmod(0o600)
+    assert one.hears() == ONE
+
+
+def test_a_link_whose_target_has_gone_lifts_no_fence(follow, tmp_path, monkeypatch):
+    monkeypatch.setattr(fence_file, "POLL_S", 0.05)
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(SAID % 1)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "fence.json").symlink_to(elsewhere)
+    one = follow(tmp_path / "etc" / "fence.json")
+    assert one.hears() == ONE
+    elsewhere.unlink()
+    assert one.hears() == "it is a link to a file that does not exist"
+    elsewhere.write_text(SAID % 1)
+    assert one.hears() == ONE
+    (tmp_path / "etc" / "fence.json").unlink()
+    assert one.hears() == NONE
+
+
+def test_a_folder_that_is_a_link_is_followed_to_where_it_leads_now(follow, tmp_path, monkeypatch):
+    monkeypatch.setattr(fence_file, "POLL_S", 0.05)
+    for name, said in (("a", 1), ("b", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "fence.json").write_text(SAID % said)
+    (tmp_path / "etc").symlink_to("a")
+    one = follow(tmp_path / "etc" / "fence.json")
+    assert one.hears() == ONE
+    (tmp_path / "new").symlink_to("b")
+    (tmp_path / "new").rename(tmp_path / "etc")
+    assert one.hears() == TWO
+    monkeypatch.setattr(fence_file, "POLL_S", 3600.0)
+    one.write(SAID % 1)
+    while one.hears() != ONE:
+        pass
+    one.write(SAID % 2)
+    assert one.hears() == TWO, "heard by inotify"

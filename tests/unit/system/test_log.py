@@ -1,0 +1,59 @@
+"""Every output on stderr is a line of the log, also what Python and libraries would print themselves."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SPEAKERS = """
+import gc, sys, threading, time, warnings
+from gpuagent.system import log
+end = log.setup("json", "info")
+from urllib3.exceptions import InsecureRequestWarning
+
+class Odd:
+    def __del__(self):
+        raise ValueError("while it was collected")
+
+def fail():
+    raise KeyError("in a thread")
+
+for _ in range(300):
+    warnings.warn("Unverified HTTPS request is being made to host '10.0.0.1'.", InsecureRequestWarning)
+warnings.warn("of another kind", UserWarning)
+thread = threading.Thread(target=fail, name="worker")
+thread.start()
+thread.join()
+Odd()
+gc.collect()
+threading.Thread(target=sys.exit).start()
+raise RuntimeError("at last")
+"""
+
+
+@pytest.fixture(scope="session")
+def lines():
+    done = subprocess.run([sys.executable, "-c", SPEAKERS], capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 1
+    assert done.stdout == ""
+    return [json.loads(line) for line in done.stderr.splitlines()]
+
+
+def test_a_warning_of_a_library_is_one_line(lines):
+    said = [line for line in lines if line["event"] == "Python warning"]
+    assert [(line["category"], line["level"]) for line in said] == [
+        ("InsecureRequestWarning", "warning"),
+        ("UserWarning", "warning"),
+    ]
+    assert said[0]["text"] == "Unverified HTTPS request is being made to host '10.0.0.1'."
+
+
+def test_what_fails_outside_of_a_handler_is_logged_with_its_trace(lines):
+    failed = {line["event"]: line for line in lines if line["event"] != "Python warning"}
+    assert failed.keys() == {"Thread failed", "Exception ignored", "gpuagent failed"}
+    assert failed["Thread failed"]["thread_name"] == "worker"
+    assert "KeyError: 'in a thread'" in failed["Thread failed"]["exception"]
+    assert "Odd.__del__" in failed["Exception ignored"]["where"]
+    assert "ValueError: while it was collected" in failed["Exception ignored"]["exception"]
+    assert "RuntimeError: at last" in failed["gpuagent failed"]["exception"]
