@@ -1,1 +1,3 @@
-"""What is known about hosts: shared by the isolation drivers and by the installer. Standard library only."""
+"""Facts about a host, shared by the isolation drivers and the installer: `/proc/cgpu_km`, the MPS control program,
+owners of paths. Standard library only.
+"""

@@ -1,5 +1,4 @@
-"""Edge to the Kubernetes API server: the only package that imports ``kubernetes``.
-
-It translates and transports; it decides nothing. Importing this package is cheap: the library (0.2 to 0.5 s, 30 MiB)
-is imported by the first call, in the thread that makes it.
+"""The edge to the API server, and the only importer of `kubernetes`. It translates and transports; it decides
+nothing. Its library (0.2 to 0.5 s, 30 MiB) is loaded by the first call, in the thread that makes it, after
+registration with kubelet has begun. `reconciler` joins the core's report with what is watched and written.
 """

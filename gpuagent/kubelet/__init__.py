@@ -1,1 +1,3 @@
-"""The kubelet edge: plugin sockets, registration, pod-resources. The only importer of grpc; it decides nothing."""
+"""The edge to kubelet, and the only importer of grpc and protobuf. It translates types and errors once, reads
+kubelet's allocations (pod-resources API and checkpoint), and decides nothing.
+"""

@@ -1,1 +1,3 @@
-"""The HTTP server, and pages as tables and pictures."""
+"""The HTTP server, and the pages as tables and pictures. The topology's table and picture take only plain JSON
+values.
+"""

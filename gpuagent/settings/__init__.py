@@ -1,1 +1,1 @@
-"""The settings: one table, and how the text of a value is read."""
+"""The settings: one table; a flag beats the environment, which beats the file, which beats the default."""

@@ -1,1 +1,12 @@
-"""Kubelet's device-plugin API: which container a call is for, and which devices it gets."""
+"""One front end: kubelet's device-plugin API, whose calls carry device ids and no pod. It may import the rest of the
+core except `status` and `reconcile`. It answers in six verbs.
+
+- `advertise`: which device ids each resource offers, and which of them are healthy.
+- `identity`: which container a call is for; where pods differ, by what kubelet itself lists.
+- `occupancy`: what is in use or reserved at the moment of a call.
+- `assignment`: which device ids the container gets.
+- `checks`: what must hold before a call is granted.
+- `start_checks`: what must hold before a container starts.
+
+`job` finds the GPUs of a pod's job. `counts` serves kubelets before 1.19, which do not ask which ids to take.
+"""

@@ -1,1 +1,3 @@
-"""What a scheduler decided for a pod, and whether it is valid."""
+"""What a scheduler decided for a pod, read from its annotations, and whether that can be trusted. It knows no node's
+state.
+"""

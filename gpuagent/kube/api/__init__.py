@@ -1,1 +1,3 @@
-"""Calls to the API server: requests, pages of lists, errors in words for people."""
+"""Raw JSON calls to the API server: connections, large lists a page at a time, errors in words for people. No
+exception of the library leaves it.
+"""

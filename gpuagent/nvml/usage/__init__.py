@@ -1,1 +1,3 @@
-"""Samples what GPUs are used for, and finds the containers of the processes."""
+"""What GPUs are used for: memory, work and processes, sampled only when a page asks for it, with the cgroup of each
+process.
+"""

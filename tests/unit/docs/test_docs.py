@@ -145,7 +145,11 @@ def test_the_environment_of_a_container_is_told():
 
 
 def test_every_condition_reason_has_its_heading():
-    reasons = {r for file in ("problems", "report") for r in strings_given_to(f"gpuagent/domain/{file}.py", "Problem")}
+    reasons = {
+        r
+        for file in ("problems", "status_page")
+        for r in strings_given_to(f"gpuagent/domain/status/{file}.py", "Problem")
+    }
     assert len(reasons) > 10
     assert set(headings(section(OPERATIONS, "Problems and condition reasons"))) == reasons
 
@@ -269,10 +273,6 @@ def test_the_steps_of_the_demo_are_counted():
     assert f"`make demo`. {len(steps)} steps" in README
 
 
-def modules(folder: str) -> set[str]:
-    return {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
-
-
 def threads() -> set[str]:
     """Names of the agent's threads, up to their first variable part."""
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "gpuagent").rglob("*.py"))
@@ -281,12 +281,26 @@ def threads() -> set[str]:
     )
 
 
-def test_every_module_and_thread_has_its_place_in_the_architecture():
+def test_every_package_says_what_it_answers_and_the_architecture_says_the_same():
+    page = section((ROOT / "docs/architecture.md").read_text(encoding="utf-8"), "Packages")
+    packages = {
+        path.parent: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "gpuagent").rglob("__init__.py")
+    }
+    assert len(packages) > 20
+    for folder, tree in packages.items():
+        said = " ".join((ast.get_docstring(tree) or "").split())
+        assert f"### `{folder.relative_to(ROOT)}/` {said} " in f"{' '.join(page.split())} ", folder
+        assert all(isinstance(node, ast.Expr | ast.Assign) for node in tree.body), f"logic in {folder}/__init__.py"
+
+
+def test_no_folder_of_the_agent_is_a_heap():
+    for folder in {path.parent for path in (ROOT / "gpuagent").rglob("*.py")} - {ROOT / "gpuagent/_pb"}:
+        found = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+        assert len(found) <= (4 if folder == ROOT / "gpuagent" else 16), folder
+
+
+def test_every_thread_has_its_place_in_the_architecture():
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    packages = re.findall(r"[a-z_]+", " ".join(quoted(section(page, "Packages"))))
-    assert modules("gpuagent") - set(packages) == set()
-    core = {name for row in table(section(page, "Packages"), "of the core") for name in quoted(row[1])}
-    assert core == modules("gpuagent/domain") | {"deviceplugin"}
     rows = table(section(page, "Threads and the one loop"), "threads")
     told = [name for row in rows for name in quoted(row[0])]
     assert len(threads()) > 15
