@@ -1,0 +1,54 @@
+"""Lint prose: `python -m prose [FILE ...]`; without files, every document and every file with user-visible strings."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from prose.sentences import findings, sentences
+from prose.sources import blocks_of
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("*.md", "docs/**/*.md", "examples/*.yaml")
+STRINGS = (
+    "gpuagent/**/*.py",
+    "installer/**/*.py",
+    "kubectl/**/*.py",
+    "scheduler/**/*.py",
+    "manifests/helm/*/values.yaml",
+    "manifests/helm/*/values.schema.json",
+    "manifests/helm/*/monitoring/*",
+    "manifests/helm/*/templates/*.yaml",
+    "proto/README.md",
+)
+
+
+def files() -> Iterator[Path]:
+    for pattern in (*DOCUMENTS, *STRINGS):
+        yield from sorted(path for path in ROOT.glob(pattern) if "_pb" not in path.parts)
+
+
+def problems(path: Path) -> Iterator[str]:
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    for block in blocks_of(path):
+        for sentence in sentences(block.text):
+            for finding in findings(sentence):
+                yield f"{shown}:{block.line}: {finding}\n    {' '.join(sentence.split())}"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="prose", description="Hold documents and user-visible strings against prose/style.toml."
+    )
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="files to read (default: all of the project)"
+    )
+    given = [path.resolve() for path in parser.parse_args(arguments).files]
+    found = [line for path in (given or files()) for line in problems(path)]
+    print(*found, sep="\n")
+    print(f"{len(found)} findings")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
