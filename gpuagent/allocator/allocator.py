@@ -19,6 +19,7 @@ from gpuagent.domain.pods.exchange import Exchanged, key, written
 from gpuagent.domain.pods.pod import Holding, Owner
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant, Located, grant, locate
+from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation.interface import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
@@ -135,11 +136,10 @@ class Allocator:
         """UUIDs of GPUs that the container sees besides, the same for the same ids. None are shown on a guess."""
         if before and (share := self._memory.granted(before.resource, ids)):
             return tuple(gpu.uuid for gpu in share.beside)
-        snap = occupancy.snapshot
-        pod, certain = requester.pod, requester.certain
+        snap, pod, certain = occupancy.snapshot, requester.pod, requester.certain
         if before and before.owner:
             pod, certain = snap.living_pods.get(before.owner.pod), isinstance(before, Holding) or before.certain
-        if pod is None:
+        if pod is None or at.kind is not Kind.WHOLE_TOPOLOGY:
             return ()
         beside = visible_besides(pod, at, occupancy) if certain and snap.pods_watched else ()
         for text in differences(pod, at, beside, snap):

@@ -74,7 +74,7 @@ class Snapshot:
         layer = chosen(mode, self.policy.isolation, self.layers, self.bound)
         return layer if layer.keeps(mode) or not self.policy.allow_unisolated else NO_LAYER
 
-    @property
+    @cached_property
     def max_sharers(self) -> int | None:
         """Most containers that the isolation layer of the mode in force takes on one GPU."""
         return self.layer(self.mode).max_sharers

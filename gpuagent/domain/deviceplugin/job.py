@@ -96,8 +96,6 @@ def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapsh
         beside: UUIDs of GPUs it sees besides.
         snapshot: what is known now.
     """
-    if at.kind is not Kind.WHOLE_TOPOLOGY:
-        return
     got = set(at.counts)
     for key, has, word in ((GROUP_ANNOTATION, got, "got"), (VISIBLE_ANNOTATION, got | set(beside), "sees")):
         try:
@@ -122,8 +120,7 @@ def visible_besides(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, .
             has.
     """
     snap = occupancy.snapshot
-    trusted = at.kind is Kind.WHOLE_TOPOLOGY and snap.policy.trust_visible
-    visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if trusted else None
+    visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if snap.policy.trust_visible else None
     if visible is None:
         return ()
     others = visible.difference(at.counts)
