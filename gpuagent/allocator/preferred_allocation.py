@@ -68,8 +68,9 @@ class PreferredAllocation:
 
     def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester:
         """The container that asks, with what kubelet lists where that matters; waits for a pod not seen yet."""
-        view = self._memory.view()
-        may_list = self._may_list(request, view)
+        view, fixed = self._memory.view(), request.fixed
+        # What kubelet has fixed for this call alone is reserved only: it would lose that where it is listed.
+        may_list = not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
 
         def query(pods: Collection[PodName]) -> Listed | None:
             found = self._book.look(pods, listing=may_list)
@@ -110,12 +111,6 @@ class PreferredAllocation:
         bare = {one.pod for one in listed if not any(held.resource in ours for held in one.holdings)}
         known = {pod.name for pod in view.snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
-
-    @staticmethod
-    def _may_list(request: AllocationRequest, view: View) -> bool:
-        """What kubelet has fixed for this call alone is reserved only: it would lose that where it is listed."""
-        fixed = request.fixed
-        return not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
 
     def _have_containers_named(self, request: AllocationRequest) -> None:
         """Where a GPU seems full only because some containers on it may be of one pod, kubelet names them."""
