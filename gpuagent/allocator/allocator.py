@@ -19,7 +19,7 @@ from gpuagent.domain.pods.exchange import Exchanged, key, written
 from gpuagent.domain.pods.pod import Holding, Owner
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant, Located, grant, locate
-from gpuagent.domain.sharing.mode import Kind
+from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation.interface import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
@@ -107,7 +107,9 @@ class Allocator:
     def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
         view = self._memory.view()
         occupancy, answered, at = view.occupancy(), view.answered, locate(resource, ids, view.snap)
-        chosen = answered is not None and answered[0] == (resource, ids) and at.listed
+        # A device list that kubelet has from before a switch may have units of mode core_mem still, which span no GPUs.
+        listed = at.listed and (len(at.counts) == 1 or at.kind.mode is not Mode.CORE_MEM)
+        chosen = answered is not None and answered[0] == (resource, ids) and listed
         before = None if chosen else occupancy.given(resource, ids)
         request = AllocationRequest(resource, len(ids), fixed=ids)
         requester = answered[1] if answered and chosen else identify(request, view.tracker, view.snap)
