@@ -122,12 +122,14 @@ class Allocator:
             refusal.pod = requester.pod_name
             self._memory.refused(None)
             raise
-        owner, uid, certain = requester.owner, requester.pod.uid if requester.pod else None, requester.certain
+        uid, guessed = requester.pod.uid if requester.pod else None, requester.guessed
+        owner, certain = requester.owner, requester.certain
         if before and not requester.handed_on:  # asked for again
             owner, certain = before.owner, False
-            uid = before.pod_uid if isinstance(before, RecentAllocation) else None
+            recent = before if isinstance(before, RecentAllocation) else None
+            uid, guessed = (recent.pod_uid, recent.guessed) if recent else (None, False)
         uuids = frozenset(gpu.uuid for gpu in share.gpus)
-        new = RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, exchanged)
+        new = RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, guessed, exchanged)
         self._memory.allocated(new, share)
         log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share

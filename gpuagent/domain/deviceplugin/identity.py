@@ -56,6 +56,7 @@ class Requester:
         paired: UUIDs of the GPUs of the container's other resource, if it has that already.
         handed_on: UUIDs of the GPUs of the pod's init containers, whose units kubelet hands on to later containers.
         certain: kubelet's allocations name the pod, or no other could be meant.
+        guessed: one of several pods that are treated alike; kubelet did not answer.
     """
 
     pod: Pod | None = None
@@ -63,6 +64,7 @@ class Requester:
     paired: frozenset[str] = frozenset()
     handed_on: frozenset[str] = frozenset()
     certain: bool = False
+    guessed: bool = False
 
     @property
     def owner(self) -> Owner | None:
@@ -374,12 +376,14 @@ class _Search:
 
     def unanswered(self, fitting: Sequence[Requester]) -> Requester:
         """Kubelet did not answer: the oldest container that fits, where all that fit are treated alike."""
+        if any(one.guessed for one in self.tracker.recent.all):
+            fitting = [*fitting, *self._may_lack()]
         decided = [one for one in fitting if self._is_decided(one)]
         # A pod without a decision is served on any GPU.
         if fitting and fitting[0].paired and decided in ([], [fitting[0]]):
             return fitting[0]
         if fitting and self.alike(fitting) and not (decided and self._deleted()):
-            return fitting[0]
+            return replace(fitting[0], guessed=len({one.pod_name for one in fitting}) > 1)
         return self._unknown("kubelet's pod-resources API did not answer", fitting or self._may_lack())
 
     def _may_lack(self) -> list[Requester]:

@@ -28,6 +28,7 @@ class RecentAllocation:
         owner: the container; None where it is not known.
         pod_uid: UID of its pod; None where only the name is known.
         certain: kubelet's allocations named it.
+        guessed: it may as well be another pod's, treated alike; kubelet did not answer.
         exchanged: the ids that kubelet has in place of `ids`.
     """
 
@@ -38,6 +39,7 @@ class RecentAllocation:
     owner: Owner | None = None
     pod_uid: str | None = None
     certain: bool = False
+    guessed: bool = False
     exchanged: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -78,7 +80,7 @@ class RecentAllocations:
             if found is None:
                 return one
             uid = found.pod.uid if found.pod else found.uid or None
-            return replace(one, owner=found.container, pod_uid=uid, certain=True)
+            return replace(one, owner=found.container, pod_uid=uid, certain=True, guessed=False)
 
         kept = tuple(map(named, self.all))
         return RecentAllocations(kept) if kept != self.all else self
