@@ -1,3 +1,3 @@
-"""Tools around the operating system: logs, growing pauses, watched directories, atomic files, signals, output to
-terminals and pipes, the fence file, and the last mode that was in force. It decides nothing.
+"""Tools around the operating system: logs, growing pauses, watched directories, atomic files, signals, and output to
+terminals and pipes. Also the fence file, and the last mode that was in force. It decides nothing.
 """

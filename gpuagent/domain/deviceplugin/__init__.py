@@ -1,7 +1,7 @@
 """One front end: kubelet's device-plugin API, whose calls carry device ids and no pod. It may import the rest of the
 core except `status` and `reconcile`. It answers in six verbs.
 
-- `advertise`: which device ids each resource offers, and which of them are healthy.
+- `advertise`: which device ids each resource advertises, and which of them are healthy.
 - `identity`: which container a call is for; where pods differ, by what kubelet itself lists.
 - `occupancy`: what is in use or reserved at the moment of a call.
 - `assignment`: which device ids the container gets.

@@ -1,3 +1,3 @@
-"""Which GPUs a request gets: one GPU or several equal ones for a share, the best set for whole GPUs, and the order
-of a ring. It knows neither a node's state nor who asks, and refuses with a reason.
+"""Which GPUs a request gets. A share gets one GPU or several equal ones; whole GPUs get the best set, in the order of a
+ring. It depends neither on a node's state nor on the requesting pod, and refuses with a reason.
 """

@@ -1,3 +1,3 @@
-"""How a GPU is divided, and what a container receives: modes and what each sells and promises, units, grants, and
-which isolation driver serves a mode. It knows neither a node's state nor kubelet's calls.
+"""How a GPU is divided, and what a container receives. It has the modes with their resources and promises, units,
+grants, and which isolation driver serves a mode. It depends neither on a node's state nor on kubelet's calls.
 """

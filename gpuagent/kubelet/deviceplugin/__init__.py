@@ -1,3 +1,3 @@
-"""Plugin sockets, registration with kubelet, and the DevicePlugin service of each resource. Only `servicer` knows
-gRPC's status codes.
+"""Plugin sockets, registration with kubelet, and the DevicePlugin service of each resource. Only `servicer` uses gRPC's
+status codes.
 """
