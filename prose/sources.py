@@ -65,7 +65,8 @@ def strings(source: str) -> Iterator[Block]:
             text = node.value
         else:
             continue
-        yield from _paragraphs(node.lineno, text)
+        if "(?:" not in text:  # a regular expression
+            yield from _paragraphs(node.lineno, text)
 
 
 def yaml_texts(source: str) -> Iterator[Block]:

@@ -132,7 +132,7 @@ class PreferredAllocation:
             if not all(h.ids.isdisjoint(ids) for h in held):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
                 raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")
-        log.warning("devices given out again soon", extra={"resource": request.resource, "devices": len(ids)})
+        log.warning("devices allocated again soon", extra={"resource": request.resource, "devices": len(ids)})
         names = ", ".join(sorted(map(str, owners))) or "a container"
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
         text = f"{text}, and no others are free; if that container still runs, they are held twice"

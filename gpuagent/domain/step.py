@@ -72,7 +72,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
         case ev.HoldingsRead():
             audited = event.started_at >= state.cleared_at
             if state.counts_only and (unknown := unrecorded(event.holdings, event.checkpoint)):
-                text = f"kubelet's checkpoint does not tell which units {unknown} was given"
+                text = f"kubelet's checkpoint does not show which units {unknown} was given"
                 return replace(state, holdings_problem=text)
             holdings, checkpoint, exchanged = by_units(event.holdings, event.checkpoint)
             read = replace(

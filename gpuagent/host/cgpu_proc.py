@@ -255,12 +255,12 @@ def problem(state: CgpuState | None) -> str | None:
         return f"cGPU is not loaded (no {CGPU_PROC}): run `gpu-isolation-installer install`, or load the module"
     if state.version is None:
         found = f"says {state.version_text[:40]!r}" if state.version_text else "cannot be read"
-        return f"cGPU's version is not known ({CGPU_PROC / 'version'} {found}): install it anew or reboot the node"
+        return f"cGPU's version is not known ({CGPU_PROC / 'version'} {found}): install it again or reboot the node"
     if bad := known_bad(state.version):
         return bad
     if not state.gpus:
         return (
-            f"cGPU {state.version} is loaded but knows no GPU ({CGPU_PROC} has no numbered folder): "
+            f"cGPU {state.version} is loaded but has no GPU ({CGPU_PROC} has no numbered folder): "
             "run nvidia-smi, then load the module again"
         )
     return None

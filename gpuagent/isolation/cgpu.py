@@ -131,7 +131,7 @@ class CgpuIsolation:
     def _left_out(self, state: cgpu_proc.CgpuState) -> dict[str, str]:
         known = {gpu.index for gpu in state.gpus}
         return {
-            gpu.uuid: f"cGPU does not know it (no {self._proc}/{gpu.minor}); load the module again on the empty node"
+            gpu.uuid: f"cGPU does not have it (no {self._proc}/{gpu.minor}); load the module again on the empty node"
             for gpu in self._need.gpus
             if known and gpu.minor not in known
         }
@@ -159,7 +159,7 @@ class CgpuIsolation:
         for gpu in grant.gpus:
             seen = known.get(gpu.minor)
             if seen is None:
-                text = f"cGPU {state.version} does not know GPU {gpu.index} (no {self._proc}/{gpu.minor})"
+                text = f"cGPU {state.version} does not have GPU {gpu.index} (no {self._proc}/{gpu.minor})"
                 raise IsolationError(f"{text}; load the module again when the node is empty")
             if seen.max_inst is not None and len(seen.instances) >= seen.max_inst:
                 text = f"cGPU has {len(seen.instances)} instances on GPU {gpu.index} and takes {seen.max_inst}"

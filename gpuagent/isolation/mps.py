@@ -31,7 +31,7 @@ VERIFY_S = 1.0
 NOT_LOOKED = "the MPS control daemon has not been looked for yet"
 NOT_WANTED = "the MPS control daemon is not needed: it is started when a mode in force asks for isolation with MPS"
 NOT_OURS = (
-    "no MPS control daemon answers, and the agent shall start none (--mps-start false): run one at {places}; "
+    "no MPS control daemon answers, and the agent must start none (--mps-start false): run one at {places}; "
     "the chart's DaemonSet mps-control does"
 )
 NO_GPU = "none of the node's GPUs can be shared through MPS"

@@ -175,7 +175,7 @@ class MpsDaemon:
                 if self.control.clients():
                     return False
                 self.control.quit(deadline_s=self._start_s)
-                log.info("MPS control daemon told to quit", extra={"pipe_dir": str(self._own)})
+                log.info("asked the MPS control daemon to quit", extra={"pipe_dir": str(self._own)})
         except NoDaemonError:
             pass
         with suppress(OSError):  # what is noted then names a process that is gone

@@ -37,12 +37,12 @@ DRIVER = Family(
 )
 READY = Family(
     "gpuagent_node_ready",
-    "1 while the node condition GpuAgentReady is True: the node offers what its mode promises.",
-    more="Which problem it is, `gpuagent_problems` says.",
+    "1 while the node condition GpuAgentReady is True: the node advertises what its mode promises.",
+    more="`gpuagent_problems` names the problem.",
 )
 PROBLEMS = Family(
     "gpuagent_problems",
-    "Problems that stand now, by reason.",
+    "Current problems of the node, by reason.",
     ("reason",),
     more="Reasons are those of [operations.md](operations.md#problems-and-condition-reasons).",
 )
@@ -50,7 +50,7 @@ MODE = Family("gpuagent_mode", "1 for the mode in force, 0 for the others.", ("m
 SWITCHING = Family("gpuagent_mode_switch_in_progress", "1 while a mode switch settles or waits for containers.")
 WAITING = Family(
     "gpuagent_mode_switch_waiting_containers",
-    "Containers of a former mode whose GPUs are not offered until they end.",
+    "Containers of a former mode whose GPUs are not advertised until they end.",
 )
 ISOLATION = Family(
     "gpuagent_isolation_up",
@@ -59,7 +59,9 @@ ISOLATION = Family(
     more="Absent in modes that promise no isolation.",
 )
 HEALTH_WATCH = Family(
-    "gpuagent_health_watch_up", "1 while an XID of any GPU would be heard.", more="0 while the driver is missing."
+    "gpuagent_health_watch_up",
+    "1 while the agent can receive an XID of any GPU.",
+    more="0 while the driver is missing.",
 )
 UNTIED_XIDS = Family(
     "gpuagent_untied_xids_total",
@@ -82,7 +84,7 @@ API_REQUESTS = Family(
 )
 CLEANED = Family(
     "gpuagent_pods_cleaned_total",
-    "Failed pods that were deleted, so that their controllers make new ones.",
+    "Failed pods that the agent deleted, so that their controllers replace them.",
     ("reason",),
     "counter",
     more="Kubelet had `no_devices` for them, or the agent `refused` them "
@@ -91,7 +93,7 @@ CLEANED = Family(
 ATTRIBUTION = Family(
     "gpuagent_process_attribution_up",
     "1 while processes on GPUs can be joined to containers, 0 while it is not certain.",
-    more="0 in a pod without `hostPID: true`, see [used memory](#used-memory). Absent where no GPU tells of processes.",
+    more="0 in a pod without `hostPID: true`, see [used memory](#used-memory). Absent where no GPU reports processes.",
 )
 
 # -- resources -----------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ RPC = Family(
 )
 REFUSALS = Family(
     "gpuagent_refusals_total",
-    "Calls of kubelet's that were refused, by reason.",
+    "Refused calls of kubelet, by reason.",
     ("method", "resource", "reason"),
     "counter",
     more="Reasons are those of [operations.md](operations.md#refusals). A series begins with the first refusal.",
@@ -133,46 +135,49 @@ GPU_INFO = Family(
     (*GPU, "index", "model", "pci_bus_id"),
     more="`index` is NVML's, and may change when another GPU dies.",
 )
-HEALTHY = Family("gpuagent_gpu_healthy", "1 for a GPU that is well and not fenced.", GPU)
+HEALTHY = Family("gpuagent_gpu_healthy", "1 for a GPU that is healthy and not fenced.", GPU)
 FENCED = Family("gpuagent_gpu_fenced", "1 for a GPU that the operator has fenced by file.", GPU)
 LAST_XID = Family(
     "gpuagent_gpu_last_xid",
-    "The last XID of a GPU in this run, whatever it cost.",
+    "The last XID of a GPU since the agent started, also one without effect.",
     GPU,
     more="Absent before the first.",
 )
-LAST_XID_AT = Family("gpuagent_gpu_last_xid_timestamp_seconds", "When that was, in Unix time.", GPU)
+LAST_XID_AT = Family("gpuagent_gpu_last_xid_timestamp_seconds", "Unix time of the GPU's last XID.", GPU)
 XIDS = Family("gpuagent_gpu_xids_total", "XIDs of a GPU.", (*GPU, "xid"), "counter")
 SAMPLE = Family(
     "gpuagent_gpu_sample_up",
-    "1 while the driver tells what the GPU is used for, 0 while it fails or hangs.",
+    "1 while the driver reports what uses the GPU, 0 while it fails or hangs.",
     GPU,
     more="At 0 the last sample is shown for 30 s; then everything below that is *sampled* is absent.",
 )
 TOTAL = Family("gpuagent_gpu_memory_total_bytes", "Memory of the GPU.", GPU)
 RESERVED = Family(
     "gpuagent_gpu_memory_reserved_bytes",
-    "What driver and firmware keep of it.",
+    "GPU memory that the driver and firmware reserve.",
     GPU,
-    more="Absent where the driver does not tell it (before 510, where it counts as used).",
+    more="Absent where the driver does not report it (before 510, where it counts as used).",
 )
 USED = Family("gpuagent_gpu_memory_used_bytes", "Memory in use, the reserved part not counted.", GPU, more="Sampled.")
 ALLOCATED = Family(
     "gpuagent_gpu_memory_allocated_bytes",
-    "Memory that containers were given.",
+    "GPU memory that is allocated to containers.",
     GPU,
-    more="A whole GPU counts with all its memory. Absent until kubelet's book was read, and where another device "
-    "plugin gave the GPU.",
+    more="A whole GPU counts with all its memory. Absent until kubelet's allocations were read, and where "
+    "another device plugin allocated the GPU.",
 )
 UNATTRIBUTED = Family(
     "gpuagent_gpu_memory_unattributed_bytes",
-    "Memory in use that belongs to no container that is known.",
+    "GPU memory in use that belongs to no known container.",
     GPU,
     more="Sampled. The driver's own, the MPS server's, processes outside pods, and everything while "
     "`gpuagent_process_attribution_up` is 0.",
 )
 STRAYS = Family(
-    "gpuagent_gpu_unattributed_processes", "Processes on the GPU that are of no known container.", GPU, more="Sampled."
+    "gpuagent_gpu_unattributed_processes",
+    "Processes on the GPU that belong to no known container.",
+    GPU,
+    more="Sampled.",
 )
 BUSY = Family(
     "gpuagent_gpu_utilization_ratio",
@@ -182,15 +187,15 @@ BUSY = Family(
 )
 COMPUTE_ALLOCATED = Family(
     "gpuagent_gpu_compute_allocated_ratio",
-    "Part of the GPU's compute that containers were given, 0 to 1.",
+    "Part of the GPU's compute that is allocated to containers, 0 to 1.",
     GPU,
-    more="Absent where compute is not given out by share (modes `share`, `cgpu`, `mps`).",
+    more="Absent where compute is not allocated by share (modes `share`, `cgpu`, `mps`).",
 )
 SHARERS = Family(
     "gpuagent_gpu_containers",
-    "Containers that were given the GPU or a part of it.",
+    "Containers to which the GPU or a part of it is allocated.",
     GPU,
-    more="Absent until kubelet's book was read.",
+    more="Absent until kubelet's allocations were read.",
 )
 TEMPERATURE = Family("gpuagent_gpu_temperature_celsius", "Temperature of the chip.", GPU, more="Sampled.")
 POWER = Family("gpuagent_gpu_power_watts", "Power that the board draws.", GPU, more="Sampled.")
@@ -199,28 +204,28 @@ POWER = Family("gpuagent_gpu_power_watts", "Power that the board draws.", GPU, m
 
 MEMORY_LIMIT = Family(
     "gpuagent_container_gpu_memory_limit_bytes",
-    "GPU memory that the container was given.",
+    "GPU memory that is allocated to the container.",
     CONTAINER,
-    more="With isolation its units' part of all the GPU has; without, what was asked for; of a whole GPU, all.",
+    more="With isolation, its units' part of the GPU's memory; without, the requested amount; of a whole GPU, all.",
 )
 MEMORY_USED = Family(
     "gpuagent_container_gpu_memory_used_bytes",
-    "GPU memory that the container's processes have.",
+    "GPU memory that the container's processes use.",
     CONTAINER,
-    more="Sampled. Also of containers that were given nothing. Absent where unknown, see [used memory](#used-memory).",
+    more="Sampled. Also of containers without an allocation. Absent where unknown, see [used memory](#used-memory).",
 )
 COMPUTE_LIMIT = Family(
     "gpuagent_container_gpu_compute_limit_ratio",
-    "Part of the GPU's compute that the container was given, 0 to 1.",
+    "Part of the GPU's compute that is allocated to the container, 0 to 1.",
     CONTAINER,
-    more="Absent where nothing was said of compute.",
+    more="Absent where the container requested no compute.",
 )
 COMPUTE_USED = Family(
     "gpuagent_container_gpu_compute_used_ratio",
     "Part of its time that the GPU works for the container, 0 to 1.",
     CONTAINER,
-    more="Sampled. Absent where the driver does not tell it for each process: in MIG mode, and of MPS clients where it "
-    "tells only of their server.",
+    more="Sampled. Absent where the driver does not report it for each process: in MIG mode, and for MPS clients where "
+    "it reports only their server.",
 )
 
 # -- for arena -------------------------------------------------------------------------------------------------------

@@ -33,13 +33,13 @@ _DRIVER_ADVICE = {
     4: "no permission to use the driver: run the agent as root in a privileged container and check the modes of"
     " /dev/nvidiactl and /dev/nvidia*",
     9: "the kernel module is not loaded: look at `lsmod | grep nvidia` and `dmesg` on the node, then `modprobe nvidia`",
-    12: f"{LIBRARY} was not found: install the NVIDIA driver on this node, or let the agent's container have it"
+    12: f"{LIBRARY} was not found. Install the NVIDIA driver on this node, or give it to the agent's container"
     " (NVIDIA runtime class, or NVIDIA_VISIBLE_DEVICES=all with the NVIDIA runtime as default)",
     13: f"{LIBRARY} is too old for this agent: upgrade the NVIDIA driver",
     16: "a GPU waits for a reset: `nvidia-smi --gpu-reset`, or reboot the node",
     17: "the operating system refused (device cgroup or seccomp): run the agent's container privileged",
-    18: f"{LIBRARY} and the loaded kernel module are of different versions (the driver was upgraded under way):"
-    " reload the module or reboot the node, then restart the agent's pod",
+    18: f"{LIBRARY} and the loaded kernel module are of different versions (the driver was upgraded). Reload the"
+    " module or reboot the node, then restart the agent's pod",
 }
 _GPU_ADVICE = {
     ODD: "see NVRM lines in `dmesg`, and whether another driver version answers the same",

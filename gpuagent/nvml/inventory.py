@@ -114,7 +114,7 @@ class Readings:
             return known
         function = pending.function if (pending := question.pending) else f"reading its {about[1]}"
         if not question.outdated:
-            log.warning("a GPU does not tell its links", extra={"uuid": about[0], "call": function})
+            log.warning("a GPU does not report its links", extra={"uuid": about[0], "call": function})
         known = self._answers.get(about) or question.known or Wiring()
         said = f"{function} has not returned for {self._patience_s:g} s"
         return replace(known, problems=(*known.problems, said))

@@ -39,40 +39,46 @@ def _setting(
 class Settings:
     """Every setting of `gpuagent run`. Field `x_y` is flag `--x-y`, environment `GPUAGENT_X_Y`, file key `x-y`."""
 
-    node_name: str = _setting("", str, "name of this node", metavar="NAME", env="NODE_NAME")
-    kubeconfig: Path | None = _setting(None, values.path, "file to reach the API server with (default: in-cluster)")
+    node_name: str = _setting(
+        "", str, "name of this node; required unless --mode forces a mode", metavar="NAME", env="NODE_NAME"
+    )
+    kubeconfig: Path | None = _setting(
+        None, values.path, "kubeconfig file for the API server (default: the pod's service account)"
+    )
     kubelet_dir: Path = _setting(
         Path("/var/lib/kubelet"), values.path, "kubelet's directory: device-plugins and pod-resources are below it"
     )
-    state_dir: Path = _setting(Path("/var/lib/gpuagent"), values.path, "where the last mode in force is remembered")
+    state_dir: Path = _setting(
+        Path("/var/lib/gpuagent"), values.path, "directory in which the agent stores the last mode in force"
+    )
     fence_file: Path | None = _setting(
         Path("/etc/nvidia-device-plugin/unhealthyDevices.json"),
         values.path_or_off,
-        "file in which the operator names GPUs that shall not be used; off for none",
+        "file in which an operator names GPUs that must not be used; off for none",
     )
     simulate: str = _setting("", str, "use a simulated box instead of the NVIDIA driver", metavar="BOX")
     mode: Mode | None = _setting(
         None, values.mode, "force a mode whatever the node label says; needs no API server", metavar="MODE"
     )
     memory_unit: MemoryUnit = _setting(
-        MemoryUnit(), MemoryUnit.parse, "what one unit of aliyun.com/gpu-mem is: GiB, 2GiB, 256MiB", metavar="UNIT"
+        MemoryUnit(), MemoryUnit.parse, "size of one unit of aliyun.com/gpu-mem: GiB, 2GiB, 256MiB", metavar="UNIT"
     )
     max_pods_per_gpu: int = _setting(20, values.count, "most pods that may share one GPU", metavar="N")
     isolation: str = _setting(
         "auto",
         values.one_of(*ISOLATION_SETTINGS),
-        f"what keeps containers apart: {', '.join(ISOLATION_SETTINGS)} (auto: the first that can)",
+        f"isolation driver: {', '.join(ISOLATION_SETTINGS)} (auto: cGPU where it is installed, else MPS)",
         metavar="DRIVER",
     )
     cgpu_percent_per_weight: int = _setting(
-        5, values.count, "compute percent that make one unit of cGPU's weight", metavar="PERCENT"
+        5, values.count, "percent of a GPU's compute that equal one unit of cGPU's weight", metavar="PERCENT"
     )
     mps_control: str = _setting(CONTROL, str, "name or path of MPS's control program", metavar="PROGRAM")
-    mps_pipe_dir: Path = _setting(OWN_DIRECTORY, values.path, "where an MPS daemon that the agent starts has its pipes")
+    mps_pipe_dir: Path = _setting(OWN_DIRECTORY, values.path, "pipe directory of an MPS daemon that the agent starts")
     mps_start: bool = _setting(
         True,
         values.is_on,
-        "start an MPS daemon where none is found; false: it is somebody else's to run",
+        "start an MPS daemon where none is found; false: another program runs it",
         metavar="BOOL",
     )
     mps_exclusive: bool = _setting(
@@ -82,36 +88,45 @@ class Settings:
         5, values.step, "requests for compute are multiples of this many percent", metavar="PERCENT"
     )
     core_mem_both: bool = _setting(
-        True, values.is_on, "in core_mem a container asks for memory and compute, or for neither", metavar="BOOL"
+        True,
+        values.is_on,
+        "in core_mem, require a container to request both memory and compute, or neither",
+        metavar="BOOL",
     )
     settle: float = _setting(
-        60, values.seconds, "how long a GPU that was sick has to be well before it is offered again", metavar="SECONDS"
+        60,
+        values.seconds,
+        "seconds a GPU must stay healthy after a fault before it is advertised again",
+        metavar="SECONDS",
     )
     ignore_xids: frozenset[int] = _setting(
         frozenset(),
         values.xids,
-        "more XIDs that cost no GPU where the driver tells no recovery action: 63,94",
+        "more XIDs that make no GPU unhealthy where the driver reports no recovery action: 63,94",
         metavar="LIST",
     )
     fatal_xids: frozenset[int] = _setting(
-        frozenset(), values.xids, "XIDs that cost a GPU there although they are taken for harmless: 31", metavar="LIST"
+        frozenset(),
+        values.xids,
+        "XIDs that make a GPU unhealthy there although they are harmless by default: 31",
+        metavar="LIST",
     )
     decided_gpu_full: str = _setting(
         "refuse",
         values.one_of("refuse", "choose"),
-        "what a share gets whose GPU, as a scheduler chose it, is full or gone: refuse, or choose another one",
+        "what to do with a share if the GPU that a scheduler chose is full or gone: refuse it, or choose another GPU",
         metavar="WHAT",
     )
     trust_gpu_visible: bool = _setting(
         False,
         values.is_on,
-        "show pods the GPUs beyond their own that annotation gpu-visible names: only where a scheduler writes it",
+        "show pods the GPUs beyond their own that annotation gpu-visible names; only where a scheduler writes it",
         metavar="BOOL",
     )
     clean_failed_pods: bool = _setting(
         False,
         values.is_on,
-        "delete pods of controllers that kubelet failed for want of devices, as after a reboot, so that they come back",
+        "delete pods that kubelet failed because devices were missing, so that their controllers replace them",
         metavar="BOOL",
     )
     startup_taint: str = _setting(
@@ -124,7 +139,7 @@ class Settings:
         metavar="WHAT",
     )
     allow_unisolated: bool = _setting(
-        False, values.is_on, "TRIALS ONLY: offer cgpu, core_mem and mps although nothing isolates", metavar="BOOL"
+        False, values.is_on, "TRIALS ONLY: advertise cgpu, core_mem and mps without an isolation layer", metavar="BOOL"
     )
     exclusive_resource: str | None = _setting(
         None,
@@ -135,7 +150,7 @@ class Settings:
     device_strategy: DeviceStrategy = _setting(
         DeviceStrategy.DEVICE_NODES,
         lambda text: DeviceStrategy(values.one_of(*DeviceStrategy)(text)),
-        "how containers get at a GPU: device-nodes or cdi",
+        "how containers get access to a GPU: device-nodes or cdi",
         metavar="HOW",
     )
     annotate_pods: bool = _setting(
@@ -151,11 +166,14 @@ class Settings:
         metavar="HOST:PORT",
     )
     compat_metrics: bool = _setting(
-        False, values.is_on, "also tell the three metrics nvidia_gpu_* that arena reads", metavar="BOOL"
+        False, values.is_on, "also export the three metrics nvidia_gpu_* that arena reads", metavar="BOOL"
     )
     log_format: str = _setting("text", values.one_of("text", "json"), "log lines for people (text) or machines (json)")
     log_level: str = _setting(
-        "info", values.one_of("debug", "info", "warning", "error"), "least severity that is logged", metavar="LEVEL"
+        "info",
+        values.one_of("debug", "info", "warning", "error"),
+        "lowest severity that is logged: debug, info, warning, error",
+        metavar="LEVEL",
     )
 
     @property

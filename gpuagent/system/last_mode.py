@@ -36,7 +36,7 @@ class RememberedMode:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as err:
-            log.warning("cannot read the remembered mode", extra={"path": str(self._path), "error": err})
+            log.warning("cannot read the stored mode", extra={"path": str(self._path), "error": err})
         return self.saved
 
     def keep(self, mode: Mode) -> str | None:

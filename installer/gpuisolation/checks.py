@@ -96,7 +96,7 @@ def cgpu_version(q: Question) -> Row:
     version = q.version or (loaded.version if loaded else None)
     wanted = f">= {cgpu_proc.GOOD_SINCE}"
     if version is None:
-        todo = "give --package to check its version" if loaded is None else "install it anew"
+        todo = "give --package to check its version" if loaded is None else "install it again"
         return Row("cgpu-version", "not known" if loaded else "not installed", wanted, Verdict.NOTE, todo)
     if bad := cgpu_proc.known_bad(version):
         return Row("cgpu-version", str(version), wanted, q.bad_for(LayerKind.CGPU), bad)

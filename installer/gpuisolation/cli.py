@@ -204,7 +204,7 @@ def _install(options: argparse.Namespace, host: Host, files: Files) -> int:
         if options.package is None:
             if old is None:
                 raise UsageError(
-                    "--package is needed: nothing is installed on this node, and nothing is shipped with us"
+                    "--package is needed: nothing is installed on this node, and this program ships no package"
                 )
             print(changer.load_again(old, dry_run=options.dry_run))
             return 0

@@ -75,7 +75,7 @@ def recorded(host: Host) -> Installed | None:
     except (ValueError, TypeError, KeyError, AttributeError) as err:
         raise InstallerError(
             f"{RECORD} below {host.root} cannot be understood ({err}): move it away; "
-            "the layer then counts as somebody else's"
+            "the layer then counts as another program's"
         ) from err
 
 

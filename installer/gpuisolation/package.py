@@ -157,7 +157,7 @@ def _unpack_folder(source: Path, sha256: str | None, into: Path) -> str:
         if path.is_dir() or name == SUMS:
             continue
         if name not in wanted:
-            raise InstallerError(f"{path} is not in {SUMS}: take it out, or write {SUMS} anew")
+            raise InstallerError(f"{path} is not in {SUMS}: take it out, or write {SUMS} again")
         found.add(name)
         to = into / name
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _top(source: Path, members: list[tarfile.TarInfo]) -> PurePosixPath:
     """The folder in the tar that holds the wrapper: a layer has it somewhere below its root."""
     found = [PurePosixPath(member.name.lstrip("/")) for member in members]
     if bad := [str(name) for name in found if ".." in name.parts]:
-        raise InstallerError(f"{source}: {bad[0]} leads out of the package; take it from where it came from anew")
+        raise InstallerError(f"{source}: {bad[0]} leads out of the package; get it again from its source")
     tops = {name.parent for name in found if name.name == WRAPPER}
     if len(tops) == 1:
         return tops.pop()

@@ -118,8 +118,8 @@ class Changer:
         state = cgpu_proc.read(self.host.at(cgpu_proc.CGPU_PROC))
         if not old.package and state is None:
             raise RefusedError(
-                "the node has files of a cGPU that this program did not install, and it is not loaded: "
-                f"load it (modprobe {' '.join(old.modules)}), or run upgrade to put {found.version} in its place"
+                "the node has files of a cGPU that this program did not install, and it is not loaded. "
+                f"Load it (modprobe {' '.join(old.modules)}), or run upgrade to put {found.version} in its place"
             )
         if not old.package and state:
             return (

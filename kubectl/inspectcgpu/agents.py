@@ -16,7 +16,7 @@ from inspectcgpu.usage import Usage
 
 LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent"
 USE_NOT_SEEN = (
-    "its agent does not tell what containers use, only what they may: it does not see the host's processes "
+    "its agent does not report what containers use, only their limits: it does not see the host's processes "
     "(chart value metrics.perContainerUse)"
 )
 
@@ -76,7 +76,7 @@ def ask(
 def _use_unknown(page: Page) -> str:
     """Why it is not known what containers use; "" where it is."""
     if page.usage is None:
-        return page.metrics_problem or "its agent's metrics do not tell what containers use"
+        return page.metrics_problem or "its agent's metrics do not show what containers use"
     return USE_NOT_SEEN if page.usage and all(one.used is None for one in page.usage.values()) else ""
 
 

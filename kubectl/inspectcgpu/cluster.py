@@ -109,7 +109,7 @@ def look_beside(
             path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
             found = list_pages(client, path, read_config_map, {"labelSelector": selector}).items
         except KubeError as err:
-            problems.append(f"ConfigMaps that tell of GPUs' health and links cannot be read: {err}")
+            problems.append(f"ConfigMaps with GPUs' health and links cannot be read: {err}")
             break
         for one in found:
             told[one.node] = one if one.whole else _joined(told.get(one.node), one)

@@ -50,7 +50,7 @@ def _of_node(node: NodeReport) -> Iterator[str]:
     if node.measure.doubt and not node.seen:
         yield node.measure.doubt
     if not any(spec.offered(name) for name in RESOURCES):
-        yield f"mode {spec.mode}, and nothing is on offer{f': {spec.problem}' if spec.problem else ''}"
+        yield f"mode {spec.mode}, and nothing is advertised{f': {spec.problem}' if spec.problem else ''}"
         return
     if spec.problem:
         yield spec.problem

@@ -65,7 +65,7 @@ def _some_offered(units: int, count: int, memory: int) -> Measure | None:
     """The units are those of fewer GPUs than there are: a mode switch, MIG."""
     for block in (GIB, MIB):
         if (whole := memory // block) and units % whole == 0 and units // whole < count:
-            text = f"{units // whole} of {count} GPUs are on offer, and only the agent knows which"
+            text = f"{units // whole} of {count} GPUs are advertised, and only the agent can say which"
             return Measure(MemoryUnit(block), None, text)
     return None
 

@@ -148,13 +148,15 @@ def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
 
 def not_offered(resource: str, snap: Snapshot) -> Refusal:
     """The resource is at zero in this mode."""
-    return Refusal(Reason.NOT_OFFERED, f"{resource}: not offered in mode {snap.mode}, which is in force on this node")
+    return Refusal(
+        Reason.NOT_OFFERED, f"{resource}: not advertised in mode {snap.mode}, which is in force on this node"
+    )
 
 
 def in_doubt(resource: str, found: Unknown) -> Refusal:
     """Schedulers chose GPUs for pods that this request may be for."""
     pods = ", ".join(map(str, found.between[:3]))
-    text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot tell which pod asks"
+    text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot identify the requesting pod"
     return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
 
 
@@ -178,7 +180,7 @@ def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[
             free[uuid] = here | free[uuid] if uuid in free else here
     if sum(map(len, free.values())) < len(offered):
         stranger = min(offered.difference(*free.values()))
-        raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {stranger!r} is not on offer on this node")
+        raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {stranger!r} is not advertised on this node")
     return free
 
 

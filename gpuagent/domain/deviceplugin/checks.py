@@ -64,7 +64,7 @@ def _check_offered(request: AllocationRequest, before: InUse | None, at: Located
     if not (even and any(pod.gpu_count == len(counts) for pod, _ in requests(snap.pods, resource, request.size))):
         where = ", ".join(f"{n} on GPU {snap.gpus[uuid].index}" for uuid, n in counts.items())
         text = (
-            f"{resource}: kubelet picked units of several GPUs for one container ({where}); a share stays on "
+            f"{resource}: kubelet picked units of several GPUs for one container ({where}). A share stays on "
             "one GPU unless the pod label aliyun.com/gpu-count asks for an even spread, and in mode core_mem always"
         )
         raise Refusal(Reason.SPANS_GPUS, text)

@@ -119,7 +119,7 @@ class Unknown(Requester):
     """A container that the agent cannot name.
 
     Attributes:
-        why: for messages, reads on after "The agent cannot tell which pod asks: ".
+        why: for messages, reads on after "The agent cannot identify the requesting pod: ".
         unseen: a pod that the agent may see soon.
         between: pods that it may be, for which schedulers decided differently.
         undecided: it may be a pod for which none decided.

@@ -104,7 +104,7 @@ def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapsh
             named = frozenset()
         if named is not None and not (named >= has if key == GROUP_ANNOTATION else named <= has):
             names = ", ".join(snapshot.name_of(uuid) for uuid in sorted(has))
-            why = "the agent cannot tell for certain which pod asks"
+            why = "the agent cannot identify the requesting pod for certain"
             if key == VISIBLE_ANNOTATION and not snapshot.policy.trust_visible:
                 why = "--trust-gpu-visible is off"
             yield _text(pod, key, f"names {shown(pod.annotations[key])}, and it {word} {names}: {why}")
@@ -127,7 +127,7 @@ def visible_besides(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, .
     # Everything else is ill, in MIG mode, or in the hands of another mode or plugin.
     offered = {block.gpu.uuid for blocks in snap.lists.values() for block in blocks if block.healthy}
     if strange := others - offered:
-        text = f"shows it {snap.name_of(min(strange))}, which is not on offer"
+        text = f"shows it {snap.name_of(min(strange))}, which is not advertised"
         raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
     for uuid, holder in _strangers(pod, others, occupancy):
         text = f"shows it {snap.name_of(uuid)}, which {holder or 'another container'} has; it is not of the same job"

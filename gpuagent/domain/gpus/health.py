@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a faulty program causes on a sound GPU (NVIDIA's Xid catalogue)."""
+"""XIDs that a faulty program causes on a sound GPU (NVIDIA's Xid catalog)."""
 PASSING_XIDS = frozenset({32, 63, 69, 92, 94, 121})
 """XIDs after which the GPU goes on without a reset by that catalogue: contained or corrected memory errors, engine
 errors that end with the program. All others are taken to need one."""
@@ -100,7 +100,7 @@ class Vitals:
         if self.power_brake:
             yield "slowed down by the power brake; check the power supply"
         if self.silent_on:
-            yield f"the driver does not tell {' and '.join(sorted(self.silent_on))}; the agent's log has its words"
+            yield f"the driver does not report {' and '.join(sorted(self.silent_on))}; the agent's log has its words"
 
     def after(self, former: "Vitals") -> "Vitals":
         """With what was known before in place of what the driver has not said."""

@@ -123,7 +123,7 @@ def _why_not(request: Request, fixed: Mapping[str, list[str]], each: int) -> str
         if uuid in request.leaving:
             return f"{name} is unhealthy or leaves this mode"
         if not free:
-            return f"kubelet offers nothing of {name}: it is full, or not on offer"
+            return f"kubelet offers nothing of {name}: it is full, or not advertised"
         if free < each:
             return f"{name} has {free} free and not {each}"
         if uuid in request.full:

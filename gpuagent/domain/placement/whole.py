@@ -101,7 +101,7 @@ def _check_named(request: WholeRequest) -> None:
     if ill := set(named).intersection(request.leaving):
         text = (
             f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
-            f"{GROUP_ANNOTATION}), and {_names(request, ill)} is ill or on its way out of the mode"
+            f"{GROUP_ANNOTATION}), and {_names(request, ill)} is unhealthy or leaves the mode"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
     if strangers := set(request.must_include).difference(named):

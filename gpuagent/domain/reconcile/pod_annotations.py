@@ -96,7 +96,7 @@ class _Draft:
         told = str(said) if isinstance(said, Malformed) else f"annotation {key} says {said}"
         short = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
         self.corrections.append(
-            f"{short}; by kubelet's book the pod holds {held}, and the annotation is made to say so"
+            f"{short}; according to kubelet's allocations, the pod holds {held}, and the agent corrects the annotation"
         )
 
 

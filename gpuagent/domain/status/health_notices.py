@@ -26,7 +26,7 @@ def _illness_news(before: State, after: State) -> Iterator[tuple[str, Announceme
         gpu = f"GPU {after.gpus[uuid].index} ({uuid})"
         if uuid not in now:
             still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
-            text = f"{gpu} is sound again{still}; it was sick for: {was[uuid]}"
+            text = f"{gpu} is healthy again{still}; it was unhealthy: {was[uuid]}"
             yield uuid, Announcement("GpuRecovered", text)
         elif uuid not in was or after.health[uuid].causes - before.health[uuid].causes:
             text = f"{gpu}, which this pod holds, is unhealthy: {now[uuid]}"

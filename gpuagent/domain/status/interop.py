@@ -29,7 +29,7 @@ def by_division(state: State) -> Iterator[str]:
         share = sum(units.values()) // len(gpus)
         each = ", ".join(f"GPU {gpu.minor} {units[gpu.uuid]}" for gpu in gpus)
         yield (
-            f"the GPUs differ ({GPU_MEM}: {each}): kubelet and this agent count each as it is, but a scheduler or tool "
+            f"the GPUs differ ({GPU_MEM}: {each}): kubelet and this agent count each as it is. But a scheduler or tool "
             f"that divides {GPU_MEM} by {GPU_COUNT}, as the gpushare scheduler extender does, takes each for {share}. "
             "It may send pods here that are refused, and leave memory unused; give it nodes of equal GPUs"
         )
@@ -41,7 +41,7 @@ def by_number(state: State) -> Iterator[str]:
     if GPU_MEM in state.policy.resources.sold(state.mode) and numbers != list(range(len(numbers))):
         yield (
             f"the minor numbers of the GPUs are {', '.join(map(str, numbers))}: the gpushare scheduler extender takes "
-            f"them for 0 to {len(numbers) - 1}, and does not find the others. Load the driver anew, or reboot the node"
+            f"them for 0 to {len(numbers) - 1}, and does not find the others. Load the driver again, or reboot the node"
         )
 
 

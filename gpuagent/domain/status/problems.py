@@ -83,7 +83,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
 
 def _mode_problems(state: State) -> Iterator[Problem]:
     if not state.mode_known:
-        text = "the node's label was not read yet and no earlier run remembers a mode: nothing is offered until it is"
+        text = "the node's label was not read yet and no earlier run stored a mode: no GPUs are advertised until it is"
         yield Problem("ModeUnknown", text, blocking=True)
     if state.label_problem:
         yield Problem("UnknownMode", state.label_problem)
@@ -94,14 +94,17 @@ def _mode_problems(state: State) -> Iterator[Problem]:
     yield from _isolation_problems(state)
     if rivals := rival_offers(state):
         text = (
-            f"another device plugin offers {rivals} {NVIDIA_GPU} on this node: mode {state.mode} offers nothing until "
-            "it is gone, or GPUs would be sold twice. Keep NVIDIA's device plugin off nodes with this label"
+            f"another device plugin advertises {rivals} {NVIDIA_GPU} on this node: mode {state.mode} advertises "
+            "nothing until it is gone, or GPUs would be allocated twice. Keep NVIDIA's device plugin off nodes "
+            "with this label"
         )
         yield Problem("OtherPlugin", text, blocking=True)
     now = switch(state)
     if now.waiting_for:
         pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
-        text = f"mode {state.mode}: GPUs held under another mode are offered when these containers have ended: {pods}"
+        text = (
+            f"mode {state.mode}: GPUs held under another mode are advertised when these containers have ended: {pods}"
+        )
         yield Problem("ModeSwitchWaiting", text, warning=False)
 
 
@@ -118,15 +121,14 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
     elif layer.installed and mode in layer.modes and (problem := layer.problem_in(mode)):
         text = (
             f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver} does not work: "
-            f"{problem}. Nothing new is offered until it does; running containers are left alone"
+            f"{problem}. No new units are advertised until it does; running containers are not affected"
         )
         yield Problem("IsolationDown", text, blocking=True)
     elif not layer.keeps(mode):
         others = "; ".join(f"{x.driver}: {x.problem}" for x in state.layers.values() if x.problem and not x.installed)
         text = (
-            f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver!r} does not keep it "
-            f"(--isolation {state.policy.isolation}): nothing is offered. Install a driver that does, or choose mode "
-            f"share{f' ({others})' if others else ''}"
+            f"no isolation driver isolates {promised} for mode {mode} (--isolation {state.policy.isolation}), so no "
+            f"GPUs are advertised. Install cGPU or MPS, or use mode share{f' ({others})' if others else ''}"
         )
         yield Problem("IsolationMissing", text, blocking=True)
     elif state.isolation_disabled and layer.driver == "cgpu":
@@ -160,7 +162,9 @@ def _offer_problems(state: State) -> Iterator[Problem]:
 
 def _outside_problems(state: State) -> Iterator[Problem]:
     if state.holdings_problem is not None:
-        still = "what was known of it is used" if state.holdings is not None else "nothing is offered until it answers"
+        still = (
+            "what was known of it is used" if state.holdings is not None else "no GPUs are advertised until it answers"
+        )
         text = f"kubelet's pod-resources API: {state.holdings_problem}; {still}"
         yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
     # A text that is about one resource names it; what is about kubelet itself is one problem.
@@ -168,7 +172,7 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("NotRegistered", text, blocking=True)
     if state.counts_only:
         text = (
-            f"kubelet {state.kubelet} picks device ids and asks nobody which ones: they are counts here. The agent "
+            f"kubelet {state.kubelet} picks device ids without asking the agent: they are counts here. The agent "
             "chooses the GPU of each container; what it chose is in kubelet's checkpoint and in the pods' annotations"
         )
         yield Problem("KubeletDoesNotAsk", text, warning=False)

@@ -13,8 +13,8 @@ from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
 from gpuagent.domain.state import State
 
 INEXACT = (
-    "the best sets are not worked out: on a node with more than 16 GPUs, and during the first seconds where 16 are all "
-    "joined differently, a set is grown link by link"
+    "the best sets are not computed: on a node with more than 16 GPUs, and during the first seconds where 16 are all "
+    "joined differently. The agent builds a set link by link"
 )
 
 

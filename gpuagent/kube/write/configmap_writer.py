@@ -225,5 +225,5 @@ def _reason(err: Exception, facts: ConfigMapFacts) -> str:
     if status == _FORBIDDEN:  # all the rights at once: each look may be refused another one
         return f"{err}; the agent needs get, create, patch and delete on configmaps in namespace {facts.namespace}"
     if status == _CONFLICT:  # the server's words name versions, which differ each time
-        return "somebody else writes it again and again at the same time; its managedFields say who"
+        return "another client writes it again and again at the same time; its managedFields name the client"
     return str(err)

@@ -198,7 +198,7 @@ class Endpoint:
                 return "the list stream ended"
             if (now := self._kubelet()) is not None and now[:2] != kubelet[:2]:
                 return "kubelet.sock was replaced"
-            return None if _is_socket(path) else "our socket file has gone"
+            return None if _is_socket(path) else "the agent's socket file has gone"
 
         while not self._stopping and lost() is None:
             self._wait(lambda: lost() is not None, CONNECTED_POLL_S, poll_s=CONNECTED_POLL_S)

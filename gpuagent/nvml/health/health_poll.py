@@ -236,7 +236,7 @@ class GpuVitals:
     def _fails(self, reason: str) -> None:
         self._gpu = None
         if reason and reason != self._said:
-            log.warning("a GPU does not tell its health", extra={"gpu": self._index, "error": reason})
+            log.warning("a GPU does not report its health", extra={"gpu": self._index, "error": reason})
         with self._changed:
             self._said, self._failed, self._looked = reason, True, self._looking
             self._looked_once = True

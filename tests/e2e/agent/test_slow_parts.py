@@ -76,7 +76,7 @@ def test_a_silent_pod_resources_api(
         failed += [status["message"]] if status["phase"] == "Failed" else []
     slow_socket.late_s = 0.0
     assert failed, "no two pods differed"
-    assert all("the agent cannot tell which pod asks" in message for message in failed), failed
+    assert all("the agent cannot identify the requesting pod" in message for message in failed), failed
     audit_decisions(node, scheduler.decided)
 
 

@@ -149,7 +149,7 @@ def test_units_not_on_offer_and_never_given_are_refused():
     desk.publish()
     refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
     assert refusal.reason is Reason.NOT_OFFERED
-    assert "not offered in mode topology" in refusal.message
+    assert "not advertised in mode topology" in refusal.message
 
 
 def test_units_being_fenced_are_still_granted():

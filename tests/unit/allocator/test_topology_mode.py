@@ -272,7 +272,7 @@ def test_other_gpus_are_shown_only_where_kubelet_lists_one_pod_that_could_be_mea
     desk.book.rejected = rejected
     share = desk.serve(owner("b"), WHOLE, 1)
     assert told(share) == ([4] if rejected else [4, 7])
-    why = "gpu-visible names '4,7', and it sees GPU 4: the agent cannot tell for certain which pod asks"
+    why = "gpu-visible names '4,7', and it sees GPU 4: the agent cannot identify the requesting pod for certain"
     assert [text.endswith(why) for _, _, text in desk.said] == [True] * len(rejected)
 
 
@@ -339,7 +339,7 @@ def test_a_named_gpu_that_has_fallen_ill_is_refused():
     offered = sorted(desk.node.ids(WHOLE))
     desk.node.tell(ev.XidRaised(uuid(3), 79, desk.node.now))
     desk.publish()
-    assert "GPU 3 is ill" in desk.refusal(lambda: desk.allocator.prefer(WHOLE, offered, (), 2)).message
+    assert "GPU 3 is unhealthy" in desk.refusal(lambda: desk.allocator.prefer(WHOLE, offered, (), 2)).message
 
 
 def test_what_was_chosen_for_a_pod_that_has_its_gpus_is_kept_for_nobody():
@@ -375,7 +375,7 @@ def test_a_gpu_of_a_former_mode_or_in_mig_mode_is_not_shown():
     for visible, name in (("0,3", "GPU 0"), ("3,7", "GPU 7")):
         desk = Desk(node).pods(pod_json("old", {MEM: 1}), named("a", 1, "3", visible))
         refusal = desk.refusal(lambda desk=desk: desk.serve(owner("a"), WHOLE, 1))
-        assert f"shows it {name}, which is not on offer" in refusal.message
+        assert f"shows it {name}, which is not advertised" in refusal.message
 
 
 def test_a_gpu_whose_slot_another_one_has_is_neither_chosen_nor_missed():

@@ -174,7 +174,7 @@ GOOD = CgpuState(version=Version(1, 5, 10), version_text="1.5.10", gpus=(CgpuGpu
         (CgpuState(version_text="?!"), "says '?!'"),
         (CgpuState(version=Version(1, 5, 7), gpus=GOOD.gpus), "cGPU 1.5.7 is known to be bad"),
         (CgpuState(version=Version(0, 8, 8), gpus=GOOD.gpus), "upgrade the node to 1.5.10 or later"),
-        (CgpuState(version=Version(1, 5, 10)), "knows no GPU"),
+        (CgpuState(version=Version(1, 5, 10)), "has no GPU"),
     ],
 )
 def test_a_layer_that_must_not_be_used_says_why_and_what_to_do(state, said):

@@ -269,7 +269,7 @@ def test_where_the_agent_tells_limits_alone_the_reason_is_told(call, agent, monk
     monkeypatch.setitem(globals(), "METRICS", METRICS[METRICS.index("# TYPE", 1) :])
     _, out, _ = call("-d", "--agent-port", agent)
     assert out.splitlines()[5].split() == ["p", "default", "0", "3", "-/3.0"]
-    assert "USED/LIMIT is not known: node n1: its agent does not tell what containers use" in out
+    assert "USED/LIMIT is not known: node n1: its agent does not report what containers use" in out
     assert "metrics.perContainerUse" in out
 
 

@@ -53,14 +53,14 @@ def test_what_gpus_of_different_sizes_have_is_not_made_up(gib):
 def test_fewer_gpus_on_offer_than_there_are_leave_the_gib_certain_and_which_gpus_not():
     found = measure(node(gpus=8, mib=81920, mem=560))
     assert (str(found.unit), found.per_gpu) == ("GiB", None)
-    assert "7 of 8 GPUs are on offer" in found.doubt
+    assert "7 of 8 GPUs are advertised" in found.doubt
 
 
 def test_where_amounts_have_two_readings_neither_is_taken():
     found = measure(node(gpus=8, mib=81920, mem=320))
     assert (found.unit, found.per_gpu) == (None, None)
     assert "the unit 2GiB follows" in found.doubt
-    assert "4 of 8 GPUs are on offer" in found.doubt
+    assert "4 of 8 GPUs are advertised" in found.doubt
 
 
 @pytest.mark.parametrize("how", [{"mib": None}, {"gpus": 0}, {"mib": 0}])

@@ -146,7 +146,7 @@ def test_files_of_others_that_are_not_loaded_are_not_taken_for_a_layer(host, run
     host.write(f"{MODULES}/cgpu_km.ko", "version=1.5.9\n")
     result = run("install", "--package", package_of("1.5.10"))
     assert result.code == 3
-    assert "it is not loaded: load it (modprobe cgpu_km), or run upgrade" in result.err
+    assert "it is not loaded. Load it (modprobe cgpu_km), or run upgrade" in result.err
 
 
 # -- failures ----------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def test_state_of_ours_that_cannot_be_read_is_said(installed, run):
     assert page["layer"] == "cgpu"
     result = run("uninstall")
     assert result.code == 1
-    assert "move it away; the layer then counts as somebody else's" in result.err
+    assert "move it away; the layer then counts as another program's" in result.err
 
 
 WHOLE = '"what": "x", "undoing": null, "failed": "", "boot": ""'

@@ -121,7 +121,7 @@ def test_a_start_is_verified_against_the_module(tmp_path):
     made = driver(module.proc)
     first = share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1))
     made.verify(first, None)
-    with pytest.raises(IsolationError, match="does not know GPU 1"):
+    with pytest.raises(IsolationError, match="does not have GPU 1"):
         made.verify(share(MEM, Mode.CGPU, unit_ids(1, Kind.MEMORY_CGPU, 1)), None)
     module.write("0/max_inst", "1")
     module.instance(0, "0123456789ab")

@@ -64,7 +64,7 @@ def test_a_lost_gpu_hides_no_other(simulate, look):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        ("LIBRARY_NOT_FOUND", "NVML Shared Library Not Found.*libnvidia-ml.so.1 was not found: install"),
+        ("LIBRARY_NOT_FOUND", "NVML Shared Library Not Found.*libnvidia-ml.so.1 was not found. Install"),
         ("DRIVER_NOT_LOADED", "Driver Not Loaded.*modprobe"),
         ("LIB_RM_VERSION_MISMATCH", "mismatch.*restart the agent's pod"),
         ("NO_PERMISSION", "Insufficient Permissions.*privileged"),

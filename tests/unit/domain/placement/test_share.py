@@ -133,7 +133,7 @@ def decided(free: list[int], size: int, *only: int, **more) -> Refusal:
 
 def test_why_a_decision_cannot_be_kept_is_said_of_the_first_gpu_that_is_in_its_way():
     assert "and GPU 1 has 3 free and not 4 (free:" in decided([9, 3], 4, 1).message
-    assert "and kubelet offers nothing of GPU 1: it is full, or not on offer (" in decided([9, 0], 4, 1).message
+    assert "and kubelet offers nothing of GPU 1: it is full, or not advertised (" in decided([9, 0], 4, 1).message
     assert "and GPU 1 is unhealthy or leaves this mode (" in decided([9, 9], 4, 1, leaving=[uuid(1)]).message
     full = decided([9, 4], 4, 1, full=[uuid(1)], most="20 pods")
     assert "and GPU 1 has 20 pods already, the most allowed (" in full.message, "4 free are enough for 4"

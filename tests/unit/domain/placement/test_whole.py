@@ -159,7 +159,7 @@ def test_gpus_are_listed_in_the_order_of_their_places():
 def test_a_named_gpu_that_leaves_is_refused_as_a_decision():
     refusal = refused(whole(range(4), 2, named=[0, 1], leaving=[1]))
     assert refusal.reason is Reason.GPU_GROUP
-    assert "and GPU 1 is ill or on its way out of the mode" in refusal.message
+    assert "and GPU 1 is unhealthy or leaves the mode" in refusal.message
 
 
 def test_a_reused_gpu_that_was_not_named_is_refused():

@@ -73,8 +73,8 @@ def test_the_gpu_that_the_extender_did_not_choose_is_told_and_said_aloud():
     assert write.texts == {an.V1_GPU: "2", an.V1_ASSIGNED: "true"}
     assert write.corrections == (
         (
-            "annotation ALIYUN_COM_GPU_MEM_IDX says 1, with 4 units in ALIYUN_COM_GPU_MEM_POD; by kubelet's book the pod holds "
-            "4 units of GPU 2, and the annotation is made to say so"
+            "annotation ALIYUN_COM_GPU_MEM_IDX says 1, with 4 units in ALIYUN_COM_GPU_MEM_POD; according to kubelet's allocations, the pod holds "
+            "4 units of GPU 2, and the agent corrects the annotation"
         ),
     )
 
@@ -163,8 +163,8 @@ def test_what_kubelets_book_contradicts_is_corrected():
     assert not write.stamped
     assert write.corrections == (
         (
-            f'annotation {V2} says {{"0":{{"3":2}},"1":{{"0":1}}}}; by kubelet\'s book the pod holds '
-            '{"0":{"1":2},"1":{"0":1}}, and the annotation is made to say so'
+            f'annotation {V2} says {{"0":{{"3":2}},"1":{{"0":1}}}}; according to kubelet\'s allocations, the pod holds '
+            '{"0":{"1":2},"1":{"0":1}}, and the agent corrects the annotation'
         ),
     )
     settles(life, pod)

@@ -95,7 +95,7 @@ def test_a_driver_that_comes_is_served_and_one_that_dies_zeroes_the_offer():
     condition = node_condition(node.state)
     assert (condition["status"], condition["reason"]) == ("False", "IsolationDown")
     assert "its module is gone; load it" in condition["message"]
-    assert "running containers are left alone" in condition["message"]
+    assert "running containers are not affected" in condition["message"]
     assert node.wait(3).ids(MEM) == set()
     assert says(node, CGPU).ids(MEM) == offered
     assert reasons(node) == []

@@ -94,7 +94,7 @@ def test_a_gpu_that_hangs_is_left_out_only_if_it_was_never_read():
 def test_missing_isolation_is_a_problem_and_a_trial_is_one_too(mode, what):
     node = in_force(mode, isolates=frozenset())
     assert reasons(node) == ["IsolationMissing"]
-    assert f"promises isolation of {what}, and isolation driver 'none'" in message(node, "IsolationMissing")
+    assert f"no isolation driver isolates {what} for mode {mode} (--isolation auto)" in message(node, "IsolationMissing")
     trial = in_force(mode, isolates=frozenset(), allow_unisolated=True)
     assert reasons(trial) == ["Unisolated"]
     assert node_condition(trial.state)["status"] == "False"
@@ -117,7 +117,7 @@ def test_many_devices_are_a_warning_with_a_cure():
 
 def test_a_book_that_cannot_be_read_says_what_that_means():
     node = Life(Mode.SHARE).inventory(*box()).tell(ev.HoldingsUnavailable("no socket", 1.0))
-    assert "nothing is offered until it answers" in message(node, "PodResourcesUnavailable")
+    assert "no GPUs are advertised until it answers" in message(node, "PodResourcesUnavailable")
     later = in_force(Mode.SHARE).tell(ev.HoldingsUnavailable("no socket", 1.0))
     assert "what was known of it is used" in message(later, "PodResourcesUnavailable")
 
@@ -181,7 +181,7 @@ def test_the_condition_names_the_worst_and_tells_all():
     node = in_force(Mode.CGPU, isolates=frozenset()).label("nonsense").tell(ev.XidRaised(uuid(0), 79, 1.0))
     condition = node_condition(node.state)
     assert (condition["status"], condition["reason"]) == ("False", "IsolationMissing")
-    for part in ("XID 79", "'nonsense' is not a mode", "promises isolation"):
+    for part in ("XID 79", "'nonsense' is not a mode", "no isolation driver isolates"):
         assert part in condition["message"]
 
 

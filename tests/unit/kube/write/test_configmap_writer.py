@@ -315,7 +315,7 @@ def test_a_fight_ends_in_a_pause_not_in_a_storm(server: ApiServer, client: Clien
     meddler = Meddler(client, lambda: patch(server, {"data": {"a": str(next(turns))}}), 1000)
     maps = make(meddler, backoff=lambda: Backoff(first_s=60))
     maps.desire((REPORT,))
-    assert server.wait(lambda: "somebody else writes it again and again" in maps.problem)
+    assert server.wait(lambda: "another client writes it again and again" in maps.problem)
     assert server.requests["patch configmaps"] == 3
 
 
