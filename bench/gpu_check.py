@@ -41,7 +41,7 @@ def main() -> int:
     print(f"Python {facts['python']}, {', '.join(f'{k} {v}' for k, v in facts['versions'].items())}\n")
     _show("Inventory", _inventory(inventory))
     if not inventory.gpus:
-        print("The driver knows no GPU that can be read; there is nothing more to check.")
+        print("The driver has no GPU that can be read; there is nothing more to check.")
         return 0
     _show("Links", _links(inventory))
     _show("Fault events", _events())

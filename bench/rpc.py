@@ -93,7 +93,7 @@ class Rpc:
                     name, "Allocate", agent, requests, barred=False, pause_s=SPORADIC_S, rounds=self._rounds // 10
                 )
                 slots = [allocate(ids[n : n + ASK]) for n in range(0, size.units, ASK) for ids in gpus]
-                name = f"Allocate {where}: {ASK} ids, {len(slots)} handouts remembered"
+                name = f"Allocate {where}: {ASK} ids, {len(slots)} recent allocations"
                 self._compare(name, "Allocate", agent, slots, barred=False)
 
     def _new_pods(
@@ -147,7 +147,7 @@ class Rpc:
             times.append((time.perf_counter_ns() - began) / 1e6)
             node.kubelet.remove(pod)
             node.api.delete_pod(pod.name)
-        name = f"PreStartContainer {where}: first start, kubelet's book is read"
+        name = f"PreStartContainer {where}: first start, kubelet's allocations are read"
         got = self._results.keep(f"{name}, agent", times)
         self._results.row(name, f"p50 {got['p50']:.1f} ms, worst {got['max']:.1f} ms")
 

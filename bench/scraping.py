@@ -69,7 +69,7 @@ def _scrape(results: Results, node: Node, scrapes: int) -> None:
     got = results.keep("scrape: new sample", new)
     text = f"p50 {got['p50']:.0f} ms, p99 {got['p99']:.0f} ms, {cpu_ms:.0f} ms of a core"
     held = series >= SERIES and got["p99"] < BAR_MS
-    results.row(f"{what}, GPUs sampled anew", text, f"p99 < {BAR_MS:.0f} ms", held)
+    results.row(f"{what}, GPUs sampled again", text, f"p99 < {BAR_MS:.0f} ms", held)
     got = results.keep("scrape: same sample", again)
     results.row("the same again within 2 s", f"p50 {got['p50']:.0f} ms, p99 {got['p99']:.0f} ms")
     together = results.keep("scrape: at once", _at_once(node))

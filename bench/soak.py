@@ -233,12 +233,12 @@ def row(number: int, now: Minute) -> str:
 def broken(rows: Sequence[Minute], rate: float = RATE) -> list[str]:
     """The rules that were broken, in words; none where nothing grows."""
     if len(rows) < 3:
-        return ["too short to tell: three minutes or more are needed"]
+        return ["too short: three minutes or more are needed"]
     warm = min(WARM_MIN, len(rows) // 2) - 1
     then, last = rows[warm], rows[-1]
     found = []
     if (reached := per_second(rows)) < rate / 2:
-        found.append(f"{reached:.1f} pods came each second, and {rate:g} were wanted: the machine is too slow to tell")
+        found.append(f"{reached:.1f} pods came each second, and {rate:g} were wanted: the machine is too slow")
     most = then.rss + max(SLACK_MIB, then.rss * SLACK)
     if last.rss > most:
         found.append(f"memory grew from {then.rss:.1f} MiB in minute {warm + 1} to {last.rss:.1f} in the last one")

@@ -31,7 +31,7 @@ def _starts(  # noqa: PLR0913 (by name)
 
 
 def _restarts(results: Results, runs: int, say: Say) -> None:
-    how = "restart, mode remembered"
+    how = "restart, mode stored"
     say(f"start: {how}")
     times: dict[str, list[float]] = {}
     with Node(BOX, "share") as node:
@@ -65,6 +65,6 @@ def _rows(results: Results, how: str, times: dict[str, list[float]]) -> None:
     got = kept["registered"]
     value = f"p50 {got['p50']:.0f} ms, worst {got['max']:.0f} ms of {got['count']:.0f}"
     if "devices" in kept:
-        value += f"; devices on offer {kept['devices']['p50']:.0f} ms"
+        value += f"; devices advertised {kept['devices']['p50']:.0f} ms"
     what = f"start to registered: {how}"
     results.row(what, value, f"p50 < {BAR_MS:.0f} ms", got["p50"] < BAR_MS)

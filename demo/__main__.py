@@ -53,7 +53,7 @@ def walk(node: DemoNode) -> None:
     until(node, offers("nvidia.com/gpu", 8))
     show(node)
 
-    step("The operator labels the node ack.node.gpu.schedule=share. GPUs are now sold by the GiB, 80 each.")
+    step("The operator labels the node ack.node.gpu.schedule=share. GPUs are now advertised by the GiB, 80 each.")
     node.api.label_node({"ack.node.gpu.schedule": "share"})
     until(node, offers("aliyun.com/gpu-mem", 640))
     show(node)
@@ -94,9 +94,7 @@ def walk(node: DemoNode) -> None:
     until(node, offers("aliyun.com/gpu", 7))
     show(node)
 
-    step(
-        "GPU 7 was reset: the driver asks for nothing any more. When that has held (--settle, 1 s here) it is offered."
-    )
+    step("GPU 7 was reset: the driver asks for nothing any more. After --settle (1 s here) it is advertised.")
     node.inject(fault="action", gpu=7, value=0)
     until(node, offers("aliyun.com/gpu", 8))
     show(node)
@@ -118,27 +116,29 @@ def walk(node: DemoNode) -> None:
 
 def isolation(node: DemoNode) -> None:
     """A mode that promises isolation: without a layer, with one, and when it dies."""
-    step(
-        "Mode core_mem promises isolation of memory and compute. Nothing here isolates: 0 is offered, and it says why."
-    )
+    step("Mode core_mem promises isolation of memory and compute. No layer isolates here: 0 is advertised.")
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
     node.end_pod("train")
     until(node, settled("core_mem"))
     print(textwrap.indent("RESOURCE" + node.table().partition("RESOURCE")[2], "    "))
 
-    step("NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and offers.")
+    step(
+        "NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and advertises again."
+    )
     node.install_mps()
     until(node, offers("aliyun.com/gpu-mem", 640))
     for name, mem, core in (("fast", 10, 30), ("large", 40, 50)):
         caps(node, name, mem=mem, core=core)
     show(node)
 
-    step("The MPS daemon dies while its program is replaced: 0 is offered, what runs is left alone.")
+    step("The MPS daemon dies while its program is replaced: 0 is advertised, and what runs is not affected.")
     node.remove_mps()
     until(node, offers("aliyun.com/gpu-mem", 0))
     show(node)
 
-    step("The program is there again: the agent starts the daemon and offers. What kubectl inspect cgpu shows:")
+    step(
+        "The program is there again: the agent starts the daemon and advertises again. What kubectl inspect cgpu shows:"
+    )
     node.install_mps()
     until(node, offers("aliyun.com/gpu-mem", 640))
     until(node, lambda _: node.kubelet.allocatable("aliyun.com/gpu-mem") == 640)

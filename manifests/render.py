@@ -117,7 +117,7 @@ def plain(helm: str, name: str) -> str:
     return (
         f"# Made from helm/ack-ai-installer ({digest()}) with `make manifests`: do not edit.\n"
         f"# For {fits}.\n"
-        f"# For other values than the chart's own, use Helm; docs/install.md tells how.\n{made}"
+        f"# For other values than the chart's own, use Helm; docs/install.md says how.\n{made}"
     )
 
 

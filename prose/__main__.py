@@ -9,17 +9,20 @@ from prose.sentences import findings, sentences
 from prose.sources import blocks_of
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("*.md", "docs/**/*.md", "examples/*.yaml")
+DOCUMENTS = ("*.md", "docs/**/*.md", "docs/img/*.svg", "examples/*.yaml")
 STRINGS = (
     "gpuagent/**/*.py",
     "installer/**/*.py",
     "kubectl/**/*.py",
     "scheduler/**/*.py",
+    "demo/**/*.py",
+    "bench/**/*.py",
+    "image/**/*.py",
+    "manifests/*.py",
     "manifests/helm/*/values.yaml",
     "manifests/helm/*/values.schema.json",
     "manifests/helm/*/monitoring/*",
     "manifests/helm/*/templates/*.yaml",
-    "proto/README.md",
 )
 
 

@@ -39,7 +39,7 @@ def style() -> Style:
 
 
 def _words(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), re.IGNORECASE)
+    return re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE)
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -53,13 +53,13 @@ def sentences(text: str) -> Iterator[str]:
 
 def findings(sentence: str) -> Iterator[str]:
     """What is wrong with a sentence, one line each."""
-    plain = _plain(sentence).replace("\0", "")
-    words = sum(bool(_WORD.search(word)) for word in plain.split())
-    if words > style().longest_sentence:
-        yield f"{words} words: split the sentence"
+    words = _plain(sentence).replace("\0", "").split()
+    plain, length = " ".join(words), sum(bool(_WORD.search(word)) for word in words)
+    if length > style().longest_sentence:
+        yield f"{length} words: split the sentence"
     for rule in style().rules:
         if found := rule.pattern.search(plain):
-            yield f"'{' '.join(found[0].split())}': {rule.advice}"
+            yield f"'{found[0]}': {rule.advice}"
 
 
 def _plain(text: str) -> str:

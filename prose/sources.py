@@ -14,7 +14,7 @@ PLACEHOLDER = "`x`"
 """Stands for a value that is only known when the program runs. It is read as code: one word, no rules."""
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
-_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,},? [a-z]{2,}")
+_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,},?(?: [a-z]{2,}| `x`|[.:;]|$)")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _COMMENT = re.compile(r"^\s*(?:#|//)\s?(.*)$|.*?\s#\s(.*)$")
 
@@ -36,6 +36,8 @@ def blocks_of(path: Path) -> Iterator[Block]:
             return strings(text)
         case ".json":
             return json_texts(text)
+        case ".svg":
+            return svg_texts(text)
         case _:
             return yaml_texts(text)
 
@@ -106,6 +108,12 @@ def json_texts(source: str) -> Iterator[Block]:
     for number, line in enumerate(source.splitlines(), 1):
         if found := re.match(r'\s*"(?:title|description)": (".*?"),?$', line):
             yield Block(number, json.loads(found[1]))
+
+
+def svg_texts(source: str) -> Iterator[Block]:
+    """Title, description and labels."""
+    for found in re.finditer(r">([^<>{}]*\w[^<>{}]*)<", source):
+        yield Block(source.count("\n", 0, found.start()) + 1, found[1])
 
 
 def _paragraphs(line: int, text: str) -> Iterator[Block]:

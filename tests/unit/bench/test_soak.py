@@ -39,7 +39,7 @@ def test_slower_admissions_are_told():
 
 def test_too_few_pods_tell_nothing():
     assert broken([replace(minute(), admitted=250) for _ in range(10)]) == [
-        "4.2 pods came each second, and 10 were wanted: the machine is too slow to tell"
+        "4.2 pods came each second, and 10 were wanted: the machine is too slow"
     ]
 
 

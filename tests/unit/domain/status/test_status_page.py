@@ -94,7 +94,9 @@ def test_a_gpu_that_hangs_is_left_out_only_if_it_was_never_read():
 def test_missing_isolation_is_a_problem_and_a_trial_is_one_too(mode, what):
     node = in_force(mode, isolates=frozenset())
     assert reasons(node) == ["IsolationMissing"]
-    assert f"no isolation driver isolates {what} for mode {mode} (--isolation auto)" in message(node, "IsolationMissing")
+    assert f"no isolation driver isolates {what} for mode {mode} (--isolation auto)" in message(
+        node, "IsolationMissing"
+    )
     trial = in_force(mode, isolates=frozenset(), allow_unisolated=True)
     assert reasons(trial) == ["Unisolated"]
     assert node_condition(trial.state)["status"] == "False"
