@@ -43,14 +43,15 @@ mutants: $(STAMP)  ## faults in what decides that no test sees (MINUTES=60, ONLY
 	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124
 	$(BIN)/mutmut results
 
-lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile
+lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the language of documents and messages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/python -m prose
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer kubectl standin demo bench image manifests tests/chart tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl standin demo bench image manifests prose tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm
