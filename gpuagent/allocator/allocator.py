@@ -163,15 +163,14 @@ class Allocator:
         current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
         fixed = current.intersection(filter(None, map(occupancy.exchanged.get, picked)))
         request = AllocationRequest(resource, len(picked), fixed=fixed)
-        waiting = fitting_containers(request, view.tracker, view.snap)
-        goes_on = waiting and (waiting[0].handed_on or waiting[0].paired)
+        requester = counts.oldest(fitting_containers(request, view.tracker, view.snap))
+        goes_on = requester.handed_on or requester.paired
         found = counts.pick(resource, picked, fixed if goes_on else frozenset(), occupancy)
         if len(found.exchanged) == len(picked):
             return found.exchanged
         if not locate(resource, picked, view.snap).listed:
             counts.check_unlisted(resource, picked, occupancy)
             return {}
-        requester = counts.oldest(waiting)
         try:
             chosen = self._preferred.choose(found.request, requester)
         except Refusal as refusal:

@@ -36,7 +36,9 @@ def check_allocated(
         if not (requester.undecided and chosen.isdisjoint(at.counts)):
             raise in_doubt(resource, requester)
     _check_offered(request, before, at, snap)
-    if requester.paired and requester.paired != at.counts.keys() and not at.kind.is_whole:
+    # What another pod has already is asked for again.
+    again = before is not None and before.owner is not None and before.owner.pod != requester.pod_name
+    if requester.paired and requester.paired != at.counts.keys() and not (at.kind.is_whole or again):
         other = next(name for name in snap.sold if name != resource)
         raise apart(resource, other, requester.paired, at.counts, snap)
     if before:

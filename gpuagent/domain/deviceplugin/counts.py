@@ -65,5 +65,8 @@ def paired(picked: Iterable[str], chosen: Iterable[str], stay: Exchanged) -> Exc
 
 
 def oldest(found: list[Requester]) -> Requester:
-    """Aliyun's rule: the container that goes on, or the oldest pod that waits; an unknown one where none does."""
-    return found[0] if found else Requester()
+    """Aliyun's rule: the container that goes on, or the oldest pod that waits; where none does, an unseen one.
+
+    A pod is unseen mostly because another one was taken for it: the second resource is rather that of a pod that waits.
+    """
+    return next((one for one in found if one.pod), found[0] if found else Requester())

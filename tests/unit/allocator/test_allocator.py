@@ -552,6 +552,15 @@ def test_the_second_half_on_another_gpu_is_refused():
     assert "is on GPU 0" in refusal.message
 
 
+def test_units_of_another_pod_are_answered_again_in_the_middle_of_an_admission():
+    """Kubelet may ask again for what any pod has, also while a container has one of its two resources."""
+    desk = pair_desk(core_mem_both=False).pods(pod_json("old", {CORE: 30}), pod_json("new", {MEM: 4, CORE: 30}))
+    ids = unit_ids(1, Kind.CORE_CORE_MEM, *range(30))
+    first = desk.allocator.allocate(CORE, ids)
+    desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))
+    assert desk.allocator.allocate(CORE, ids) == first
+
+
 def test_after_a_refused_second_half_the_next_container_starts_afresh():
     desk = pair_desk(gpu(0, 16), gpu(1, 16)).pods(
         pod_json("a", {MEM: 4, CORE: 120}, created="1"), pod_json("b", {MEM: 4, CORE: 30}, created="2")
