@@ -554,10 +554,11 @@ def test_the_second_half_on_another_gpu_is_refused():
 
 def test_units_of_another_pod_are_answered_again_in_the_middle_of_an_admission():
     """Kubelet may ask again for what any pod has, also while a container has one of its two resources."""
-    desk = pair_desk(core_mem_both=False).pods(pod_json("old", {CORE: 30}), pod_json("new", {MEM: 4, CORE: 30}))
+    old, new = pod_json("old", {CORE: 30}), pod_json("new", {MEM: 4, CORE: 30})
+    desk = pair_desk(core_mem_both=False).pods(old)
     ids = unit_ids(1, Kind.CORE_CORE_MEM, *range(30))
     first = desk.allocator.allocate(CORE, ids)
-    desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))
+    desk.pods(old, new).allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))
     assert desk.allocator.allocate(CORE, ids) == first
 
 
