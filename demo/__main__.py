@@ -99,7 +99,7 @@ def walk(node: DemoNode) -> None:
     until(node, offers("aliyun.com/gpu", 8))
     show(node)
 
-    step("GPU 6 falls off the bus without an XID. The agent notices within 5 s.")
+    step("GPU 6 falls off the bus without an XID. The agent detects it within 5 s.")
     node.inject(fault="lose", gpu=6, silent=True)
     until(node, offers("aliyun.com/gpu", 7))
     show(node)

@@ -35,6 +35,7 @@ def style() -> Style:
     table = tomllib.loads(STYLE.read_text(encoding="utf-8"))
     rules = [Rule(_words(words), f"write {advice!r}") for words, advice in table["instead"].items()]
     rules += [Rule(_words(entry["words"]), entry["advice"]) for entry in table["rule"]]
+    rules += [Rule(re.compile(entry["pattern"]), entry["advice"]) for entry in table["sentence"]]
     return Style(table["longest_sentence"], tuple(rules))
 
 

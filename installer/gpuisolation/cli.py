@@ -54,7 +54,7 @@ def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
         return 1
     except OSError as err:
         what = f"{err.filename or 'the host'}: {err.strerror}"
-        print(f"gpu-isolation-installer: {what}; mend that and run it again to go on", file=sys.stderr)
+        print(f"gpu-isolation-installer: {what}; fix that and run it again to continue", file=sys.stderr)
         return 1
     return code
 
@@ -150,7 +150,7 @@ def _wait(parser: argparse.ArgumentParser) -> None:
         const=math.inf,
         default=0.0,
         metavar="SECONDS",
-        help="wait until no container uses a GPU, for ever or so long; to cordon and drain is yours",
+        help="wait until no container uses a GPU, forever or for this time; to cordon and drain is your part",
     )
 
 

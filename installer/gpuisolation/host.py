@@ -90,7 +90,7 @@ class Host:
             if full.is_symlink() and (rest or follow):
                 hops += 1
                 if hops > 40:
-                    raise InstallerError(f"{path} below {self.root}: its links go round in a circle; mend them")
+                    raise InstallerError(f"{path} below {self.root}: its links form a circle; fix them")
                 target = Path(os.readlink(full))  # noqa: PTH115 (the text as it stands)
                 here = [] if target.is_absolute() else here[:-1]
                 rest.extend(p for p in reversed(target.parts) if p != "/")

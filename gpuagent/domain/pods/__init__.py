@@ -1,3 +1,3 @@
-"""What pods ask for (API server), what they hold (kubelet), and what their annotations say. Everything that others
-wrote is read here, strictly and within bounds; nothing raises for its content. It does not depend on a node's state.
+"""Pods: their requests (API server), their devices (kubelet), and their annotations. Everything that others wrote is
+read here, strictly and within bounds; nothing raises for its content. It does not depend on a node's state.
 """

@@ -1,3 +1,3 @@
-"""What a scheduler decided for a pod, read from its annotations, and whether that can be trusted. It does not depend on
+"""Decisions of schedulers for pods, read from annotations, and whether the agent can trust them. It does not depend on
 a node's state.
 """

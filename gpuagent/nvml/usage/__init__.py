@@ -1,3 +1,1 @@
-"""What GPUs are used for: memory, work and processes, sampled only when a page asks for it, with the cgroup of each
-process.
-"""
+"""Use of GPUs: memory, work and processes, sampled only when a page asks for it, with the cgroup of each process."""
