@@ -19,7 +19,7 @@ def measure(results: Results, say: Say, *, quick: bool) -> None:
     samples = 50 if quick else SAMPLES
     say(f"choice: {samples} questions against trying every set")
     compared = choosing.compare(samples)
-    results.row("best set, against trying every set", f"{compared} of {compared} the same", "all the same", holds=True)
+    results.row("best set, against trying every set", f"{compared} of {compared} the same", "all equal", holds=True)
     for name in BOXES:
         say(f"days on {name}")
         topology = box_topology(name)

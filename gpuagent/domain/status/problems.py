@@ -194,7 +194,7 @@ def _outside_problems(state: State) -> Iterator[Problem]:
 def _fence_problems(state: State) -> Iterator[Problem]:
     file, fenced = state.policy.fence_file, state.fenced
     if state.fence_problem is not None:
-        stays = "what it said before stays in force" if state.fence != Fence() else "no GPU is fenced by it"
+        stays = "what it said before stays in force" if state.fence != Fence() else "it fences no GPU"
         text = f"fence file {file}: {state.fence_problem}; {stays}. Write it as {EXAMPLE}, or remove it"
         yield Problem("FenceUnreadable", text)
     if state.gpus and (unknown := state.fence.unknown(state.gpus.values())):

@@ -189,7 +189,7 @@ def test_a_bad_file_leaves_the_last_good_fence_in_force_and_says_so():
 def test_a_file_that_was_never_good_fences_nothing():
     node = in_force(Mode.SHARE).tell(ev.FenceUnreadable("it is not UTF-8", 1.0))
     assert set(node.offer(MEM)) == {0, 1}
-    assert "no GPU is fenced by it" in message(node, "FenceUnreadable")
+    assert "it fences no GPU" in message(node, "FenceUnreadable")
 
 
 def test_entries_that_name_no_gpu_cost_nothing_and_are_said():
