@@ -12,13 +12,14 @@ from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents, Say
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.checks import check_allocated
+from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_besides
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.pods.exchange import Exchanged, key, written
 from gpuagent.domain.pods.pod import Holding, Owner
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import DeviceStrategy, Grant, Located, grant, locate
+from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation.interface import Isolation, IsolationError
@@ -117,7 +118,7 @@ class Allocator:
             if not chosen:
                 check_allocated(request, requester, before, at, occupancy)
             beside = self._visible(ids, at, before, requester, occupancy)
-            share = self._isolated(grant(resource, at, view.snap, self._strategy, beside), view.snap)
+            share = self._isolated(granted(resource, at, view.snap, self._strategy, beside), view.snap)
         except Refusal as refusal:
             refusal.pod = requester.pod_name
             self._memory.refused(None)

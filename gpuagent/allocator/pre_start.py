@@ -6,12 +6,13 @@ from contextlib import suppress
 
 from gpuagent.allocator.kubelet_allocations import Book
 from gpuagent.allocator.memory import Memory, View
+from gpuagent.domain.deviceplugin.device_ids import granted, locate
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.pods.exchange import by_units
 from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
 from gpuagent.domain.pods.pod import Owner
 from gpuagent.domain.refusal import Reason, Refusal, refusals_name
-from gpuagent.domain.sharing.grant import DeviceStrategy, grant, locate
+from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.isolation.interface import Isolation, IsolationError
 from gpuagent.isolation.serving import serving_layer
 
@@ -55,7 +56,7 @@ class PreStart:
         owner = self._checked_owner(start, picked, view)
         log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # What it was given, as long as we know: the layer may have moved since.
-        share = memory.granted(resource, units) or grant(resource, at, snap, self._strategy)
+        share = memory.granted(resource, units) or granted(resource, at, snap, self._strategy)
         with refusals_name(owner.pod if owner else None):
             try:
                 self._isolation[serving_layer(share, snap).driver].verify(share, owner)

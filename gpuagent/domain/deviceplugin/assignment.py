@@ -1,9 +1,11 @@
 """Which devices a requesting container gets: the choice of GPUs, with everything that is known besides."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from gpuagent.domain.deviceplugin.device_ids import take
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
@@ -32,11 +34,14 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
     """
     snap = occupancy.snapshot
     check_core_mem(request.resource, request.size, requester, snap)
+    offered = free_by_gpu(request.resource, request.offered, snap)
     if snap.sets is None:
-        return choose_share(_share(request, requester, occupancy))
-    chosen = choose_whole(_whole(request, requester, occupancy, snap.sets))
-    snap.ring([snap.units[device_id] for device_id in chosen])  # Allocate asks for it in a moment
-    return chosen
+        uuids = choose_share(_share(request, requester, offered, occupancy))
+    else:
+        uuids = choose_whole(_whole(request, requester, offered, occupancy, snap.sets))
+        snap.ring(uuids)  # Allocate asks for it in a moment
+    each, suspect = request.size // len(uuids), occupancy.suspect_ids - request.fixed
+    return tuple([i for uuid in uuids for i in take(offered[uuid], each, request.fixed, suspect)])
 
 
 def notice(
@@ -59,17 +64,21 @@ def notice(
     return ("GpuDecisionNotKept", f"{text}, and --decided-gpu-full is choose")
 
 
-def _share(request: AllocationRequest, requester: Requester, occupancy: Occupancy) -> Request:
+Offered = Mapping[str, frozenset[str]]
+"""GPU UUID to the device ids that kubelet offers there."""
+
+
+def _share(request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy) -> Request:
     snap, resource = occupancy.snapshot, request.resource
     shared = Request(
         resource=resource,
         size=request.size,
         unit="%" if resource == GPU_CORE else snap.policy.unit.phrase,
-        free=free_by_gpu(resource, request.offered, snap),
+        free={uuid: len(ids) for uuid, ids in offered.items()},
         order=snap.indexes,
-        must_include=request.fixed,
+        must_include=Counter(map(snap.units.__getitem__, request.fixed)),
         placement=snap.placement,
-        suspect=occupancy.suspect_ids - request.fixed,
+        suspect=Counter([snap.units[i] for i in (occupancy.suspect_ids & request.offered) - request.fixed]),
         gpu_count=gpu_count(requester.pod, resource, request.size, snap.sold) if requester.pod else 1,
         room=requester.room(resource),
         pinned=requester.handed_on,
@@ -106,13 +115,14 @@ def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> se
     return set()
 
 
-def _whole(request: AllocationRequest, requester: Requester, occupancy: Occupancy, sets: BestSets) -> WholeRequest:
+def _whole(
+    request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy, sets: BestSets
+) -> WholeRequest:
     snap, resource = occupancy.snapshot, request.resource
     # A GPU whose slot another one has now is in no topology; kubelet has not read yet that it is gone.
-    offered = free_by_gpu(resource, request.offered, snap)
-    free = {uuid: next(iter(ids)) for uuid, ids in offered.items() if uuid in snap.places}
+    free = offered.keys() & snap.places.keys()
     fixed = {snap.units[device_id] for device_id in request.fixed}
-    if gone := fixed - free.keys():
+    if gone := fixed - free:
         text = f"{resource}: {snap.name_of(min(gone))}, which kubelet has fixed, is not there any more"
         raise Refusal(Reason.UNKNOWN_DEVICE, text)
     whole = WholeRequest(

@@ -3,13 +3,13 @@
 from collections.abc import Collection
 
 from gpuagent.domain.deviceplugin.assignment import check_core_mem, decision_of, in_doubt, most_sharers, not_offered
+from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
 from gpuagent.domain.pods.annotations import shown
 from gpuagent.domain.pods.pod import requests
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import Located
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Mode
 from gpuagent.domain.snapshot import Snapshot
 

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.annotations import Malformed, gpu_names, shown
 from gpuagent.domain.pods.pod import Owner, Pod, PodName, asked, count_of
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.scheduling.decision import for_another_pod
-from gpuagent.domain.sharing.grant import Located
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.snapshot import Snapshot
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from gpuagent.domain.deviceplugin.assignment import gpu_count, most_sharers
 from gpuagent.domain.deviceplugin.checks import apart
+from gpuagent.domain.deviceplugin.device_ids import Located, locate
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
 from gpuagent.domain.pods.pod import Owner, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import Located, locate
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode
 from gpuagent.domain.snapshot import Snapshot
 

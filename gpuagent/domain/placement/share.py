@@ -1,6 +1,5 @@
-"""Which device ids a share should get: those of one GPU, by binpack or spread, or evenly of several."""
+"""Which GPUs a share gets: one, by binpack or spread, or several, evenly."""
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -10,16 +9,16 @@ from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question of kubelet's for a share, with what is known besides.
+    """A share that a container asks for, with what is known besides.
 
     Attributes:
         resource: name, for messages.
         unit: what one unit is, for messages: ``GiB``, ``%``.
-        size: ids wanted in all, `must_include` among them.
-        free: GPU UUID to the ids kubelet offers there.
-        must_include: ids that kubelet has fixed already.
+        size: units wanted in all, `must_include` among them.
+        free: GPU UUID to the units that are offered there.
+        must_include: GPU UUID to units that are fixed already.
         order: GPU UUID to NVML index, for every GPU of the node.
-        suspect: offered ids that a container may still hold.
+        suspect: GPU UUID to offered units that a container may still hold.
         gpu_count: over how many GPUs to spread, evenly.
         room: units the pod will want on that GPU later.
         pinned: UUIDs of GPUs preferred before all others.
@@ -35,12 +34,12 @@ class Request:
 
     resource: str
     size: int
-    free: Mapping[str, frozenset[str]]
+    free: Mapping[str, int]
     order: Mapping[str, int]
     unit: str = ""
-    must_include: Collection[str] = ()
+    must_include: Mapping[str, int] = field(default_factory=dict)
     placement: Placement = Placement.BINPACK
-    suspect: frozenset[str] = frozenset()
+    suspect: Mapping[str, int] = field(default_factory=dict)
     gpu_count: int = 1
     room: int = 0
     pinned: Collection[str] = ()
@@ -55,71 +54,50 @@ class Request:
 
     def left(self, uuid: str) -> int:
         """Units there that are offered and not reserved."""
-        return max(len(self.free[uuid]) - self.reserved.get(uuid, 0), 0)
+        return max(self.free[uuid] - self.reserved.get(uuid, 0), 0)
 
 
 def choose_share(request: Request) -> tuple[str, ...]:
-    """Ids of a share: all on one GPU, or evenly over `gpu_count` of them.
+    """UUIDs of the GPUs: one, or `gpu_count` of them for a share that is even on all.
 
     Raises:
         Refusal: no GPU, or not that many, can take it; the text says what is free where.
     """
-    fixed = _by_gpu(request)
+    fixed = request.must_include
     each = request.size // request.gpu_count
     fits = [
         uuid
-        for uuid, ids in request.free.items()
-        if (request.left(uuid) if uuid not in fixed else len(ids)) >= each
-        and len(fixed.get(uuid, ())) <= each
+        for uuid, free in request.free.items()
+        if (request.left(uuid) if uuid not in fixed else free) >= each
+        and fixed.get(uuid, 0) <= each
         and (request.only is None or uuid in request.only)
         and (uuid not in request.full or uuid in fixed)
         and not (request.decided and uuid in request.leaving)
     ]
     if len(fits) < request.gpu_count or not fixed.keys() <= set(fits) or len(fixed) > request.gpu_count:
-        raise (_not_kept if request.decided else _refusal)(request, fixed, each)
+        raise (_not_kept if request.decided else _refusal)(request, each)
     ranked = sorted(fits, key=lambda uuid: (uuid not in fixed, *_rank(request, uuid, each)))
-    chosen = ranked[: request.gpu_count]
-    return tuple(device_id for uuid in chosen for device_id in _take(request, uuid, each, fixed.get(uuid, ())))
-
-
-def _by_gpu(request: Request) -> dict[str, list[str]]:
-    if not request.must_include:
-        return {}
-    by_id = {device_id: uuid for uuid, ids in request.free.items() for device_id in ids}
-    fixed: dict[str, list[str]] = defaultdict(list)
-    for device_id in request.must_include:
-        fixed[by_id[device_id]].append(device_id)
-    return fixed
+    return tuple(ranked[: request.gpu_count])
 
 
 def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
-    """Best first: not leaving, pinned, not short, enough undoubted ids, room for what comes next, placement."""
+    """Best first: not leaving, pinned, not short, enough undoubted units, room for what comes next, placement."""
     free = request.left(uuid)
-    suspect = len(request.suspect & request.free[uuid])
     return (
         uuid in request.leaving,
         uuid not in request.pinned,
         uuid in request.short,
-        len(request.free[uuid]) - suspect < each,
+        request.free[uuid] - request.suspect.get(uuid, 0) < each,
         free < request.room,
         free if request.placement is Placement.BINPACK else -free,
         request.order[uuid],
     )
 
 
-def _take(request: Request, uuid: str, count: int, fixed: Collection[str]) -> list[str]:
-    # Ids of one GPU differ in their number alone: by text, then by length, is by number.
-    ids = sorted(sorted(request.free[uuid]), key=len)
-    fixed = frozenset(fixed)
-    if fixed or request.suspect:
-        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in request.suspect))
-    return ids[:count]
-
-
-def _why_not(request: Request, fixed: Mapping[str, list[str]], each: int) -> str:
+def _why_not(request: Request, each: int) -> str:
     """Why the GPUs that a scheduler chose cannot be given."""
     for uuid in sorted(request.only or (), key=request.order.__getitem__):
-        name, free = f"GPU {request.order[uuid]}", len(request.free.get(uuid, ()))
+        name, free = f"GPU {request.order[uuid]}", request.free.get(uuid, 0)
         if uuid in request.leaving:
             return f"{name} is unhealthy or leaves this mode"
         if not free:
@@ -128,13 +106,13 @@ def _why_not(request: Request, fixed: Mapping[str, list[str]], each: int) -> str
             return f"{name} has {free} free and not {each}"
         if uuid in request.full:
             return f"{name} has {request.most} already, the most allowed"
-    gpus = " and ".join(f"GPU {request.order[uuid]}" for uuid in fixed)
+    gpus = " and ".join(f"GPU {request.order[uuid]}" for uuid in request.must_include)
     return f"kubelet hands units of {gpus} on to it"
 
 
-def _not_kept(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:
+def _not_kept(request: Request, each: int) -> Refusal:
     lead, where = _lead(request, each), _where(request)
-    return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {_why_not(request, fixed, each)} ({where})")
+    return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {_why_not(request, each)} ({where})")
 
 
 def _lead(request: Request, each: int) -> str:
@@ -144,12 +122,12 @@ def _lead(request: Request, each: int) -> str:
 
 
 def _where(request: Request) -> str:
-    free = sorted((request.order[uuid], len(ids)) for uuid, ids in request.free.items())
+    free = sorted((request.order[uuid], count) for uuid, count in request.free.items())
     return f"free: {', '.join(f'GPU {index}: {count}' for index, count in free) or 'nothing'}"
 
 
-def _refusal(request: Request, fixed: Mapping[str, list[str]], each: int) -> Refusal:
-    free = {uuid: len(ids) for uuid, ids in request.free.items()}
+def _refusal(request: Request, each: int) -> Refusal:
+    free, fixed = request.free, request.must_include
     total = sum(free.values())
     lead, where = _lead(request, each), _where(request)
     if len(fixed) > request.gpu_count:

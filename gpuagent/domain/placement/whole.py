@@ -10,12 +10,12 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeRequest:
-    """One question of kubelet's for whole GPUs, with what is known besides.
+    """Whole GPUs that a container asks for, with what is known besides.
 
     Attributes:
         resource: name, for messages.
         size: GPUs wanted in all, `must_include` among them.
-        free: GPU UUID to the device id kubelet offers for it.
+        free: UUIDs of the GPUs that are offered.
         sets: what is known of all sets of GPUs, by their place in the topology.
         places: GPU UUID to its place in the topology.
         names: GPU UUID to what it is called in messages: ``GPU 3``.
@@ -33,7 +33,7 @@ class WholeRequest:
 
     resource: str
     size: int
-    free: Mapping[str, str]
+    free: Collection[str]
     sets: BestSets
     places: Mapping[str, int]
     names: Mapping[str, str]
@@ -49,7 +49,7 @@ class WholeRequest:
 
 
 def choose_whole(request: WholeRequest) -> tuple[str, ...]:
-    """Device ids of the chosen GPUs.
+    """UUIDs of the chosen GPUs.
 
     Unhealthy, leaving, suspect or reserved GPUs are taken only where there are not enough others.
 
@@ -69,7 +69,7 @@ def choose_whole(request: WholeRequest) -> tuple[str, ...]:
             break
         fixed = pool
     uuids = {place: uuid for uuid, place in request.places.items()}
-    return tuple(request.free[uuids[place]] for place in _best(request, pool, fixed))
+    return tuple(uuids[place] for place in _best(request, pool, fixed))
 
 
 def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
@@ -92,7 +92,7 @@ def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) 
 
 def _check_named(request: WholeRequest) -> None:
     named = request.named or ()
-    if missing := set(named) - request.free.keys():
+    if missing := set(named).difference(request.free):
         text = (
             f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
             f"{GROUP_ANNOTATION}), and {_missing(request, missing)}"

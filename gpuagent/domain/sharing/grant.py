@@ -1,16 +1,12 @@
-"""What a container receives for the device ids kubelet chose: environment, device nodes, CDI names."""
+"""What a container receives for its share: environment, device nodes, CDI names."""
 
 import enum
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Kind
-from gpuagent.domain.sharing.units import parse_id, units_of
-from gpuagent.domain.snapshot import Snapshot
+from gpuagent.domain.sharing.units import MemoryUnit, units_of
 
 CONTROL_NODES = (
     "/dev/nvidiactl",
@@ -55,79 +51,56 @@ class Grant:
     beside: tuple[Gpu, ...] = ()
 
 
-class Located(NamedTuple):
-    """Where the ids of one request are: kind of unit, units by GPU UUID in index order, whether all are on the list."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the containers of a node get at their GPUs.
 
-    kind: Kind
-    counts: Mapping[str, int]
-    listed: bool
-
-
-def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
-    """Find the ids of one request.
-
-    Raises:
-        Refusal: no ids, ids that are not of this node, ids of another resource, or more than one kind.
+    Attributes:
+        unit: what one unit of memory is.
+        device_nodes: paths that the node has.
+        strategy: whether containers get device nodes or CDI names.
+        indexes: containers are told NVML indexes in place of UUIDs.
     """
-    if not ids:
-        raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: the request names no device")
-    kind, uuid = snapshot.sold.get(resource), snapshot.units.get(next(iter(ids)))
-    if kind and uuid and snapshot.blocks.get((resource, uuid, kind), frozenset()).issuperset(ids):
-        return Located(kind, {uuid: len(ids)}, listed=True)  # as it should be; the rest takes ten times as long
-    counts = Counter(snapshot.units.get(device_id) or _unlisted(resource, device_id, snapshot) for device_id in ids)
-    kinds = {Kind(code) for code in {device_id.split("-", 2)[1] for device_id in ids}}
-    if len(kinds) > 1 or snapshot.policy.resources.of(next(iter(kinds))) != resource:
-        names = ", ".join(sorted(snapshot.policy.resources.of(kind) or "no resource" for kind in kinds))
-        raise Refusal(Reason.MIXED_RESOURCES, f"{resource}: the request names devices of {names}")
-    by_index = {uuid: counts[uuid] for uuid in sorted(counts, key=lambda uuid: snapshot.gpus[uuid].index)}
-    return Located(kinds.pop(), by_index, listed=snapshot.units.keys() >= set(ids))
 
+    unit: MemoryUnit
+    device_nodes: Collection[str]
+    strategy: DeviceStrategy = DeviceStrategy.DEVICE_NODES
+    indexes: bool = False
 
-def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
-    """GPU UUID of an id that is not advertised now, as after a mode switch, but is one of this node's."""
-    unit = parse_id(device_id)
-    gpu = snapshot.gpu_by_key.get(unit.gpu_key) if unit else None
-    if unit is None or gpu is None or unit.n >= units_of(gpu, unit.kind, snapshot.policy.unit):
-        raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {device_id!r} does not exist on this node")
-    return gpu.uuid
+    def grant(self, resource: str, kind: Kind, units: int, gpus: Sequence[Gpu], beside: Sequence[Gpu] = ()) -> Grant:
+        """The share of a container. The same arguments always give the same grant.
 
-
-def grant(
-    resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrategy, beside: Collection[str] = ()
-) -> Grant:
-    """The share that goes with the units of one request. The same counts always give the same grant.
-
-    Whole GPUs come in the order of their best ring. `beside` are UUIDs of GPUs that the container sees as well, as a
-    scheduler decided for its job; its own come first, for CUDA too.
-    """
-    kind, counts = at.kind, at.counts
-    gpus = tuple(snapshot.gpus[uuid] for uuid in (snapshot.ring(counts) if kind.is_whole else counts))
-    others = tuple(snapshot.gpus[uuid] for uuid in beside)
-    seen = (*gpus, *others)
-    units = next(iter(counts.values()))
-    names = (str(gpu.index) if snapshot.policy.index_for_uuid else gpu.uuid for gpu in seen)
-    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(names)}
-    if beside:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
-    if kind.is_memory:
-        env |= {
-            "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(gpu.minor) for gpu in gpus),
-            "ALIYUN_COM_GPU_MEM_DEV": ",".join(
-                dict.fromkeys(str(units_of(gpu, kind, snapshot.policy.unit)) for gpu in gpus)
-            ),
-            "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
-            "ALIYUN_COM_GPU_MEM_POD": str(sum(counts.values())),
-            "ALIYUN_COM_GPU_MEM_UNIT": str(snapshot.policy.unit),
-        }
-    cdi = strategy is DeviceStrategy.CDI
-    nodes = (*(f"/dev/nvidia{gpu.minor}" for gpu in seen), *CONTROL_NODES)
-    return Grant(
-        resource=resource,
-        kind=kind,
-        gpus=gpus,
-        units=units,
-        env=env,
-        device_nodes=() if cdi else tuple(node for node in nodes if node in snapshot.device_nodes),
-        cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in seen) if cdi else (),
-        beside=others,
-    )
+        Args:
+            resource: name.
+            kind: kind of its units.
+            units: on each of `gpus`.
+            gpus: in the order in which the container sees them.
+            beside: GPUs that the container sees as well, as a scheduler decided for its job; its own come first, for
+                CUDA too.
+        """
+        seen = (*gpus, *beside)
+        names = (str(gpu.index) if self.indexes else gpu.uuid for gpu in seen)
+        env = {"NVIDIA_VISIBLE_DEVICES": ",".join(names)}
+        if beside:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
+        if kind.is_memory:
+            sizes = dict.fromkeys(str(units_of(gpu, kind, self.unit)) for gpu in gpus)
+            env |= {
+                "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(gpu.minor) for gpu in gpus),
+                "ALIYUN_COM_GPU_MEM_DEV": ",".join(sizes),
+                "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+                "ALIYUN_COM_GPU_MEM_POD": str(units * len(gpus)),
+                "ALIYUN_COM_GPU_MEM_UNIT": str(self.unit),
+            }
+        cdi = self.strategy is DeviceStrategy.CDI
+        nodes = (*(f"/dev/nvidia{gpu.minor}" for gpu in seen), *CONTROL_NODES)
+        return Grant(
+            resource=resource,
+            kind=kind,
+            gpus=tuple(gpus),
+            units=units,
+            env=env,
+            device_nodes=() if cdi else tuple(node for node in nodes if node in self.device_nodes),
+            cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in seen) if cdi else (),
+            beside=tuple(beside),
+        )

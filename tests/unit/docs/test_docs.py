@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuagent.domain.deviceplugin.device_ids import Located, granted
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
-from gpuagent.domain.sharing.grant import DeviceStrategy, Located, grant
+from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.state import Policy, State
@@ -135,8 +136,8 @@ def test_the_environment_of_a_container_is_told():
     gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
     snap = snapshot(State(policy=Policy(), mode=Mode.SHARE, gpus={gpu.uuid: gpu}))
     at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
-    share = grant("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
-    shown = grant("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, beside=[gpu.uuid])
+    share = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
+    shown = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, beside=[gpu.uuid])
     rows = table(section(README, "What a container receives"), "variable")
     assert {quoted(row[0])[0] for row in rows} == {*share.env, *shown.env}
 

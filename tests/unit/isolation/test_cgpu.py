@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.sharing.grant import DeviceStrategy, Grant, grant, locate
+from gpuagent.domain.deviceplugin.device_ids import granted, locate
+from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.isolation.cgpu import CgpuIsolation
@@ -52,7 +53,7 @@ def driver(proc: Path, **options: Any) -> CgpuIsolation:
 
 def share(resource: str, mode: Mode, ids: Any) -> Grant:
     snap = in_force(mode, (gpu(0), gpu(1))).snap
-    return grant(resource, locate(resource, ids, snap), snap, DeviceStrategy.DEVICE_NODES)
+    return granted(resource, locate(resource, ids, snap), snap, DeviceStrategy.DEVICE_NODES)
 
 
 def test_without_the_module_it_is_not_installed_and_says_what_to_do(tmp_path):

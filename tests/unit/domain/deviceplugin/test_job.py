@@ -3,11 +3,11 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.job import named_gpus, visible_besides
 from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocations
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import Located
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
 from tests.unit.domain import hostile
 from tests.unit.domain.builders import WHOLE, box, in_force, pod_json, uuid

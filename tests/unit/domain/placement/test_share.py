@@ -1,5 +1,6 @@
-"""Which ids a request gets: contract checks, and equality with a plain search over everything."""
+"""Which GPUs a share gets: contract checks, and equality with a plain search over everything."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
@@ -9,27 +10,23 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.placement.share import Request, choose_share
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Placement
-from gpuagent.domain.sharing.units import parse_id
-from tests.unit.domain.builders import MEM, key, unit_ids, uuid
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
+from tests.unit.domain.builders import MEM, uuid
 
 BOTH = st.sampled_from(Placement)
-K = Kind.MEMORY_CGPU
 
 
 def request(free: list[int], size: int, **more) -> Request:
-    """`free[n]` units of GPU n are free, the lowest ones taken already."""
-    ids = {uuid(n): frozenset(unit_ids(n, K, *range(20 - count, 20))) for n, count in enumerate(free) if count}
-    return Request(resource=MEM, size=size, free=ids, order={uuid(n): n for n in range(len(free))}, unit="GiB", **more)
+    """`free[n]` units of GPU n are free."""
+    units = {uuid(n): count for n, count in enumerate(free) if count}
+    return Request(
+        resource=MEM, size=size, free=units, order={uuid(n): n for n in range(len(free))}, unit="GiB", **more
+    )
 
 
-def per_gpu(ids) -> dict[int, int]:
-    numbers = {key(n): n for n in range(20)}
-    found: dict[int, int] = {}
-    for device_id in ids:
-        n = numbers[parse_id(device_id).gpu_key]
-        found[n] = found.get(n, 0) + 1
-    return found
+def chosen(asked: Request) -> list[int]:
+    """Indexes of the GPUs."""
+    return sorted(asked.order[gpu] for gpu in choose_share(asked))
 
 
 def refused(asked: Request) -> Refusal:
@@ -39,7 +36,7 @@ def refused(asked: Request) -> Refusal:
 
 
 def test_units_that_kubelet_has_fixed_on_another_gpu_than_the_only_one_are_told_so():
-    asked = request([10, 10], 4, only=(uuid(1),), must_include=unit_ids(0, K, 19))
+    asked = request([10, 10], 4, only=(uuid(1),), must_include={uuid(0): 1})
     assert "has to be on GPU 1" in refused(asked).message
 
 
@@ -47,21 +44,16 @@ def test_units_that_kubelet_has_fixed_on_another_gpu_than_the_only_one_are_told_
 
 
 def test_binpack_takes_the_gpu_that_fits_best():
-    chosen = choose_share(request([15, 6, 0, 4], 4))
-    assert per_gpu(chosen) == {3: 4}
-    assert len(set(chosen)) == 4
+    assert chosen(request([15, 6, 0, 4], 4)) == [3]
 
 
 def test_spread_takes_the_emptiest_gpu():
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, placement=Placement.SPREAD))) == {0: 4}
+    assert chosen(request([15, 6, 0, 4], 4, placement=Placement.SPREAD)) == [0]
 
 
 def test_what_must_be_included_is_and_the_rest_comes_from_the_same_gpu():
-    must = unit_ids(1, K, 16, 17)
     for placement in Placement:
-        chosen = choose_share(request([15, 6, 0, 4], 5, must_include=must, placement=placement))
-        assert per_gpu(chosen) == {1: 5}
-        assert must <= set(chosen)
+        assert chosen(request([15, 6, 0, 4], 5, must_include={uuid(1): 2}, placement=placement)) == [1]
 
 
 def test_enough_in_total_but_on_no_single_gpu_is_refused_with_a_way_out():
@@ -76,53 +68,45 @@ def test_enough_in_total_but_on_no_single_gpu_is_refused_with_a_way_out():
 
 def test_equal_gpus_are_filled_in_index_order():
     for placement in Placement:
-        assert per_gpu(choose_share(request([9, 9, 9], 2, placement=placement))) == {0: 2}
+        assert chosen(request([9, 9, 9], 2, placement=placement)) == [0]
 
 
-def test_units_of_a_gpu_are_given_lowest_number_first():
-    chosen = choose_share(request([20], 12))
-    assert sorted(parse_id(device_id).n for device_id in chosen) == list(range(12))
-
-
-def test_doubtful_ids_are_avoided_on_a_gpu_and_between_gpus():
-    suspect = unit_ids(0, K, *range(17, 20))
-    assert per_gpu(choose_share(request([4, 9], 4, suspect=suspect))) == {1: 4}
-    assert set(choose_share(request([8], 4, suspect=unit_ids(0, K, 12, 13)))) == unit_ids(0, K, 14, 15, 16, 17)
-    assert set(choose_share(request([4], 4, suspect=suspect))) > suspect, "unavoidable: the caller decides"
+def test_gpus_with_enough_units_that_are_not_suspect_come_first():
+    assert chosen(request([4, 9], 4, suspect={uuid(0): 3})) == [1]
+    assert chosen(request([4], 4, suspect={uuid(0): 3})) == [0], "unavoidable: the caller decides"
 
 
 def test_a_pinned_gpu_comes_before_a_better_filled_one():
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, pinned=(uuid(0),)))) == {0: 4}
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 5, pinned=(uuid(3),)))) == {1: 5}
+    assert chosen(request([15, 6, 0, 4], 4, pinned=(uuid(0),))) == [0]
+    assert chosen(request([15, 6, 0, 4], 5, pinned=(uuid(3),))) == [1]
 
 
 def test_a_gpu_short_of_the_other_resource_comes_last():
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, short=(uuid(3),)))) == {1: 4}
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, short=(uuid(0), uuid(1), uuid(3))))) == {3: 4}
+    assert chosen(request([15, 6, 0, 4], 4, short=(uuid(3),))) == [1]
+    assert chosen(request([15, 6, 0, 4], 4, short=(uuid(0), uuid(1), uuid(3)))) == [3]
 
 
 def test_room_for_the_pods_next_container_counts():
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 2, room=10))) == {0: 2}
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 2, room=18))) == {3: 2}
+    assert chosen(request([15, 6, 0, 4], 2, room=10)) == [0]
+    assert chosen(request([15, 6, 0, 4], 2, room=18)) == [3]
 
 
 def test_only_limits_the_choice():
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, only=(uuid(1),)))) == {1: 4}
+    assert chosen(request([15, 6, 0, 4], 4, only=(uuid(1),))) == [1]
     refusal = refused(request([15, 6, 0, 4], 7, only=(uuid(1),)))
     assert refusal.reason is Reason.NO_SINGLE_GPU
     assert "GPU 1 with its other resource" in refusal.message
 
 
 def test_a_gpu_with_as_many_pods_as_allowed_is_passed_over():
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, full=(uuid(3),), most="2 pods"))) == {1: 4}
+    assert chosen(request([15, 6, 0, 4], 4, full=(uuid(3),), most="2 pods")) == [1]
     refusal = refused(request([15, 6], 7, full=(uuid(0),), most="2 pods"))
     assert refusal.reason is Reason.TOO_MANY_PODS
     assert "2 pods" in refusal.message
 
 
 def test_a_full_gpu_takes_more_units_for_a_container_that_is_on_it():
-    must = unit_ids(3, K, 18, 19)
-    assert per_gpu(choose_share(request([15, 6, 0, 4], 4, full=(uuid(3),), must_include=must))) == {3: 4}
+    assert chosen(request([15, 6, 0, 4], 4, full=(uuid(3),), must_include={uuid(3): 2})) == [3]
 
 
 def decided(free: list[int], size: int, *only: int, **more) -> Refusal:
@@ -140,11 +124,8 @@ def test_why_a_decision_cannot_be_kept_is_said_of_the_first_gpu_that_is_in_its_w
 
 
 def test_a_decision_that_another_gpu_of_an_init_container_is_in_the_way_of_names_that_gpu():
-    fixed = {*unit_ids(0, K, 19), *unit_ids(2, K, 19)}
-    assert (
-        "and kubelet hands units of GPU 0 on to it (" in decided([9, 9], 4, 1, must_include=unit_ids(0, K, 19)).message
-    )
-    found = decided([9, 9, 9], 4, 1, must_include=sorted(fixed)).message
+    assert "and kubelet hands units of GPU 0 on to it (" in decided([9, 9], 4, 1, must_include={uuid(0): 1}).message
+    found = decided([9, 9, 9], 4, 1, must_include={uuid(0): 1, uuid(2): 1}).message
     assert "and kubelet hands units of GPU 0 and GPU 2 on to it (" in found
 
 
@@ -156,8 +137,8 @@ def test_of_several_chosen_gpus_the_lowest_that_is_in_the_way_is_named():
 
 
 def test_spreading_over_gpus_is_even():
-    for placement, gpus in ((Placement.BINPACK, {1: 3, 3: 3}), (Placement.SPREAD, {0: 3, 1: 3})):
-        assert per_gpu(choose_share(request([15, 6, 0, 4], 6, gpu_count=2, placement=placement))) == gpus
+    for placement, gpus in ((Placement.BINPACK, [1, 3]), (Placement.SPREAD, [0, 1])):
+        assert chosen(request([15, 6, 0, 4], 6, gpu_count=2, placement=placement)) == gpus
 
 
 def test_spreading_over_more_gpus_than_fit_is_refused():
@@ -174,13 +155,13 @@ def test_too_little_in_all_says_so():
 
 
 def test_units_reused_from_two_gpus_are_refused():
-    refusal = refused(request([9, 9], 4, must_include=unit_ids(0, K, 19) | unit_ids(1, K, 19)))
+    refusal = refused(request([9, 9], 4, must_include={uuid(0): 1, uuid(1): 1}))
     assert refusal.reason is Reason.SPANS_GPUS
     assert "init container" in refusal.message
 
 
 def test_a_reused_gpu_without_the_rest_is_not_blamed_on_the_others():
-    refusal = refused(request([10, 3], 5, must_include=unit_ids(1, K, 18, 19)))
+    refusal = refused(request([10, 3], 5, must_include={uuid(1): 2}))
     assert "no single GPU has that much" not in refusal.message, "GPU 0 has: the text would mislead"
     assert "GPU 1" in refusal.message
     assert "Ask for 10 or less" not in refusal.message
@@ -195,15 +176,16 @@ def small_boxes(draw):
     assume(any(free))
     some = st.sets(st.sampled_from([uuid(n) for n in range(len(free))]), max_size=2)
     gpu_count = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    ids = [device_id for n, count in enumerate(free) for device_id in sorted(unit_ids(n, K, *range(20 - count, 20)))]
-    must = draw(st.just(set()) | st.sets(st.sampled_from(ids), max_size=2))
+    units = [(uuid(n), unit) for n, count in enumerate(free) for unit in range(count)]
+    must = draw(st.just(set()) | st.sets(st.sampled_from(units), max_size=2))
+    suspect = draw(st.just(set()) | st.sets(st.sampled_from(units))) - must
     return request(
         free,
         draw(st.integers(1, 3)) * gpu_count,
         placement=draw(BOTH),
         gpu_count=gpu_count,
-        must_include=must,
-        suspect=draw(st.just(set()) | st.sets(st.sampled_from(ids))) - must,
+        must_include=Counter(gpu for gpu, _ in must),
+        suspect=Counter(gpu for gpu, _ in suspect),
         room=draw(st.integers(0, 5)),
         pinned=draw(some),
         short=draw(some),
@@ -215,9 +197,9 @@ def small_boxes(draw):
 def placeable(asked: Request, gpus: tuple[str, ...]) -> bool:
     """Whether the request may lie evenly on exactly these GPUs."""
     each = asked.size // asked.gpu_count
-    must_on = {u: sum(d in asked.must_include for d in asked.free[u]) for u in asked.free}
+    must_on = {u: asked.must_include.get(u, 0) for u in asked.free}
     return all(must_on[u] == 0 for u in asked.free if u not in gpus) and all(
-        must_on[u] <= each <= len(asked.free[u])
+        must_on[u] <= each <= asked.free[u]
         and (asked.only is None or u in asked.only)
         and (must_on[u] > 0 or u not in asked.full)
         for u in gpus
@@ -227,20 +209,19 @@ def placeable(asked: Request, gpus: tuple[str, ...]) -> bool:
 def preferred(asked: Request, gpus: list[str]) -> str:
     """One wish after the other narrows the field; a wish that nobody fulfils is dropped."""
     each = asked.size // asked.gpu_count
-    must = set(asked.must_include)
-    doubt_free = {u: len(set(asked.free[u]) - set(asked.suspect)) for u in asked.free}
+    sound = {u: asked.free[u] - asked.suspect.get(u, 0) for u in asked.free}
     wishes = (
-        lambda u: bool(must & set(asked.free[u])),
+        lambda u: u in asked.must_include,
         lambda u: u in asked.pinned,
         lambda u: u not in asked.short,
-        lambda u: doubt_free[u] >= each,
-        lambda u: len(asked.free[u]) >= asked.room,
+        lambda u: sound[u] >= each,
+        lambda u: asked.free[u] >= asked.room,
     )
     for wish in wishes:
         gpus = [u for u in gpus if wish(u)] or gpus
     extreme = min if asked.placement is Placement.BINPACK else max
-    amount = extreme(len(asked.free[u]) for u in gpus)
-    return min((u for u in gpus if len(asked.free[u]) == amount), key=asked.order.__getitem__)
+    amount = extreme(asked.free[u] for u in gpus)
+    return min((u for u in gpus if asked.free[u] == amount), key=asked.order.__getitem__)
 
 
 @settings(max_examples=500)
@@ -251,31 +232,19 @@ def test_a_share_equals_a_search_over_everything(asked):
         refusal = refused(asked)
         assert MEM in refusal.message
         return
-    chosen = choose_share(asked)
-    assert set(asked.must_include) <= set(chosen) <= {d for ids in asked.free.values() for d in ids}
-    assert len(set(chosen)) == len(chosen) == asked.size
-    each = asked.size // asked.gpu_count
     field = sorted({u for gpus in sets for u in gpus})
     expected = set()
     while len(expected) < asked.gpu_count:
         expected.add(preferred(asked, [u for u in field if u not in expected]))
-    assert {uuid(n): count for n, count in per_gpu(chosen).items()} == dict.fromkeys(expected, each)
-    for gpu in expected:
-        doubts = set(asked.free[gpu]) & set(asked.suspect)
-        unavoidable = max(0, each - (len(asked.free[gpu]) - len(doubts)))
-        assert len(doubts & set(chosen)) == unavoidable
+    assert set(choose_share(asked)) == expected
 
 
 @given(small_boxes(), st.randoms(use_true_random=False))
-def test_kubelets_random_order_of_ids_changes_nothing(asked, random):
-    from dataclasses import replace
-
-    shuffled = {u: frozenset(random.sample(sorted(ids), len(ids))) for u, ids in asked.free.items()}
-    mixed = dict(random.sample(sorted(shuffled.items()), len(shuffled)))
+def test_the_order_of_gpus_changes_nothing(asked, random):
     outcomes = []
-    for one in (asked, replace(asked, free=mixed)):
+    for one in (asked, replace(asked, free=dict(random.sample(sorted(asked.free.items()), len(asked.free))))):
         try:
-            outcomes.append(set(choose_share(one)))
+            outcomes.append(choose_share(one))
         except Refusal as refusal:
             outcomes.append(refusal.reason)
     assert outcomes[0] == outcomes[1]

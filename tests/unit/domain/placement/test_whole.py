@@ -11,7 +11,7 @@ from gpuagent.domain.gpus.topology import topology
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
 from gpuagent.domain.refusal import Reason, Refusal
-from tests.unit.domain.builders import DGX1V, WHOLE, box, key, uuid, wired
+from tests.unit.domain.builders import DGX1V, WHOLE, box, uuid, wired
 
 MESH = topology(box(8), DGX1V)
 FLAT = topology(box(8), wired({}))
@@ -23,7 +23,7 @@ def whole(indexes, size, links=MESH, **more) -> WholeRequest:
     return WholeRequest(
         resource=WHOLE,
         size=size,
-        free={uuid(n): f"{key(n)}-gt-0" for n in indexes},
+        free={uuid(n) for n in indexes},
         sets=BestSets(links.mbps),
         places={uuid(n): n for n in range(8)},
         names={uuid(n): f"GPU {n}" for n in range(8)},
@@ -32,8 +32,7 @@ def whole(indexes, size, links=MESH, **more) -> WholeRequest:
 
 
 def chosen(request) -> list[int]:
-    numbers = {f"{key(n)}-gt-0": n for n in range(8)}
-    return sorted(numbers[device_id] for device_id in choose_whole(request))
+    return sorted(request.places[gpu] for gpu in choose_whole(request))
 
 
 def refused(request) -> Refusal:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.domain.deviceplugin.device_ids import granted, locate
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import DeviceStrategy, grant, locate
+from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Kind, Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
 from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, gpu, in_force, key, unit_ids, uuid
@@ -14,7 +15,7 @@ NODES = DeviceStrategy.DEVICE_NODES
 
 
 def of(node: Life, resource: str, ids, strategy=NODES):
-    return grant(resource, locate(resource, ids, node.snap), node.snap, strategy)
+    return granted(resource, locate(resource, ids, node.snap), node.snap, strategy)
 
 
 def reason(node: Life, resource: str, ids) -> Reason:

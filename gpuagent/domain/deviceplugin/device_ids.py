@@ -1,0 +1,73 @@
+"""Device ids: the GPUs that they stand for, and which ids of a GPU a container gets."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.grant import Access, DeviceStrategy, Grant
+from gpuagent.domain.sharing.mode import Kind
+from gpuagent.domain.sharing.units import parse_id, units_of
+from gpuagent.domain.snapshot import Snapshot
+
+
+class Located(NamedTuple):
+    """Where the ids of one request are: kind of unit, units by GPU UUID in index order, whether all are on the list."""
+
+    kind: Kind
+    counts: Mapping[str, int]
+    listed: bool
+
+
+def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
+    """Find the ids of one request.
+
+    Raises:
+        Refusal: no ids, ids that are not of this node, ids of another resource, or more than one kind.
+    """
+    if not ids:
+        raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: the request names no device")
+    kind, uuid = snapshot.sold.get(resource), snapshot.units.get(next(iter(ids)))
+    if kind and uuid and snapshot.blocks.get((resource, uuid, kind), frozenset()).issuperset(ids):
+        return Located(kind, {uuid: len(ids)}, listed=True)  # as it should be; the rest takes ten times as long
+    counts = Counter(snapshot.units.get(device_id) or _unlisted(resource, device_id, snapshot) for device_id in ids)
+    kinds = {Kind(code) for code in {device_id.split("-", 2)[1] for device_id in ids}}
+    if len(kinds) > 1 or snapshot.policy.resources.of(next(iter(kinds))) != resource:
+        names = ", ".join(sorted(snapshot.policy.resources.of(kind) or "no resource" for kind in kinds))
+        raise Refusal(Reason.MIXED_RESOURCES, f"{resource}: the request names devices of {names}")
+    by_index = {uuid: counts[uuid] for uuid in sorted(counts, key=lambda uuid: snapshot.gpus[uuid].index)}
+    return Located(kinds.pop(), by_index, listed=snapshot.units.keys() >= set(ids))
+
+
+def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
+    """GPU UUID of an id that is not advertised now, as after a mode switch, but is one of this node's."""
+    unit = parse_id(device_id)
+    gpu = snapshot.gpu_by_key.get(unit.gpu_key) if unit else None
+    if unit is None or gpu is None or unit.n >= units_of(gpu, unit.kind, snapshot.policy.unit):
+        raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {device_id!r} does not exist on this node")
+    return gpu.uuid
+
+
+def granted(
+    resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrategy, beside: Collection[str] = ()
+) -> Grant:
+    """The share that goes with the ids of one request. The same counts always give the same grant.
+
+    Whole GPUs come in the order of their best ring. `beside` are UUIDs of GPUs that the container sees as well.
+    """
+    uuids = snapshot.ring(at.counts) if at.kind.is_whole else at.counts
+    policy = snapshot.policy
+    access = Access(
+        unit=policy.unit, device_nodes=snapshot.device_nodes, strategy=strategy, indexes=policy.index_for_uuid
+    )
+    gpus, others = ([snapshot.gpus[uuid] for uuid in some] for some in (uuids, beside))
+    return access.grant(resource, at.kind, next(iter(at.counts.values())), gpus, others)
+
+
+def take(free: Collection[str], count: int, fixed: Collection[str], suspect: Collection[str]) -> list[str]:
+    """`count` ids of one GPU: those of `fixed` first, those of `suspect` last, and else the lowest numbers."""
+    # Ids of one GPU differ in their number alone: by text, then by length, is by number.
+    ids = sorted(sorted(free), key=len)
+    if fixed or suspect:
+        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in suspect))
+    return ids[:count]
