@@ -8,5 +8,6 @@ core except `status` and `reconcile`. It answers in six verbs.
 - `checks`: what must hold before a call is granted.
 - `start_checks`: what must hold before a container starts.
 
-`device_ids` turns ids into GPUs and back. `job` finds the GPUs of a pod's job. `counts` serves kubelets before 1.19, which do not ask which ids to take.
+`device_ids` turns ids into GPUs and back. `job` finds the GPUs of a pod's job. `counts` serves kubelets before
+1.19, which do not ask which ids to take.
 """
