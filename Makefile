@@ -93,9 +93,10 @@ mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
 	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
 
-generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, and the tables of docs/metrics.md
+generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, the tables of docs/metrics.md, and docs/contract.md
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
 	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md
+	$(BIN)/python -m tests.contract.page docs/contract.md
 
 lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

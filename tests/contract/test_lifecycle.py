@@ -115,7 +115,7 @@ def test_38_an_agent_survives_the_end_of_its_predecessor(node: MakeNode, version
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_39_modes_are_switched_without_selling_a_gpu_twice(node: MakeNode, version: str) -> None:
+def test_39_modes_are_switched_without_allocating_a_gpu_twice(node: MakeNode, version: str) -> None:
     """`default` → `cgpu` → `core_mem` → `topology` → label removed, a pod of each old mode still running: after each
     only the right resources non-zero, GPUs with old pods left out; they come when the pods end; label removal keeps
     the last mode."""
@@ -190,7 +190,7 @@ def test_39_the_whole_node_goes_back_to_the_exclusive_resource(node: MakeNode) -
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_39_what_only_an_init_container_holds_is_not_sold_again(node: MakeNode, version: str) -> None:
+def test_39_units_of_an_init_container_alone_are_not_advertised_again(node: MakeNode, version: str) -> None:
     """Pod-resources leaves ordinary init containers out; kubelet's checkpoint does not, also after a restart."""
     one = node(version, box(1, 10), labels={MODE_LABEL: "share"})
     one.run()

@@ -192,7 +192,7 @@ def test_15_an_applications_own_fault_costs_no_gpu(node: MakeNode) -> None:
 
 
 @pytest.mark.parametrize("lost_at_last", [True, False])
-def test_16_flapping_health_is_told_in_few_messages(node: MakeNode, lost_at_last: bool) -> None:
+def test_16_flapping_health_takes_few_messages(node: MakeNode, lost_at_last: bool) -> None:
     """A GPU is lost and comes back 20 times in 1 s: at most 3 messages, and the last one is the final state.
 
     A GPU that is back stays Unhealthy for the settle time, here longer than the test.
@@ -245,7 +245,7 @@ def test_17_the_end_of_kubelets_own_stream_is_noticed_beside_others(node: MakeNo
 
 
 @pytest.mark.parametrize(("gib_or_unit", "pause_s"), [("64MiB", 0.1), ("GiB", 0.02)])
-def test_18_a_reader_that_does_not_read_delays_nobody(node: MakeNode, gib_or_unit: str, pause_s: float) -> None:
+def test_18_a_reader_that_does_not_read_delays_no_other(node: MakeNode, gib_or_unit: str, pause_s: float) -> None:
     """A reader that does not read: 50 changes of the list meanwhile (in 5 s with a list that fills the transport's
     window of 64 KiB by itself, in 1 s with one of 40 KB; the check says 30 s), then `Allocate` is answered; reading
     then, it gets at most 3 stale lists and the newest one."""

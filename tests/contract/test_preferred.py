@@ -78,7 +78,7 @@ def test_33_enough_in_all_but_on_no_gpu_is_refused_readably(node: MakeNode, vers
     assert not one.kubelet.crashes
 
 
-def test_34_ids_just_handed_out_are_avoided(node: MakeNode) -> None:
+def test_34_ids_that_were_just_allocated_are_avoided(node: MakeNode) -> None:
     """Kubelet offers ids that were handed out a moment ago: avoided while others exist."""
     one = node("1.36", box(2, 15))
     one.run()
@@ -123,7 +123,7 @@ def test_34_a_double_allocation_is_prevented(node: MakeNode, version: str, known
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.36"])
-def test_34_what_cannot_be_avoided_is_told_by_an_event(node: MakeNode, version: str) -> None:
+def test_34_a_double_allocation_that_cannot_be_avoided_becomes_an_event(node: MakeNode, version: str) -> None:
     """Kubelet offers nothing but ids that a living pod was given 2 s ago: refused, and an Event says so."""
     one = node(version, box(1, 15), labels={MODE_LABEL: "share"})
     one.run()

@@ -114,7 +114,7 @@ def test_05_a_refusal_is_tried_again_ever_more_slowly(
     wait_for(lambda: agent.unready_because() is None)
 
 
-def test_05_a_refusal_is_told_by_an_event(node: MakeNode) -> None:
+def test_05_a_refusal_becomes_an_event(node: MakeNode) -> None:
     """The registry answers `Unknown: not supported`: the reason is in an Event too."""
     one = node(labels={})
     one.kubelet.hooks.refuse = "not supported"

@@ -23,6 +23,7 @@ from gpuagent.metrics.reading import Sources
 from gpuagent.settings import settings
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation import boxes
+from tests.contract import page as contract
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -191,6 +192,13 @@ def test_every_metric_is_told():
     shown = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.page().decode(), re.MULTILINE)
     told = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}
     assert {(name, kind) for name, kind in shown if not name.startswith("process_")} == told
+
+
+def test_every_check_of_the_contract_is_told():
+    """The page is what the tests say, and no number is left out."""
+    page = (ROOT / "docs/contract.md").read_text(encoding="utf-8")
+    assert contract.page() == page, "run make generate"
+    assert set(re.findall(r"^\| (\d\d) \|", page, re.MULTILINE)) == {f"{number:02}" for number in range(1, 40)}
 
 
 def test_every_right_has_its_reason():
