@@ -1,4 +1,4 @@
-# The agent's image: Debian's own Python and what the agent needs, assembled from nothing. docs/image.md tells why and how.
+# The agent's image: Debian's own Python and what the agent needs, assembled from nothing. The page docs/image.md says why and how.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 -t REGISTRY/gpuagent:VERSION .
 #
@@ -37,7 +37,7 @@ LABEL org.opencontainers.image.title="gpuagent" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /rootfs/ /
-# What changes with every commit is in a layer of its own.
+# Files that change with every commit are in a layer of their own.
 COPY --from=build /agent/ /
 ENV PATH=/opt/gpuagent/bin:/usr/bin:/bin:/usr/sbin:/sbin \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d" " -f1)
-# What the agent runs with, and nothing else.
+# Only the libraries that the agent runs with.
 RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" " -f1)
 
 # The tests start hundreds of processes; each would compile everything again.
@@ -33,13 +33,13 @@ test: $(STAMP)  ## every test that needs no cluster
 test-stability: $(STAMP)  ## make test 20 times, the second half beside a build of Kubernetes (RUNS=4, BESIDE='a load', ARGS=--help)
 	$(BIN)/python -m bench.stability $(if $(RUNS),--runs $(RUNS)) $(if $(BESIDE),--beside '$(BESIDE)') $(ARGS)
 
-fuzz: $(STAMP)  ## readers of what schedulers write, 100,000 inputs each (under an hour on two busy cores)
+fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each (under an hour on two busy cores)
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \
 	  tests/unit/domain/pods/test_annotations.py tests/unit/domain/scheduling/test_decision.py tests/unit/domain/deviceplugin/test_job.py \
 	  tests/unit/domain/pods/test_pod.py tests/unit/domain/pods/test_quantity.py tests/unit/domain/pods/test_exchange.py tests/unit/domain/pods/test_written_and_read.py \
 	  tests/unit/inspectcgpu/test_written.py
 
-mutants: $(STAMP)  ## faults in what decides that no test sees (MINUTES=60, ONLY="gpuagent.domain.placement.share*"); goes on where it was
+mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ONLY="gpuagent.domain.placement.share*"); goes on where it was
 	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124
 	$(BIN)/mutmut results
 
@@ -98,7 +98,7 @@ generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, the tables of docs/m
 	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md
 	$(BIN)/python -m tests.contract.page docs/contract.md
 
-lock: $(STAMP)  ## resolve the dependencies anew (needs uv)
+lock: $(STAMP)  ## resolve the dependencies again (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group dev -o requirements-dev.lock pyproject.toml
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

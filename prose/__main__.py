@@ -19,6 +19,8 @@ STRINGS = (
     "bench/**/*.py",
     "image/**/*.py",
     "manifests/*.py",
+    "Makefile",
+    "Dockerfile",
     "manifests/helm/*/values.yaml",
     "manifests/helm/*/values.schema.json",
     "manifests/helm/*/monitoring/*",

@@ -16,7 +16,7 @@ PLACEHOLDER = "`x`"
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,},?(?: [a-z]{2,}| `x`|[.:;]|$)")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}", re.DOTALL)
-_COMMENT = re.compile(r"^\s*(?:#|//)\s?(.*)$|.*?\s#\s(.*)$")
+_COMMENT = re.compile(r"^\s*(?:#+|//)\s?(.*)$|.*?\s#+\s(.*)$")
 
 
 @dataclass(frozen=True, slots=True)
