@@ -33,9 +33,9 @@ def files() -> Iterator[Path]:
         yield from sorted(path for path in ROOT.glob(pattern) if "_pb" not in path.parts)
 
 
-def problems(path: Path) -> Iterator[str]:
+def problems(path: Path, *, with_remarks: bool = False) -> Iterator[str]:
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    for block in blocks_of(path):
+    for block in blocks_of(path, with_remarks=with_remarks):
         for sentence in sentences(block.text):
             for finding in findings(sentence):
                 yield f"{shown}:{block.line}: {finding}\n    {' '.join(sentence.split())}"
@@ -48,9 +48,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="files to read (default: all of the project)"
     )
-    given = [path.resolve() for path in parser.parse_args(arguments).files]
-    found = [line for path in (given or files()) for line in problems(path)]
-    print(*found, sep="\n")
+    parser.add_argument("--remarks", action="store_true", help="also read docstrings and comments of Python files")
+    options = parser.parse_args(arguments)
+    paths = [path.resolve() for path in options.files] or files()
+    found = [line for path in paths for line in problems(path, with_remarks=options.remarks)]
+    for line in found:
+        print(line)
     print(f"{len(found)} findings")
     return 1 if found else 0
 

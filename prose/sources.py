@@ -1,8 +1,10 @@
 """Where prose stands: Markdown, strings of Python code, YAML. Blocks of text, each with the line it begins on."""
 
 import ast
+import io
 import json
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +29,22 @@ class Block:
     text: str
 
 
-def blocks_of(path: Path) -> Iterator[Block]:
+def blocks_of(path: Path, *, with_remarks: bool = False) -> Iterator[Block]:
+    """Everything in a file that the rules apply to; docstrings and comments of Python on request."""
     text = path.read_text(encoding="utf-8")
+    if with_remarks and path.suffix == ".py":
+        yield from remarks(text)
     match path.suffix:
         case ".md":
-            return markdown(text)
+            yield from markdown(text)
         case ".py":
-            return strings(text)
+            yield from strings(text)
         case ".json":
-            return json_texts(text)
+            yield from json_texts(text)
         case ".svg":
-            return svg_texts(text)
+            yield from svg_texts(text)
         case _:
-            return yaml_texts(text)
+            yield from yaml_texts(text)
 
 
 def markdown(text: str) -> Iterator[Block]:
@@ -69,6 +74,22 @@ def strings(source: str) -> Iterator[Block]:
             continue
         if "(?:" not in text:  # a regular expression
             yield from _paragraphs(node.lineno, text)
+
+
+def remarks(source: str) -> Iterator[Block]:
+    """Docstrings and comments; comments on consecutive lines are one block."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from _paragraphs(node.lineno, node.value.value)
+    comment: list[str] = []
+    began = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            began = began if comment else token.start[0]
+            comment.append(token.string.lstrip("# "))
+        elif token.type not in {tokenize.NL, tokenize.NEWLINE}:
+            yield from _paragraphs(began, "\n".join(comment))
+            comment = []
 
 
 def yaml_texts(source: str) -> Iterator[Block]:

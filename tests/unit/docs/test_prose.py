@@ -4,7 +4,7 @@ import pytest
 
 from prose.__main__ import main, problems
 from prose.sentences import findings, sentences, style
-from prose.sources import markdown, strings, yaml_texts
+from prose.sources import markdown, remarks, strings, yaml_texts
 
 LONG = "word " * style().longest_sentence
 
@@ -26,6 +26,11 @@ def test_markdown_is_read_without_its_code():
 def test_strings_that_read_as_prose_are_read_and_docstrings_are_not():
     source = '"""A docstring with many words."""\nx = "a-key"\nraise E(f"GPU {n} is lost: "\n        "reset the GPU")\n'
     assert texts(strings(source)) == [(3, "GPU `x` is lost: reset the GPU")]
+
+
+def test_docstrings_and_comments_are_read_on_request():
+    source = '"""A docstring with many words."""\n\n# A comment of\n# two lines.\nx = 1  # short\n'
+    assert texts(remarks(source)) == [(1, "A docstring with many words."), (3, "A comment of\ntwo lines.")]
 
 
 def test_comments_and_texts_of_yaml_are_read():
