@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import attacking, inspecting, memory, reacting, resting, result, rpc, scraping, starting, topology
+from bench import inspecting, result
+from bench.agent import attacking, memory, reacting, resting, rpc, scraping, starting
 from bench.node import BenchError, compile_everything
+from bench.placement import topology
 from gpuagent.system.output import exit_with
 
 PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "topology", "inspect")

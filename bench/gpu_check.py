@@ -23,7 +23,7 @@ from gpuagent.nvml.gpu_reader import discover
 from gpuagent.pages.columns import align
 from gpuagent.pages.status_table import render
 from gpuagent.system.output import exit_with
-from standin.pods import Granted
+from standin.kubelet.pods import Granted
 
 POD = "trial"
 

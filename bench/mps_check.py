@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.cuda import Cuda, CudaError
+from bench.agent.cuda import Cuda, CudaError
 from bench.result import machine, now
 from gpuagent import __version__
 from gpuagent.domain.gpus.gpu import Gpu

@@ -19,10 +19,10 @@ from bench.result import ROOT
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
 from gpuagent.system.last_mode import RememberedMode
-from standin.apiserver import ApiServer
-from standin.kubelet import Kubelet
-from standin.pods import Admission, Container, Pod
-from standin.state import Received
+from standin.api.server import ApiServer
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.pods import Admission, Container, Pod
+from standin.kubelet.state import Received
 
 NODE = "bench-node"
 AGENT_PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from bench.agent.resting import fields, ticks
 from bench.node import BenchError, Node, compile_everything
-from bench.resting import fields, ticks
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.pod import REJECTED
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, GPU_MEM, PLACEMENT_LABEL
 from gpuagent.system.output import exit_with
-from standin.pods import Container, Pod, StartError
-from standin.refusal import Refusal
+from standin.api.refusal import Refusal
+from standin.kubelet.pods import Container, Pod, StartError
 
 BOX, DEVICES, GPUS = "dgx-a100", 640, 8
 RUNNING, FAILED = 110, 60

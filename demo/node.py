@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from gpuagent.pages.status_table import render
 from gpuagent.simulation import boxes
-from standin.apiserver import ApiServer
-from standin.kubelet import Kubelet
-from standin.mpshost import MpsHost
-from standin.pods import Admission, Container, Pod
-from standin.reporting import StatusReporter
+from standin.api.server import ApiServer
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.pods import Admission, Container, Pod
+from standin.kubelet.reporting import StatusReporter
+from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
 NODE = "demo-node"

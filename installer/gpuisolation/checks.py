@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from gpuagent.host import cgpu_proc
 from gpuagent.host.cgpu_proc import Version
-from gpuisolation import matrix, users
-from gpuisolation.facts import HOOK, TOOLKIT, Facts
+from gpuisolation import matrix
+from gpuisolation.host import users
+from gpuisolation.host.facts import HOOK, TOOLKIT, Facts
 
 
 class Verdict(StrEnum):

@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuagent.host import cgpu_proc
-from gpuisolation import checks, facts, layer, mps, package, policy, show, status
+from gpuisolation import checks, layer, policy, show, status
+from gpuisolation.change import package
+from gpuisolation.change.transact import Changer
+from gpuisolation.change.turn import Patience, Turn
 from gpuisolation.checks import LayerKind, Question, Row
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
-from gpuisolation.files import Files
-from gpuisolation.host import Host
+from gpuisolation.host import facts, mps_servers
+from gpuisolation.host.files import Files
+from gpuisolation.host.root import Host
 from gpuisolation.policy import Wish
-from gpuisolation.transact import Changer
-from gpuisolation.turn import Patience, Turn
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     shown = command("status", "Show the layer: version, policies, instances, memory caps and use", _status)
     _output(shown)
     shown.add_argument(
-        "--mps-pipe-dir", help=f"of the MPS daemon (default: the first that answers of {', '.join(mps.PIPE_DIRS)})"
+        "--mps-pipe-dir",
+        help=f"of the MPS daemon (default: the first that answers of {', '.join(mps_servers.PIPE_DIRS)})",
     )
     return parser
 
@@ -266,7 +269,7 @@ def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
 
 
 def _status(options: argparse.Namespace, host: Host, files: Files) -> int:
-    page = status.page(host, files, [options.mps_pipe_dir] if options.mps_pipe_dir else mps.PIPE_DIRS)
+    page = status.page(host, files, [options.mps_pipe_dir] if options.mps_pipe_dir else mps_servers.PIPE_DIRS)
     print(show.as_json(page) if options.output == "json" else status.render(page))
     return 0
 

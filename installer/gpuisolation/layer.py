@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuagent.host import cgpu_proc
 from gpuisolation.errors import InstallerError
-from gpuisolation.facts import HOOK, TOOLKIT
-from gpuisolation.files import Files, Node
-from gpuisolation.host import Host
+from gpuisolation.host.facts import HOOK, TOOLKIT
+from gpuisolation.host.files import Files, Node
+from gpuisolation.host.root import Host
 
 STATE = "/var/lib/gpu-isolation"
 RECORD = f"{STATE}/installed.json"

@@ -8,12 +8,12 @@ from typing import Any
 from gpuagent.host import cgpu_proc
 from gpuagent.host.cgpu_proc import CgpuGpu, CgpuState, Version
 from gpuisolation import layer
+from gpuisolation.change.steps import set_number
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
-from gpuisolation.files import Files
-from gpuisolation.host import Host
+from gpuisolation.host.files import Files
+from gpuisolation.host.root import Host
 from gpuisolation.layer import RECORD
 from gpuisolation.show import align, known
-from gpuisolation.steps import set_number
 
 log = logging.getLogger(__name__)
 

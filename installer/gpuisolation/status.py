@@ -5,10 +5,12 @@ from dataclasses import asdict
 from typing import Any
 
 from gpuagent.host import cgpu_proc
-from gpuisolation import facts, journal, layer, mps
+from gpuisolation import layer
+from gpuisolation.change import journal
 from gpuisolation.errors import InstallerError
-from gpuisolation.files import Files
-from gpuisolation.host import Host
+from gpuisolation.host import facts, mps_servers
+from gpuisolation.host.files import Files
+from gpuisolation.host.root import Host
 from gpuisolation.show import align, known, mib
 
 
@@ -23,7 +25,7 @@ def page(host: Host, files: Files, pipe_dirs: Iterable[str]) -> dict[str, Any]:
         errors.append(str(err))
     read = facts.read(host)
     state = read.state
-    daemon = mps.read(host, pipe_dirs, len(read.gpus))
+    daemon = mps_servers.read(host, pipe_dirs, len(read.gpus))
     models = {gpu.minor: gpu.model for gpu in read.gpus}
     gpus = [
         {

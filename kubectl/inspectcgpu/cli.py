@@ -13,16 +13,16 @@ from gpuagent import __version__
 from gpuagent.kube.api.api_errors import ConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.printable import printable
-from inspectcgpu.agents import Asking
-from inspectcgpu.cluster import facts, look_beside, read_nodes, read_pods
-from inspectcgpu.connection import connect
-from inspectcgpu.details import details
-from inspectcgpu.documents import document, json_lines, json_text, yaml_lines
 from inspectcgpu.errors import UsageError
-from inspectcgpu.following import Following
+from inspectcgpu.fetch.agents import Asking
+from inspectcgpu.fetch.cluster import facts, look_beside, read_nodes, read_pods
+from inspectcgpu.fetch.connection import connect
+from inspectcgpu.fetch.following import Following
 from inspectcgpu.report import Facts, Report, build
-from inspectcgpu.screen import Screen, has_colour
-from inspectcgpu.summary import summary
+from inspectcgpu.show.details import details
+from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
+from inspectcgpu.show.screen import Screen, has_colour
+from inspectcgpu.show.summary import summary
 
 PROG = "kubectl-inspect-cgpu"
 NO_GPUS = (
@@ -110,9 +110,9 @@ def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) 
         return [json_text(document(report))] if compact else list(json_lines(report))
 
     def as_yaml(report: Report) -> list[str]:
-        from inspectcgpu import yamltext  # noqa: PLC0415 (only this output needs it)
+        from inspectcgpu.show import yaml_text  # noqa: PLC0415 (only this output needs it)
 
-        return [*(["---"] if compact else []), *yaml_lines(report, yamltext.dump)]
+        return [*(["---"] if compact else []), *yaml_lines(report, yaml_text.dump)]
 
     def as_table(report: Report) -> list[str]:
         wide = options.output == "wide"

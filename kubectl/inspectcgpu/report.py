@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
-from inspectcgpu.agentpage import AgentView
-from inspectcgpu.configmaps import HEALTHY, Told
-from inspectcgpu.node import RESOURCES, GpuNode
-from inspectcgpu.pod import GpuPod, Places
-from inspectcgpu.unit import Measure, measure, part_of_each
-from inspectcgpu.usage import Usage
+from inspectcgpu.read.agent_page import AgentView
+from inspectcgpu.read.configmaps import HEALTHY, Told
+from inspectcgpu.read.node import RESOURCES, GpuNode
+from inspectcgpu.read.pod import GpuPod, Places
+from inspectcgpu.read.unit import Measure, measure, part_of_each
+from inspectcgpu.read.usage import Usage
 
 AGENT = "agent"
 UNKNOWN = "?"

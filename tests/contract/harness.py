@@ -34,9 +34,9 @@ from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation.boxes import Box, BoxGpu, uuid_of
 from gpuagent.simulation.library import Simulator, install
-from standin.apiserver import ApiServer
-from standin.kubelet import Kubelet
-from standin.pods import Container, Pod
+from standin.api.server import ApiServer
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.pods import Container, Pod
 from standin.waiting import PATIENCE_S
 
 MEM, CORE, WHOLE, EXCLUSIVE = GPU_MEM, GPU_CORE, GPU_WHOLE, "nvidia.com/gpu"

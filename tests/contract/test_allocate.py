@@ -12,7 +12,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent.allocator import refusal_events
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, MODE_LABEL
 from gpuagent.domain.sharing.units import MemoryUnit
-from standin.pods import Container, StartError
+from standin.kubelet.pods import Container, StartError
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import (
     ALWAYS,

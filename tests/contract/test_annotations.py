@@ -13,7 +13,7 @@ from gpuagent.agent import Agent
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_KEYS
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
 from gpuagent.domain.sharing.units import MemoryUnit
-from standin.pods import Pod
+from standin.kubelet.pods import Pod
 from tests.contract.harness import CORE, MEM, WHOLE, Isolating, Node, box, pod, terminate, wait_for
 
 MakeNode = Callable[..., Node]

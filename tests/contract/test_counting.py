@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from standin.pods import Container, Pod
+from standin.kubelet.pods import Container, Pod
 from tests.contract.harness import CORE, MEM, WHOLE, Isolating, Node, box, pod, wait_for
 from tests.contract.test_decisions import by_v1, by_v2
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_ASSUMED, V1_GPU, V1_UNITS
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, MODE_LABEL
-from standin.pods import Container, Pod
+from standin.kubelet.pods import Container, Pod
 from tests.contract.harness import MEM, Node, box, ids_on, in_thread, pod, wait_for
 
 MakeNode = Callable[..., Node]

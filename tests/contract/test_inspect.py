@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from standin.reporting import StatusReporter
+from standin.kubelet.reporting import StatusReporter
 from tests.contract.harness import MEM, REPOSITORY, Node, box, pod
 
 MakeNode = Callable[..., Node]

@@ -12,7 +12,7 @@ from gpuagent import agent as app
 from gpuagent.agent import Agent
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
-from standin.pods import Container, StartError
+from standin.kubelet.pods import Container, StartError
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import (
     ALWAYS,

@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.domain.sharing.mode import MODE_LABEL, PLACEMENT_LABEL
 from gpuagent.kubelet.pod_resources import PodResources
-from standin.pods import StartError
+from standin.kubelet.pods import StartError
 from tests.contract.harness import MEM, VERSIONS, Isolating, Node, box, ids_on, pod, wait_for
 
 MakeNode = Callable[..., Node]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from standin.pods import Container, Pod, StartError
+from standin.kubelet.pods import Container, Pod, StartError
 from tests.contract.harness import CORE, MEM, NODE, Isolating, Node, box, pod, wait_for
 
 MakeNode = Callable[..., Node]

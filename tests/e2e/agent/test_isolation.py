@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuagent.simulation import boxes
-from standin.mpshost import MpsHost
+from standin.mps.host import MpsHost
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import pod_manifest
 

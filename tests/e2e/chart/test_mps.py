@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from standin import mps
+from standin.mps import control
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import pod_manifest
 
@@ -19,7 +19,7 @@ def programs(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "nvidia-cuda-mps-control"
-    program.write_text(f"#!/usr/bin/python3\n{Path(mps.__file__).read_text()}")
+    program.write_text(f"#!/usr/bin/python3\n{Path(control.__file__).read_text()}")
     program.chmod(0o755)
     return folder
 

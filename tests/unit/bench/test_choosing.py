@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench import choosing
 from bench.node import BenchError
+from bench.placement import choosing
 from gpuagent.domain.placement.best_sets import BestSets
 
 

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from bench import day
-from bench.day import Days, Handed, Request, requests, served
 from bench.node import BenchError
-from bench.published import first_fit
-from bench.topologies import box_topology
+from bench.placement import day
+from bench.placement.day import Days, Handed, Request, requests, served
+from bench.placement.published import first_fit
+from bench.placement.topologies import box_topology
 
 TWO_BRIDGES = box_topology("4 x A40, two bridges")
 

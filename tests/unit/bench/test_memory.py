@@ -2,7 +2,7 @@
 
 import time
 
-from bench.memory import BOX, LONGEST_S, fail, of
+from bench.agent.memory import BOX, LONGEST_S, fail, of
 from bench.node import Node
 from gpuagent.domain.sharing.mode import GPU_MEM
 

@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from bench.published import NVLINK_POINTS, PCIE_POINTS, BestPartition, PairSum, first_fit
-from bench.topologies import box_topology
+from bench.placement.published import NVLINK_POINTS, PCIE_POINTS, BestPartition, PairSum, first_fit
+from bench.placement.topologies import box_topology
 
 BOXES = [
     "DGX-1 Volta",

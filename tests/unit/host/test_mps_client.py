@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.host.mps_client import Control, HangsError, MpsError, NoDaemonError, daemon_pid, find_program, too_long
-from standin.mpshost import MpsHost
+from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
 

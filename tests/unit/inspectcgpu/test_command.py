@@ -21,10 +21,10 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api import pages
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
-from inspectcgpu.agents import Asking
 from inspectcgpu.cli import run
-from inspectcgpu.following import BESIDE_EVERY_S, REFRESH_S, Following
-from standin.apiserver import ApiServer
+from inspectcgpu.fetch.agents import Asking
+from inspectcgpu.fetch.following import BESIDE_EVERY_S, REFRESH_S, Following
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 from tests.unit.inspectcgpu.sample import V2, node_json
 
@@ -474,7 +474,7 @@ def test_a_watch_shows_changes_survives_the_api_server_and_ends_cleanly(server, 
 def test_a_watch_asks_an_agent_again_for_a_pod_that_came_after_the_last_asking(server, config, agent, monkeypatch):
     """Nothing else happens then that would wake it."""
     clock = [1000.0]
-    monkeypatch.setattr("inspectcgpu.following.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("inspectcgpu.fetch.following.time", SimpleNamespace(monotonic=lambda: clock[0]))
     following = Following(Client(config), (), Asking(port=int(agent)), usage=False)
     following.start()
     try:

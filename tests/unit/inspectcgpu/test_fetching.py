@@ -7,8 +7,8 @@ import threading
 from types import SimpleNamespace
 
 from gpuagent.kube.api.api_errors import ApiUnreachable, refused
-from inspectcgpu import fetching
-from inspectcgpu.fetching import Task, fetch
+from inspectcgpu.fetch import fetching
+from inspectcgpu.fetch.fetching import Task, fetch
 from standin.waiting import PATIENCE_S
 
 PAGE = json.dumps({"memory_unit": "GiB", "gpus": []})

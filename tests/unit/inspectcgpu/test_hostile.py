@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from inspectcgpu import documents, yamltext
-from inspectcgpu.agentpage import AgentView, read_page
-from inspectcgpu.cells import Cell, Style, align, width
-from inspectcgpu.configmaps import Told, read_config_map
-from inspectcgpu.details import details
-from inspectcgpu.node import GpuNode, read_node
-from inspectcgpu.pod import GpuPod, read_pod
+from inspectcgpu.read.agent_page import AgentView, read_page
+from inspectcgpu.read.configmaps import Told, read_config_map
+from inspectcgpu.read.node import GpuNode, read_node
+from inspectcgpu.read.pod import GpuPod, read_pod
+from inspectcgpu.read.usage import read_usage
 from inspectcgpu.report import Facts, build
-from inspectcgpu.summary import summary
-from inspectcgpu.usage import read_usage
+from inspectcgpu.show import documents, yaml_text
+from inspectcgpu.show.cells import Cell, Style, align, width
+from inspectcgpu.show.details import details
+from inspectcgpu.show.summary import summary
 
 RESOURCES = [GPU_MEM, GPU_CORE, GPU_WHOLE, "aliyun.com/gpu-count", "nvidia.com/gpu"]
 KEYS = ["metadata", "spec", "status", "name", "namespace", "labels", "annotations", "containers", "initContainers"]
@@ -131,9 +131,9 @@ def test_a_report_of_anything_can_be_shown(node_list, pod_list):
     as_json = list(documents.json_lines(found))
     assert all(line.isprintable() for line in as_json)
     assert json.loads("\n".join(as_json)) == documents.document(found)
-    text = "\n".join(documents.yaml_lines(found, yamltext.dump))
+    text = "\n".join(documents.yaml_lines(found, yaml_text.dump))
     assert text.replace("\n", "").isprintable()
-    assert yamltext.load(text) == documents.document(found)
+    assert yaml_text.load(text) == documents.document(found)
 
 
 @given(st.lists(st.lists(st.text(max_size=8), min_size=3, max_size=3), min_size=1, max_size=5))

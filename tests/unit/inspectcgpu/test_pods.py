@@ -4,11 +4,11 @@ import pytest
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.units import MemoryUnit
-from inspectcgpu.agentpage import AgentView, SeenGpu, read_page
-from inspectcgpu.cluster import agents_wanted
-from inspectcgpu.notes import notes
-from inspectcgpu.pod import read_pod
-from inspectcgpu.usage import Usage, read_usage
+from inspectcgpu.fetch.cluster import agents_wanted
+from inspectcgpu.read.agent_page import AgentView, SeenGpu, read_page
+from inspectcgpu.read.pod import read_pod
+from inspectcgpu.read.usage import Usage, read_usage
+from inspectcgpu.show.notes import notes
 from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, pod_json, report
 
 

@@ -5,12 +5,12 @@ import textwrap
 import pytest
 
 from gpuagent.domain.sharing.units import MemoryUnit
-from inspectcgpu.agentpage import AgentView, SeenGpu
-from inspectcgpu.cluster import agents_wanted
-from inspectcgpu.configmaps import Told
-from inspectcgpu.details import details
-from inspectcgpu.summary import summary
-from inspectcgpu.usage import Usage
+from inspectcgpu.fetch.cluster import agents_wanted
+from inspectcgpu.read.agent_page import AgentView, SeenGpu
+from inspectcgpu.read.configmaps import Told
+from inspectcgpu.read.usage import Usage
+from inspectcgpu.show.details import details
+from inspectcgpu.show.summary import summary
 from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, report
 
 DOCUMENTED = "cn-shanghai.192.0.2.109"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain.sharing.units import MemoryUnit
-from inspectcgpu.notes import notes
-from inspectcgpu.unit import measure
+from inspectcgpu.read.unit import measure
+from inspectcgpu.show.notes import notes
 from tests.unit.inspectcgpu.sample import node, report
 
 

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
-from gpuisolation.files import Files
-from gpuisolation.host import Host, Output
+from gpuisolation.host.files import Files
+from gpuisolation.host.root import Host, Output
 
 KERNEL = "5.10.134-16.al8.x86_64"
 HOOK = "usr/bin/nvidia-container-runtime-hook"

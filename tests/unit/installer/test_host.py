@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuisolation import cli, users
+from gpuisolation import cli
 from gpuisolation.errors import InstallerError
-from gpuisolation.files import Files, Node
-from gpuisolation.host import Host, HostCommands
-from gpuisolation.users import User
+from gpuisolation.host import users
+from gpuisolation.host.files import Files, Node
+from gpuisolation.host.root import Host, HostCommands
+from gpuisolation.host.users import User
 from tests.unit.installer.fakehost import CONTAINER, POD, DirectCommands
 
 # -- paths -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from gpuisolation import package
+from gpuisolation.change import package
 from gpuisolation.errors import InstallerError, UsageError
 from tests.unit.installer.fakehost import KERNEL, sums
 

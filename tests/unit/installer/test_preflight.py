@@ -8,8 +8,8 @@ import pytest
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation import checks, matrix
 from gpuisolation.checks import LayerKind, Question, Verdict
-from gpuisolation.facts import Facts, GpuInfo
-from gpuisolation.users import User
+from gpuisolation.host.facts import Facts, GpuInfo
+from gpuisolation.host.users import User
 from tests.unit.installer.fakehost import CONTAINER, sums
 
 GOOD = Facts(

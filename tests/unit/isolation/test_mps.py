@@ -25,7 +25,7 @@ from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
-from standin.mpshost import MpsHost
+from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
 OWNER = Owner(PodName("default", "train"), "main")

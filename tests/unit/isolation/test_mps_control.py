@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpuagent.host.mps_client import Control, MpsError
-from standin.mpshost import MpsHost
+from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
 

@@ -12,7 +12,7 @@ from gpuagent.isolation import mps_record
 from gpuagent.isolation.mps_daemon import MpsDaemon
 from gpuagent.isolation.mps_exclusive import ExclusiveModes
 from gpuagent.isolation.mps_record import MpsRecord
-from standin.mpshost import MpsHost
+from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
 

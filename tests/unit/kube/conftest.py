@@ -11,7 +11,7 @@ import pytest
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.system.backoff import Backoff
-from standin.apiserver import ApiServer
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 

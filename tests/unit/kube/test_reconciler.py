@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.reconciler import KubeSide
-from standin.apiserver import ApiServer
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 

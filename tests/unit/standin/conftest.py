@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
-from standin.kubelet import Kubelet
+from standin.kubelet.kubelet import Kubelet
 from standin.waiting import PATIENCE_S
 from tests.unit.standin.sample import MEM, Plugin
 

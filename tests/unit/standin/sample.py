@@ -14,7 +14,7 @@ import grpc
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as dp_grpc
 from gpuagent._pb import podresources_v1_pb2_grpc as pr_grpc
-from standin.kubelet import Kubelet
+from standin.kubelet.kubelet import Kubelet
 from standin.waiting import PATIENCE_S
 
 MEM = "aliyun.com/gpu-mem"

@@ -9,9 +9,9 @@ import pytest
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import podresources_v1_pb2 as pr
-from standin.kubelet import Kubelet
-from standin.node import SettableClock
-from standin.pods import Container, Pod, StartError
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.node import SettableClock
+from standin.kubelet.pods import Container, Pod, StartError
 from standin.waiting import PATIENCE_S
 from tests.unit.standin.sample import CORE, MEM, Plugin, devices, pod_resources
 

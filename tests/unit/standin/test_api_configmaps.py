@@ -7,8 +7,8 @@ import pytest
 
 from gpuagent.kube.api.api_errors import ApiError
 from gpuagent.kube.api.client import Client
-from standin.apiserver import ApiServer
-from standin.objects import Json
+from standin.api.objects import Json
+from standin.api.server import ApiServer
 
 PATH = "/api/v1/namespaces/kube-system/configmaps"
 

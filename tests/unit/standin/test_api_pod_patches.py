@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.kube.api.api_errors import ApiError
 from gpuagent.kube.api.client import Client
-from standin.apiserver import ApiServer
+from standin.api.server import ApiServer
 
 PATH = "/api/v1/namespaces/default/pods/p"
 

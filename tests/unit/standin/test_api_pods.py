@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from standin.apiserver import ApiServer
-from standin.refusal import Refusal
+from standin.api.refusal import Refusal
+from standin.api.server import ApiServer
 
 KEY = ("pods", "default", "p")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
-from standin.devices import AllocationError, Devices, Slot
+from standin.kubelet.devices import AllocationError, Devices, Slot
 from tests.unit.standin.sample import MEM, devices
 
 ANSWER = dp.ContainerAllocateResponse()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from standin.kubelet import Kubelet
-from standin.pods import Container, Pod
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.pods import Container, Pod
 from tests.unit.standin.sample import CORE, MEM, Plugin, devices
 
 MakeKubelet = Callable[..., Kubelet]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from standin.mps import NO_DAEMON
-from standin.mpshost import MpsHost
+from standin.mps.control import NO_DAEMON
+from standin.mps.host import MpsHost
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 
 from gpuagent._pb import podresources_v1_pb2 as pr
 from gpuagent._pb import podresources_v1_pb2_grpc as pr_grpc
-from standin.kubelet import Kubelet
-from standin.podresources import RateLimit
-from standin.pods import Container, Pod
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.podresources import RateLimit
+from standin.kubelet.pods import Container, Pod
 from tests.unit.standin.sample import CORE, MEM, Plugin, devices
 
 MakeKubelet = Callable[..., Kubelet]

@@ -10,9 +10,9 @@ import grpc
 import pytest
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
-from standin.kubelet import Kubelet
-from standin.node import SettableClock
-from standin.registration import extended_resource
+from standin.kubelet.kubelet import Kubelet
+from standin.kubelet.node import SettableClock
+from standin.kubelet.registration import extended_resource
 from tests.unit.standin.sample import MEM, Plugin, devices
 
 MakeKubelet = Callable[..., Kubelet]

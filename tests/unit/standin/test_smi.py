@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from standin.mpshost import MpsHost
+from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
 

@@ -22,10 +22,10 @@ MAY_WRITE = {
     "gpuagent/metrics/reference.py": "runs in the repository, not on a node",
     "gpuagent/isolation/mps_daemon.py": "TemporaryFile has no name",
     "installer/gpuisolation/cli.py": "a new TemporaryDirectory",
-    "installer/gpuisolation/files.py": "exclusive creation; set_proc writes to the kernel",
-    "installer/gpuisolation/package.py": "only in the TemporaryDirectory of its callers, and no member is a link",
-    "installer/gpuisolation/transact.py": "a new TemporaryDirectory",
-    "installer/gpuisolation/turn.py": "the lock: O_NOFOLLOW, and nothing is written",
+    "installer/gpuisolation/host/files.py": "exclusive creation; set_proc writes to the kernel",
+    "installer/gpuisolation/change/package.py": "only in the TemporaryDirectory of its callers, and no member is a link",
+    "installer/gpuisolation/change/transact.py": "a new TemporaryDirectory",
+    "installer/gpuisolation/change/turn.py": "the lock: O_NOFOLLOW, and nothing is written",
     "kubectl/onefile.py": "runs in the repository, not on a node",
 }
 """Modules that create files, and why that is safe in a folder that others may write."""

@@ -11,7 +11,7 @@ import pytest
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.pages.server import HttpServer, json_page
-from standin.apiserver import ApiServer
+from standin.api.server import ApiServer
 
 ROOT = Path(__file__).parents[3]
 PAGE = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain.reconcile.configmap import MANAGED_BY, TAKEN_OVER, Change, ConfigMapFacts, change
-from standin.patching import merge
+from standin.api.patching import merge
 
 LABELS = {"nodename": "n1"}
 DATA = {"report": "[]"}

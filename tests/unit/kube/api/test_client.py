@@ -11,8 +11,8 @@ import pytest
 from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
 from gpuagent.kube.api.client import STRATEGIC_MERGE_PATCH, Client, Timeouts, resource_of
 from gpuagent.kube.api.transport import Request, connect
-from standin.apihandler import Handler
-from standin.apiserver import ApiServer
+from standin.api.handler import Handler
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 NODE = "/api/v1/nodes/n1"
@@ -221,7 +221,7 @@ def test_new_credentials_are_read_after_a_401(server: ApiServer, client: Client,
 
 
 def test_what_is_no_api_server_is_said(server: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("standin.apihandler.json.dumps", lambda *_, **__: "<html>")
+    monkeypatch.setattr("standin.api.handler.json.dumps", lambda *_, **__: "<html>")
     with pytest.raises(ApiError, match="not JSON; is this an API server"):
         client.get(NODE)
     assert server.url

@@ -11,7 +11,7 @@ from gpuagent.kube.api import pages
 from gpuagent.kube.api.api_errors import ApiError, ConfigError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
-from standin.apiserver import ApiServer
+from standin.api.server import ApiServer
 
 PODS = "/api/v1/pods"
 

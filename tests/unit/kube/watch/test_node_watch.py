@@ -16,7 +16,7 @@ from gpuagent.kube.watch.follow import Follow
 from gpuagent.kube.watch.node_watch import Watcher, _Pods
 from gpuagent.kube.watch.stream import Watch
 from gpuagent.system.backoff import Backoff
-from standin.apiserver import ApiServer
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 if TYPE_CHECKING:

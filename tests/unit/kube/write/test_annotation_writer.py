@@ -16,8 +16,8 @@ from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.write import annotation_writer
 from gpuagent.kube.write.annotation_writer import PodAnnotations
 from gpuagent.system.backoff import Backoff
-from standin.apiserver import ApiServer
-from standin.objects import Json
+from standin.api.objects import Json
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 KEY = "ALIYUN_COM_GPU_MEM_IDX"

@@ -16,8 +16,8 @@ from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.reconciler import KubeSide
 from gpuagent.kube.write.configmap_writer import ConfigMaps
 from gpuagent.system.backoff import Backoff
-from standin.apiserver import ApiServer
-from standin.objects import Json, Key
+from standin.api.objects import Json, Key
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 REPORT = ConfigMapFacts(

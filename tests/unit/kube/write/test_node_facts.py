@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.domain.reconcile.node import NodeFacts, NodePatch, node_patches, same_quantity
-from standin.patching import merge
+from standin.api.patching import merge
 
 NOW, THEN = "2027-01-15T08:00:00Z", "2026-01-01T00:00:00Z"
 CONDITION = {"type": "GpusReady", "status": "True", "reason": "Serving", "message": ""}

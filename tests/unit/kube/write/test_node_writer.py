@@ -11,8 +11,8 @@ from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.write.event_sender import Involved
 from gpuagent.kube.write.node_writer import Writer
 from gpuagent.system.backoff import Backoff
-from standin.apiserver import ApiServer
-from standin.objects import Json
+from standin.api.objects import Json
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 COUNT = {"aliyun.com/gpu-count": "8"}

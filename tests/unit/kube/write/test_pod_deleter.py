@@ -10,8 +10,8 @@ from gpuagent.domain.pods.pod import Controller, PodName
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.pod_deleter import Deletions
 from gpuagent.system.backoff import Backoff
-from standin.apiserver import ApiServer
-from standin.objects import Json
+from standin.api.objects import Json
+from standin.api.server import ApiServer
 
 OWNER = Controller("apps/v1", "ReplicaSet", "web", "rs-1")
 FAILED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}

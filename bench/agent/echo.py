@@ -1,0 +1,73 @@
+"""A bare grpcio server to compare with, in a process of its own: `python -m bench.agent.echo SOCKET parsed|bytes`.
+
+It answers every method with what `/bench.Echo/Set` was last told (``method name, newline, answer``). As ``parsed`` it
+does to requests and answers what any protobuf service has to do: it decodes the one and encodes the other. As
+``bytes`` it does not even that.
+"""
+
+import argparse
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.system.stop_signal import StopSignal
+
+WORKERS = 16
+SERVICE = "v1beta1.DevicePlugin"
+TYPES: dict[str, tuple[Any, Any]] = {
+    "Allocate": (pb.AllocateRequest, pb.AllocateResponse),
+    "GetPreferredAllocation": (pb.PreferredAllocationRequest, pb.PreferredAllocationResponse),
+    "PreStartContainer": (pb.PreStartContainerRequest, pb.PreStartContainerResponse),
+}
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("socket")
+    parser.add_argument("how", choices=["parsed", "bytes"])
+    options = parser.parse_args()
+    server = serve(options.socket, parsed=options.how == "parsed")
+    stop = StopSignal()
+    stop.wait()
+    server.stop(None)
+
+
+def serve(path: str, *, parsed: bool) -> grpc.Server:
+    """Start the server at `path`."""
+    answers: dict[str, Any] = {}
+
+    def take(request: bytes, context: grpc.ServicerContext) -> bytes:  # noqa: ARG001 (gRPC gives it)
+        method, _, answer = request.partition(b"\n")
+        name = method.decode()
+        answers[name] = TYPES[name][1].FromString(answer) if parsed else answer
+        return b""
+
+    def answer(name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
+        return lambda *_: answers[name]
+
+    def handler(name: str) -> Any:  # noqa: ANN401 (grpc's own type has no name)
+        request, response = TYPES[name]
+        return grpc.unary_unary_rpc_method_handler(
+            answer(name),
+            request_deserializer=request.FromString if parsed else None,
+            response_serializer=response.SerializeToString if parsed else None,
+        )
+
+    server = grpc.server(ThreadPoolExecutor(WORKERS), options=[("grpc.max_receive_message_length", -1)])
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(SERVICE, {name: handler(name) for name in TYPES}),
+            grpc.method_handlers_generic_handler("bench.Echo", {"Set": grpc.unary_unary_rpc_method_handler(take)}),
+        )
+    )
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    return server
+
+
+if __name__ == "__main__":
+    main()

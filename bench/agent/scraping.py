@@ -1,0 +1,108 @@
+"""What a scrape costs on a full node: time, processor time, and what as many scrapers at once as are answered wait."""
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bench.agent import rpc
+from bench.agent.resting import ticks
+from bench.node import Node
+from bench.result import Results, Say
+from gpuagent.domain.sharing.mode import GPU_MEM
+from gpuagent.nvml.usage.samples import FRESH_S
+from gpuagent.pages.server import MOST_PAGES
+from gpuagent.simulation.fault_socket import inject
+
+GPUS, PODS_PER_GPU, UNITS = 16, 20, 7
+SERIES, BAR_MS, AT_ONCE = 2000, 50.0, MOST_PAGES
+
+
+def measure(results: Results, scrapes: int, say: Say) -> None:
+    """320 containers on 16 GPUs, each with a real process that the driver tells of and that /proc is asked about."""
+    say(f"scrapes: {GPUS * PODS_PER_GPU} containers, {scrapes} scrapes")
+    with (
+        tempfile.TemporaryDirectory(prefix="gb-") as folder,
+        subprocess.Popen(("/bin/sh", "-c", _SLEEPERS), stdout=subprocess.PIPE, text=True) as sleepers,  # noqa: S603
+    ):
+        try:
+            pids = [int(sleepers.stdout.readline()) for _ in range(GPUS * PODS_PER_GPU)] if sleepers.stdout else []
+            with Node(rpc.big_box(Path(folder)).box, "share", ("--compat-metrics", "true")) as node:
+                _fill(node, pids)
+                _scrape(results, node, scrapes)
+        finally:
+            sleepers.kill()
+            for pid in pids:
+                os.kill(pid, 9)
+
+
+_SLEEPERS = f"for n in $(seq {GPUS * PODS_PER_GPU}); do sleep 2147483647 >/dev/null & echo $!; done; wait"
+
+
+def _fill(node: Node, pids: list[int]) -> None:
+    node.start_agent()
+    node.registered()
+    node.offers(GPU_MEM, GPUS * 141)
+    for n, pid in enumerate(pids):
+        node.run_pod(f"pod-{n}", {GPU_MEM: UNITS})
+        fault = {"fault": "process", "gpu": n % GPUS, "pid": pid, "mib": 4096, "sm": 4}
+        inject(node.root / "s" / "simulator.sock", fault)
+
+
+def _scrape(results: Results, node: Node, scrapes: int) -> None:
+    page = _until_full(node)
+    series = sum(not line.startswith(b"#") for line in page.splitlines())
+    proc = Path(f"/proc/{node.pid}")
+    new, again = list[float](), list[float]()
+    before = ticks(proc)
+    time.sleep((FRESH_S + 0.05) * scrapes)
+    quiet, before = ticks(proc) - before, ticks(proc)
+    for _ in range(scrapes):
+        time.sleep(FRESH_S + 0.05)
+        new.append(_timed(node))
+    cpu_ms = (ticks(proc) - before - quiet) / os.sysconf("SC_CLK_TCK") / scrapes * 1000
+    for _ in range(scrapes):
+        again.append(_timed(node))
+    what = f"scrape of {series} series, {len(page) // 1024} KiB"
+    got = results.keep("scrape: new sample", new)
+    text = f"p50 {got['p50']:.0f} ms, p99 {got['p99']:.0f} ms, {cpu_ms:.0f} ms of a core"
+    held = series >= SERIES and got["p99"] < BAR_MS
+    results.row(f"{what}, GPUs sampled again", text, f"p99 < {BAR_MS:.0f} ms", held)
+    got = results.keep("scrape: same sample", again)
+    results.row("the same again within 2 s", f"p50 {got['p50']:.0f} ms, p99 {got['p99']:.0f} ms")
+    together = results.keep("scrape: at once", _at_once(node))
+    results.row(f"{AT_ONCE} scrapers at once", f"p50 {together['p50']:.0f} ms, worst {together['max']:.0f} ms")
+
+
+def _until_full(node: Node) -> bytes:
+    wanted = b"gpuagent_container_gpu_memory_limit_bytes{"
+    end = time.monotonic() + 60
+    while (page := node.page("metrics")).count(wanted) < GPUS * PODS_PER_GPU:
+        if time.monotonic() > end:
+            raise node.fail(f"{page.count(wanted)} containers are on the page")
+        time.sleep(0.2)
+    return page
+
+
+def _at_once(node: Node) -> list[float]:
+    times: list[float] = []
+    begin = threading.Barrier(AT_ONCE)
+
+    def scrape() -> None:
+        begin.wait()
+        times.append(_timed(node))
+
+    threads = [threading.Thread(target=scrape) for _ in range(AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return times
+
+
+def _timed(node: Node) -> float:
+    began = time.monotonic()
+    node.page("metrics")
+    return (time.monotonic() - began) * 1000

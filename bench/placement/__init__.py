@@ -1,0 +1,1 @@
+"""Measurements of the choice of GPU sets, beside published policies."""

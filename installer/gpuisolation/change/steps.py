@@ -1,0 +1,241 @@
+"""The steps of a change, each idempotent, each with its undo. They are data: a journal holds them as JSON."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from gpuagent.host import cgpu_proc
+from gpuagent.host.cgpu_proc import Version
+from gpuisolation.errors import InstallerError
+from gpuisolation.host.files import Files, Node
+from gpuisolation.host.root import Host
+from gpuisolation.layer import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Step(Protocol):
+    """One change of the host. `do` and `undo` may be run again, also after a reboot; both raise InstallerError."""
+
+    def do(self, host: Host, files: Files) -> None: ...
+
+    def undo(self, host: Host, files: Files) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path becomes `after`; undone, it is `before` again."""
+
+    path: str
+    after: Node
+    before: Node
+
+    def do(self, host: Host, files: Files) -> None:  # noqa: ARG002 (all steps are called alike)
+        files.place(self.path, self.after)
+
+    def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        files.place(self.path, self.before)
+
+    def __str__(self) -> str:
+        if self.after.same(self.before):
+            return f"leave {self.path} as it is"
+        if self.after.kind == "absent":
+            return f"remove {self.path}"
+        return f"link {self.path} to {self.after.target}" if self.after.kind == "link" else f"put {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A kernel module is loaded; one that was before (`keep`) stays when this is undone."""
+
+    module: str
+    keep: bool = False
+
+    def do(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        load(host, self.module)
+
+    def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        if not self.keep:
+            unload(host, self.module)
+
+    def __str__(self) -> str:
+        return f"modprobe {self.module}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """A kernel module is unloaded, unless a container came since it was asked who uses the GPUs."""
+
+    module: str
+
+    def do(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
+        if came := [instance.name for gpu in (state.gpus if state else ()) for instance in gpu.instances]:
+            raise InstallerError(f"container {came[0]} began to use a GPU meanwhile: cordon the node first")
+        unload(host, self.module)
+
+    def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        load(host, self.module)
+
+    def __str__(self) -> str:
+        return f"rmmod {self.module}"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The index of modules is made anew: forward, or (`back`) on the way back. A kernel may be gone by now."""
+
+    kernel: str
+    back: bool = False
+
+    def do(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        if not self.back and host.exists(f"/lib/modules/{self.kernel}"):
+            _must(host, "depmod", self.kernel)
+
+    def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        if self.back and host.exists(f"/lib/modules/{self.kernel}"):
+            _must(host, "depmod", self.kernel)
+
+    def __str__(self) -> str:
+        return f"on the way back: depmod {self.kernel}" if self.back else f"depmod {self.kernel}"
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The driver makes its device nodes, which the module needs: forward, or (`back`) before old modules are loaded."""
+
+    back: bool = False
+
+    def do(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        if not self.back:
+            _must(host, "nvidia-smi")
+
+    def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        if self.back:
+            _must(host, "nvidia-smi")
+
+    def __str__(self) -> str:
+        return "on the way back: nvidia-smi" if self.back else "nvidia-smi"
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The modules are loaded and /proc/cgpu_km has the version: forward, or (`back`) when all is undone."""
+
+    version: str
+    modules: tuple[str, ...]
+    back: bool = False
+
+    def do(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        if self.back:
+            return
+        self._check(host)
+        if said := cgpu_proc.problem(cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))):
+            raise InstallerError(said)
+
+    def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
+        if self.back:
+            self._check(host)
+
+    def _check(self, host: Host) -> None:
+        missing = [name for name in self.modules if name not in host.modules()]
+        if missing:
+            raise InstallerError(f"{', '.join(missing)} not among the loaded modules (lsmod): see dmesg")
+        state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
+        found = state.version_text if state else "nothing"
+        if found != self.version and (Version.parse(found) or "") != Version.parse(self.version):
+            raise InstallerError(
+                f"{cgpu_proc.CGPU_PROC / 'version'} says {found!r}, wanted {self.version!r}: see dmesg"
+            )
+
+    def __str__(self) -> str:
+        version = cgpu_proc.CGPU_PROC / "version"
+        return f"{'on the way back: ' if self.back else ''}check lsmod and {version}: {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Every GPU gets its policy and max_inst: forward, or (`back`) when the modules are back."""
+
+    settings: Settings
+    policy: int
+    back: bool = False
+
+    def do(self, host: Host, files: Files) -> None:
+        if not self.back:
+            self._set(host, files)
+
+    def undo(self, host: Host, files: Files) -> None:
+        if self.back:
+            self._set(host, files)
+
+    def _set(self, host: Host, files: Files) -> None:
+        state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
+        if state is None or state.version is None or state.version < cgpu_proc.POLICY_SINCE:
+            log.info("policy left as the module has it", extra={"needs": str(cgpu_proc.POLICY_SINCE)})
+            return
+        for gpu in state.gpus:
+            wanted = {"policy": self.policy, **self.settings.get(str(gpu.index), {})}
+            for name, value in wanted.items():
+                set_number(host, files, f"{gpu.index}/{name}", value)
+
+    def __str__(self) -> str:
+        each = "".join(
+            f"; GPU {gpu}: {', '.join(f'{name} {value}' for name, value in values.items())}"
+            for gpu, values in sorted(self.settings.items())
+        )
+        return f"{'on the way back: ' if self.back else ''}set policy {self.policy}{each}"
+
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Place, Load, Unload, Index, Devices, Verify, Configure)
+}
+
+
+def to_json(step: Step) -> dict[str, Any]:
+    return {"step": type(step).__name__, **asdict(step)}  # type: ignore[call-overload]
+
+
+def from_json(data: Mapping[str, Any]) -> Step:
+    """A step from what `to_json` made; KeyError or TypeError for anything else."""
+    values = {key: value for key, value in data.items() if key != "step"}
+    for key in ("after", "before"):
+        if key in values:
+            values[key] = Node(**values[key])
+    if "modules" in values:
+        values["modules"] = tuple(values["modules"])
+    step: Step = _KINDS[data["step"]](**values)
+    return step
+
+
+def load(host: Host, module: str) -> None:
+    if module not in host.modules():
+        _must(host, "modprobe", module)
+
+
+def unload(host: Host, module: str) -> None:
+    if module in host.modules():
+        _must(host, "rmmod", module)
+
+
+def set_number(host: Host, files: Files, name: str, value: int) -> None:
+    """Write a number below /proc/cgpu_km and read it back.
+
+    Raises:
+        InstallerError: the module does not take it.
+    """
+    path = cgpu_proc.CGPU_PROC / name
+    if (host.text(path) or "").strip() == str(value):
+        return
+    files.set_proc(host.at(path), str(value))
+    found = (host.text(path) or "").strip()
+    if found != str(value):
+        raise InstallerError(f"{path} says {found!r} after {value} was written: the module did not take it")
+
+
+def _must(host: Host, *argv: str) -> None:
+    output = host.run(*argv)
+    if output.code != 0:
+        said = " ".join(output.text.split())[-400:] or "it said nothing"
+        raise InstallerError(f"`{' '.join(argv)}` ended with {output.code}: {said}")

@@ -1,0 +1,156 @@
+"""Facts of a host that the checks need, read below its root. Reads only, decides nothing."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuagent.host import cgpu_proc
+from gpuisolation.host import users
+from gpuisolation.host.root import Host
+from gpuisolation.host.users import User
+
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
+TOOLKIT = "/usr/bin/nvidia-container-toolkit"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One GPU as the driver's files tell of it."""
+
+    bus: str
+    model: str
+    uuid: str = ""
+    minor: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A host at one moment; empty or None where a thing is not there or cannot be read.
+
+    Attributes:
+        os_name: for people; `os_id` and `os_version` as /etc/os-release has them, for CentOS with the minor version.
+        driver: version of the loaded NVIDIA driver.
+        docker: version text; `containerd` likewise.
+        vendor: of the machine, by its DMI.
+        cpu_policy: kubelet's CPU manager policy; `cpu_policy_from` is where it was read.
+        cgroup: 1, 2 or None.
+        hook: whether there is a container hook; `toolkit` whether the program is there that it hands on to.
+    """
+
+    os_name: str = ""
+    os_id: str = ""
+    os_version: str = ""
+    kernel: str = ""
+    driver: str = ""
+    gpus: tuple[GpuInfo, ...] = ()
+    docker: str = ""
+    containerd: str = ""
+    vendor: str = ""
+    cpu_policy: str = ""
+    cpu_policy_from: str = ""
+    cgroup: int | None = None
+    mps_control: bool = False
+    hook: bool = False
+    toolkit: bool = False
+    users: tuple[User, ...] = ()
+    state: cgpu_proc.CgpuState | None = field(default=None)
+
+
+def read(host: Host) -> Facts:
+    """All facts; raises nothing that a missing file could cause."""
+    os_release = _assignments(host.text("/etc/os-release") or "")
+    os_id, os_version = os_release.get("ID", ""), os_release.get("VERSION_ID", "")
+    if os_id == "centos" and (full := re.search(r"\d+\.\d+", host.text("/etc/centos-release") or "")):
+        os_version = full[0]  # os-release has only the first number
+    cpu_policy, cpu_policy_from = _cpu_policy(host)
+    return Facts(
+        os_name=os_release.get("PRETTY_NAME", f"{os_id} {os_version}".strip()),
+        os_id=os_id,
+        os_version=os_version,
+        kernel=(host.text("/proc/sys/kernel/osrelease") or "").strip(),
+        driver=_first(r"Kernel Module.*?\s(\d+(?:\.\d+){1,2})\s", host.text("/proc/driver/nvidia/version") or ""),
+        gpus=_gpus(host),
+        docker=_version(host, "docker"),
+        containerd=_version(host, "containerd"),
+        vendor=_vendor(host),
+        cpu_policy=cpu_policy,
+        cpu_policy_from=cpu_policy_from,
+        cgroup=_cgroup(host),
+        mps_control=host.has_command("nvidia-cuda-mps-control"),
+        hook=host.exists(HOOK),
+        toolkit=host.exists(TOOLKIT),
+        users=users.find(host),
+        state=cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC)),
+    )
+
+
+def _assignments(text: str) -> dict[str, str]:
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip().strip("\"'") for key, value in pairs}
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
+def _gpus(host: Host) -> tuple[GpuInfo, ...]:
+    base = "/proc/driver/nvidia/gpus"
+    found = []
+    for bus in host.names(base):
+        text = host.text(f"{base}/{bus}/information") or ""
+        values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+        minor = values.get("Device Minor", "")
+        number = int(minor) if minor.isascii() and minor.isdigit() else None
+        found.append(GpuInfo(bus, values.get("Model", ""), values.get("GPU UUID", ""), number))
+    return tuple(found)
+
+
+def _version(host: Host, command: str) -> str:
+    if not host.has_command(command):
+        return ""
+    return _first(r"\bv?(\d+\.\d+\.\d+)", host.run(command, "--version").text)
+
+
+def _vendor(host: Host) -> str:
+    parts = [(host.text(f"/sys/class/dmi/id/{name}") or "").strip() for name in ("sys_vendor", "product_name")]
+    return " / ".join(part for part in parts if part)
+
+
+def _cgroup(host: Host) -> int | None:
+    if host.exists("/sys/fs/cgroup/cgroup.controllers"):
+        return 2
+    return 1 if host.exists("/sys/fs/cgroup/devices") else None
+
+
+def _cpu_policy(host: Host) -> tuple[str, str]:
+    """The state file says what is in force; else kubelet's flag; else its configuration."""
+    state = "/var/lib/kubelet/cpu_manager_state"
+    try:
+        policy = json.loads(host.text(state) or "{}").get("policyName")
+    except (ValueError, AttributeError):
+        policy = None
+    if isinstance(policy, str) and policy:
+        return policy, state
+    config = "/var/lib/kubelet/config.yaml"
+    for argv in _kubelets(host):
+        for flag, following in zip(argv, [*argv[1:], ""], strict=True):
+            name, _, value = flag.partition("=")
+            if name == "--cpu-manager-policy":
+                return value or following, "kubelet's flag"
+            if name == "--config":
+                config = value or following
+    text = host.text(config)
+    if text is None:
+        return "", ""
+    return _first(r'(?m)(?:^|[{,])\s*"?cpuManagerPolicy"?\s*:\s*["\']?(\w+)', text) or "none", config
+
+
+def _kubelets(host: Host) -> list[list[str]]:
+    found = []
+    for pid in filter(str.isdigit, host.names("/proc")):
+        argv = (host.text(f"/proc/{pid}/cmdline") or "").split("\0")
+        if Path(argv[0]).name in {"kubelet", "hyperkube"}:
+            found.append(argv)
+    return found

@@ -1,0 +1,89 @@
+"""NVIDIA MPS as its control program tells of it: servers, clients, limits, and what the clients use."""
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuagent.host.mps_client import CONTROL, KNOWN_DIRECTORIES, OWN_DIRECTORY, untrusted
+from gpuisolation.host.root import Host
+
+log = logging.getLogger(__name__)
+
+PIPE_DIRS = tuple(map(str, (OWN_DIRECTORY, *KNOWN_DIRECTORIES)))
+"""Where a daemon may have its pipes, looked at in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client process; memory is None where the driver does not say."""
+
+    pid: int
+    server: int
+    gpu_uuid: str = ""
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MpsState:
+    """The control daemon at one moment; limits are its own words, empty where it gives none."""
+
+    servers: tuple[int, ...]
+    clients: tuple[Client, ...]
+    thread_percentage: str
+    memory_limits: tuple[tuple[int, str], ...]
+
+
+def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
+    """What the daemon behind the first of `pipe_dirs` that answers says; None where none does.
+
+    One that another user may run is not asked: what it says would be that user's words.
+    """
+    if not host.has_command(CONTROL):
+        return None
+    trusted = (pipe_dir for pipe_dir in pipe_dirs if _is_trusted(host, pipe_dir))
+    answers = ((pipe_dir, _ask(host, pipe_dir, "get_server_list")) for pipe_dir in trusted)
+    pipe_dir, servers = next(((pipe_dir, text) for pipe_dir, text in answers if text is not None), ("", None))
+    if servers is None:
+        return None
+    pids = _pids(servers)
+    used = _used(host)
+    clients = [
+        Client(pid, server, *used.get(pid, ("", None)))
+        for server in pids
+        for pid in _pids(_ask(host, pipe_dir, f"get_client_list {server}") or "")
+    ]
+    limits = (
+        (gpu, (_ask(host, pipe_dir, f"get_default_device_pinned_mem_limit {gpu}") or "").strip()) for gpu in range(gpus)
+    )
+    return MpsState(
+        servers=pids,
+        clients=tuple(clients),
+        thread_percentage=(_ask(host, pipe_dir, "get_default_active_thread_percentage") or "").strip(),
+        memory_limits=tuple((gpu, limit) for gpu, limit in limits if limit),
+    )
+
+
+def _is_trusted(host: Host, pipe_dir: str) -> bool:
+    if why := untrusted(host.at(pipe_dir)):
+        log.warning("MPS daemon not asked", extra={"why": why})
+    return why is None
+
+
+def _ask(host: Host, pipe_dir: str, question: str) -> str | None:
+    output = host.run(CONTROL, stdin=f"{question}\n", env={"CUDA_MPS_PIPE_DIRECTORY": pipe_dir})
+    return output.text if output.code == 0 and "Cannot find MPS control daemon" not in output.text else None
+
+
+def _pids(text: str) -> tuple[int, ...]:
+    return tuple(int(line) for line in map(str.strip, text.splitlines()) if re.fullmatch(r"\d{1,10}", line, re.ASCII))
+
+
+def _used(host: Host) -> dict[int, tuple[str, int | None]]:
+    output = host.run("nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits")
+    found = {}
+    for line in output.text.splitlines() if output.code == 0 else ():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 3 and cells[0].isdigit():
+            found[int(cells[0])] = (cells[1], int(cells[2]) * 2**20 if cells[2].isdigit() else None)
+    return found

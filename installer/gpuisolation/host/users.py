@@ -1,0 +1,126 @@
+"""Who uses the GPUs now: processes with a GPU's device node open or mapped, and cGPU's instances."""
+
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuagent.host import cgpu_proc
+from gpuagent.system.printable import printable
+from gpuisolation.host.root import Host
+
+_GPU_NODE = re.compile(r"/dev/(nvidia\d+|nvidia-uvm|nvidia-caps/\S+|cgpu\S*)$", re.ASCII)
+# cgroup v1 and v2, cgroupfs and systemd drivers, Docker, containerd and CRI-O: 64 hexadecimal digits at a path's end.
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.ASCII | re.MULTILINE)
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One process on a GPU, or one cGPU instance whose processes are not seen (`pid` None).
+
+    Attributes:
+        command: the process's name.
+        container: id of its container, or the first 12 characters of it; empty for a process of the host.
+        pod: its pod's UID, empty where the cgroup names none.
+        nodes: device nodes it holds.
+        hidden: we may not see what it holds.
+    """
+
+    pid: int | None
+    command: str
+    container: str = ""
+    pod: str = ""
+    nodes: tuple[str, ...] = ()
+    hidden: bool = False
+
+    def __str__(self) -> str:
+        parts = [f"container {self.container[:12]}" if self.container else "host process"]
+        if self.pod:
+            parts.append(f"pod {self.pod}")
+        if self.pid is not None:
+            parts.append(f"pid {self.pid} ({self.command})")
+        if self.hidden:
+            parts.append("what it has open cannot be seen: run privileged")
+        return ", ".join([*parts, *([" ".join(self.nodes)] if self.nodes else [])])
+
+
+def identity(cgroup: str) -> tuple[str, str]:
+    """Container id and pod UID in the text of /proc/<pid>/cgroup; empty where it names none."""
+    containers, pods = _CONTAINER.findall(cgroup), _POD.findall(cgroup)
+    pod = pods[-1].replace("_", "-") if pods else ""
+    return (containers[-1] if containers else ""), pod
+
+
+def find(host: Host) -> tuple[User, ...]:
+    """Everybody on the GPUs, processes by pid, then instances of which no process is seen."""
+    users = [user for name in host.names("/proc") if name.isdigit() and (user := _process(host, int(name)))]
+    users.sort(key=lambda user: user.pid or 0)
+    seen = {user.container[:12] for user in users}
+    state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
+    for gpu in state.gpus if state else ():
+        users.extend(
+            User(pid=None, command="", container=instance.name, nodes=(f"cGPU instance on GPU {gpu.index}",))
+            for instance in gpu.instances
+            if instance.name not in seen
+        )
+    return tuple(users)
+
+
+def blocking(users: Collection[User], ignore: Collection[str]) -> tuple[User, ...]:
+    """Those because of whom the layer must not be touched: all in containers, but monitors that are named."""
+    return tuple(user for user in users if user.container and (user.pid is None or user.command not in ignore))
+
+
+def _process(host: Host, pid: int) -> User | None:
+    folder = host.root / "proc" / str(pid)
+    hidden, nodes = False, _mapped_nodes(folder)
+    try:
+        nodes |= _open_nodes(folder)
+    except PermissionError:
+        hidden = True
+    container, pod = identity(_read(folder / "cgroup")) if nodes or hidden else ("", "")
+    if not nodes and not container:
+        return None
+    return User(
+        pid=pid,
+        command=printable(_read(folder / "comm").strip()),  # a process names itself
+        container=container,
+        pod=pod,
+        nodes=tuple(sorted(nodes)),
+        hidden=hidden,
+    )
+
+
+def _open_nodes(folder: Path) -> set[str]:
+    """Device nodes the process has open; PermissionError where we may not look."""
+    found: set[str] = set()
+    try:
+        links = list((folder / "fd").iterdir())
+    except PermissionError:
+        raise
+    except OSError:  # the process ended
+        return found
+    for link in links:
+        try:
+            target = os.readlink(link)  # noqa: PTH115 (the text as it stands: it may lie in another mount namespace)
+        except PermissionError:
+            raise
+        except OSError:  # it was closed meanwhile
+            continue
+        if _GPU_NODE.match(target):
+            found.add(target)
+    return found
+
+
+def _mapped_nodes(folder: Path) -> set[str]:
+    paths = (line.split(maxsplit=5)[5:] for line in _read(folder / "maps").splitlines())
+    return {path[0] for path in paths if path and _GPU_NODE.match(path[0])}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""

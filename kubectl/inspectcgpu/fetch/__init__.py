@@ -1,0 +1,1 @@
+"""Reads the cluster: nodes and pods, agents, watches."""

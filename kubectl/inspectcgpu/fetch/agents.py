@@ -1,0 +1,114 @@
+"""Asking the agents of nodes, through the API server: which have one, where it is, and what came of it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.pages import list_pages
+from inspectcgpu.fetch.fetching import Page, Task, fetch
+from inspectcgpu.read.agent_page import AgentView
+from inspectcgpu.read.usage import Usage
+
+LABEL = "app.kubernetes.io/name=gpuagent,app.kubernetes.io/component=agent"
+USE_NOT_SEEN = (
+    "its agent does not report what containers use, only their limits: it does not see the host's processes "
+    "(chart value metrics.perContainerUse)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Where agents are, and how long they are waited for (see `fetching.deadline_s`)."""
+
+    namespace: str = "kube-system"
+    port: int = 9445
+    timeout_s: float = 5.0
+
+
+@dataclass(slots=True)
+class Answers:
+    """What came back; `unseen` is node to why nothing did."""
+
+    views: dict[str, AgentView] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    usage: dict[PodName, Usage] = field(default_factory=dict)
+    usage_problem: str = ""
+
+
+def ask(
+    client: Client, asking: Asking, nodes: Collection[str], *, marked: Collection[str], usage_of: Collection[str] = ()
+) -> Answers:
+    """Ask these nodes' agents who has what, and those in `usage_of`, which are some of them, what is used.
+
+    A node that is not `marked` as having an agent, and on which no pod of one runs, is not asked. Never raises.
+    """
+    answers = Answers()
+    if not nodes:
+        return answers
+    pods, problem = _pods(client, asking.namespace)
+    absent = {node for node in nodes if node not in pods and node not in marked}
+    nodes = [node for node in nodes if node not in absent]
+    found = fetch(client, [Task(node, _path(asking, pods, node), node in usage_of) for node in nodes], asking.timeout_s)
+    reasons = dict.fromkeys((node for node in usage_of if node in absent), f"no gpuagent runs on it{_but(problem)}")
+    for node in nodes:
+        page = found[node]
+        if page.view:
+            answers.views[node] = page.view
+        elif page.answered:
+            answers.unseen[node] = "what answers is no gpuagent, or one of another version"
+        else:
+            answers.unseen[node] = _reason(page.problem, problem, has_pod=node in pods, asking=asking)
+        answers.usage.update(page.usage or {})
+        if node in usage_of and (reason := answers.unseen.get(node) or _use_unknown(page)):
+            reasons[node] = reason
+    if reasons:
+        node, reason = next(iter(reasons.items()))
+        more = f", and {len(reasons) - 1} more nodes" if len(reasons) > 1 else ""
+        answers.usage_problem = f"node {node}: {reason}{more}"
+    return answers
+
+
+def _use_unknown(page: Page) -> str:
+    """Why it is not known what containers use; "" where it is."""
+    if page.usage is None:
+        return page.metrics_problem or "its agent's metrics do not show what containers use"
+    return USE_NOT_SEEN if page.usage and all(one.used is None for one in page.usage.values()) else ""
+
+
+def _pods(client: Client, namespace: str) -> tuple[Mapping[str, str], str]:
+    """Node to name of the agent's pod on it, and why there are none where that could not be asked."""
+
+    def running(found: Mapping[str, Any]) -> tuple[str, str] | None:
+        node, status = text(mapping(found.get("spec")).get("nodeName")), mapping(found.get("status"))
+        there = node and status.get("phase") == "Running" and status.get("podIP")
+        return (node, text(mapping(found.get("metadata")).get("name"))) if there else None
+
+    try:
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+        return dict(list_pages(client, path, running, {"labelSelector": LABEL}).items), ""
+    except KubeError as err:
+        return {}, str(err)
+
+
+def _path(asking: Asking, pods: Mapping[str, str], node: str) -> str:
+    """By its pod; by the node where the agent has none, as one that runs as a service of the host."""
+    if node in pods:
+        where = f"namespaces/{quote(asking.namespace, safe='')}/pods/{quote(pods[node])}"
+    else:
+        where = f"nodes/{quote(node)}"
+    return f"/api/v1/{where}:{asking.port}/proxy"
+
+
+def _reason(problem: str, pods_problem: str, *, has_pod: bool, asking: Asking) -> str:
+    if pods_problem:
+        return f"the agents' pods cannot be listed: {pods_problem}"
+    return problem if has_pod else f"no pod with label {LABEL} runs on it in {asking.namespace}; by the node: {problem}"
+
+
+def _but(pods_problem: str) -> str:
+    return f", or its pods cannot be listed: {pods_problem}" if pods_problem else ""

@@ -1,0 +1,185 @@
+"""Reading the cluster: nodes and pods in pages, ConfigMaps, and agents where labels and annotations do not say all."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.api.pages import list_pages
+from inspectcgpu.fetch.agents import Answers, Asking, ask
+from inspectcgpu.read.configmaps import NAMESPACE, Told, read_config_map
+from inspectcgpu.read.node import RESOURCES, GpuNode, read_node
+from inspectcgpu.read.pod import GpuPod, read_pod
+from inspectcgpu.read.unit import measure, part_of_each
+from inspectcgpu.report import Facts
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+NOT_SUCCEEDED = "status.phase!=Succeeded"
+"""Failed pods are read too: one that was refused says why."""
+FEW_NAMES = 8
+"""So many nodes, and their pods, are asked for one by one; for more, all are listed."""
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """GPU nodes by name. Of the nodes asked for, `missing` do not exist, and `without` have no GPUs of ours."""
+
+    gpu: tuple[GpuNode, ...]
+    missing: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+
+def read_nodes(client: Client, names: Sequence[str] = ()) -> Nodes:
+    """The nodes of `names`, or all where there are none. Raises KubeError."""
+    if not names:
+        return Nodes(by_name(list_pages(client, NODES, read_node).items))
+    found: dict[str, Mapping[str, Any] | None]
+    if len(names) > FEW_NAMES:
+        wanted = set(names)
+        listed = list_pages(client, NODES, lambda node: node if _name(node) in wanted else None)
+        found = dict.fromkeys(names) | {_name(node): node for node in listed.items}
+    else:
+        found = {name: _one(client, f"{NODES}/{quote(name, safe='')}") for name in dict.fromkeys(names)}
+    read = {name: read_node(node) for name, node in found.items() if node is not None}
+    return Nodes(
+        by_name(node for node in read.values() if node),
+        tuple(name for name, node in found.items() if node is None),
+        tuple(name for name, node in read.items() if node is None),
+    )
+
+
+def by_name(nodes: Iterable[GpuNode]) -> tuple[GpuNode, ...]:
+    return tuple(sorted(nodes, key=lambda node: node.name))
+
+
+def _name(found: Mapping[str, Any]) -> str:
+    return text(mapping(found.get("metadata")).get("name"))
+
+
+def _one(client: Client, path: str) -> Mapping[str, Any] | None:
+    try:
+        return client.get(path)
+    except ApiError as err:
+        if err.status == _NOT_FOUND:
+            return None
+        raise
+
+
+def read_pods(client: Client, names: Sequence[str] = ()) -> tuple[GpuPod, ...]:
+    """The pods that ask for GPUs: on these nodes, or all, those without a node too. Raises KubeError."""
+    selectors = [pods_selector(name) for name in dict.fromkeys(names)] if 0 < len(names) <= FEW_NAMES else []
+    found: list[GpuPod] = []
+    for selector in selectors or [NOT_SUCCEEDED]:
+        found += list_pages(client, PODS, read_pod, {"fieldSelector": selector}).items
+    wanted = set(names)
+    return tuple(sorted((pod for pod in found if not wanted or pod.node in wanted), key=lambda pod: pod.name))
+
+
+def pods_selector(node: str) -> str:
+    return f"{NOT_SUCCEEDED},spec.nodeName={node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is known besides nodes and pods."""
+
+    told: Mapping[str, Told]
+    answers: Answers
+    problems: tuple[str, ...] = ()
+
+
+def look_beside(
+    client: Client, nodes: Sequence[GpuNode], pods: Sequence[GpuPod], asking: Asking | None, *, usage: bool
+) -> Beside:
+    """Read ConfigMaps where they matter, and ask agents (never where `asking` is None) where they know more.
+
+    With `usage` every agent is asked what containers use. Never raises: what fails is told.
+    """
+    told: dict[str, Told] = {}
+    problems: list[str] = []
+    for selector in _maps_wanted(nodes):
+        try:
+            path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+            found = list_pages(client, path, read_config_map, {"labelSelector": selector}).items
+        except KubeError as err:
+            problems.append(f"ConfigMaps with GPUs' health and links cannot be read: {err}")
+            break
+        for one in found:
+            told[one.node] = one if one.whole else _joined(told.get(one.node), one)
+    if asking is None:
+        problem = "agents are not asked (--no-agents)" if usage else ""
+        return Beside(told, Answers(usage_problem=problem), tuple(problems))
+    busy = {pod.node for pod in pods if pod.node and not pod.refused}
+    names = [node.name for node in nodes]
+    wanted = agents_wanted(nodes, pods)
+    users = [name for name in names if name in busy] if usage else []
+    # Who is asked what pods use is asked who has what, too: kubelet's book is nearer to the truth than an annotation.
+    marked = {node.name for node in nodes if node.agent}
+    asked = [name for name in names if name in wanted or name in users]
+    answers = ask(client, asking, asked, marked=marked, usage_of=users)
+    for name in set(users) - wanted:
+        answers.unseen.pop(name, None)  # nothing is lost by it but what the metrics tell
+    return Beside(told, answers, tuple(problems))
+
+
+def _joined(one: Told | None, other: Told) -> Told:
+    return other if one is None else Told(one.node, {**one.health, **other.health}, one.whole, one.links)
+
+
+def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
+    """Label selectors: topology reports, then lists of ill GPUs."""
+    topology = any(node.offered(GPU_WHOLE) for node in nodes)
+    ill = any(node.allocatable.get(name, 0) < node.capacity.get(name, 0) for node in nodes for name in RESOURCES)
+    return [
+        *([f"{MODE_LABEL}={Mode.TOPOLOGY}"] if topology else []),
+        *(["app.kubernetes.io/managed-by=gpuagent"] if ill else []),
+    ]
+
+
+def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
+    """Nodes whose labels and annotations leave something open, as in the middle of a mode switch."""
+    by_name = {node.name: node for node in nodes}
+    bound = [pod for pod in pods if not pod.refused and pod.node in by_name]
+    # A pod that was not annotated, and one that holds what its node offers no more.
+    open_pods = {
+        pod.node
+        for pod in bound
+        if pod.asks.keys() != pod.places.keys() or not all(map(by_name[pod.node].offered, pod.asks))
+    }
+    return open_pods | {node.name for node in nodes if _unclear(node)}
+
+
+def _unclear(node: GpuNode) -> bool:
+    """The size of a unit, or of a GPU, does not follow from what the node says."""
+    return bool(node.offered(GPU_MEM) and measure(node).doubt) or any(
+        node.offered(name) and part_of_each(node, name) is None for name in (GPU_CORE, GPU_WHOLE)
+    )
+
+
+def facts(
+    nodes: Sequence[GpuNode],
+    pods: Sequence[GpuPod],
+    beside: Beside,
+    problems: Sequence[str] = (),
+    newer: AbstractSet[PodName] = frozenset(),
+) -> Facts:
+    """Everything for a report. `newer` are pods that changed since agents were asked."""
+    answers = beside.answers
+    return Facts(
+        nodes=nodes,
+        pods=pods,
+        told=beside.told,
+        views=answers.views,
+        unseen=answers.unseen,
+        usage=answers.usage,
+        usage_problem=answers.usage_problem,
+        problems=(*problems, *beside.problems),
+        newer=newer,
+    )

@@ -1,0 +1,56 @@
+"""Which cluster: the kubeconfig files as kubectl finds them, and the context in them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.kube.api.client import Client, Timeouts
+from inspectcgpu.errors import UsageError
+from inspectcgpu.show import yaml_text
+
+TIMEOUTS = Timeouts(connect_s=5.0, call_s=30.0)
+
+
+def connect(kubeconfig: str | None, context: str | None, environ: Mapping[str, str]) -> Client:
+    """A client for the cluster; sends nothing yet. Raises UsageError, ConfigError.
+
+    Files: `kubeconfig`, else those of KUBECONFIG that exist, else ~/.kube/config, else the pod's service account.
+    """
+    files = [kubeconfig] if kubeconfig else _files(environ)
+    if not files:
+        if context:
+            raise UsageError(f"--context {context}: a pod's service account has no contexts; give --kubeconfig")
+        client = Client(None, TIMEOUTS, compressed=True)
+    else:
+        # The library takes the last file's current context, and kubectl the first's.
+        chosen = context or (_current(files) if len(files) > 1 else None)
+        client = Client(os.pathsep.join(files), TIMEOUTS, context=chosen, compressed=True)
+    client.connect()
+    return client
+
+
+def _files(environ: Mapping[str, str]) -> list[str]:
+    if named := [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]:
+        there = [path for path in named if Path(path).exists()]
+        if not there:
+            raise UsageError(f"KUBECONFIG names no file that exists: {os.pathsep.join(named)}")
+        return there
+    default = Path(environ.get("HOME") or "/") / ".kube" / "config"
+    if default.exists():
+        return [str(default)]
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return []
+    raise UsageError(f"no way to a cluster: give --kubeconfig FILE, set KUBECONFIG, or put a kubeconfig at {default}")
+
+
+def _current(files: list[str]) -> str | None:
+    """The first current context; a file that cannot be read is told of later."""
+    for file in files:
+        try:
+            found = mapping(yaml_text.load(Path(file).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+        if name := text(found.get("current-context")):
+            return name
+    return None

@@ -1,0 +1,107 @@
+"""Fetching the pages of many agents: some at a time, and no longer than people wait for a table."""
+
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.client import Client
+from inspectcgpu.read.agent_page import AgentView, read_page
+from inspectcgpu.read.usage import Usage, read_usage
+
+AT_A_TIME = 16
+NODES_A_WAIT = 250
+"""For so many more nodes the longest wait is that much longer."""
+_FORBIDDEN = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The pages of one node's agent, below `path`; with `metrics` what containers use, too."""
+
+    node: str
+    path: str
+    metrics: bool
+
+
+@dataclass(slots=True)
+class Page:
+    """What an agent said. `view` and `usage` are None where it did not; the problems are of the API server."""
+
+    view: AgentView | None = None
+    usage: Mapping[PodName, Usage] | None = None
+    answered: bool = False
+    problem: str = ""
+    metrics_problem: str = ""
+
+
+def deadline_s(timeout_s: float, nodes: int) -> float:
+    """How long all of them have, where answers keep coming; without any for `timeout_s` the rest is given up."""
+    return timeout_s * (1 + nodes // NODES_A_WAIT)
+
+
+def fetch(client: Client, tasks: Sequence[Task], timeout_s: float) -> dict[str, Page]:
+    """Node to what its agent said. Never raises."""
+    late = f"no answer within {timeout_s:g} s"
+    pages = {task.node: Page(problem=late, metrics_problem=late) for task in tasks}
+    ends = time.monotonic() + deadline_s(timeout_s, len(tasks))
+    todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Task, str, str | KubeError]] = queue.SimpleQueue()
+    for task in tasks:
+        todo.put(task)
+    given_up = threading.Event()
+    # Daemons: one that waits for a silent agent must not hold up the end of the program.
+    for _ in range(min(AT_A_TIME, len(tasks))):
+        threading.Thread(target=_work, args=(client, todo, done, given_up), daemon=True).start()
+    left = sum(1 + task.metrics for task in tasks)
+    with suppress(queue.Empty):
+        while left:
+            task, which, found = done.get(timeout=max(0.01, min(timeout_s, ends - time.monotonic())))
+            left -= 1
+            _read(pages[task.node], which, found)
+    given_up.set()
+    return pages
+
+
+def _read(page: Page, which: str, found: str | KubeError) -> None:
+    match which, found:
+        case "status", str():
+            page.view, page.answered = read_page(found), True
+        case "status", _:
+            page.problem = page.metrics_problem = str(found)
+        case _, str():
+            page.usage, page.metrics_problem = read_usage(found), ""
+        case _:
+            page.metrics_problem = str(found)
+
+
+def _work(
+    client: Client,
+    todo: "queue.SimpleQueue[Task]",
+    done: "queue.SimpleQueue[tuple[Task, str, str | KubeError]]",
+    given_up: threading.Event,
+) -> None:
+    """Take nodes until there is none: both pages of one before another's, so that no kind starves."""
+    refused: KubeError | None = None
+    with suppress(queue.Empty):
+        while not given_up.is_set():
+            task = todo.get_nowait()
+            failed = refused  # what RBAC refuses for one pod it refuses for all
+            for which in ("status", "metrics") if task.metrics else ("status",):
+                found = failed or _text(client, f"{task.path}/{which}")
+                done.put((task, which, found))
+                if isinstance(found, KubeError):
+                    failed = found
+                    if isinstance(found, ApiError) and found.status == _FORBIDDEN:
+                        refused = found
+
+
+def _text(client: Client, path: str) -> str | KubeError:
+    try:
+        return client.text(path)
+    except KubeError as err:
+        return err

@@ -1,0 +1,156 @@
+"""`--watch`: real watches keep nodes and pods as they are, so that a large cluster is listed once and not again."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from gpuagent.domain.pods.json_values import mapping, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api.client import Client
+from gpuagent.kube.watch.follow import Follow
+from inspectcgpu.fetch.agents import Asking
+from inspectcgpu.fetch.cluster import NODES, NOT_SUCCEEDED, PODS, Beside, by_name, facts, look_beside, pods_selector
+from inspectcgpu.read.node import GpuNode, read_node
+from inspectcgpu.read.pod import GpuPod, read_pod
+from inspectcgpu.report import Facts
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Key = tuple[str, str]
+"""Namespace and name."""
+
+BESIDE_EVERY_S, REFRESH_S = 10.0, 30.0
+"""Agents and ConfigMaps are asked anew at most so often, and at least so often."""
+
+
+class Collection(Generic[T]):
+    """The objects of one collection as they are, each as `read` makes it; those it makes None of are left out."""
+
+    def __init__(self, what: str, read: Callable[[Json], T | None], news: threading.Event) -> None:
+        self._what = what
+        self._read = read
+        self._news = news
+        self._lock = threading.Lock()
+        self._known: dict[Key, T] = {}
+        self._problem = ""
+        self.listed_once = threading.Event()
+
+    # What Follow tells
+
+    def read(self, found: Json) -> tuple[Key, T | None]:
+        return _key(found), self._read(found)
+
+    def listed(self, items: Sequence[tuple[Key, T | None]]) -> None:
+        with self._lock:
+            self._known = {key: kept for key, kept in items if kept is not None}
+            self._problem = ""
+        self.listed_once.set()
+        self._news.set()
+
+    def changed(self, kind: str, item: tuple[Key, T | None]) -> None:
+        key, kept = item
+        with self._lock:
+            before = self._known.pop(key, None)
+            if kept is not None and kind != "DELETED":
+                self._known[key] = kept
+            same = before == self._known.get(key)
+        if not same:  # kubelets write each Node every few minutes, and more
+            self._news.set()
+
+    def failed(self, reason: str) -> None:
+        with self._lock:
+            self._problem = f"{self._what} cannot be followed, and are shown as they were last seen: {reason}"
+        self._news.set()
+
+    # What is read
+
+    def known(self) -> tuple[T, ...]:
+        with self._lock:
+            return tuple(self._known.values())
+
+    @property
+    def problem(self) -> str:
+        """Why it is not up to date; "" while it is."""
+        with self._lock:
+            return self._problem
+
+
+def _key(found: Mapping[str, Any]) -> Key:
+    meta = mapping(found.get("metadata"))
+    return text(meta.get("namespace")), text(meta.get("name"))
+
+
+class Following:
+    """Follows a cluster from daemon threads until it is stopped.
+
+    Args:
+        client: to follow with.
+        names: of the nodes wanted; all where there are none.
+        asking: how agents are asked; None for never.
+        usage: ask what containers use.
+    """
+
+    def __init__(self, client: Client, names: Sequence[str], asking: Asking | None, *, usage: bool) -> None:
+        self._client = client
+        self._asking = asking
+        self._usage = usage
+        self._wanted = set(names)
+        self._beside: Beside | None = None
+        self._beside_at = 0.0
+        self._pods_then: Mapping[PodName, GpuPod] = {}
+        self._behind = False
+        self.news = threading.Event()
+        self._nodes = Collection[GpuNode]("nodes", self._node, self.news)
+        self._pods = Collection[GpuPod]("pods", self._pod, self.news)
+        one = names[0] if len(self._wanted) == 1 else ""
+        self._follows: tuple[Follow[Any], ...] = (
+            Follow(client, NODES, f"metadata.name={one}" if one else "", self._nodes),
+            Follow(client, PODS, pods_selector(one) if one else NOT_SUCCEEDED, self._pods),
+        )
+        self._threads = [threading.Thread(target=follow.run, daemon=True) for follow in self._follows]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Returns soon; a thread in a call to a silent server ends with the process."""
+        for follow in self._follows:
+            follow.stop()
+        for thread in self._threads:
+            thread.join(1.0)
+
+    @property
+    def complete(self) -> bool:
+        """Nodes and pods were listed once."""
+        return self._nodes.listed_once.is_set() and self._pods.listed_once.is_set()
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for problem in (self._nodes.problem, self._pods.problem) if problem]
+
+    @property
+    def good_for_s(self) -> float:
+        """How long the last facts may stand without news: not long where agents were asked before pods changed."""
+        return max(0.0, self._beside_at + BESIDE_EVERY_S - time.monotonic()) if self._behind else REFRESH_S
+
+    def facts(self) -> Facts:
+        """As of now."""
+        nodes = by_name(self._nodes.known())
+        pods = sorted(self._pods.known(), key=lambda pod: pod.name)
+        problems = self.problems
+        if self._beside is None or (not problems and time.monotonic() - self._beside_at >= BESIDE_EVERY_S):
+            self._beside = look_beside(self._client, nodes, pods, self._asking, usage=self._usage)
+            self._beside_at = time.monotonic()
+            self._pods_then = {pod.name: pod for pod in pods}
+        newer = frozenset(pod.name for pod in pods if self._pods_then.get(pod.name) != pod)
+        self._behind = bool(newer) and not problems
+        return facts(nodes, pods, self._beside, problems, newer)
+
+    def _node(self, found: Json) -> GpuNode | None:
+        return read_node(found) if not self._wanted or _key(found)[1] in self._wanted else None
+
+    def _pod(self, found: Json) -> GpuPod | None:
+        pod = read_pod(found)
+        return pod if pod and (not self._wanted or pod.node in self._wanted) else None

@@ -1,0 +1,1 @@
+"""Reads what other programs wrote: Nodes, pods, ConfigMaps, agents' pages. It knows no cluster."""

@@ -1,0 +1,85 @@
+"""What the status page of a node's agent says: the size of each GPU, and who has what of it by kubelet's book."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.domain.pods.annotations import MOST_UNITS
+from gpuagent.domain.pods.json_values import mapping, mappings, number, text
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.sharing.units import MemoryUnit
+from inspectcgpu.read.node import MOST_GPUS, RESOURCES
+from inspectcgpu.read.pod import Places
+
+_CONTAINER = re.compile(r"([^/\[\]]+)/([^/\[\]]+)\[.*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """One GPU as the agent shows it; `units` are those on offer, by resource."""
+
+    minor: int
+    model: str
+    memory_mib: int
+    healthy: bool
+    cause: str
+    units: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """One node's page. `places` has every pod that kubelet has given GPUs of these resources to."""
+
+    unit: MemoryUnit | None
+    gpus: Mapping[int, SeenGpu]
+    places: Mapping[PodName, Places] = field(default_factory=dict)
+
+
+def read_page(page: str) -> AgentView | None:
+    """The page (JSON text); None where it is none of an agent's. Never raises."""
+    try:
+        found = json.loads(page)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not {"gpus", "memory_unit"} <= found.keys():
+        return None
+    gpus: dict[int, SeenGpu] = {}
+    places: dict[PodName, dict[str, dict[int, int]]] = {}
+    for gpu in mappings(found["gpus"]):
+        minor = number(gpu.get("minor"))
+        if minor is None or minor >= MOST_GPUS:
+            continue
+        gpus[minor] = _gpu(gpu, minor)
+        for holder in mappings(gpu.get("containers")):
+            match = _CONTAINER.fullmatch(text(holder.get("container")))
+            units, resource = _amount(holder.get("units")), text(holder.get("resource"))
+            if match and units and resource in RESOURCES:
+                mine = places.setdefault(PodName(match[1], match[2]), {}).setdefault(resource, {})
+                mine[minor] = mine.get(minor, 0) + units
+    return AgentView(_unit(found["memory_unit"]), gpus, places)
+
+
+def _gpu(gpu: Mapping[str, Any], minor: int) -> SeenGpu:
+    units = mapping(gpu.get("units"))
+    return SeenGpu(
+        minor=minor,
+        model=text(gpu.get("model")),
+        memory_mib=_amount(gpu.get("memory_mib")) or 0,
+        healthy=gpu.get("health") == "Healthy",
+        cause=text(gpu.get("cause")),
+        units={name: amount for name in RESOURCES if (amount := _amount(units.get(name)))},
+    )
+
+
+def _amount(said: object) -> int | None:
+    found = number(said)
+    return found if found is not None and found <= MOST_UNITS else None
+
+
+def _unit(said: object) -> MemoryUnit | None:
+    try:
+        return MemoryUnit.parse(text(said))
+    except ValueError:
+        return None

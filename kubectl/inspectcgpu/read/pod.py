@@ -1,0 +1,143 @@
+"""A Pod as the inspector needs it: what it asks for, and which GPUs it has by its annotations."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuagent.domain.pods import annotations as an
+from gpuagent.domain.pods.annotations import Malformed
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.pod import PodName, asked, parse_pod
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
+from inspectcgpu.read.node import RESOURCES
+from inspectcgpu.read.waits import refused, waits_for
+
+Places = Mapping[str, Mapping[int, int]]
+"""Resource to minor number of a GPU to units."""
+
+V2, V1, GROUP = "V2", "V1", "gpu-group"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPod:
+    """A pod that asks for GPUs and has not ended, or was refused.
+
+    Attributes:
+        name: namespace and name.
+        node: where it is bound to; "" while it is not.
+        phase: as the API server has it.
+        asks: resource to units, as kubelet counts them over containers, init containers and sidecars.
+        places: what its annotations give it; nothing of a resource where that is another amount than it asks for.
+        sources: family of annotations by resource in `places`: ``V2``, ``V1``, ``gpu-group``.
+        visible: names of the GPUs it shall see besides, mode topology.
+        faults: what is wrong with its annotations.
+        waits: what it waits for; "" while it runs.
+        refused: it was not admitted, and holds nothing.
+    """
+
+    name: PodName
+    node: str
+    phase: str
+    asks: Mapping[str, int]
+    places: Places = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    visible: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    waits: str = ""
+    refused: bool = False
+
+
+def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
+    """The pod; None where it asks for none of these resources, or has ended. Never raises."""
+    spec, status = mapping(found.get("spec")), mapping(found.get("status"))
+    if not _may_ask(spec):  # most pods of most clusters end here
+        return None
+    parsed = parse_pod(found)
+    was_refused = refused(status)
+    if parsed.ended and not was_refused:
+        return None
+    asks = {name: amount for name in RESOURCES if (amount := asked(parsed, name))}
+    if not asks:
+        return None
+    reading = _Reading(mapping(mapping(found.get("metadata")).get("annotations")), asks)
+    for resource, gpus in list(reading.places.items()):
+        # Schedulers leave init containers out.
+        lasting = sum(one.limits.get(resource, 0) for one in parsed.containers if not one.init)
+        has = sum(gpus.values())
+        if not has or has not in (asks[resource], lasting):
+            reading.faults.append(f"its annotation gives it {has} of {resource}, and it asks for {asks[resource]}")
+            del reading.places[resource], reading.sources[resource]  # so the agent is asked, as for a malformed one
+    return GpuPod(
+        name=PodName(sys.intern(parsed.name.namespace), parsed.name.name),
+        node=sys.intern(text(spec.get("nodeName"))),
+        phase=sys.intern(text(status.get("phase"))),
+        asks=asks,
+        places=reading.places,
+        sources=reading.sources,
+        visible=reading.visible(),
+        faults=tuple(reading.faults),
+        waits=waits_for(found),
+        refused=was_refused,
+    )
+
+
+def _may_ask(spec: Mapping[str, Any]) -> bool:
+    return any(
+        name in RESOURCES
+        for kind in ("containers", "initContainers")
+        for container in mappings(spec.get(kind))
+        for name in mapping(mapping(container.get("resources")).get("limits"))
+    )
+
+
+class _Reading:
+    """The annotations of one pod, V2 before V1."""
+
+    def __init__(self, annotations: Mapping[str, Any], asks: Mapping[str, int]) -> None:
+        self._annotations = annotations
+        self._asks = asks
+        self.places: dict[str, dict[int, int]] = {}
+        self.sources: dict[str, str] = {}
+        self.faults: list[str] = []
+        if GPU_MEM in asks:
+            self._memory()
+        if GPU_CORE in asks:
+            self._shares(GPU_CORE, an.CORE_ANNOTATION)
+        if GPU_WHOLE in asks:
+            self._group()
+
+    def visible(self) -> tuple[str, ...]:
+        found = an.gpu_names(self._annotations, VISIBLE_ANNOTATION) if GPU_WHOLE in self._asks else None
+        return found if isinstance(found, tuple) else ()
+
+    def _memory(self) -> None:
+        if self._shares(GPU_MEM, an.MEMORY_ANNOTATION):
+            return
+        found = an.assumed(self._annotations)
+        if isinstance(found, Malformed):
+            self.faults.append(str(found))
+        elif found:
+            self.places[GPU_MEM] = {found.gpu: self._asks[GPU_MEM] if found.units is None else found.units}
+            self.sources[GPU_MEM] = V1
+
+    def _shares(self, resource: str, key: str) -> bool:
+        found = an.shares(self._annotations, key)
+        if isinstance(found, Malformed):
+            self.faults.append(str(found))
+        elif found and (gpus := found.by_gpu):
+            self.places[resource] = gpus
+            self.sources[resource] = V2
+        return resource in self.places
+
+    def _group(self) -> None:
+        found = an.gpu_names(self._annotations, GROUP_ANNOTATION)
+        if found is None:
+            return
+        if isinstance(found, Malformed):
+            self.faults.append(str(found))
+        elif all(name.isascii() and name.isdigit() and len(name) < 5 for name in found):
+            self.places[GPU_WHOLE] = {int(name): 1 for name in found}
+            self.sources[GPU_WHOLE] = GROUP
+        else:
+            self.faults.append(f"annotation {GROUP_ANNOTATION} names GPUs by other than their number")

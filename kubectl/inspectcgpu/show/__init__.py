@@ -1,0 +1,1 @@
+"""Shows the report: tables, documents, notes for people."""

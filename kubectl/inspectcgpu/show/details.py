@@ -1,0 +1,97 @@
+"""`-d`: the pods of each node, with what they have on each GPU, and what they use of it."""
+
+from collections.abc import Iterator, Sequence
+
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.system.printable import printable
+from inspectcgpu.report import NodeReport, PodReport, Report
+from inspectcgpu.show.cells import Cell, Style, align, row, width
+from inspectcgpu.show.summary import address, below, gpu_columns, percent, totals, whole_total
+
+_GIB = 2**30
+_DASHES_MORE = 10
+
+
+def details(report: Report, *, wide: bool = False, colour: bool = False) -> list[str]:
+    """Lines."""
+    lines: list[str] = []
+    length = 0
+    for node in report.nodes:
+        if node.amounts:
+            length = length or max(map(width, _node(node, wide=wide, colour=False))) + _DASHES_MORE
+            lines += [*_node(node, wide=wide, colour=colour), "-" * length]
+    if lines:
+        lines += ["", "", *totals(report, "  ")]
+        if report.having(GPU_WHOLE):
+            lines += whole_total(report, "  ")
+    if report.usage_problem and any(node.pods for node in report.nodes):
+        lines += ["", printable(f"USED/LIMIT is not known: {report.usage_problem}")]
+    return lines + below(report, None, colour=colour)
+
+
+def _node(node: NodeReport, *, wide: bool, colour: bool) -> list[str]:
+    head = [row("NAME:", node.node.name), row("IPADDRESS:", address(node))]
+    if wide:
+        spec = node.node
+        unit = node.unit if GPU_MEM in node.amounts else ""
+        named = [("MODE:", spec.mode), ("PLACEMENT:", spec.placement), ("UNIT:", unit), ("MODEL:", spec.model)]
+        head += [row(name, value) for name, value in named if value]
+    rows = [_head(node), *(_pod(node, pod) for pod in node.pods), *_sums(node)]
+    lines = ["", *align(head, colour=colour), "", *align(rows, colour=colour)]
+    if node.links:
+        names = [f"GPU{n}" for n in range(len(node.links))]
+        square = [row("", *names), *(row(name, *links) for name, links in zip(names, node.links, strict=True))]
+        lines += ["", "Links:", *align(square, colour=colour)]
+    return lines
+
+
+def _resources(node: NodeReport) -> tuple[str, ...]:
+    """Those with columns: memory or whole GPUs first, of which a node sells one."""
+    return tuple(name for name in (GPU_MEM, GPU_WHOLE, GPU_CORE) if name in node.amounts)
+
+
+def _what(node: NodeReport, resource: str) -> str:
+    """What a column has; memory and whole GPUs are told apart where a node has both, in the middle of a mode switch."""
+    if resource == GPU_CORE:
+        return " Core(%)"
+    return f"{_both(node, resource)}(Allocated)"
+
+
+def _both(node: NodeReport, resource: str) -> str:
+    if not {GPU_MEM, GPU_WHOLE} <= node.amounts.keys():
+        return ""
+    return {GPU_MEM: " Memory", GPU_WHOLE: " Whole"}.get(resource, "")
+
+
+def _head(node: NodeReport) -> list[Cell]:
+    texts = ["NAME", "NAMESPACE"]
+    for resource in _resources(node):
+        what = _what(node, resource)
+        texts += [f"GPU{n}{what}" for n in gpu_columns([node])]
+        if node.pending.get(resource):
+            texts.append(f"Pending{what}")
+    return row(*texts, "USED/LIMIT(GiB)", style=Style.HEAD)
+
+
+def _pod(node: NodeReport, report: PodReport) -> list[Cell]:
+    name = report.pod.name
+    cells = row(name.name, name.namespace)
+    for resource in _resources(node):
+        places = report.places.get(resource, {})
+        cells += row(*(str(places.get(n, 0)) for n in gpu_columns([node])))
+        if node.pending.get(resource):
+            cells.append(Cell(str(report.pending.get(resource, 0)), Style.PENDING))
+    return [*cells, Cell(_usage(report))]
+
+
+def _usage(report: PodReport) -> str:
+    if report.usage is None:
+        return "-"
+    return "/".join("-" if size is None else f"{size / _GIB:.1f}" for size in (report.usage.used, report.usage.limit))
+
+
+def _sums(node: NodeReport) -> Iterator[Sequence[Cell]]:
+    for resource in _resources(node):
+        amount, more = node.amounts[resource], " Core" if resource == GPU_CORE else _both(node, resource)
+        yield row(f"Allocated{more} :", f"{amount.allocated} ({percent(amount)}%)")
+        yield row(f"Total{more} :", str(amount.total))

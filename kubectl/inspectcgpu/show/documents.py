@@ -1,0 +1,126 @@
+"""The report as plain values, for JSON and YAML. Nothing is cut; names of fields do not change within a version."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.system.printable import escaped
+from inspectcgpu.report import Amount, GpuReport, NodeReport, PodReport, Report
+from inspectcgpu.show.notes import notes
+from inspectcgpu.show.summary import percent
+
+VERSION = "inspectcgpu/v1"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Resources have their full names; GPUs are named by minor number; memory is in the node's own unit."""
+    return {**head(report), **{name: list(values) for name, values in parts(report)}}
+
+
+def head(report: Report) -> dict[str, Any]:
+    """What stands first."""
+    memory = report.having(GPU_MEM)
+    totals = {
+        "memory": [
+            {"unit": unit, **_sum(report.total([node for node in memory if node.unit == unit], GPU_MEM))}
+            for unit in sorted({node.unit for node in memory})
+        ],
+        **{
+            name: _sum(report.total(report.having(resource), resource))
+            for name, resource in (("core", GPU_CORE), ("gpus", GPU_WHOLE))
+        },
+    }
+    return {"version": VERSION, "totals": totals}
+
+
+def parts(report: Report) -> Iterator[tuple[str, Iterator[Any]]]:
+    """The lists that come after it, made as they are read: of a large cluster they are the most of it."""
+    yield "nodes", map(_node, report.nodes)
+    yield "waiting", map(_pod, report.waiting)
+    yield "notes", iter(notes(report) + ([f"use is not known: {report.usage_problem}"] if report.usage_problem else []))
+
+
+def json_text(value: Any) -> str:  # noqa: ANN401 (plain values)
+    """On one line. What could steer a terminal, or turn its lines around, is escaped; letters of any script are not."""
+    return escaped(json.dumps(value, ensure_ascii=False))
+
+
+def json_lines(report: Report) -> Iterator[str]:
+    """The document as JSON, a node a line, and a pod that waits."""
+    yield json_text(head(report))[:-1] + ","
+    ends = {"nodes": "],", "waiting": "],", "notes": "]}"}
+    for name, values in parts(report):
+        texts = [json_text(value) for value in values]
+        yield f'"{name}": ['
+        yield from (f"{text}{',' if n < len(texts) else ''}" for n, text in enumerate(texts, 1))
+        yield ends[name]
+
+
+def yaml_lines(report: Report, dump: Callable[[Any], str]) -> Iterator[str]:
+    """The document as YAML; `dump` writes one value."""
+    yield dump(head(report)).rstrip("\n")
+    for name, values in parts(report):
+        texts = [dump([value]).rstrip("\n") for value in values]
+        yield f"{name}:" if texts else f"{name}: []"
+        yield from texts
+
+
+def _sum(amount: Amount) -> dict[str, Any]:
+    return {"allocated": amount.allocated, "total": amount.total, "percent": percent(amount)}
+
+
+def _node(node: NodeReport) -> dict[str, Any]:
+    spec, unit = node.node, node.measure.unit
+    return {
+        "name": spec.name,
+        "address": spec.address or None,
+        "mode": spec.mode or None,
+        "placement": spec.placement or None,
+        "model": spec.model or None,
+        "unit": None if unit is None else str(unit),
+        "unitMiB": None if unit is None else unit.mib,
+        "problem": spec.problem or None,
+        "capacity": dict(spec.capacity),
+        "allocatable": dict(spec.allocatable),
+        "amounts": {name: _sum(amount) for name, amount in node.amounts.items()},
+        "pending": dict(node.pending),
+        "agent": "seen" if node.seen else node.unseen or "not asked",
+        "gpus": [_gpu(gpu) for gpu in node.gpus],
+        "links": [list(line) for line in node.links],
+        "pods": [_pod(pod) for pod in node.pods],
+    }
+
+
+def _gpu(gpu: GpuReport) -> dict[str, Any]:
+    return {
+        "gpu": gpu.number,
+        "model": gpu.model or None,
+        "memoryMiB": gpu.memory_mib,
+        "health": gpu.cause or "Healthy",
+        "amounts": {
+            name: {"allocated": amount.allocated, "total": amount.total} for name, amount in gpu.amounts.items()
+        },
+    }
+
+
+def _pod(report: PodReport) -> dict[str, Any]:
+    pod, usage = report.pod, report.usage
+    return {
+        "namespace": pod.name.namespace,
+        "name": pod.name.name,
+        "node": pod.node or None,
+        "phase": pod.phase or None,
+        "asks": dict(pod.asks),
+        "gpus": {
+            name: [{"gpu": gpu, "units": units} for gpu, units in sorted(gpus.items())]
+            for name, gpus in report.places.items()
+        },
+        "toldBy": dict(report.sources),
+        "visible": list(pod.visible),
+        "pending": dict(report.pending),
+        "why": report.why or None,
+        "differs": report.differs or None,
+        "usedBytes": usage.used if usage else None,
+        "limitBytes": usage.limit if usage else None,
+    }

@@ -1,0 +1,78 @@
+"""What people should know besides the numbers: ill GPUs, doubts, pods whose annotations are wrong, agents not asked."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuagent.domain.sharing.mode import GPU_MEM
+from inspectcgpu.read.node import RESOURCES
+from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, NodeReport, PodReport, Report
+
+MANY = 5
+"""So many names stand for all in a sentence."""
+
+
+def notes(report: Report) -> list[str]:
+    """All of them, a sentence each."""
+    found = list(report.problems)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for node in report.nodes:
+        for text in _of_node(node):
+            alike[text].append(node.node.name)
+    found.extend(f"node {some(names)}: {text}" for text, names in alike.items())
+    units: dict[str, list[str]] = defaultdict(list)
+    for node in report.having(GPU_MEM):
+        if node.node.offered(GPU_MEM):
+            units[node.unit].append(node.node.name)
+    if len(units) > 1:
+        counts = ", ".join(f"{unit} ({len(names)})" for unit, names in sorted(units.items()))
+        found.append(f"nodes count GPU memory in different units: {counts}")
+    if len(unknown := units.get(UNKNOWN, [])) > 1:
+        found.append(f"the unit of node {some(unknown)} is not known: their sum is right if they count alike")
+    for pod in _pods(report):
+        if pod.why and not pod.pending:
+            found.append(f"pod {pod.pod.name}: {pod.why}")
+        if pod.differs:
+            found.append(f"pod {pod.pod.name}: {pod.differs}")
+    return [*found, *_unseen(report.nodes)]
+
+
+def _pods(report: Report) -> Iterator[PodReport]:
+    for node in report.nodes:
+        yield from node.pods
+
+
+def _of_node(node: NodeReport) -> Iterator[str]:
+    spec = node.node
+    ill = [gpu for gpu in node.gpus if gpu.cause]
+    for gpu in ill:
+        cause = "" if gpu.cause == "Unhealthy" else f" ({gpu.cause})"
+        yield f"GPU {gpu.number} is unhealthy{cause}"
+    if node.measure.doubt and not node.seen:
+        yield node.measure.doubt
+    if not any(spec.offered(name) for name in RESOURCES):
+        yield f"mode {spec.mode}, and nothing is advertised{f': {spec.problem}' if spec.problem else ''}"
+        return
+    if spec.problem:
+        yield spec.problem
+    for name in RESOURCES:
+        has, shall = spec.allocatable.get(name, 0), spec.capacity.get(name, 0)
+        if has < shall and not (ill and has):
+            yield f"{has} of {shall} {name} are allocatable: GPUs are unhealthy, or the node's agent is away"
+
+
+def _unseen(nodes: Iterable[NodeReport]) -> Iterator[str]:
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        if node.unseen:
+            by_reason[node.unseen].append(node.node.name)
+    for reason, names in by_reason.items():
+        if reason == NO_GPUS_SEEN:
+            yield f"the agent of node {some(names)} sees no GPUs: what labels and annotations say of them is shown"
+            continue
+        yield f"the agent of node {some(names)} could not be asked: {reason}"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
+    return ", ".join(names[:MANY]) + more

@@ -1,0 +1,1 @@
+"""A small API server on loopback: nodes, pods, Events and ConfigMaps, with faults on request."""

@@ -1,0 +1,209 @@
+"""What the stand-in API server stores: objects with versions, and the log of changes that watches read."""
+
+import copy
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from standin.api.configmaps import check_config_map
+from standin.api.patching import merge
+from standin.api.refusal import Refusal
+
+Json = dict[str, Any]
+Key = tuple[str, str, str]  # resource, namespace ("" for nodes), name
+
+KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "configmaps": "ConfigMap"}
+CLUSTER_WIDE = {"nodes"}
+_LOG = 1000
+_MAX_ANNOTATIONS_BYTES = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of the log; ``before`` is None for a new object, ``after`` None for a deleted one."""
+
+    version: int
+    key: Key
+    before: Json | None
+    after: Json | None
+
+
+def not_found(resource: str, name: str) -> Refusal:
+    """Return the 404."""
+    return Refusal(404, "NotFound", f'{resource} "{name}" not found')
+
+
+def status(refusal: Refusal) -> Json:
+    """Return the Status object that says so."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": str(refusal),
+        "reason": refusal.reason,
+        "code": refusal.code,
+    }
+
+
+def timestamp() -> str:
+    """Return now as objects carry it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _may_go(found: Json) -> bool:
+    """Whether the last finalizer has gone from an object that somebody deleted."""
+    metadata = found["metadata"]
+    return (
+        "deletionTimestamp" in metadata
+        and not metadata.get("finalizers")
+        and not metadata.get("deletionGracePeriodSeconds")
+    )
+
+
+class Objects:
+    """Thread-safe; every object that goes in or out is a copy. ``news`` is notified with every change."""
+
+    def __init__(self) -> None:
+        self.news = threading.Condition(threading.RLock())
+        self.version = 1
+        self.oldest = 0
+        self._objects: dict[Key, Json] = {}
+        self._log: deque[Change] = deque(maxlen=_LOG)
+
+    def get(self, key: Key) -> Json:
+        """Return one object. Raises Refusal 404."""
+        with self.news:
+            if key not in self._objects:
+                raise not_found(key[0], key[2])
+            return copy.deepcopy(self._objects[key])
+
+    def all(self, resource: str, namespace: str = "") -> tuple[list[Json], int]:
+        """Return the objects of a resource, of one namespace or ("") of all, and the version of this look."""
+        with self.news:
+            found = [
+                copy.deepcopy(value)
+                for (kind, where, _), value in self._objects.items()
+                if kind == resource and namespace in ("", where)
+            ]
+            return found, self.version
+
+    def create(self, resource: str, namespace: str, body: Json) -> Json:
+        """Store a new object with uid, version and creation time. Raises Refusal 409, 422."""
+        made = copy.deepcopy(body)
+        metadata = made.setdefault("metadata", {})
+        name = metadata.get("name") or (
+            metadata["generateName"] + uuid.uuid4().hex[:5] if "generateName" in metadata else ""
+        )
+        if not name:
+            raise Refusal(422, "Invalid", f"{KINDS[resource]} is invalid: metadata.name: Required value")
+        key = (resource, "" if resource in CLUSTER_WIDE else namespace, name)
+        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+        if key[1]:
+            metadata["namespace"] = key[1]
+        with self.news:
+            if key in self._objects:
+                raise Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
+            return self._store(key, made)
+
+    def update(self, key: Key, change: Callable[[Json], Json]) -> Json:
+        """Replace an object by what ``change`` makes of a copy of it. Raises Refusal 404, 409 (old version), 422."""
+        with self.news:
+            before = self.get(key)
+            after = change(self.get(key))
+            if after["metadata"].get("resourceVersion") != before["metadata"]["resourceVersion"]:
+                text = "the object has been modified; please apply your changes to the latest version and try again"
+                raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on {key[0]} "{key[2]}": {text}')
+            if (uid := after["metadata"].get("uid")) not in (None, before["metadata"]["uid"]):
+                text = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+                raise Refusal(422, "Invalid", f'{KINDS[key[0]]} "{key[2]}" is invalid: {text}')
+            for fixed in ("name", "namespace", "uid", "creationTimestamp"):
+                if fixed in before["metadata"]:
+                    after["metadata"][fixed] = before["metadata"][fixed]
+            if "finalizers" in before["metadata"] and _may_go(after):
+                return self._drop(key, after)
+            return before if after == before else self._store(key, after)
+
+    def patch(self, key: Key, subresource: str, patch: Json, *, strategic: bool) -> Json:
+        """Merge ``patch`` in: status only through the subresource, everything else of spec only without it."""
+
+        def merged(before: Json) -> Json:
+            after: Json = merge(before, patch, strategic=strategic)
+            if key[0] in ("nodes", "pods"):
+                kept = "spec" if subresource == "status" else "status"
+                after.pop(kept, None)
+                after |= {kept: before[kept]} if kept in before else {}
+            return after
+
+        return self.update(key, merged)
+
+    def delete(self, key: Key, *, grace_s: int | None = 0, preconditions: Mapping[str, str] | None = None) -> Json:
+        """Delete; a bound pod with a grace (None: 30 s) only gets its deletionTimestamp, as before its kubelet acts.
+
+        One that has ended has no grace. What has finalizers stays until they are gone.
+
+        Raises Refusal 404, 409 (it is not the one, or not the version, that ``preconditions`` name).
+        """
+        with self.news:
+            found = self.get(key)
+            for field, named in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+                there, wanted = found["metadata"][field], (preconditions or {}).get(field)
+                if wanted not in (None, there):
+                    said = f"the {named} in the precondition ({wanted}) does not match the {named} in record ({there})"
+                    text = f'Operation cannot be fulfilled on {KINDS[key[0]]} "{key[2]}": {said}'
+                    raise Refusal(409, "Conflict", f"{text}. The object might have been modified")
+            ended = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
+            if key[0] != "pods" or ended or not found.get("spec", {}).get("nodeName"):
+                grace_s = 0
+            if grace_s != 0 or found["metadata"].get("finalizers"):
+                found["metadata"].setdefault("deletionTimestamp", timestamp())
+                found["metadata"]["deletionGracePeriodSeconds"] = 30 if grace_s is None else grace_s
+                return self.update(key, lambda _: found)
+            return self._drop(key, found)
+
+    def check(self, since: int) -> None:
+        """Raise Refusal 410 where what happened after version ``since`` is no longer known."""
+        with self.news:
+            if since < self.oldest:
+                raise Refusal(410, "Expired", f"too old resource version: {since} ({self.version})")
+
+    def changes(self, since: int) -> list[Change]:
+        """Return what happened after version ``since``."""
+        with self.news:
+            return [change for change in self._log if change.version > since]
+
+    def forget(self) -> None:
+        """Let every version handed out so far be too old to watch from."""
+        with self.news:
+            self.version += 1
+            self.oldest = self.version
+
+    def _drop(self, key: Key, found: Json) -> Json:
+        del self._objects[key]
+        self._note(key, found, None)
+        return found
+
+    def _store(self, key: Key, found: Json) -> Json:
+        before = self._objects.get(key)
+        annotations = found["metadata"].get("annotations") or {}
+        if sum(len(part.encode()) for pair in annotations.items() for part in pair) > _MAX_ANNOTATIONS_BYTES:
+            text = f"metadata.annotations: Too long: may not be more than {_MAX_ANNOTATIONS_BYTES} bytes"
+            raise Refusal(422, "Invalid", f'{KINDS[key[0]]} "{key[2]}" is invalid: {text}')
+        if key[0] == "configmaps":
+            check_config_map(before, found)
+        self._objects[key] = found
+        found |= {"kind": KINDS[key[0]], "apiVersion": "v1"}
+        found["metadata"]["resourceVersion"] = str(self.version + 1)
+        self._note(key, before, found)
+        return copy.deepcopy(found)
+
+    def _note(self, key: Key, before: Json | None, after: Json | None) -> None:
+        self.version += 1
+        if len(self._log) == _LOG:
+            self.oldest = self._log[0].version
+        self._log.append(Change(self.version, key, before, copy.deepcopy(after)))
+        self.news.notify_all()

@@ -1,0 +1,246 @@
+"""A small faithful API server on loopback: nodes, pods, events and config maps, with faults at run time.
+
+Plain HTTP; ``write_kubeconfig`` makes the file for clients (kubectl get, label, describe work too). What it does it
+does as kube-apiserver 1.36; it has no authentication, no admission, no json-patch and no server-side apply.
+"""
+
+import copy
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+from standin.api.handler import Handler
+from standin.api.objects import Json, Objects
+from standin.api.paging import OpenLists
+from standin.waiting import PATIENCE_S
+
+
+class _Server(ThreadingHTTPServer):
+    """Knows its connections, so that stopping ends them."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], owner: "ApiServer") -> None:
+        self.owner = owner
+        self.connections: set[socket.socket] = set()
+        self.ended = False
+        super().__init__(address, Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as the base class
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base class
+        """Clients that hang up are no news."""
+
+    def end(self) -> None:
+        self.ended = True
+        self.shutdown()
+        self.server_close()
+        for connection in list(self.connections):
+            hang_up(connection)
+
+
+class ApiServer:
+    """Starts listening when made; holds one Node from the start. Also a context manager, which stops it.
+
+    Args:
+        node_name: name of that Node.
+        labels: its labels.
+        kubelet: version of its kubelet, as the Node tells it; empty for none.
+    """
+
+    def __init__(
+        self, node_name: str = "node-1", labels: Mapping[str, str] | None = None, *, kubelet: str = ""
+    ) -> None:
+        self.objects = Objects()
+        self.node_name = node_name
+        self.requests: Counter[str] = Counter()  # by "verb resource": "patch nodes/status"
+        self.parameters: set[str] = set()  # names of all query parameters so far
+        self.denied: set[tuple[str, str]] = set()
+        self.answering = threading.Event()
+        self.answering.set()
+        self.silent = False
+        self.watches: set[socket.socket] = set()
+        self.lists = OpenLists()
+        self._port = 0
+        self.server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self.objects.create("nodes", "", node_body(node_name, labels or {}, kubelet))
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:port``; stays the same over ``stop`` and ``start``."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def write_kubeconfig(self, path: Path) -> Path:
+        """Write a kubeconfig for this server (JSON, which is YAML too) and return its path."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "standin", "cluster": {"server": self.url}}],
+            "users": [{"name": "standin", "user": {}}],
+            "contexts": [{"name": "standin", "context": {"cluster": "standin", "user": "standin"}}],
+            "current-context": "standin",
+        }
+        path.write_text(json.dumps(config, indent=1), encoding="utf-8")
+        return path
+
+    # Life and faults
+
+    def start(self) -> None:
+        """Listen (again), on the port of before, with all objects kept."""
+        if self.server is None:
+            self.server = _Server(("127.0.0.1", self._port), self)
+            self._port = self.server.server_address[1]
+            self._thread = threading.Thread(
+                target=self.server.serve_forever, args=(0.02,), name="standin-api", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Close the port and break every connection."""
+        server, self.server = self.server, None
+        if server is not None and self._thread is not None:
+            server.end()
+            self._thread.join()
+
+    def pause(self) -> None:
+        """Accept connections but answer nothing, and hold back every watch, until ``resume``."""
+        self.answering.clear()
+
+    def silence(self) -> None:
+        """Keep watches open and say nothing on them, not even their end, until ``resume``; other calls work."""
+        self.silent = True
+
+    def resume(self) -> None:
+        """End ``pause`` and ``silence``."""
+        self.silent = False
+        self.answering.set()
+
+    def deny(self, verb: str, resource: str) -> None:
+        """Answer 403 to ``verb`` (get, list, watch, create, patch, update, delete) on e.g. ``nodes/status``."""
+        self.denied.add((verb, resource))
+
+    def allow(self, verb: str, resource: str) -> None:
+        """Take a ``deny`` back."""
+        self.denied.discard((verb, resource))
+
+    def expire(self) -> None:
+        """Answer 410 to the next watch from, or page of, any version handed out so far; open watches go on."""
+        self.objects.forget()
+
+    def drop_watches(self) -> None:
+        """Break the connection of every open watch."""
+        for connection in list(self.watches):
+            hang_up(connection)
+
+    # What tests and the demo look at and do
+
+    def node(self) -> Json:
+        """Return the Node."""
+        return self.objects.get(("nodes", "", self.node_name))
+
+    def pods(self) -> list[Json]:
+        """Return all pods."""
+        return self.objects.all("pods")[0]
+
+    def events(self) -> list[Json]:
+        """Return all core/v1 Events."""
+        return self.objects.all("events")[0]
+
+    def config_map(self, name: str, namespace: str = "kube-system") -> Json | None:
+        """Return a ConfigMap, or None."""
+        found = self.objects.all("configmaps", namespace)[0]
+        return next((one for one in found if one["metadata"]["name"] == name), None)
+
+    def label_node(self, labels: Mapping[str, str | None]) -> Json:
+        """Set labels of the Node; None removes one."""
+        patch: Json = {"metadata": {"labels": dict(labels)}}
+        return self.objects.patch(("nodes", "", self.node_name), "", patch, strategic=False)
+
+    def patch_node_status(self, status: Json) -> Json:
+        """Merge into the Node's status as kubelet does; None removes a key."""
+        return self.objects.patch(("nodes", "", self.node_name), "status", {"status": status}, strategic=True)
+
+    def create_pod(
+        self,
+        name: str,
+        resources: Mapping[str, str] | None = None,
+        *,
+        namespace: str = "default",
+        node: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> Json:
+        """Create a pod of one container ``main`` with these limits; on the Node at once unless ``node`` is ""."""
+        limits = dict(resources or {})
+        container = {"name": "main", "image": "work", "resources": {"limits": limits, "requests": dict(limits)}}
+        body: Json = {
+            "metadata": {"name": name, "labels": dict(labels or {}), "annotations": dict(annotations or {})},
+            "spec": {"containers": [container]},
+            "status": {"phase": "Pending"},
+        }
+        if bound := self.node_name if node is None else node:
+            body["spec"]["nodeName"] = bound
+        return self.objects.create("pods", namespace, body)
+
+    def patch_pod(self, name: str, patch: Json, *, namespace: str = "default", subresource: str = "") -> Json:
+        """Strategic merge patch of a pod, or of its status."""
+        return self.objects.patch(("pods", namespace, name), subresource, copy.deepcopy(patch), strategic=True)
+
+    def delete_pod(self, name: str, *, namespace: str = "default", grace_s: int | None = 0) -> Json:
+        """Delete a pod; with a grace it only gets its deletionTimestamp."""
+        return self.objects.delete(("pods", namespace, name), grace_s=grace_s)
+
+    def wait(self, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> bool:
+        """Wait until ``condition`` holds, asked after every change of an object; return whether it came to hold."""
+        deadline = time.monotonic() + timeout_s
+        with self.objects.news:
+            while not condition():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self.objects.news.wait(min(left_s, 0.05))  # a look now and then also at what is no object
+            return True
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Break a connection, also under a thread that reads or writes it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is gone already
+
+
+def node_body(name: str, labels: Mapping[str, str], kubelet: str) -> Json:
+    """Return a Node as a kubelet without device plugins registers it."""
+    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
+        "spec": {},
+        "status": {
+            "capacity": dict(amounts),
+            "allocatable": dict(amounts),
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
+            "nodeInfo": {"kubeletVersion": kubelet},
+        },
+    }

@@ -1,0 +1,94 @@
+"""A host with stand-ins for NVIDIA's MPS programs, in a folder of its own; every daemon is gone when it closes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from standin.mps import control, smi
+from standin.waiting import PATIENCE_S
+
+
+class MpsHost:
+    """Programs in `root`/bin, pipe directories `own` and `ack`, and what `nvidia-smi` knows."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="m-"))  # not tmp_path: a socket path ends at 107 bytes
+        self.own, self.ack, self.logs = self.root / "own", self.root / "ack", self.root / "log"
+        self.gpus = self.root / "gpus.json"
+        self.control = self._program("nvidia-cuda-mps-control", control.__file__)
+        self.smi = self._program("nvidia-smi", smi.__file__)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the daemons and remove the folder."""
+        for pipes in (self.own, self.ack):
+            self.kill(pipes)
+        shutil.rmtree(self.root)
+
+    def _program(self, name: str, module: str) -> Path:
+        path = self.root / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\nSTANDIN_SMI={self.gpus} exec {sys.executable} -S -E {module} "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    def run(self, pipes: Path, *arguments: str, asked: str = "") -> subprocess.CompletedProcess[str]:
+        """The control program as a person would call it."""
+        env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(self.logs)}
+        return subprocess.run(
+            [self.control, *arguments],
+            input=asked,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def steer(self, pipes: Path, **wanted: object) -> None:
+        pipes.mkdir(parents=True, exist_ok=True)
+        scratch = pipes / "scratch.json"
+        scratch.write_text(json.dumps(wanted))
+        scratch.replace(pipes / control.STEERING)
+
+    def pid(self, pipes: Path) -> int | None:
+        try:
+            return int((pipes / "nvidia-cuda-mps-control.pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def kill(self, pipes: Path) -> None:
+        pid = self.pid(pipes)
+        if pid is not None and Path(f"/proc/{pid}/comm").exists():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def modes(self, **modes: str) -> None:
+        self.smi_says({"modes": {uuid.replace("_", "-"): mode for uuid, mode in modes.items()}})
+
+    def smi_says(self, known: dict[str, Any]) -> None:
+        scratch = self.root / "gpus.scratch"
+        scratch.write_text(json.dumps(known))
+        scratch.replace(self.gpus)
+
+    def smi_knows(self) -> dict[str, Any]:
+        known: dict[str, Any] = json.loads(self.gpus.read_text())
+        return known
+
+    def mode(self, uuid: str) -> str:
+        return str(self.smi_knows()["modes"][uuid])
+
+    def log(self) -> str:
+        return (self.logs / "control.log").read_text()
