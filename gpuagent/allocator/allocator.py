@@ -148,7 +148,7 @@ class Allocator:
             return ()
         beside = visible_besides(pod, at, occupancy) if certain and snap.pods_watched else ()
         for text in differences(pod, at, beside, snap):
-            self._say(pod.name, "GpuGroupDiffers", text)
+            self._say(pod.name, "GPUGroupDiffers", text)
         return beside
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:

@@ -136,4 +136,4 @@ class PreferredAllocation:
         names = ", ".join(sorted(map(str, owners))) or "a container"
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
         text = f"{text}, and no others are free; if that container still runs, they are held twice"
-        self._say(None, "DevicesGivenOutAgain", text)
+        self._say(None, "DevicesReallocated", text)

@@ -9,7 +9,7 @@ from typing import Final
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.pods.pod import Pod, PodName
 
-REASON: Final = "GpuRefused"
+REASON: Final = "GPURefused"
 
 WAIT_S = 30.0
 """How long a refusal waits for its pod. Kubelet fails that pod at once; a watch that broke brings it later."""

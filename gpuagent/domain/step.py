@@ -230,17 +230,17 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
     match event:
         case ev.XidRaised(uuid=None):
             text = f"XID {event.xid} names no GPU of this node, so no GPU is marked unhealthy for it"
-            return (Announcement("XidUntied", text, warning=True),)
+            return (Announcement("XIDUntied", text, warning=True),)
         case ev.XidRaised(uuid=str(uuid)) if uuid in after.gpus and uuid not in after.sick:
             if event.xid in APPLICATION_XIDS:
                 text = f"GPU {uuid}: XID {event.xid} is an application's own fault; the GPU stays in use"
-                return (Announcement("ApplicationXid", text),)
+                return (Announcement("ApplicationXID", text),)
             why = "is on the list of those to be ignored" if event.vitals is None or event.vitals.action is None else ""
             text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
-            return (Announcement("HarmlessXid", text),)
+            return (Announcement("HarmlessXID", text),)
         case ev.FailedPodDeleted():
             # Without the pod's name: those of one controller are one Event, with a count.
-            refused = "refused by the node's GPU agent; its Event GpuRefused says why"
+            refused = "refused by the node's GPU agent; its Event GPURefused says why"
             why = event.pod.words if event.pod.failure is Failure.NO_DEVICES else refused
             text = f"a failed pod was deleted, so that another one is made in its place: {why}"
             return (Announcement("FailedPodDeleted", text, pods=(event.pod.name,), owner=event.pod.controller),)
@@ -263,7 +263,7 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
     for uuid in before.fenced.keys() - after.fenced.keys():
         still = f"it stays unhealthy: {after.sick[uuid]}" if uuid in after.sick else "it is healthy"
         text = f"GPU {after.gpus[uuid].index} ({uuid}) is not fenced any more; {still}"
-        news.append(Announcement("GpuUnfenced", text))
+        news.append(Announcement("GPUUnfenced", text))
     was = {(problem.reason, problem.message) for problem in problems(before)}
     news += [
         Announcement(problem.reason, problem.message, warning=problem.warning)

@@ -37,7 +37,7 @@ DRIVER = Family(
 )
 READY = Family(
     "gpuagent_node_ready",
-    "1 while the node condition GpuAgentReady is True: the node advertises what its mode promises.",
+    "1 while the node condition GPUAgentReady is True: the node advertises what its mode promises.",
     more="`gpuagent_problems` names the problem.",
 )
 PROBLEMS = Family(

@@ -32,7 +32,7 @@ def events() -> list[dict[str, Any]]:
     log.start()
     owner = Involved(kind="ReplicaSet", name="web", uid="rs-1", namespace="ml", api_version="apps/v1")
     for involved in (Involved.node("n1"), Involved.pod("ml", "web-1", "uid-1"), owner):
-        log.add(involved, "Warning", "GpuUnhealthy", "said")
+        log.add(involved, "Warning", "GPUUnhealthy", "said")
     assert log.flush(PATIENCE_S)
     log.stop()
     return server.bodies
@@ -46,7 +46,7 @@ def config_maps() -> list[dict[str, Any]]:
 
 def nodes() -> list[dict[str, Any]]:
     """Patches name some fields only, as a Node of a schema may."""
-    condition = {"type": "GpuAgentReady", "status": "True", "reason": "Ready", "message": "said"}
+    condition = {"type": "GPUAgentReady", "status": "True", "reason": "Ready", "message": "said"}
     facts = NodeFacts({"aliyun.accelerator/nvidia_count": "8"}, {"aliyun.com/gpu-count": "8"}, condition, "starting")
     taints = [{"key": key, "effect": "NoSchedule"} for key in ("starting", "other")]
     found = {"metadata": {"name": "n1", "resourceVersion": "7"}, "spec": {"taints": taints}}

@@ -321,7 +321,7 @@ def test_pods_that_are_known_by_name_are_told_by_name(node: MakeNode) -> None:
     assert outcome.reason == "UnexpectedAdmissionError"
     for text in ("default/big", "30", "GPU 0: 24", "GPU 1: 24"):
         assert text in outcome.failed
-    event = one.event("GpuRefused", "no single GPU has that much")
+    event = one.event("GPURefused", "no single GPU has that much")
     assert event["involvedObject"]["name"] == "big"
     assert event["involvedObject"]["uid"] == asked.uid
 
@@ -338,7 +338,7 @@ def test_a_refusal_whose_pod_the_watch_shows_later_is_told_of_that_pod(node: Mak
     known = one.bind(late)
     said = {"phase": "Failed", "reason": outcome.reason, "message": outcome.failed}
     one.server.patch_pod("late", {"status": said}, subresource="status")
-    event = one.event("GpuRefused", "no single GPU has that much")
+    event = one.event("GPURefused", "no single GPU has that much")
     assert event["involvedObject"]["name"] == "late"
     assert event["involvedObject"]["uid"] == known.uid
 
@@ -364,7 +364,7 @@ def test_a_refusal_of_a_pod_that_never_shows_is_told_of_the_node(
                 one.allocate(MEM, [STRANGE])
             case _:
                 one.kubelet.call(MEM).PreStartContainer(dp.PreStartContainerRequest(devices_ids=[STRANGE]))
-    event = one.event("GpuRefused", STRANGE)
+    event = one.event("GPURefused", STRANGE)
     assert event["involvedObject"]["kind"] == "Node"
 
 
@@ -378,5 +378,5 @@ def test_a_refused_start_is_told_of_its_pod(node: MakeNode) -> None:
     driver.failures = 1
     with pytest.raises(StartError):
         one.kubelet.start_container(asked, "c0")
-    event = one.event("GpuRefused", "the isolation layer is not ready")
+    event = one.event("GPURefused", "the isolation layer is not ready")
     assert event["involvedObject"]["uid"] == asked.uid

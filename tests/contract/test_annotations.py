@@ -291,7 +291,7 @@ def test_a_missing_right_is_a_problem_and_stops_nothing(node: MakeNode) -> None:
     one.event("AnnotationsNotWritten", 'allow verb "patch" on resource "pods"')
 
     def condition() -> dict[str, str]:
-        (found,) = (c for c in one.server.node()["status"]["conditions"] if c["type"] == "GpuAgentReady")
+        (found,) = (c for c in one.server.node()["status"]["conditions"] if c["type"] == "GPUAgentReady")
         return dict(found)
 
     assert one.server.wait(lambda: 'allow verb "patch"' in condition()["message"]), condition()
@@ -375,4 +375,4 @@ def test_an_annotation_steers_no_terminal_by_a_refusal(node: MakeNode) -> None:
     admitted = one.kubelet.admit(one.bind(pod("p", {WHOLE: 1}), annotations={GROUP_ANNOTATION: STEERING}))
     assert "owned" in admitted.failed
     assert admitted.failed.isprintable()
-    assert one.event("GpuRefused")["message"].isprintable()
+    assert one.event("GPURefused")["message"].isprintable()

@@ -252,8 +252,14 @@ def test_a_start_without_driver_kubelet_and_api_server_warns_once_of_each(tmp_pa
     )
     assert process.stderr is not None
     lines: list[dict[str, str]] = []
-    expected = {"ModeUnknown", "DriverUnavailable", "PodResourcesUnavailable", "ApiUnavailable", "PodsUnavailable"}
-    expected.add("NotRegistered")
+    expected = {
+        "ModeNotYetKnown",
+        "DriverUnavailable",
+        "PodResourcesUnavailable",
+        "APIServerUnavailable",
+        "PodsUnavailable",
+    }
+    expected.add("ResourceNotRegistered")
     with process, in_time(process):
         while not expected <= {line["event"] for line in lines}:
             lines.append(json.loads(process.stderr.readline()))
@@ -262,7 +268,7 @@ def test_a_start_without_driver_kubelet_and_api_server_warns_once_of_each(tmp_pa
     warnings = [line for line in lines if line["level"] != "info"]
     assert sorted(line["event"] for line in warnings) == sorted(expected), warnings
     assert len({line["text"] for line in warnings}) == len(warnings)
-    (registration,) = (line["text"] for line in warnings if line["event"] == "NotRegistered")
+    (registration,) = (line["text"] for line in warnings if line["event"] == "ResourceNotRegistered")
     assert registration == f"there is no {tmp_path}/device-plugins/kubelet.sock"
 
 

@@ -49,12 +49,12 @@ def written(one: Node, name: str) -> dict[str, str]:
 def test_the_node_says_that_it_runs_so(node: MakeNode) -> None:
     one = counting(node)
     (agent,) = one.agents
-    wait_for(lambda: [p["reason"] for p in agent.status()["problems"]] == ["KubeletDoesNotAsk"])
+    wait_for(lambda: [p["reason"] for p in agent.status()["problems"]] == ["PreferredAllocationUnsupported"])
     assert "kubelet v1.18.0 picks device ids" in agent.status()["problems"][0]["message"]
 
     def condition() -> dict[str, str]:
         found = one.server.node()["status"]["conditions"]
-        return next((c for c in found if c["type"] == "GpuAgentReady"), {})
+        return next((c for c in found if c["type"] == "GPUAgentReady"), {})
 
     assert one.server.wait(lambda: condition().get("reason") == "Ready"), condition()
     assert condition()["status"] == "True"

@@ -84,7 +84,7 @@ def test_a_named_gpu_that_is_full_is_refused_and_the_setting_chooses_another(nod
     assert admit(one, one.bind(pod("big", {MEM: 14}), annotations=by_v1(1, 14))) == [1]
     outcome = one.kubelet.admit(one.bind(pod("late", {MEM: 4}), annotations=by_v1(1, 4)))
     assert "a scheduler chose GPU 1 for it (annotation ALIYUN_COM_GPU_MEM_IDX), and GPU 1 has 2 free" in outcome.failed
-    assert "default/late" in one.event("GpuRefused", "GPU 1")["message"]
+    assert "default/late" in one.event("GPURefused", "GPU 1")["message"]
     for agent in list(one.agents):
         one.stop(agent)
     one.run(decided_gpu_full="choose")
@@ -95,7 +95,7 @@ def test_a_named_gpu_that_is_full_is_refused_and_the_setting_chooses_another(nod
 def test_what_is_no_decision_is_told_by_an_event(node: MakeNode) -> None:
     one = sharing(node, "1.36", 2)
     assert admit(one, one.bind(pod("copy", {MEM: 4}), annotations=by_v1(1, 9))) == [0]
-    assert "ALIYUN_COM_GPU_MEM_POD says 9" in one.event("GpuDecisionIgnored")["message"]
+    assert "ALIYUN_COM_GPU_MEM_POD says 9" in one.event("GPUDecisionIgnored")["message"]
 
 
 def test_what_is_promised_is_left_to_whom_it_was_promised(node: MakeNode) -> None:

@@ -92,7 +92,7 @@ def test_the_node_shows_its_gpus(node: MakeNode) -> None:
         found = one.server.node()
         labels = {k.rpartition("_")[2]: v for k, v in found["metadata"]["labels"].items() if "accelerator" in k}
         amounts = [found["status"][side].get("aliyun.com/gpu-count") for side in ("capacity", "allocatable")]
-        conditions = [c["status"] for c in found["status"]["conditions"] if c["type"] == "GpuAgentReady"]
+        conditions = [c["status"] for c in found["status"]["conditions"] if c["type"] == "GPUAgentReady"]
         return labels, amounts, conditions
 
     wanted = ({"name": "NVIDIA-A100-SXM4-80GB", "mem": "24576MiB", "count": "2"}, ["2", "2"], ["True"])
@@ -181,7 +181,7 @@ def test_no_gpu_is_an_ordinary_node(node: MakeNode) -> None:
     agent = one.run()
     assert one.kubelet.wait(lambda: all(one.kubelet.lists(resource) for resource in ALWAYS))
     one.offers()
-    wait_for(lambda: "NoGpus" in {p["reason"] for p in agent.status()["problems"]})
+    wait_for(lambda: "NoGPUs" in {p["reason"] for p in agent.status()["problems"]})
 
 
 def test_a_late_driver_is_found(node: MakeNode) -> None:
@@ -230,7 +230,7 @@ def test_without_api_server_nothing_is_waited_for(node: MakeNode, late: bool) ->
     one.server.stop()
     agent = one.run()
     assert one.kubelet.wait(lambda: all(one.kubelet.lists(resource) for resource in ALWAYS))
-    wait_for(lambda: "ApiUnavailable" in {p["reason"] for p in agent.status()["problems"]})
+    wait_for(lambda: "APIServerUnavailable" in {p["reason"] for p in agent.status()["problems"]})
     assert one.server.url.partition("//")[2].partition(":")[0] in (agent.unready_because() or "")
     if late:
         one.server.start()

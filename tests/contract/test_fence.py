@@ -41,11 +41,11 @@ def test_a_gpu_is_out_while_the_file_names_it(node: MakeNode, mode: str, each: i
     assert {i for i, health in ids.items() if health == "Unhealthy"} == set(ids_on(one.uuids[1], ids))
     assert one.kubelet.capacity(resource) == 2 * each
     assert one.server.wait(lambda: reported(one) == "1")
-    assert one.event("GpuFenced", one.uuids[1])["type"] == "Normal"
+    assert one.event("GPUFenced", one.uuids[1])["type"] == "Normal"
     one.fence_file.unlink()
     assert one.kubelet.wait(lambda: one.kubelet.allocatable(resource) == 2 * each)
     assert one.server.wait(lambda: reported(one) is None)
-    assert one.event("GpuUnfenced", one.uuids[1])["type"] == "Normal"
+    assert one.event("GPUUnfenced", one.uuids[1])["type"] == "Normal"
 
 
 def test_the_first_list_and_every_page_show_a_fence_of_before_the_start(node: MakeNode) -> None:

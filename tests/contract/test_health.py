@@ -30,7 +30,7 @@ def test_an_xid_after_which_the_driver_asks_for_nothing_costs_no_gpu(node: MakeN
     watched(one)
     count = len(one.kubelet.lists(MEM))
     assert one.simulator.xid(0, 94) == 1
-    assert one.event("HarmlessXid", one.uuids[0])
+    assert one.event("HarmlessXID", one.uuids[0])
     assert len(one.kubelet.lists(MEM)) == count
 
 
@@ -42,11 +42,11 @@ def test_a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_does_not(node: 
     ids = one.ids(MEM).keys()
     one.simulator.xid(0, 95)
     one.offers(mem=24)
-    assert one.event("GpuUnhealthy", "XID 95; the driver asks to reset the GPU")
+    assert one.event("GPUUnhealthy", "XID 95; the driver asks to reset the GPU")
     one.simulator.action(0, 0)
     one.offers(mem=48)
     assert one.ids(MEM).keys() == ids
-    assert one.event("GpuRecovered", one.uuids[0])
+    assert one.event("GPURecovered", one.uuids[0])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -69,7 +69,7 @@ def test_a_gpu_that_needs_a_reset_is_never_offered_by_an_agent_that_starts(
 
 
 def test_the_pod_that_holds_a_gpu_hears_that_it_is_fenced(node: MakeNode) -> None:
-    """The fence file names the GPU: Events on the node and on the pod, GpuFenced and GpuUnfenced; the pod lives on."""
+    """The fence file names the GPU: Events on the node and on the pod, GPUFenced and GPUUnfenced; the pod lives on."""
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     watched(one)
     asked = one.bind(pod("p", {MEM: 6}))
@@ -78,10 +78,10 @@ def test_the_pod_that_holds_a_gpu_hears_that_it_is_fenced(node: MakeNode) -> Non
     wait_for(lambda: one.agents[0]._state.living_holdings)
     one.fence_file.parent.mkdir(exist_ok=True)
     one.fence_file.write_text('{"index": ["0"]}')
-    assert one.event("GpuFenced", "which this pod holds")["involvedObject"]["name"] == "p"
+    assert one.event("GPUFenced", "which this pod holds")["involvedObject"]["name"] == "p"
     one.offers(mem=24)
     one.fence_file.unlink()
-    assert one.event("GpuUnfenced", "which this pod holds")["involvedObject"]["name"] == "p"
+    assert one.event("GPUUnfenced", "which this pod holds")["involvedObject"]["name"] == "p"
     one.offers(mem=48)
 
 
@@ -123,7 +123,7 @@ def test_an_xid_that_any_waiter_receives_costs_its_own_gpu(node: MakeNode) -> No
     one.offers(mem=24)
     healthy = [i for i, health in one.kubelet.lists(MEM)[-1].health.items() if health == "Healthy"]
     assert ids_on(one.uuids[0], healthy) == healthy
-    assert one.event("GpuUnhealthy", one.uuids[1])
+    assert one.event("GPUUnhealthy", one.uuids[1])
 
 
 def test_an_odd_answer_about_a_gpu_costs_that_gpu_alone(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
@@ -133,14 +133,14 @@ def test_an_odd_answer_about_a_gpu_costs_that_gpu_alone(node: MakeNode, caplog: 
     agent = one.run(settle=0.2)
     one.offers(mem=72)
     words = "GPU 2 is left out: nvmlDeviceGetUUID: answered 'GPU-"
-    assert one.event("GpuUnreadable", words)
+    assert one.event("GPUUnreadable", words)
     assert any(words in str(record.__dict__) for record in caplog.records)
     assert any(words in problem["message"] for problem in agent.status()["problems"])
     wait_for(lambda: any(words in c["message"] for c in one.api.node()["status"]["conditions"]))
     one.simulator.odd(2, "uuid", one.uuids[3])
     agent._nvml._wishes.now()
     one.offers(mem=48)
-    assert one.event("GpuUnhealthy", f"its UUID ({one.uuids[3]}) is also that of GPU 2")
+    assert one.event("GPUUnhealthy", f"its UUID ({one.uuids[3]}) is also that of GPU 2")
     one.simulator.odd(2, "uuid", None)
     agent._nvml._wishes.now()
     one.offers(mem=96)
@@ -151,7 +151,7 @@ def test_a_driver_without_recovery_actions_has_xids_judged_by_class(node: MakeNo
     one = node("1.36", replace(box(2, 24), driver_version="535.288.01"), labels={MODE_LABEL: "share"})
     watched(one, settle=0.2, ignore_xids=frozenset({63}))
     one.simulator.xid(0, 63)
-    assert one.event("HarmlessXid", "XID 63")
+    assert one.event("HarmlessXID", "XID 63")
     one.simulator.xid(0, 94)
     one.offers(mem=24)
     one.offers(mem=48)
@@ -160,7 +160,7 @@ def test_a_driver_without_recovery_actions_has_xids_judged_by_class(node: MakeNo
     observe(0.5)
     one.offers(mem=24)
     one.simulator.lose(0)
-    assert one.event("GpuUnhealthy", "GPU is lost")
+    assert one.event("GPUUnhealthy", "GPU is lost")
     one.simulator.restore(0)
     one.offers(mem=48)
 
@@ -195,7 +195,7 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.Log
     wait_for(lambda: len(agent._state.living_holdings) == 2)
     sick = next(n for n, uuid in enumerate(one.uuids) if ids_on(uuid, held[0]))
     one.simulator.action(sick, 1)
-    one.event("GpuUnhealthy", "which this pod holds")
+    one.event("GPUUnhealthy", "which this pod holds")
     one.simulator.action(sick, 0)
     one.offers(mem=48)
 
@@ -203,8 +203,8 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.Log
         about = [(event["involvedObject"], event["reason"]) for event in one.server.events()]
         return sorted((thing["name"], reason) for thing, reason in about if thing["kind"] == "Pod")
 
-    wait_for(lambda: told() == [("first", "GpuRecovered"), ("first", "GpuUnhealthy")], what=str(told()))
-    pods = [getattr(record, "pods", "") for record in caplog.records if record.getMessage() == "GpuUnhealthy"]
+    wait_for(lambda: told() == [("first", "GPURecovered"), ("first", "GPUUnhealthy")], what=str(told()))
+    pods = [getattr(record, "pods", "") for record in caplog.records if record.getMessage() == "GPUUnhealthy"]
     assert sorted(pods) == ["", "default/first"]
 
 

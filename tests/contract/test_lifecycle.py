@@ -236,11 +236,11 @@ def test_39_an_unknown_label_changes_nothing_and_is_said(node: MakeNode) -> None
     agent = one.run()
     one.offers(mem=10)
     one.label("cpgu")
-    assert one.event("UnknownMode", "'cpgu'")
+    assert one.event("InvalidModeLabel", "'cpgu'")
 
     def condition() -> dict[str, Any]:
         conditions = one.server.node()["status"]["conditions"]
-        return next((c for c in conditions if c["type"] == "GpuAgentReady"), {})
+        return next((c for c in conditions if c["type"] == "GPUAgentReady"), {})
 
     assert one.server.wait(lambda: "'cpgu'" in condition().get("message", ""))
     assert (condition()["status"], condition()["reason"]) == ("True", "Ready"), "nothing is wrong with what is offered"
@@ -259,7 +259,7 @@ def test_39_a_mode_without_its_isolation_stays_at_zero(node: MakeNode) -> None:
     one.stop(agent)
     one.run(allow_unisolated=True)
     one.offers(mem=10)
-    assert one.event("Unisolated", "WITHOUT isolation")
+    assert one.event("IsolationDisabled", "WITHOUT isolation")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

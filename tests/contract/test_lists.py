@@ -62,8 +62,8 @@ def test_12_a_unit_that_is_too_small_is_refused_and_the_others_work(node: MakeNo
     one = node("1.36", box(8), labels={MODE_LABEL: "core_mem"})
     agent = one.run(Isolating(), memory_unit=_unit("MiB"))
     one.offers(core=800)
-    assert one.event("UnitTooSmall", "--memory-unit to 8MiB")
-    (problem,) = [p for p in agent.status()["problems"] if p["reason"] == "UnitTooSmall"]
+    assert one.event("DeviceListTooLarge", "--memory-unit to 8MiB")
+    (problem,) = [p for p in agent.status()["problems"] if p["reason"] == "DeviceListTooLarge"]
     assert "655360" in problem["message"]
     one.label("topology")
     one.offers(whole=8)
@@ -187,7 +187,7 @@ def test_15_an_applications_own_fault_costs_no_gpu(node: MakeNode) -> None:
     wait_for(lambda: agent._nvml.health_watch_up)
     count = len(one.kubelet.lists(MEM))
     assert one.simulator.xid(0, 31) == 1
-    assert one.event("ApplicationXid", one.uuids[0])
+    assert one.event("ApplicationXID", one.uuids[0])
     assert len(one.kubelet.lists(MEM)) == count
 
 

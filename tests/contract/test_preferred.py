@@ -135,7 +135,7 @@ def test_34_a_double_allocation_that_cannot_be_avoided_becomes_an_event(node: Ma
     one.kubelet.hear(one.bind(pod("second", {MEM: 4})))
     with pytest.raises(grpc.RpcError, match="first"):
         one.prefer(MEM, held, 4)
-    assert one.event("GpuRefused", "first")["involvedObject"]["name"] == "second"
+    assert one.event("GPURefused", "first")["involvedObject"]["name"] == "second"
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -52,7 +52,7 @@ def notice(
     if isinstance(decision, Ignored):
         text = f"annotation {decision.why}; the GPU of pod {requester.pod_name} is chosen as if the annotation were not"
         advice = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
-        return ("GpuDecisionIgnored", f"{text} there. {advice}")
+        return ("GPUDecisionIgnored", f"{text} there. {advice}")
     if decision is None or snap.policy.keep_decisions or requester.paired:
         return None
     uuids = {snap.units[device_id] for device_id in chosen}
@@ -61,7 +61,7 @@ def notice(
         return None
     why = f"{found[1]}, which is full or gone" if found else f"annotation {decision.key} {decision.unmet}"
     text = f"{resource}: {requester.owner} gets {names_of(uuids, snap)}: {why}"
-    return ("GpuDecisionNotKept", f"{text}, and --decided-gpu-full is choose")
+    return ("GPUDecisionNotKept", f"{text}, and --decided-gpu-full is choose")
 
 
 Offered = Mapping[str, frozenset[str]]

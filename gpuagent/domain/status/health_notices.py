@@ -13,7 +13,7 @@ def health_news(before: State, after: State) -> Iterator[Announcement]:
     news = [*_illness_news(before, after), *_fence_news(before, after)]
     holders = _holders(after, {uuid for uuid, _ in news}) if news else {}
     for uuid, said in news:
-        if said.reason == "GpuRecovered":
+        if said.reason == "GPURecovered":
             yield said
         if pods := holders.get(uuid):
             yield replace(said, pods=tuple(sorted(pods)))
@@ -27,10 +27,10 @@ def _illness_news(before: State, after: State) -> Iterator[tuple[str, Announceme
         if uuid not in now:
             still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
             text = f"{gpu} is healthy again{still}; it was unhealthy: {was[uuid]}"
-            yield uuid, Announcement("GpuRecovered", text)
+            yield uuid, Announcement("GPURecovered", text)
         elif uuid not in was or after.health[uuid].causes - before.health[uuid].causes:
             text = f"{gpu}, which this pod holds, is unhealthy: {now[uuid]}"
-            yield uuid, Announcement("GpuUnhealthy", text, warning=True)
+            yield uuid, Announcement("GPUUnhealthy", text, warning=True)
 
 
 def _fence_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
@@ -39,9 +39,9 @@ def _fence_news(before: State, after: State) -> Iterator[tuple[str, Announcement
         gpu = f"GPU {after.gpus[uuid].index} ({uuid}), which this pod holds,"
         if uuid in now:
             text = f"{gpu} is {now[uuid]}: no other pod gets it, this one is left alone"
-            yield uuid, Announcement("GpuFenced", text)
+            yield uuid, Announcement("GPUFenced", text)
         else:
-            yield uuid, Announcement("GpuUnfenced", f"{gpu} is not fenced any more")
+            yield uuid, Announcement("GPUUnfenced", f"{gpu} is not fenced any more")
 
 
 def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:

@@ -63,34 +63,34 @@ def _driver_problems(state: State) -> Iterator[Problem]:
     if state.driver_problem is not None:
         yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}", blocking=not state.gpus)
     elif not state.gpus and not state.unreadable:
-        yield Problem("NoGpus", "the NVIDIA driver reports no GPU on this node", blocking=True)
+        yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
     sick = state.sick
     known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in sick}
     for bad in state.unreadable:
         lead = "stays as it was read before" if bad.index in known else "is left out"
-        yield Problem("GpuUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not state.gpus)
+        yield Problem("GPUUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not state.gpus)
     for gpu_ in state.gpus_by_index:
         if gpu_.mig:
             text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
-            yield Problem("MigEnabled", text)
+            yield Problem("MIGEnabled", text)
         if gpu_.uuid in sick:
-            yield Problem("GpuUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {sick[gpu_.uuid]}")
+            yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {sick[gpu_.uuid]}")
         if case := state.health.get(gpu_.uuid):
-            yield from (Problem("GpuDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
+            yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
     if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
-        yield from (Problem("LinksAmiss", note) for note in state.topology.notes)
+        yield from (Problem("GPULinkDegraded", note) for note in state.topology.notes)
 
 
 def _mode_problems(state: State) -> Iterator[Problem]:
     if not state.mode_known:
         text = "the node's label was not read yet and no earlier run stored a mode: no GPUs are advertised until it is"
-        yield Problem("ModeUnknown", text, blocking=True)
+        yield Problem("ModeNotYetKnown", text, blocking=True)
     if state.label_problem:
-        yield Problem("UnknownMode", state.label_problem)
+        yield Problem("InvalidModeLabel", state.label_problem)
     if state.mode_unsaved:
         yield Problem("ModeNotSaved", state.mode_unsaved)
     if state.placement_problem:
-        yield Problem("UnknownPlacement", state.placement_problem)
+        yield Problem("InvalidPlacementLabel", state.placement_problem)
     yield from _isolation_problems(state)
     if rivals := rival_offers(state):
         text = (
@@ -98,7 +98,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
             "nothing until it is gone, or GPUs would be allocated twice. Keep NVIDIA's device plugin off nodes "
             "with this label"
         )
-        yield Problem("OtherPlugin", text, blocking=True)
+        yield Problem("ConflictingDevicePlugin", text, blocking=True)
     now = switch(state)
     if now.waiting_for:
         pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
@@ -117,7 +117,7 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
             f"TRIAL: mode {mode} runs WITHOUT isolation of {promised} because --allow-unisolated is set: "
             "any container can use the whole GPU"
         )
-        yield Problem("Unisolated", text, blocking=True)
+        yield Problem("IsolationDisabled", text, blocking=True)
     elif layer.installed and mode in layer.modes and (problem := layer.problem_in(mode)):
         text = (
             f"mode {mode} promises isolation of {promised}, and isolation driver {layer.driver} does not work: "
@@ -133,12 +133,12 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
         yield Problem("IsolationMissing", text, blocking=True)
     elif state.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
-        yield Problem("Unisolated", text, blocking=True)
+        yield Problem("IsolationDisabled", text, blocking=True)
     yield from (Problem("UntrustedDaemon", text) for text in layer.untrusted)
     for gpu in state.gpus_by_index:
         if gpu.uuid in layer.left_out:
             text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {mode}: {layer.left_out[gpu.uuid]}"
-            yield Problem("GpuNotIsolated", text)
+            yield Problem("GPUIsolationUnsupported", text)
 
 
 def _offer_problems(state: State) -> Iterator[Problem]:
@@ -151,13 +151,13 @@ def _offer_problems(state: State) -> Iterator[Problem]:
                 f"{resource} stays at 0: {count} units of {unit} make a device list of {size} bytes, and kubelet "
                 f"takes {MAX_LIST_BYTES}; set --memory-unit to {smallest_unit_that_fits(gpus, kind)} or more"
             )
-            yield Problem("UnitTooSmall", text, blocking=True)
+            yield Problem("DeviceListTooLarge", text, blocking=True)
         elif count > MANY_DEVICES:
             text = (
                 f"{resource}: {count} devices make kubelet's restarts and pod status slow; "
                 f"a larger --memory-unit than {unit} is better"
             )
-            yield Problem("ManyDevices", text)
+            yield Problem("DeviceCountHigh", text)
 
 
 def _outside_problems(state: State) -> Iterator[Problem]:
@@ -169,15 +169,15 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
     # A text that is about one resource names it; what is about kubelet itself is one problem.
     for text in dict.fromkeys(state.registration_problems.values()):
-        yield Problem("NotRegistered", text, blocking=True)
+        yield Problem("ResourceNotRegistered", text, blocking=True)
     if state.counts_only:
         text = (
             f"kubelet {state.kubelet} picks device ids without asking the agent: they are counts here. The agent "
             "chooses the GPU of each container; what it chose is in kubelet's checkpoint and in the pods' annotations"
         )
-        yield Problem("KubeletDoesNotAsk", text, warning=False)
+        yield Problem("PreferredAllocationUnsupported", text, warning=False)
     if state.node_problem is not None:
-        yield Problem("ApiUnavailable", state.node_problem)
+        yield Problem("APIServerUnavailable", state.node_problem)
     if state.pods_problem is not None:
         yield Problem("PodsUnavailable", state.pods_problem)
     if state.reports_problem is not None:
@@ -207,10 +207,10 @@ def _fence_problems(state: State) -> Iterator[Problem]:
     for gpu in state.gpus_by_index:
         if gpu.uuid in fenced:
             text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced[gpu.uuid]}: take the entry out of {file} to use it again"
-            yield Problem("GpuFenced", text, warning=False)
+            yield Problem("GPUFenced", text, warning=False)
 
 
 def _misread_problems(state: State) -> Iterator[Problem]:
     yield from (Problem("UnitsChanged", text) for text in state.former_units)
-    yield from (Problem("MixedGpus", text, warning=False) for text in interop.by_division(state))
-    yield from (Problem("GpuNumbersGap", text, warning=False) for text in interop.by_number(state))
+    yield from (Problem("MixedGPUs", text, warning=False) for text in interop.by_division(state))
+    yield from (Problem("NonContiguousGPUMinors", text, warning=False) for text in interop.by_number(state))

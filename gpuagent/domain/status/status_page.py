@@ -15,7 +15,7 @@ from gpuagent.system.printable import printable
 
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
 
-CONDITION_TYPE = "GpuAgentReady"
+CONDITION_TYPE = "GPUAgentReady"
 
 
 def node_labels(state: State) -> dict[str, str | None]:

@@ -133,9 +133,9 @@ def test_an_api_server_that_is_away_for_a_minute_in_the_middle_of_a_burst(
     assert node.cluster.wait_phase("refused", "Failed")["status"]["reason"] == "UnexpectedAdmissionError"
     audit_decisions(node, scheduler.decided, [*names, "runs", "forged"])
     for name, reason in (
-        ("forged", "GpuDecisionIgnored"),
+        ("forged", "GPUDecisionIgnored"),
         ("forged", "AnnotationCorrected"),
-        ("refused", "GpuRefused"),
+        ("refused", "GPURefused"),
     ):
         event(node, name, reason, timeout=45)
     assert {name: node.cluster.container(name) for name in containers} == containers

@@ -27,7 +27,7 @@ def flags(host: MpsHost) -> tuple[str, ...]:
 
 def condition(node: Node) -> dict[str, Any]:
     found = node.cluster.node()["status"]["conditions"]
-    return next((c for c in found if c["type"] == "GpuAgentReady"), {})
+    return next((c for c in found if c["type"] == "GPUAgentReady"), {})
 
 
 def life(pod: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:

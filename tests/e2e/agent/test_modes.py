@@ -57,10 +57,10 @@ def test_modes_that_promise_isolation_stay_at_zero_and_say_why(make_node: Callab
 
     def told(found: dict[str, Any]) -> bool:
         condition.update({c["type"]: c for c in found["status"]["conditions"]})
-        return bool(condition.get("GpuAgentReady", {}).get("reason") == "IsolationMissing")
+        return bool(condition.get("GPUAgentReady", {}).get("reason") == "IsolationMissing")
 
     node.cluster.wait_node(told, 20)
-    assert condition["GpuAgentReady"]["status"] == "False"
+    assert condition["GPUAgentReady"]["status"] == "False"
 
 
 def test_binpack_fills_a_gpu_and_spread_takes_the_emptiest(make_node: Callable[..., Node]) -> None:
@@ -192,7 +192,7 @@ def test_a_chain_of_switches_ends_with_the_last_mode_remembered(make_node: Calla
     node.agent.wait_ready()
     node.wait_amounts(gpu=6)
     node.label("no-such-mode")
-    page = node.agent.wait(lambda page: any(p["reason"] == "UnknownMode" for p in page["problems"]))
+    page = node.agent.wait(lambda page: any(p["reason"] == "InvalidModeLabel" for p in page["problems"]))
     assert page["mode"] == "topology"
 
 

@@ -135,7 +135,7 @@ COUNT: Json = {"status": {"capacity": {"aliyun.com/gpu-count": "8"}, "allocatabl
 ITS_OWN = [
     pytest.param(NODE, LABELS, MERGE, id="labels"),
     pytest.param(STATUS, COUNT, STRATEGIC, id="amounts"),
-    pytest.param(STATUS, condition("GpuAgentReady"), STRATEGIC, id="condition"),
+    pytest.param(STATUS, condition("GPUAgentReady"), STRATEGIC, id="condition"),
 ]
 
 
@@ -194,7 +194,7 @@ def test_a_token_that_names_no_node_is_refused(
         (STATUS, {"status": {"addresses": []}}, "what kubelet says"),
         (STATUS, {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}, "what kubelet says"),
         (STATUS, {"status": {"nodeInfo": {"kubeletVersion": "v9"}}}, "what kubelet says"),
-        (STATUS, {"status": {"conditions": []}}, "GpuAgentReady only"),
+        (STATUS, {"status": {"conditions": []}}, "GPUAgentReady only"),
     ],
 )
 def test_what_is_not_the_agents_on_its_own_node_is_refused(
@@ -209,7 +209,7 @@ def test_what_is_not_the_agents_on_its_own_node_is_refused(
 def test_another_condition_is_refused(cluster: Cluster, agents: Agents) -> None:
     status, message = patch(cluster, agents.ours, STATUS, condition("Ready"), STRATEGIC)
     assert status in (403, 422)
-    assert "GpuAgentReady only" in message
+    assert "GPUAgentReady only" in message
 
 
 def test_a_node_is_neither_deleted_nor_made(cluster: Cluster, agents: Agents) -> None:
@@ -287,7 +287,7 @@ def event(node: str, about: Json, **other: Any) -> Json:
         "kind": "Event",
         "metadata": {"name": f"test.{time.time_ns():x}", "namespace": about.get("namespace", "default")},
         "involvedObject": {"apiVersion": "v1", **about},
-        "reason": "GpuRefused",
+        "reason": "GPURefused",
         "message": "test",
         "type": "Normal",
         **named,

@@ -216,14 +216,14 @@ def test_a_refusal_is_said_to_the_pod_it_is_for():
     refusal = desk.refusal(lambda: desk.prefer(MEM, 20))
     assert refusal.reason is Reason.NO_SINGLE_GPU
     assert "ml/big[main] asks for 20 GiB" in refusal.message
-    assert desk.said == [(PodName("ml", "big"), "GpuRefused", refusal.message)]
+    assert desk.said == [(PodName("ml", "big"), "GPURefused", refusal.message)]
 
 
 def test_a_label_that_cannot_be_honoured_is_said_to_the_pod_too():
     desk = share_desk().pods(pod_json("a", {MEM: 3}, labels={COUNT: "2"}))
     refusal = desk.refusal(lambda: desk.prefer(MEM, 3))
     assert refusal.reason is Reason.GPU_COUNT
-    assert desk.said == [(PodName("ml", "a"), "GpuRefused", refusal.message)]
+    assert desk.said == [(PodName("ml", "a"), "GPURefused", refusal.message)]
 
 
 def test_the_next_pod_is_not_refused_for_the_label_of_a_pod_refused_just_before():

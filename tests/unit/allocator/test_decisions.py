@@ -138,7 +138,7 @@ def test_a_chosen_gpu_that_is_full_is_refused_with_the_reason():
         "aliyun.com/gpu-mem: ml/a[main] asks for 4 GiB; a scheduler chose GPU 0 for it (annotation "
         "ALIYUN_COM_GPU_MEM_IDX), and GPU 0 has 2 free and not 4 (free: GPU 0: 2, GPU 1: 16, GPU 2: 16, GPU 3: 16)"
     )
-    assert (PodName("ml", "a"), "GpuRefused", refusal.message) in desk.said
+    assert (PodName("ml", "a"), "GPURefused", refusal.message) in desk.said
 
 
 def test_a_setting_has_another_gpu_chosen_where_the_chosen_one_is_full():
@@ -148,7 +148,7 @@ def test_a_setting_has_another_gpu_chosen_where_the_chosen_one_is_full():
     assert at(desk, "a") == [1]
     assert desk.said[-1] == (
         PodName("ml", "a"),
-        "GpuDecisionNotKept",
+        "GPUDecisionNotKept",
         (
             "aliyun.com/gpu-mem: ml/a[main] gets GPU 1: a scheduler chose GPU 0 for it (annotation "
             "ALIYUN_COM_GPU_MEM_IDX), which is full or gone, and --decided-gpu-full is choose"
@@ -203,7 +203,7 @@ def test_what_is_no_decision_is_left_out_of_account_and_said():
     serve(desk, "a")
     assert at(desk, "a") == [0]
     ((pod, reason, text),) = desk.said
-    assert (pod, reason) == (PodName("ml", "a"), "GpuDecisionIgnored")
+    assert (pod, reason) == (PodName("ml", "a"), "GPUDecisionIgnored")
     assert "ALIYUN_COM_GPU_MEM_POD says 9, and the pod's containers ask for 4" in text
 
 

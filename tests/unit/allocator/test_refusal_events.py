@@ -26,7 +26,7 @@ class Told:
         self.events = RefusalEvents(lambda: self.now, self.say)
 
     def say(self, about: PodName | None, reason: str, message: str) -> None:
-        assert reason == "GpuRefused"
+        assert reason == "GPURefused"
         self.said.append((about.name if about else None, message))
 
     @property

@@ -181,7 +181,7 @@ def test_decisions_that_cannot_be_honoured_are_refused_with_the_reason(group, sa
     assert refusal.reason is Reason.GPU_GROUP
     assert says in refusal.message
     assert "ml/a" in refusal.message
-    assert (PodName("ml", "a"), "GpuRefused", refusal.message) in desk.said
+    assert (PodName("ml", "a"), "GPURefused", refusal.message) in desk.said
 
 
 def test_named_gpus_that_kubelet_keeps_back_are_not_said_to_be_held():
@@ -261,7 +261,7 @@ def test_a_pod_that_does_not_see_what_the_annotation_says_hears_why():
     assert told(desk.serve(owner("a"), WHOLE, 1)) == [3]
     desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids)
     ((pod, reason, text),) = desk.said
-    assert (pod, reason) == (PodName("ml", "a"), "GpuGroupDiffers")
+    assert (pod, reason) == (PodName("ml", "a"), "GPUGroupDiffers")
     assert text.endswith("gpu-visible names '0,3', and it sees GPU 3: --trust-gpu-visible is off")
 
 

@@ -176,7 +176,7 @@ def test_every_event_is_told():
 
 
 def test_the_xids_that_cost_no_gpu_are_told():
-    sentence = re.search(r"XIDs ([^.]*) are an application's own fault", section(OPERATIONS, "GpuUnhealthy"))
+    sentence = re.search(r"XIDs ([^.]*) are an application's own fault", section(OPERATIONS, "GPUUnhealthy"))
     assert sentence
     assert {int(number) for number in re.findall(r"\d+", sentence[1])} == APPLICATION_XIDS
 

@@ -292,7 +292,7 @@ def test_an_agent_that_runs_without_a_pod_is_asked_by_its_node_and_a_node_withou
     _, out, _ = call("--agent-port", agent, "-d")
     assert server.requests["get nodes/proxy"] == 0
     assert "USED/LIMIT is not known: node n1: no gpuagent runs on it" in out
-    condition = {"type": "GpuAgentReady", "status": "True", "reason": "Ready", "message": ""}
+    condition = {"type": "GPUAgentReady", "status": "True", "reason": "Ready", "message": ""}
     status = {"conditions": [condition], "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}
     server.objects.patch(("nodes", "", "n1"), "status", {"status": status}, strategic=True)
     _, out, _ = call("--agent-port", agent)

@@ -42,7 +42,7 @@ words = st.sampled_from(
         "Failed",
         "OutOfpods",
         "InternalIP",
-        "GpuAgentReady",
+        "GPUAgentReady",
         "4",
         "-1",
         "1e9",

@@ -72,7 +72,7 @@ def test_without_labels_nothing_is_guessed(how):
 
 def test_with_this_projects_agent_only_whole_units_count():
     """1000MiB on 24564 MiB is 24 units, as 23.99 GiB would be to plugins that round up."""
-    agent = {"conditions": [{"type": "GpuAgentReady", "status": "True"}]}
+    agent = {"conditions": [{"type": "GPUAgentReady", "status": "True"}]}
     assert measure(node("n1", gpus=2, mib=24564, mem=48, **agent)).doubt
     assert not measure(node("n1", gpus=2, mib=24564, mem=48)).doubt
     assert measure(node("n1", gpus=2, mib=24564, mem=46, **agent)).doubt == ""

@@ -180,7 +180,7 @@ def test_what_two_gpus_share_costs_these_two(what, simulate, make_box, watch):
     watched = watch(simulator)
     node = Life(Mode.SHARE).holdings().tell(watched.next(InventoryRead))
     assert set(node.offer(GPU_MEM)) == {0, 3}
-    told = [problem.message for problem in problems(node.state) if problem.reason == "GpuUnreadable"]
+    told = [problem.message for problem in problems(node.state) if problem.reason == "GPUUnreadable"]
     assert sorted(text[:18] for text in told) == ["GPU 1 is left out:", "GPU 2 is left out:"]
 
 

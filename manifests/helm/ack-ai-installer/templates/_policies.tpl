@@ -65,10 +65,10 @@ validations:
     message: the agent may change the amount aliyun.com/gpu-count only
   {{- end }}
   - expression: >-
-      (has(object.status.conditions) ? object.status.conditions.filter(one, one.type != 'GpuAgentReady') : [])
+      (has(object.status.conditions) ? object.status.conditions.filter(one, one.type != 'GPUAgentReady') : [])
       == (has(oldObject.status.conditions)
-      ? oldObject.status.conditions.filter(one, one.type != 'GpuAgentReady') : [])
-    message: the agent may change the condition GpuAgentReady only
+      ? oldObject.status.conditions.filter(one, one.type != 'GPUAgentReady') : [])
+    message: the agent may change the condition GPUAgentReady only
   - expression: >-
       {{- range $n, $field := list "addresses" "daemonEndpoints" "nodeInfo" "images" "volumesAttached" "volumesInUse" "phase" "config" "runtimeHandlers" "features" "declaredFeatures" }}
       {{ if $n }}&& {{ end }}has(object.status.{{ $field }}) == has(oldObject.status.{{ $field }})

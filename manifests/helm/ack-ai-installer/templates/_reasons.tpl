@@ -1,11 +1,13 @@
 {{- define "gpuagent.reasons" -}}
-['AnnotationCorrected', 'AnnotationsNotWritten', 'ApiUnavailable', 'ApplicationXid', 'DevicesGivenOutAgain',
-'DriverUnavailable', 'FailedPodDeleted', 'FailedPodsNotDeleted', 'FenceUnknown', 'FenceUnreadable',
-'GpuDecisionIgnored', 'GpuDecisionNotKept', 'GpuDegraded', 'GpuFenced', 'GpuGroupDiffers', 'GpuNotIsolated',
-'GpuNumbersGap', 'GpuRecovered', 'GpuRefused', 'GpuUnfenced', 'GpuUnhealthy', 'GpuUnreadable', 'HarmlessXid',
-'IsolationDown', 'IsolationMissing', 'KubeletDoesNotAsk', 'LinksAmiss', 'ManyDevices', 'MigEnabled',
-'MixedGpus', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeSwitch', 'ModeSwitchWaiting', 'ModeUnknown', 'NoGpus',
-'NotRegistered', 'OtherPlugin', 'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable', 'Ready',
-'ReportNotWritten', 'StartupTaint', 'StartupTaintRemoved', 'Unisolated', 'UnitTooSmall', 'UnitsChanged',
-'UnknownMode', 'UnknownPlacement', 'UntrustedDaemon', 'XidUntied']
+['APIServerUnavailable', 'AnnotationCorrected', 'AnnotationsNotWritten', 'ApplicationXID',
+'ConflictingDevicePlugin', 'DeviceCountHigh', 'DeviceListTooLarge', 'DevicesReallocated', 'DriverUnavailable',
+'FailedPodDeleted', 'FailedPodsNotDeleted', 'FenceUnknown', 'FenceUnreadable', 'GPUDecisionIgnored',
+'GPUDecisionNotKept', 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers', 'GPUIsolationUnsupported',
+'GPULinkDegraded', 'GPURecovered', 'GPURefused', 'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable',
+'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled', 'IsolationDown',
+'IsolationMissing', 'MIGEnabled', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown',
+'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NonContiguousGPUMinors', 'PlacementSwitch',
+'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'Ready', 'ReportNotWritten',
+'ResourceNotRegistered', 'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon',
+'XIDUntied']
 {{- end }}

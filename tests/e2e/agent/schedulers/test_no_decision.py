@@ -19,7 +19,7 @@ V1, V2, BOTH, GROUP = Family
 def test_a_template_that_brings_an_old_index(node: Node, scheduler: Scheduler) -> None:
     place(node, scheduler, pod_manifest("template", {GPU_MEM: WHOLE}), V1, {0: (0,)})
     node.run(pod_manifest("copy", {GPU_MEM: WHOLE}, annotations=stale(0, WHOLE)))
-    assert f"{V1_ASSUMED} is older than the pod" in event(node, "copy", "GpuDecisionIgnored")["message"]
+    assert f"{V1_ASSUMED} is older than the pod" in event(node, "copy", "GPUDecisionIgnored")["message"]
     assert minors(node, "copy") != {0}
 
 
@@ -48,7 +48,7 @@ FORGED = {
 def test_what_does_not_fit_the_pod(node: Node, scheduler: Scheduler, forged: str) -> None:
     """It is served as if nothing stood there, told so, and its annotations are put right."""
     node.run(pod_manifest("forged", {GPU_MEM: 4}, annotations=FORGED[forged]))
-    event(node, "forged", "GpuDecisionIgnored")
+    event(node, "forged", "GPUDecisionIgnored")
     event(node, "forged", "AnnotationCorrected")
 
 
@@ -82,7 +82,7 @@ def test_another_gpu_where_that_is_wished(node: Node, scheduler: Scheduler, fami
     del scheduler.decided[name]
     scheduler.bind(name)
     node.cluster.wait_phase(name, "Running")
-    assert "--decided-gpu-full is choose" in event(node, name, "GpuDecisionNotKept")["message"]
+    assert "--decided-gpu-full is choose" in event(node, name, "GPUDecisionNotKept")["message"]
     event(node, name, "AnnotationCorrected")
     assert not minors(node, name) & {3, 9}
 

@@ -86,7 +86,7 @@ def test_one_index_for_a_pod_of_several_gpus_is_ignored(node: Node, scheduler: S
     del scheduler.decided[name]
     scheduler.bind(name)
     node.cluster.wait_phase(name, "Running")
-    assert "names one GPU" in event(node, name, "GpuDecisionIgnored")["message"]
+    assert "names one GPU" in event(node, name, "GPUDecisionIgnored")["message"]
 
 
 @agent("share")
@@ -121,7 +121,7 @@ def test_memory_and_compute_on_different_gpus_is_no_decision(node: Node, schedul
     del scheduler.decided[name]
     scheduler.bind(name)
     node.cluster.wait_phase(name, "Running")
-    assert "do not agree" in event(node, name, "GpuDecisionIgnored")["message"]
+    assert "do not agree" in event(node, name, "GPUDecisionIgnored")["message"]
 
 
 @agent("topology")

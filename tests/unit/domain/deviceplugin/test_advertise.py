@@ -230,7 +230,7 @@ def test_an_unknown_value_changes_nothing_and_is_said_once():
     node.label("shared").wait(5).label("shared")
     assert node.state.mode is Mode.SHARE
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["UnknownMode"]
+    assert node.heard() == ["InvalidModeLabel"]
     assert "'shared' is not a mode; share stays in force" in node.state.label_problem
     assert node.label("share").state.label_problem is None
 
@@ -260,7 +260,7 @@ def test_placement_follows_its_label_and_removal_means_binpack():
     assert node.state.placement == "spread"
     node.heard()
     assert node.label("share", "scatter").state.placement == "spread"
-    assert node.heard() == ["UnknownPlacement"]
+    assert node.heard() == ["InvalidPlacementLabel"]
     assert node.label("share").state.placement == "binpack"
     assert node.heard() == ["PlacementSwitch"]
 
@@ -300,7 +300,7 @@ def test_a_unit_too_small_leaves_only_its_resource_at_zero():
     node = in_force(Mode.CORE_MEM, tuple(gpu(n, 80) for n in range(8)), unit=MemoryUnit(1))
     assert node.ids(MEM) == set()
     assert len(node.offer(CORE)) == 8
-    assert "UnitTooSmall" in node.heard()
+    assert "DeviceListTooLarge" in node.heard()
 
 
 def test_a_gpu_that_makes_the_list_too_long_fences_before_anything_is_dropped():
@@ -322,14 +322,14 @@ def test_a_gpu_smaller_than_one_unit_has_no_block():
 def test_a_mig_gpu_is_left_out_and_its_neighbours_serve():
     node = in_force(Mode.SHARE, (gpu(0, mig=True), gpu(1)))
     assert (node.offer(MEM), node.fenced(MEM)) == ({1: 16}, {})
-    assert node.heard() == ["MigEnabled", "MixedGpus"]
+    assert node.heard() == ["MIGEnabled", "MixedGPUs"]
     assert node.inventory(gpu(0), gpu(1)).offer(MEM) == {0: 16, 1: 16}
 
 
 def test_an_unreadable_gpu_is_left_out_and_said():
     node = in_force(Mode.SHARE, (gpu(0),)).inventory(gpu(0), unreadable=(UnreadableGpu(1, "GPU is lost"),))
     assert node.offer(MEM) == {0: 16}
-    assert node.heard() == ["GpuUnreadable"]
+    assert node.heard() == ["GPUUnreadable"]
 
 
 @pytest.mark.parametrize("xid", [48, 62, 74, 79, 95, 119, 140])
@@ -342,7 +342,7 @@ def test_a_sick_gpu_is_unhealthy_with_all_its_ids_and_its_neighbours_serve(xid):
     assert (node.ids(MEM), node.ids(CORE)) == before
     assert (node.fenced(MEM), node.fenced(CORE)) == ({0: 16}, {0: 100})
     assert (node.offer(MEM), node.offer(CORE)) == ({1: 16}, {1: 100})
-    assert node.heard() == ["GpuUnhealthy"]
+    assert node.heard() == ["GPUUnhealthy"]
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
@@ -351,7 +351,7 @@ def test_an_applications_own_fault_never_costs_a_gpu(xid):
 
     node = in_force(Mode.SHARE).tell(XidRaised(uuid(0), xid, 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["ApplicationXid"]
+    assert node.heard() == ["ApplicationXID"]
 
 
 def test_an_xid_of_no_gpu_or_an_unknown_one_costs_none():
@@ -359,7 +359,7 @@ def test_an_xid_of_no_gpu_or_an_unknown_one_costs_none():
 
     node = in_force(Mode.SHARE).tell(XidRaised(None, 79, 1.0)).tell(XidRaised(uuid(7), 79, 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["XidUntied"]
+    assert node.heard() == ["XIDUntied"]
     assert node.state.untied_xids == {79: 1}
 
 
@@ -370,7 +370,7 @@ def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_keep_theirs():
     assert node.ids(MEM) == before
     assert sorted(node.offer(MEM).values()) == [16, 16]
     assert [b.gpu.uuid for b in node.state.lists[MEM] if not b.healthy] == [uuid(1)]
-    assert "GpuUnhealthy" in node.heard()
+    assert "GPUUnhealthy" in node.heard()
 
 
 def test_ids_do_not_depend_on_the_order_in_which_the_driver_counts():
@@ -421,14 +421,14 @@ def test_gpus_that_share_what_must_be_their_own_cost_no_other_in_any_order(what,
     four = [gpu(0), gpu(1), gpu(2), gpu(3, **SHARED[what])]
     node = in_force(Mode.SHARE, tuple(four[n] for n in order))
     assert node.offer(MEM) == {0: 16, 2: 16}
-    texts = {problem.message for problem in problems(node.state) if problem.reason == "GpuUnreadable"}
+    texts = {problem.message for problem in problems(node.state) if problem.reason == "GPUUnreadable"}
     assert len(texts) == 2
     for index, other in ((1, 3), (3, 1)):
         assert any(
             text.startswith(f"GPU {index} is left out: its {what} (") and f"is also that of GPU {other} at" in text
             for text in texts
         ), texts
-    assert node.heard().count("GpuUnreadable") == 2
+    assert node.heard().count("GPUUnreadable") == 2
 
 
 def test_a_gpu_in_use_whose_uuid_a_second_one_reports_is_unhealthy_until_it_is_the_only_one():
@@ -517,7 +517,7 @@ def test_nothing_is_offered_while_another_plugin_offers_the_gpus_of_this_node(am
 
     node = in_force(Mode.SHARE).tell(seen(amount))
     assert node.fenced(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["OtherPlugin"]
+    assert node.heard() == ["ConflictingDevicePlugin"]
     node.tell(seen("0")).holdings()
     assert node.offer(MEM) == {0: 16, 1: 16}
 

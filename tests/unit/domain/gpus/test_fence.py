@@ -130,7 +130,7 @@ def test_a_fenced_gpu_is_unhealthy_in_every_mode_until_the_entry_goes(mode, reso
     fenced(node)
     for resource in resources:
         assert (set(node.fenced(resource)), set(node.offer(resource))) == (set(), {0, 1})
-    assert node.heard() == ["GpuFenced", "GpuUnfenced"]
+    assert node.heard() == ["GPUFenced", "GPUUnfenced"]
 
 
 def test_an_index_is_the_minor_number_and_a_uuid_names_a_gpu_too():
@@ -143,12 +143,12 @@ def test_an_index_is_the_minor_number_and_a_uuid_names_a_gpu_too():
 def test_a_gpu_that_is_fenced_and_ill_stays_unhealthy_until_neither_is_true():
     node = fenced(in_force(Mode.SHARE), "0").tell(ev.XidRaised(uuid(0), 79, 1.0))
     assert status(node.state)["gpus"][0]["cause"] == "XID 79; fenced by file (index 0)"
-    assert node.heard() == ["GpuFenced", "GpuUnhealthy"]
+    assert node.heard() == ["GPUFenced", "GPUUnhealthy"]
     fenced(node)
     assert status(node.state)["gpus"][0]["cause"] == "XID 79"
     assert set(node.fenced(MEM)) == {0}
     assert [(a.reason, a.message) for a in node.news] == [
-        ("GpuUnfenced", f"GPU 0 ({uuid(0)}) is not fenced any more; it stays unhealthy: XID 79")
+        ("GPUUnfenced", f"GPU 0 ({uuid(0)}) is not fenced any more; it stays unhealthy: XID 79")
     ]
 
 
@@ -183,7 +183,7 @@ def test_a_bad_file_leaves_the_last_good_fence_in_force_and_says_so():
         f"fence file {FILE}: it is not JSON; what it said before stays in force. Write it as {EXAMPLE}, or remove it"
     )
     fenced(node, "0")
-    assert [problem.reason for problem in problems(node.state)] == ["GpuFenced"]
+    assert [problem.reason for problem in problems(node.state)] == ["GPUFenced"]
 
 
 def test_a_file_that_was_never_good_fences_nothing():

@@ -110,7 +110,7 @@ def test_what_was_not_asked_yet_stays_as_it_was_said(node):
 def test_an_xid_after_which_the_driver_asks_for_nothing_costs_nothing(node, code):
     xid(node, code, WELL)
     assert is_offered(node)
-    assert node.heard() == ["ApplicationXid" if code in APPLICATION_XIDS else "HarmlessXid"]
+    assert node.heard() == ["ApplicationXID" if code in APPLICATION_XIDS else "HarmlessXID"]
     xid(node, code, Vitals(action=5))
     assert is_offered(node)
 
@@ -127,14 +127,14 @@ def test_an_xid_after_which_the_driver_asks_for_nothing_costs_nothing(node, code
 def test_a_driver_that_asks_for_an_action_has_the_gpu_taken_out_until_it_does_not(node, action, words):
     says(node, Vitals(action=action))
     assert cause(node) == words
-    assert node.heard() == ["GpuUnhealthy"]
+    assert node.heard() == ["GPUUnhealthy"]
     assert is_offered(node, 1), "its neighbour serves"
     assert not is_offered(node.wait(10 * RELAPSE_S)), "however long that takes"
     says(node, WELL)
     assert deadline(node.state) == node.now + SETTLE_S
     assert not is_offered(node.wait(SETTLE_S - 0.001))
     assert is_offered(node.wait(0.001))
-    assert node.heard() == ["GpuRecovered"]
+    assert node.heard() == ["GPURecovered"]
     assert deadline(node.state) is None
 
 
@@ -158,7 +158,7 @@ def test_an_applications_xid_is_not_blamed_for_what_stood_before_it(node):
 def test_an_applications_xid_costs_the_gpu_if_the_driver_asks_for_an_action(node):
     xid(node, 31, RESET)
     assert not is_offered(node)
-    assert node.heard() == ["GpuUnhealthy"]
+    assert node.heard() == ["GPUUnhealthy"]
 
 
 def test_an_xid_that_the_driver_is_silent_on_costs_the_gpu_until_it_says_that_nothing_is_needed(node):
@@ -195,7 +195,7 @@ def test_an_xid_that_needs_no_reset_costs_the_settle_time(node, code):
 def test_an_administrators_lists_decide_what_an_xid_costs():
     node = in_force(Mode.SHARE, harmless_xids=APPLICATION_XIDS - {31} | {STUCK_XID})
     assert is_offered(xid(node, STUCK_XID))
-    assert node.heard() == ["HarmlessXid"]
+    assert node.heard() == ["HarmlessXID"]
     assert not is_offered(xid(node, 31))
     assert is_offered(node.wait(SETTLE_S)), "no reset is needed after it"
 
@@ -216,7 +216,7 @@ def test_a_lost_gpu_comes_back_by_itself(node):
     assert not is_offered(node.wait(RELAPSE_S))
     says(node, WELL, anew=True)
     assert is_offered(node.wait(SETTLE_S))
-    assert node.heard() == ["GpuUnhealthy", "GpuRecovered"]
+    assert node.heard() == ["GPUUnhealthy", "GPURecovered"]
 
 
 def test_a_gpu_that_the_driver_lists_again_comes_back_too(node):
@@ -253,7 +253,7 @@ def test_memory_that_cannot_be_replaced_costs_the_gpu(node):
 def test_what_a_gpu_can_live_with_is_told_and_costs_nothing(node, note):
     says(node, Vitals(**note))
     assert is_offered(node)
-    assert node.heard() == ["GpuDegraded"]
+    assert node.heard() == ["GPUDegraded"]
 
 
 @pytest.mark.parametrize("note", [{"hot": True}, {"power_brake": True}, {"silent_on": frozenset({ACTION})}])
@@ -261,14 +261,14 @@ def test_a_note_that_comes_and_goes_is_told_once_until_it_stayed_away(node, note
     for _ in range(20):
         says(node, Vitals(action=0, **note))
         says(node.wait(5), WELL).wait(NOTE_S - 5)
-    assert node.heard() == ["GpuDegraded"]
-    assert [problem.reason for problem in problems(node.state)] == ["GpuDegraded"]
+    assert node.heard() == ["GPUDegraded"]
+    assert [problem.reason for problem in problems(node.state)] == ["GPUDegraded"]
     assert deadline(node.state) == node.now + 5
     node.wait(5)
     assert problems(node.state) == []
     assert deadline(node.state) is None
     says(node, Vitals(action=0, **note))
-    assert node.heard() == ["GpuDegraded"]
+    assert node.heard() == ["GPUDegraded"]
 
 
 # -- a driver that is silent --------------------------------------------------------------------------------------
@@ -355,14 +355,14 @@ def test_the_pods_that_hold_the_gpu_hear_of_it_and_no_others(node):
     )
     says(node, RESET)
     assert [(said.reason, said.warning, said.pods) for said in node.news] == [
-        ("GpuUnhealthy", True, ()),
-        ("GpuUnhealthy", True, (owner("one").pod,)),
+        ("GPUUnhealthy", True, ()),
+        ("GPUUnhealthy", True, (owner("one").pod,)),
     ]
     node.news.clear()
     says(node, WELL).wait(SETTLE_S)
     assert [(said.reason, said.warning, said.pods) for said in node.news] == [
-        ("GpuRecovered", False, ()),
-        ("GpuRecovered", False, (owner("one").pod,)),
+        ("GPURecovered", False, ()),
+        ("GPURecovered", False, (owner("one").pod,)),
     ]
 
 
@@ -391,8 +391,8 @@ def test_the_pods_that_hold_a_gpu_hear_that_it_is_fenced_and_that_it_is_not(node
     node.tell(ev.FenceRead(Fence(indexes=frozenset({"0"})), node.now))
     node.tell(ev.FenceRead(Fence(), node.now))
     assert [(said.reason, said.warning, said.pods) for said in node.news if said.pods] == [
-        ("GpuFenced", False, (owner("one").pod,)),
-        ("GpuUnfenced", False, (owner("one").pod,)),
+        ("GPUFenced", False, (owner("one").pod,)),
+        ("GPUUnfenced", False, (owner("one").pod,)),
     ]
 
 
@@ -426,7 +426,7 @@ def test_flapping_while_it_settles_keeps_it_out_and_is_told_once(node):
         node.wait(1)
         says(node, WELL)
         assert not is_offered(node.wait(SETTLE_S - 1))
-    assert node.heard() == ["GpuUnhealthy"]
+    assert node.heard() == ["GPUUnhealthy"]
     assert is_offered(node.wait(1))
 
 

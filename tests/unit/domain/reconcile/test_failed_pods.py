@@ -252,7 +252,7 @@ def test_what_a_refused_pod_had_is_in_its_own_event() -> None:
     (pod,) = to_delete(node.state)
     node.news.clear()
     node.tell(ev.FailedPodDeleted(pod, node.now))
-    assert "GpuRefused" in node.news[0].message
+    assert "GPURefused" in node.news[0].message
     assert REFUSED not in node.news[0].message
 
 

@@ -120,7 +120,7 @@ def test_a_gpu_the_driver_cannot_isolate_is_left_out_aloud():
     node = says(living(), replace(CGPU, left_out={uuid(1): "too old; use mode share"}))
     assert {i.split("-")[0] for i in node.ids(MEM)} == {node.state.gpus[uuid(0)].key}
     problem, divided = problems(node.state)
-    assert (problem.reason, divided.reason) == ("GpuNotIsolated", "MixedGpus")
+    assert (problem.reason, divided.reason) == ("GPUIsolationUnsupported", "MixedGPUs")
     assert "GPU 1" in problem.message
     assert "too old; use mode share" in problem.message
 
@@ -131,7 +131,7 @@ def test_the_nodes_label_that_turns_isolation_off_is_shouted():
     labelled["metadata"]["labels"]["cgpu.disable.isolation"] = "true"
     node.tell(ev.NodeSeen(labelled, node.now))
     (problem,) = problems(node.state)
-    assert problem.reason == "Unisolated"
+    assert problem.reason == "IsolationDisabled"
     assert "cgpu.disable.isolation=true" in problem.message
 
 

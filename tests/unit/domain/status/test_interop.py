@@ -24,34 +24,34 @@ def told(life: Life, reason: str) -> list[str]:
 @pytest.mark.parametrize("mode", [Mode.SHARE, Mode.CGPU, Mode.MPS, Mode.CORE_MEM])
 def test_gpus_that_differ_are_told_where_memory_is_sold_and_leave_the_condition_true(mode):
     life = in_force(mode, GPU_KINDS)
-    (text,) = told(life, "MixedGpus")
+    (text,) = told(life, "MixedGPUs")
     assert "GPU 0 16, GPU 1 24" in text
     assert "takes each for 20" in text
     assert status_page.node_condition(life.state)["status"] == "True"
-    assert life.heard().count("MixedGpus") == 1
+    assert life.heard().count("MixedGPUs") == 1
 
 
 @pytest.mark.parametrize("mode", [Mode.DEFAULT, Mode.TOPOLOGY])
 def test_gpus_that_differ_are_nothing_to_tell_where_no_memory_is_sold(mode):
-    assert told(in_force(mode, GPU_KINDS), "MixedGpus") == []
+    assert told(in_force(mode, GPU_KINDS), "MixedGPUs") == []
 
 
 def test_a_gpu_without_units_counts_in_the_division():
-    (text,) = told(in_force(Mode.SHARE, (gpu(0, mig=True), gpu(1))), "MixedGpus")
+    (text,) = told(in_force(Mode.SHARE, (gpu(0, mig=True), gpu(1))), "MixedGPUs")
     assert "takes each for 8" in text
 
 
 def test_gpus_that_differ_by_less_than_a_unit_are_equal():
     life = in_force(Mode.SHARE, (gpu(0), replace(gpu(1), memory_mib=16 * 1024 + 500)))
-    assert told(life, "MixedGpus") == []
+    assert told(life, "MixedGPUs") == []
 
 
 @pytest.mark.parametrize(("minors", "count"), [((0, 1), 0), ((1, 0), 0), ((4, 5), 1), ((0, 2), 1)])
 def test_numbers_that_do_not_go_up_from_0_are_told(minors, count):
     life = in_force(Mode.SHARE, tuple(gpu(n, minor=minor) for n, minor in enumerate(minors)))
-    assert len(told(life, "GpuNumbersGap")) == count
+    assert len(told(life, "NonContiguousGPUMinors")) == count
     topology = in_force(Mode.TOPOLOGY, life.state.gpus.values())
-    assert told(topology, "GpuNumbersGap") == []
+    assert told(topology, "NonContiguousGPUMinors") == []
 
 
 def restarted(unit: MemoryUnit, *gpus) -> Life:

@@ -55,8 +55,8 @@ def test_a_kubelet_that_picks_units_itself_is_told_of():
         found = node_json("share") | {"status": {"nodeInfo": {"kubeletVersion": version}}}
         return in_force(Mode.SHARE).tell(ev.NodeSeen(found, 1.0))
 
-    assert reasons(node("v1.18.20")) == ["KubeletDoesNotAsk"]
-    assert "kubelet v1.18.20 picks device ids" in message(node("v1.18.20"), "KubeletDoesNotAsk")
+    assert reasons(node("v1.18.20")) == ["PreferredAllocationUnsupported"]
+    assert "kubelet v1.18.20 picks device ids" in message(node("v1.18.20"), "PreferredAllocationUnsupported")
     assert node_condition(node("v1.18.20").state)["status"] == "True"
     assert reasons(node("v1.19.0")) == reasons(node(None)) == []
 
@@ -67,27 +67,27 @@ def test_before_the_driver_answered_that_is_the_problem():
 
 
 def test_a_node_without_gpus_says_so():
-    assert reasons(Life(Mode.SHARE).inventory().holdings()) == ["NoGpus"]
+    assert reasons(Life(Mode.SHARE).inventory().holdings()) == ["NoGPUs"]
     nothing_read = Life(Mode.SHARE).inventory(unreadable=(UnreadableGpu(0, "GPU is lost"),))
-    assert reasons(nothing_read) == ["GpuUnreadable"]
+    assert reasons(nothing_read) == ["GPUUnreadable"]
 
 
 def test_a_gpu_that_is_left_out_is_named_with_cause_and_cure():
     node = in_force(Mode.SHARE, (gpu(0, mig=True), gpu(1)))
-    assert message(node, "MigEnabled") == (
+    assert message(node, "MIGEnabled") == (
         f"GPU 0 ({uuid(0)}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
     )
     node.tell(ev.XidRaised(uuid(1), 79, 1.0))
-    assert message(node, "GpuUnhealthy") == f"GPU 1 ({uuid(1)}): XID 79"
+    assert message(node, "GPUUnhealthy") == f"GPU 1 ({uuid(1)}): XID 79"
 
 
 def test_a_gpu_that_hangs_is_left_out_only_if_it_was_never_read():
     hung = (UnreadableGpu(1, "a call hangs"),)
     at_first = Life(Mode.SHARE).inventory(gpu(0), unreadable=hung).holdings()
-    assert message(at_first, "GpuUnreadable") == "GPU 1 is left out: a call hangs"
+    assert message(at_first, "GPUUnreadable") == "GPU 1 is left out: a call hangs"
     later = in_force(Mode.SHARE, (gpu(0), gpu(1))).inventory(gpu(0), gpu(1), unreadable=hung)
-    assert message(later, "GpuUnreadable") == "GPU 1 stays as it was read before: a call hangs"
-    assert reasons(later) == ["GpuUnreadable"]
+    assert message(later, "GPUUnreadable") == "GPU 1 stays as it was read before: a call hangs"
+    assert reasons(later) == ["GPUUnreadable"]
 
 
 @pytest.mark.parametrize(("mode", "what"), [(Mode.CGPU, "memory"), (Mode.CORE_MEM, "compute, memory")])
@@ -98,20 +98,20 @@ def test_missing_isolation_is_a_problem_and_a_trial_is_one_too(mode, what):
         node, "IsolationMissing"
     )
     trial = in_force(mode, isolates=frozenset(), allow_unisolated=True)
-    assert reasons(trial) == ["Unisolated"]
+    assert reasons(trial) == ["IsolationDisabled"]
     assert node_condition(trial.state)["status"] == "False"
 
 
 def test_a_unit_too_small_names_the_smallest_that_fits():
     node = in_force(Mode.SHARE, tuple(gpu(n, 80) for n in range(8)), unit=MemoryUnit(1))
-    text = message(node, "UnitTooSmall")
+    text = message(node, "DeviceListTooLarge")
     assert "655360 units of MiB" in text
     fits = MemoryUnit.parse(re.search(r"--memory-unit to (\w+) or more", text)[1])
-    assert reasons(in_force(Mode.SHARE, tuple(gpu(n, 80) for n in range(8)), unit=fits)) == ["ManyDevices"]
+    assert reasons(in_force(Mode.SHARE, tuple(gpu(n, 80) for n in range(8)), unit=fits)) == ["DeviceCountHigh"]
 
 
 def test_many_devices_are_a_warning_with_a_cure():
-    text = message(in_force(Mode.SHARE, box(1, 80), unit=MemoryUnit(16)), "ManyDevices")
+    text = message(in_force(Mode.SHARE, box(1, 80), unit=MemoryUnit(16)), "DeviceCountHigh")
     assert "5120 devices" in text
     assert "a larger --memory-unit than 16MiB" in text
     assert reasons(in_force(Mode.SHARE, box(4, 80), unit=MemoryUnit(256))) == []
@@ -172,7 +172,7 @@ def test_pods_of_an_old_mode_are_still_waited_for_in_mode_default():
 
 def test_the_condition_of_a_sound_node():
     assert node_condition(in_force(Mode.CGPU).state) == {
-        "type": "GpuAgentReady",
+        "type": "GPUAgentReady",
         "status": "True",
         "reason": "Ready",
         "message": "mode cgpu, 2 GPUs",
@@ -234,7 +234,7 @@ def test_the_status_page_is_plain_json_and_says_who_holds_what():
     ]
     sick = page["gpus"][2]
     assert (sick["health"], sick["cause"], sick["recovering"]) == ("Unhealthy", "XID 79", False)
-    assert [problem["reason"] for problem in page["problems"]] == ["GpuUnhealthy"]
+    assert [problem["reason"] for problem in page["problems"]] == ["GPUUnhealthy"]
 
 
 def test_the_status_page_tells_a_gpu_that_has_to_hold_out():

@@ -53,7 +53,7 @@ def test_what_is_amiss_is_a_note_and_a_problem_of_the_node():
     node = in_force(Mode.TOPOLOGY, box(8)).inventory(*box(8), wiring=one_sided)
     notes = page(node)["notes"]
     assert "GPU 0 and GPU 4 report 0 and 2 NVLinks between them; 0 are counted" in notes
-    assert {a.message for a in node.news if a.reason == "LinksAmiss"} == set(notes)
+    assert {a.message for a in node.news if a.reason == "GPULinkDegraded"} == set(notes)
     assert mesh().news == []
 
 

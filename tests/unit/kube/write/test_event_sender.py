@@ -77,7 +77,7 @@ def begin() -> Iterator[Callable[..., tuple[EventLog, Server]]]:
 
 def storm(log: EventLog, times: int = 500) -> None:
     for _ in range(times):
-        log.add(NODE, "Warning", "ApplicationXid", "XID 31")
+        log.add(NODE, "Warning", "ApplicationXID", "XID 31")
 
 
 def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventLog, Server]]) -> None:
@@ -87,7 +87,7 @@ def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventLog
     assert server.wait(lambda: bool(server.created))
     assert log.flush(PATIENCE_S)
     storm(log)
-    log.add(NODE, "Warning", "GpuUnhealthy", "another")
+    log.add(NODE, "Warning", "GPUUnhealthy", "another")
     assert server.wait(lambda: len(server.created) == 2), "others do not wait for it"
     assert log.flush(PATIENCE_S)
     assert server.counts == []
@@ -118,7 +118,7 @@ def test_what_a_server_forbids_when_it_has_just_started_is_sent_later(
     server.forbids = "XID 31"
     storm(log, 1)
     assert server.wait(lambda: server.forbidden == 1)
-    log.add(NODE, "Warning", "GpuUnhealthy", "another")
+    log.add(NODE, "Warning", "GPUUnhealthy", "another")
     assert server.wait(lambda: server.created == ["another"]), "others do not wait for it"
     server.forbids = ""
     clock.now = FORBIDDEN_GAP_S
