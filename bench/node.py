@@ -18,7 +18,7 @@ from typing import Self
 from bench.result import ROOT
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
-from gpuagent.system.last_mode import RememberedMode
+from gpuagent.system.last_mode import LastMode
 from standin.api.server import ApiServer
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Admission, Container, Pod
@@ -54,7 +54,7 @@ class Node:
         self.root = Path(tempfile.mkdtemp(prefix="gb-"))
         (self.root / "s").mkdir()
         if mode and not fresh:
-            RememberedMode(self.root / "s").keep(Mode(mode))
+            LastMode(self.root / "s").keep(Mode(mode))
         self._ended: list[str] = []
         self._heard: dict[str, Pod] = {}
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})

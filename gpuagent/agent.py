@@ -23,7 +23,7 @@ from gpuagent.domain.step import deadline, step
 from gpuagent.isolation import drivers
 from gpuagent.isolation.interface import Isolation
 from gpuagent.isolation.need import isolation_needs
-from gpuagent.kube.reconciler import KubeSide
+from gpuagent.kube.reconciler import Reconciler
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
@@ -36,7 +36,7 @@ from gpuagent.pages.server import HttpServer, json_page
 from gpuagent.settings.settings import Settings
 from gpuagent.system.fence_file import FenceWatch
 from gpuagent.system.inotify import DirectoryWatch
-from gpuagent.system.last_mode import RememberedMode
+from gpuagent.system.last_mode import LastMode
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Agent:
         self._watched_drivers = {name: driver for name, driver in self._isolation.items() if name != NONE}
         self._events: queue.SimpleQueue[ev.Event | None] = queue.SimpleQueue()
         self._clock = time.monotonic
-        self._remembered = RememberedMode(settings.state_dir)
+        self._remembered = LastMode(settings.state_dir)
         remembered = None if settings.mode else self._remembered.load()
         self._state = State(
             policy=settings.policy,
@@ -99,10 +99,10 @@ class Agent:
         self._nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
         # Made now, started last: what is said before waits in its queue. Making it loads no library.
-        self._kube: KubeSide | None = None
+        self._kube: Reconciler | None = None
         if settings.uses_api_server:
             self.allocator.expect_pods(FIRST_PODS_S)
-            self._kube = KubeSide(
+            self._kube = Reconciler(
                 settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
             )
         self._http: HttpServer | None = None
@@ -216,7 +216,7 @@ class Agent:
         # What counts for the lists is when kubelet can hear of it, not when it happened.
         before, now = self._state, self._clock()
         known, seen = before, tuple[Announcement, ...]()
-        if before.fades and not isinstance(event, ev.AllocatesSeen):
+        if before.draining and not isinstance(event, ev.AllocatesSeen):
             # No unit leaves a list on old knowledge of what kubelet is waiting for.
             known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
         after, news = step(known, replace(event, at=now))

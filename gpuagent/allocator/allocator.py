@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gpuagent.allocator.in_flight import InFlight
-from gpuagent.allocator.kubelet_allocations import Book
+from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.memory import Memory, View
 from gpuagent.allocator.pre_start import PreStart
 from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
-from gpuagent.allocator.refusal_events import RefusalEvents, Say
+from gpuagent.allocator.refusal_events import EventSink, RefusalEvents
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.checks import check_allocated
 from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
@@ -17,7 +17,7 @@ from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, 
 from gpuagent.domain.deviceplugin.job import differences, visible_besides
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.pods.exchange import Exchanged, key, written
-from gpuagent.domain.pods.pod import Holding, Owner
+from gpuagent.domain.pods.pod import ContainerRef, Holding
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.mode import Kind, Mode
@@ -35,10 +35,10 @@ class Allocator:
         self,
         *,
         clock: Callable[[], float],
-        book: Book,
+        book: KubeletAllocations,
         isolation: Mapping[str, Isolation],
         strategy: DeviceStrategy,
-        say: Say,
+        say: EventSink,
         allocated: Callable[[], None] = lambda: None,
         fetch: Fetch = lambda _pods, _timeout_s: None,
     ) -> None:
@@ -86,7 +86,7 @@ class Allocator:
             return (*request.fixed, *sorted(request.offered - request.fixed))[:size]
         return self._preferred.prefer(request)
 
-    def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
+    def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """As `PreStart.prestart`."""
         return self._pre_start.prestart(resource, ids)
 

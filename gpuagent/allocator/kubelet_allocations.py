@@ -8,7 +8,7 @@ from gpuagent.domain.pods.pod import CheckpointEntry, Holding, PodName
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ListedPod:
     """A pod that kubelet knows, and what it holds now."""
 
     pod: PodName
@@ -23,10 +23,10 @@ class Allocated:
     checkpoint: tuple[CheckpointEntry, ...] = ()
 
 
-class Book(Protocol):
+class KubeletAllocations(Protocol):
     """Kubelet's own account of who holds what (pod-resources)."""
 
-    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
         """Those of the pods that kubelet knows, also during their admission; None if it does not say.
 
         Args:

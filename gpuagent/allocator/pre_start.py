@@ -4,13 +4,13 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from gpuagent.allocator.kubelet_allocations import Book
+from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.memory import Memory, View
 from gpuagent.domain.deviceplugin.device_ids import granted, locate
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.pods.exchange import by_units
 from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.refusal import Reason, Refusal, refusals_name
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.isolation.interface import Isolation, IsolationError
@@ -26,11 +26,11 @@ class PreStart:
     """Answers PreStartContainer."""
 
     def __init__(
-        self, memory: Memory, book: Book, isolation: Mapping[str, Isolation], strategy: DeviceStrategy
+        self, memory: Memory, book: KubeletAllocations, isolation: Mapping[str, Isolation], strategy: DeviceStrategy
     ) -> None:
         self._memory, self._book, self._isolation, self._strategy = memory, book, isolation, strategy
 
-    def prestart(self, resource: str, ids: Collection[str]) -> Owner | None:
+    def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
 
         None where kubelet cannot say: an ordinary init container whose devices no later container reuses.
@@ -64,7 +64,7 @@ class PreStart:
                 raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
         return owner
 
-    def _checked_owner(self, start: Start, picked: frozenset[str], view: View) -> Owner | None:
+    def _checked_owner(self, start: Start, picked: frozenset[str], view: View) -> ContainerRef | None:
         """The container, which keeps what the mode promises. Kubelet's allocations are read where they may be old."""
         owner, recorded = self._known_owner(start, view), view.snap.recorded
         if owner:
@@ -80,7 +80,7 @@ class PreStart:
         return owner
 
     @staticmethod
-    def _known_owner(start: Start, view: View) -> Owner | None:
+    def _known_owner(start: Start, view: View) -> ContainerRef | None:
         """The container by kubelet's allocations as last read, if these ids were allocated to none since."""
         later = [one for one in view.tracker.recent.all if one.at >= view.snap.holdings_at]
         if [one for one in later if not one.ids.isdisjoint(start.ids)]:

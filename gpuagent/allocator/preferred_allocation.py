@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Collection
 
-from gpuagent.allocator.kubelet_allocations import Book
+from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.memory import Memory, View
-from gpuagent.allocator.refusal_events import Say
+from gpuagent.allocator.refusal_events import EventSink
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
@@ -33,7 +33,7 @@ Fetch = Callable[[Collection[PodName], float], frozenset[str] | None]
 class PreferredAllocation:
     """Answers GetPreferredAllocation, and the question that a kubelet before 1.19 does not ask."""
 
-    def __init__(self, memory: Memory, book: Book, say: Say, fetch: Fetch) -> None:
+    def __init__(self, memory: Memory, book: KubeletAllocations, say: EventSink, fetch: Fetch) -> None:
         self._memory, self._book, self._say, self._fetch = memory, book, say, fetch
         self._rest_until = float("-inf")
 
@@ -73,7 +73,7 @@ class PreferredAllocation:
         may_list = not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
 
         def query(pods: Collection[PodName]) -> Listed | None:
-            found = self._book.look(pods, listing=may_list)
+            found = self._book.query(pods, listing=may_list)
             held = {one.pod: one.holdings for one in found or ()}
             return None if found is None else {name: held.get(name) for name in pods}
 
@@ -107,7 +107,7 @@ class PreferredAllocation:
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
             if only_init or pod.uid not in past:
                 seen.add(pod.name)
-        listed = self._book.look(None, listing=listing) or ()
+        listed = self._book.query(None, listing=listing) or ()
         bare = {one.pod for one in listed if not any(held.resource in ours for held in one.holdings)}
         known = {pod.name for pod in view.snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
@@ -128,7 +128,7 @@ class PreferredAllocation:
             return
         owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
         for pod in {owner.pod for owner in owners}:
-            held = [h for one in self._book.look([pod], listing=True) or () for h in one.holdings]
+            held = [h for one in self._book.query([pod], listing=True) or () for h in one.holdings]
             if not all(h.ids.isdisjoint(ids) for h in held):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
                 raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")

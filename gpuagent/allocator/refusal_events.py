@@ -16,7 +16,7 @@ WAIT_S = 30.0
 
 MOST_WAITING = 64
 
-Say = Callable[[PodName | None, EventReason, str], None]
+EventSink = Callable[[PodName | None, EventReason, str], None]
 """Send an Event: pod (None for the node), reason, message. Never blocks."""
 
 
@@ -39,7 +39,7 @@ class _Waiting:
 class RefusalEvents:
     """Thread-safe. A refusal whose pod the watch has not shown waits for it, for a bounded time."""
 
-    def __init__(self, clock: Callable[[], float], say: Say) -> None:
+    def __init__(self, clock: Callable[[], float], say: EventSink) -> None:
         self._clock = clock
         self._say = say
         self._lock = threading.Lock()

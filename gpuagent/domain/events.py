@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory
-from gpuagent.domain.gpus.health import Vitals
+from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.domain.pods.failed_pod import FailedPod
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod
 from gpuagent.domain.sharing.isolation_layers import Layer
@@ -38,7 +38,7 @@ class XidRaised:
     uuid: str | None
     xid: int
     at: float
-    vitals: Vitals | None = None
+    vitals: HealthReading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class GpuLost:
 
 
 @dataclass(frozen=True, slots=True)
-class VitalsRead:
+class HealthRead:
     """A GPU was asked for its health, and answered something new. ``anew``: it or the driver was away before."""
 
     uuid: str
-    vitals: Vitals
+    vitals: HealthReading
     at: float
     anew: bool = False
 
@@ -201,7 +201,7 @@ Event = (
     | DriverUnavailable
     | XidRaised
     | GpuLost
-    | VitalsRead
+    | HealthRead
     | NodeSeen
     | PodsSeen
     | ApiUnavailable

@@ -16,7 +16,7 @@ from gpuagent.domain.scheduling.decision import DecidedContainer, Decision, Igno
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
 from gpuagent.domain.sharing.units import device_ids, units_of
-from gpuagent.domain.state import Block, Lists, Policy, State
+from gpuagent.domain.state import DeviceRange, Lists, Policy, State
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Snapshot:
         return asks
 
 
-def ids_of(block: Block) -> Iterator[str]:
+def ids_of(block: DeviceRange) -> Iterator[str]:
     """The device ids of a block, in order."""
     return device_ids(block.gpu.key, block.kind, block.count)
 

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu, UnreadableGpu
-from gpuagent.domain.gpus.health import APPLICATION_XIDS, Case
+from gpuagent.domain.gpus.health import APPLICATION_XIDS, GpuHealth
 from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.domain.gpus.topology import Topology
 from gpuagent.domain.pods.exchange import picks_itself
 from gpuagent.domain.pods.failed_pod import ControllerKey, Round
 from gpuagent.domain.pods.holdings import held_otherwise, told
-from gpuagent.domain.pods.pod import CheckpointEntry, Controller, Holding, Owner, Pod, PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Controller, Holding, Pod, PodName
 from gpuagent.domain.sharing.isolation_layers import AUTO, Layer, chosen
 from gpuagent.domain.sharing.mode import DISABLE_LABEL, PROMISES, Kind, Mode, Placement, Resources
 from gpuagent.domain.sharing.units import MemoryUnit, UnitId, parse_id
@@ -58,7 +58,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class DeviceRange:
     """All units of one kind on one GPU, as advertised: `count` devices that share GPU, NUMA node and health."""
 
     gpu: Gpu
@@ -73,15 +73,15 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Fade:
+class Draining:
     """Units on their way out of a list: shown unhealthy until no Allocate can be under way for them."""
 
     resource: str
-    block: Block
+    block: DeviceRange
     since: float
 
 
-Lists = Mapping[str, tuple[Block, ...]]
+Lists = Mapping[str, tuple[DeviceRange, ...]]
 """Resource name to what kubelet is told of it; a resource at zero is present with an empty tuple."""
 
 
@@ -126,8 +126,8 @@ class State:
     wiring: Mapping[str, Wiring] = field(default_factory=dict)
     topology: Topology = field(default_factory=Topology)
     unreadable: tuple[UnreadableGpu, ...] = ()
-    health: Mapping[str, Case] = field(default_factory=dict)
-    early: Mapping[str, Case] = field(default_factory=dict)
+    health: Mapping[str, GpuHealth] = field(default_factory=dict)
+    early: Mapping[str, GpuHealth] = field(default_factory=dict)
     untied_xids: Mapping[int, int] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
     fence_problem: str | None = None
@@ -156,7 +156,7 @@ class State:
     deletions_problem: str | None = None
     holdings_problem: str | None = None
     lists: Lists = field(default_factory=dict)
-    fades: tuple[Fade, ...] = ()
+    draining: tuple[Draining, ...] = ()
     in_flight: int = 0
     last_allocate_end: float = float("-inf")
     layers: Mapping[str, Layer] = field(default_factory=dict)
@@ -270,7 +270,7 @@ class State:
             pod = pods.get(holding.owner.pod)
             uid = uids.get((holding.owner.container, holding.resource, holding.ids)) if pod and not pod.static else None
             if pod and uid and uid != pod.uid:
-                yield replace(holding, owner=Owner(PodName("", uid), holding.owner.container))
+                yield replace(holding, owner=ContainerRef(PodName("", uid), holding.owner.container))
             else:
                 yield holding
 
@@ -286,7 +286,7 @@ class State:
             name = living.get(entry.pod_uid) if self.pods_watched else PodName("", entry.pod_uid)
             if name is not None and (rest := entry.ids - known):
                 known |= rest  # the next init container has them too
-                yield Holding(Owner(name, entry.container), entry.resource, rest)
+                yield Holding(ContainerRef(name, entry.container), entry.resource, rest)
 
 
 def once(work: Callable[[State], T]) -> Callable[[State], T]:

@@ -8,7 +8,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin import advertise
 from gpuagent.domain.deviceplugin.advertise import rival_offers
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, unambiguous
-from gpuagent.domain.gpus.health import APPLICATION_XIDS, Case
+from gpuagent.domain.gpus.health import APPLICATION_XIDS, GpuHealth
 from gpuagent.domain.gpus.topology import topology
 from gpuagent.domain.pods.exchange import by_units, unrecorded
 from gpuagent.domain.pods.failed_pod import Failure
@@ -49,7 +49,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
             return replace(state, untied_xids={**counts, event.xid: counts.get(event.xid, 0) + 1})
         case ev.GpuLost():
             return _case(state, event.uuid, lambda case: case.goes(event.reason))
-        case ev.VitalsRead():
+        case ev.HealthRead():
             return _case(state, event.uuid, lambda case: case.answers(event.vitals, anew=event.anew))
         case ev.NodeSeen():
             return _node(state, event.node, event.at)
@@ -118,7 +118,7 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
     gpus = {**state.gpus, **read}
     unread = _unread({uuid: gpu for uuid, gpu in gpus.items() if uuid not in read}, inventory)
     health = {
-        uuid: (state.health.get(uuid) or state.early.get(uuid) or Case()).listed(uuid in read, unread.get(uuid))
+        uuid: (state.health.get(uuid) or state.early.get(uuid) or GpuHealth()).listed(uuid in read, unread.get(uuid))
         for uuid in gpus
     }
     health |= {uuid: health[uuid].awaited(event.at) for uuid in inventory.unasked & gpus.keys() - state.gpus.keys()}
@@ -154,10 +154,10 @@ def _unread(missing: Mapping[str, Gpu], inventory: Inventory) -> dict[str, str]:
     return {uuid: reason for uuid, reason in found.items() if reason is not None}
 
 
-def _case(state: State, uuid: str, change: Callable[[Case], Case]) -> State:
+def _case(state: State, uuid: str, change: Callable[[GpuHealth], GpuHealth]) -> State:
     if uuid not in state.gpus:
-        return replace(state, early={**state.early, uuid: change(state.early.get(uuid, Case()))})
-    return replace(state, health={**state.health, uuid: change(state.health.get(uuid, Case()))})
+        return replace(state, early={**state.early, uuid: change(state.early.get(uuid, GpuHealth()))})
+    return replace(state, health={**state.health, uuid: change(state.health.get(uuid, GpuHealth()))})
 
 
 def _judged(state: State, at: float) -> State:

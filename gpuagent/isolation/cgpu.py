@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
@@ -147,7 +147,7 @@ class CgpuIsolation:
             env["CGPU_DISABLE"] = "true"
         return replace(grant, env=env)
 
-    def verify(self, grant: Grant, owner: Owner | None) -> None:  # noqa: ARG002 (the interface's)
+    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:  # noqa: ARG002 (the interface's)
         """The module is there, knows the GPUs, and has room for one more instance on each."""
         try:
             state = self._read()

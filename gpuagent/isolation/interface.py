@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -87,7 +87,7 @@ class Isolation(Protocol):
             IsolationError: this share cannot be isolated; the pod is refused with the text.
         """
 
-    def verify(self, grant: Grant, owner: Owner | None) -> None:
+    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
         """Check, just before a container starts, that the layer is alive and set for it. May take a second.
 
         Raises:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Mode
@@ -144,7 +144,7 @@ class MpsIsolation:
     def prepare(self, grant: Grant) -> Grant:
         return share(grant, unit=self._unit, pipe_dir=self._here(grant).pipe_dir, shm=self._shm)
 
-    def verify(self, grant: Grant, owner: Owner | None) -> None:
+    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
         whose = str(owner) if owner else "the container"
         daemon = self._here(grant)
         pipe_dir = str(daemon.pipe_dir)

@@ -1,6 +1,6 @@
 """No isolation: for mode `share`, whole GPUs, and trials."""
 
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, NONE
 from gpuagent.isolation.interface import Isolation, Need, Options, Report
@@ -30,5 +30,5 @@ class NoIsolation:
     def prepare(self, grant: Grant) -> Grant:
         return grant
 
-    def verify(self, grant: Grant, owner: Owner | None) -> None:
+    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
         """Nothing to verify."""

@@ -25,7 +25,7 @@ STOP_S = 1.0
 """For all threads together: one in a call to a silent server is left behind."""
 
 
-class KubeSide:
+class Reconciler:
     """Watches this node and its pods, keeps what is written of them true, deletes failed pods, sends Events.
 
     Never blocks the caller. `answered` is told of every request: its verb, and its HTTP status or ``none``.

@@ -13,9 +13,9 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
-from gpuagent.allocator.kubelet_allocations import Allocated, Look
+from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
 from gpuagent.domain import events as ev
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.kubelet import checkpoint
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class PodResources:
             self.problem = "closed"
         return None
 
-    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
-        """As `Book.look`: one with `Get`, where kubelet answers that, and several with `List`."""
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+        """As `KubeletAllocations.query`: one with `Get`, where kubelet answers that, and several with `List`."""
         if time.monotonic() < self._silent_until:
             return None
         wanted = None if pods is None else set(pods)
@@ -128,15 +128,15 @@ def _patient(call: Callable[[], _T]) -> _T:
         time.sleep(LIMITED_PAUSE_S)
 
 
-def _look(pod: pb.PodResources) -> Look:
-    return Look(PodName(pod.namespace, pod.name), _holdings([pod]))
+def _look(pod: pb.PodResources) -> ListedPod:
+    return ListedPod(PodName(pod.namespace, pod.name), _holdings([pod]))
 
 
 def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
-    ids: dict[tuple[Owner, str], set[str]] = defaultdict(set)
+    ids: dict[tuple[ContainerRef, str], set[str]] = defaultdict(set)
     for pod in pods:
         for container in pod.containers:
-            owner = Owner(PodName(pod.namespace, pod.name), container.name)
+            owner = ContainerRef(PodName(pod.namespace, pod.name), container.name)
             for entry in container.devices:
                 ids[owner, entry.resource_name].update(entry.device_ids)
     return tuple(Holding(owner, resource, frozenset(held)) for (owner, resource), held in ids.items())
@@ -192,9 +192,9 @@ class HoldingsWatch:
             self._soon = min(self._soon, self._clock() + SOON_S)
             self._cond.notify_all()
 
-    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
-        """As `Book.look`; no list is read while an Allocate is under way."""
-        return self._client.look(pods, listing=listing and self._wait_idle(0.0))
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+        """As `KubeletAllocations.query`; no list is read while an Allocate is under way."""
+        return self._client.query(pods, listing=listing and self._wait_idle(0.0))
 
     def read(self, timeout_s: float) -> Allocated | None:
         """The book as of a read that begins after this call; None if it did not come in time."""

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
-from gpuagent.domain.pods.pod import Owner, PodName
+from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.usage.guarantee import MIB
 from gpuagent.metrics import families as f
@@ -15,7 +15,7 @@ _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology
 def containers(reading: Reading) -> Told:
     """What is said of each container. Series end with their pod."""
 
-    def named(values: Mapping[tuple[str, Owner], float | None]) -> Mapping[tuple[str, ...], float]:
+    def named(values: Mapping[tuple[str, ContainerRef], float | None]) -> Mapping[tuple[str, ...], float]:
         gpus = reading.state.gpus
         # Without an API server an init container's pod has no name.
         return known(

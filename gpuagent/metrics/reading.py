@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, Switch, problems, switch
 from gpuagent.domain.usage.by_container import Samples, Use, use
@@ -64,13 +64,13 @@ class Derived:
         return problems(self.state)
 
     @cached_property
-    def shares(self) -> Mapping[tuple[str, Owner], Share]:
+    def shares(self) -> Mapping[tuple[str, ContainerRef], Share]:
         return shares(self.state)
 
     @cached_property
-    def holders(self) -> Mapping[str, Mapping[Owner, Share]]:
+    def holders(self) -> Mapping[str, Mapping[ContainerRef, Share]]:
         """The same by GPU, every GPU among them."""
-        found: dict[str, dict[Owner, Share]] = {uuid: {} for uuid in self.state.gpus}
+        found: dict[str, dict[ContainerRef, Share]] = {uuid: {} for uuid in self.state.gpus}
         for (uuid, owner), share in self.shares.items():
             found[uuid][owner] = share
         return found

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from gpuagent.domain.gpus.health import Vitals
+from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.domain.gpus.link_reports import End, Fabric, Relation
 from gpuagent.nvml import answers, link_values
 from gpuagent.nvml.answers import flag, unsigned, whole
@@ -211,13 +211,13 @@ class Nvml:
         """What the driver asks for; None where it knows no such thing (before r570)."""
         return self._fields(gpu, RECOVERY_ACTION)[RECOVERY_ACTION]
 
-    def condition(self, gpu: Handle) -> Vitals:
+    def condition(self, gpu: Handle) -> HealthReading:
         """All but the recovery action. What the GPU does not have, and clocks that it is silent on, count as well."""
         memory = (REMAP_FAILED, REMAP_PENDING, RETIREMENT_PENDING, MEMORY_ERRORS)
         values = self._fields(gpu, *memory)
         failed, pending, retired, errors = (values[field] or 0 for field in memory)
         reasons = self._clocks_event_reasons(gpu)
-        return Vitals(
+        return HealthReading(
             remap_failed=bool(failed),
             remap_pending=bool(pending or retired),
             memory_errors=errors,

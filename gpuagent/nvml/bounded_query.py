@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class Question(Generic[T]):
+class BoundedQuery(Generic[T]):
     """One thread that asks, from now on.
 
     Args:
@@ -78,13 +78,13 @@ class Questions(Generic[K, T]):
         self._patience_s = patience_s
         self._clock = clock
         self._late = late
-        self._open: dict[K, Question[T]] = {}
+        self._open: dict[K, BoundedQuery[T]] = {}
 
-    def ask(self, about: K, name: str, question: Callable[[Nvml], Iterable[T]]) -> Question[T]:
+    def ask(self, about: K, name: str, question: Callable[[Nvml], Iterable[T]]) -> BoundedQuery[T]:
         """The question that is open about this; if none is, a new one."""
         if about not in self._open:
             nvml = Nvml(self._clock)
-            self._open[about] = Question(
+            self._open[about] = BoundedQuery(
                 name, nvml, lambda: question(nvml), patience_s=self._patience_s, late=self._late
             )
         elif not self._open[about].ended:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu
 from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.nvml.binding import Nvml
-from gpuagent.nvml.bounded_query import Question, Questions
+from gpuagent.nvml.bounded_query import BoundedQuery, Questions
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, ODD, CallError, DriverError, driver_error, gpu_reason
 from gpuagent.nvml.gpu_reader import read_gpu
 from gpuagent.nvml.link_queries import joined, read_links, read_relations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _About = tuple[str, str]
 """UUID of a GPU, and which of its connections."""
-_Part = tuple[_About, Question[Wiring]]
+_Part = tuple[_About, BoundedQuery[Wiring]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Readings:
             replace(one, wiring=joined(*map(self._known, wiring[one.gpu.uuid]))) if one.gpu else one for one in readings
         ]
 
-    def _ask_gpu(self, index: int) -> Question[Gpu]:
+    def _ask_gpu(self, index: int) -> BoundedQuery[Gpu]:
         name = f"nvml-read-{index}"
         return self._gpus.ask(index, name, lambda nvml: _contained(index, lambda: [read_gpu(nvml, index, self._sysfs)]))
 
@@ -132,7 +132,7 @@ def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
         raise CallError("reading it", ODD, words) from err
 
 
-def _reading(index: int, question: Question[Gpu]) -> Reading:
+def _reading(index: int, question: BoundedQuery[Gpu]) -> Reading:
     if not question.ended:
         return Reading(index, hangs_in=str(question.pending or f"reading GPU {index}"))
     return Reading(index, question.known, error=question.error)

@@ -4,7 +4,7 @@ import threading
 import time
 
 
-class Wishes:
+class RescanRequests:
     """A wish to look counts from when it is uttered until a look begins: `begin`, look, `wait`, and again.
 
     Args:

@@ -12,11 +12,11 @@ from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.nvml.binding import Nvml, Pending
 from gpuagent.nvml.driver_errors import DriverError
 from gpuagent.nvml.gpu_reader import DEV, SYSFS, count_gpus, device_nodes
-from gpuagent.nvml.health.health_poll import Pulse
-from gpuagent.nvml.health.xid_watch import Ears, HealthWatch
+from gpuagent.nvml.health.health_poll import PollSchedule
+from gpuagent.nvml.health.xid_watch import HealthWatch, WatchContext
 from gpuagent.nvml.inventory import Readings, inventory_of
 from gpuagent.nvml.inventory_events import DriverNews
-from gpuagent.nvml.rescan import Wishes
+from gpuagent.nvml.rescan import RescanRequests
 from gpuagent.nvml.stall import StallGuard
 from gpuagent.system.backoff import Backoff
 
@@ -29,7 +29,7 @@ STOP_S = 1.0
 
 
 class NvmlWatch:
-    """Posts InventoryRead, DriverUnavailable, XidRaised, VitalsRead and GpuLost from threads of its own.
+    """Posts InventoryRead, DriverUnavailable, XidRaised, HealthRead and GpuLost from threads of its own.
 
     Args:
         post: takes an event at once, from any thread.
@@ -74,7 +74,7 @@ class NvmlWatch:
         self._patience_s, self._reread_s, self._links_reread_s = patience_s, reread_s, links_reread_s
         self._dev = dev
         self._stopping = threading.Event()
-        self._wishes = Wishes(links_apart_s)
+        self._wishes = RescanRequests(links_apart_s)
         self._delays = Backoff(first_retry_s, most_retry_s)
         self._nvml = Nvml(clock)
         self._news = DriverNews(post, clock)
@@ -86,7 +86,7 @@ class NvmlWatch:
             late=self._wishes.now,
         )
         self._health = HealthWatch(
-            Ears(
+            WatchContext(
                 post=post,
                 driver_gone=self._wishes.now,
                 links_changed=self._wishes.soon,
@@ -96,7 +96,7 @@ class NvmlWatch:
                 retry_s=reread_s,
                 delays=lambda: Backoff(first_retry_s, most_retry_s),
             ),
-            Pulse(
+            PollSchedule(
                 post=post,
                 back=self._wishes.now,
                 clock=clock,

@@ -13,7 +13,7 @@ from gpuagent.system.backoff import Backoff
 log = logging.getLogger(__name__)
 
 
-class RememberedMode:
+class LastMode:
     """A small file outside kubelet's folders, replaced atomically. For one thread.
 
     Attributes:

@@ -25,7 +25,7 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.agent import Agent
 from gpuagent.domain.gpus.gpu import key_of
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Isolates, Mode
@@ -86,7 +86,7 @@ class Isolating:
 
     def __init__(self) -> None:
         self.prepared: list[Grant] = []
-        self.verified: list[Owner | None] = []
+        self.verified: list[ContainerRef | None] = []
         self.on_prepare: Callable[[Grant], None] = lambda grant: None
         self.failures = 0
         """How many of the next verifications fail."""
@@ -106,7 +106,7 @@ class Isolating:
         self.on_prepare(grant)
         return grant
 
-    def verify(self, grant: Grant, owner: Owner | None) -> None:
+    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
         self.verified.append(owner)
         if self.failures:
             self.failures -= 1

@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
-from gpuagent.domain.state import Block, Fade, Lists, State
+from gpuagent.domain.state import DeviceRange, Draining, Lists, State
 
 SETTLE_S = 2.0
 
@@ -44,7 +44,7 @@ def blocked_gpus(state: State) -> set[str]:
 
 def wanted(state: State) -> Lists:
     """What would be advertised if nothing had to leave a list first."""
-    lists: dict[str, tuple[Block, ...]] = dict.fromkeys(state.policy.resources.names, ())
+    lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
     if not state.mode_known or state.holdings is None or unkept_promise(state) or rival_offers(state):
         return lists
     out = blocked_gpus(state) | state.layer.left_out.keys()
@@ -54,7 +54,7 @@ def wanted(state: State) -> Lists:
         if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
             continue
         lists[resource] = tuple(
-            Block(gpu, kind, count, healthy=gpu.uuid not in unhealthy)
+            DeviceRange(gpu, kind, count, healthy=gpu.uuid not in unhealthy)
             for gpu in usable
             if gpu.uuid not in out and (count := units_of(gpu, kind, state.policy.unit))
         )
@@ -62,45 +62,45 @@ def wanted(state: State) -> Lists:
 
 
 def advertise(state: State, now: float) -> State:
-    """The state with `lists` and `fades` brought as far towards what is wanted as is safe at `now`."""
+    """The state with `lists` and `draining` brought as far towards what is wanted as is safe at `now`."""
     while True:
         after = _advertise_once(state, now)
         # Dropping the last unit of another mode may free its GPU at once; one more pass settles it.
-        if (after.lists, after.fades) == (state.lists, state.fades):
+        if (after.lists, after.draining) == (state.lists, state.draining):
             return state  # with all that was worked out for it
         state = after
 
 
 def _advertise_once(state: State, now: float) -> State:
     target = wanted(state)
-    fading = {(fade.resource, fade.block.key): fade for fade in state.fades}
-    lists: dict[str, tuple[Block, ...]] = {}
-    fades: list[Fade] = []
-    dropped: list[Block] = []
+    fading = {(fade.resource, fade.block.key): fade for fade in state.draining}
+    lists: dict[str, tuple[DeviceRange, ...]] = {}
+    draining: list[Draining] = []
+    dropped: list[DeviceRange] = []
     for resource, blocks in target.items():
         kept = {block.key for block in blocks}
         leaving = []
         for block in state.lists.get(resource, ()):
             if block.key in kept:
                 continue
-            fade = fading.get((resource, block.key)) or Fade(resource, replace(block, healthy=False), now)
+            fade = fading.get((resource, block.key)) or Draining(resource, replace(block, healthy=False), now)
             if state.in_flight == 0 and now >= _quiet_at(state, fade):
                 dropped.append(block)
             else:
-                fades.append(fade)
+                draining.append(fade)
                 leaving.append(fade.block)
         lists[resource] = (*blocks, *leaving)
     resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.mode}
     return replace(
         state,
         lists=lists,
-        fades=tuple(fades),
+        draining=tuple(draining),
         unaudited=state.unaudited | resold,
         cleared_at=now if resold else state.cleared_at,
     )
 
 
-def _quiet_at(state: State, fade: Fade) -> float:
+def _quiet_at(state: State, fade: Draining) -> float:
     return max(fade.since, state.last_allocate_end) + SETTLE_S
 
 
@@ -110,4 +110,4 @@ def deadline(state: State) -> float | None:
     A unit on its way out may be dropped then, a GPU that was sick has been well for long enough, a note is over.
     """
     cases = (due for case in state.health.values() if (due := case.next) is not None)
-    return min((*(_quiet_at(state, fade) for fade in state.fades), *cases), default=None)
+    return min((*(_quiet_at(state, fade) for fade in state.draining), *cases), default=None)

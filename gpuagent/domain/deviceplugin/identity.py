@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.deviceplugin.occupancy import RecentAllocation, RecentAllocations
-from gpuagent.domain.pods.pod import ContainerSpec, Holding, Owner, Pod, PodName, asked
+from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, asked
 from gpuagent.domain.scheduling.decision import Decision, Ignored
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
@@ -67,8 +67,8 @@ class Requester:
     guessed: bool = False
 
     @property
-    def owner(self) -> Owner | None:
-        return Owner(self.pod.name, self.container.name) if self.pod and self.container else None
+    def owner(self) -> ContainerRef | None:
+        return ContainerRef(self.pod.name, self.container.name) if self.pod and self.container else None
 
     @property
     def pod_name(self) -> PodName | None:

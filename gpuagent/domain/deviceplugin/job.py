@@ -7,7 +7,7 @@ from contextlib import suppress
 from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.annotations import Malformed, gpu_names, shown
-from gpuagent.domain.pods.pod import Owner, Pod, PodName, asked, count_of
+from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName, asked, count_of
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
@@ -78,7 +78,7 @@ def named_for_others(pod: Pod | None, resource: str, occupancy: Occupancy) -> fr
     return named
 
 
-def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterator[tuple[str, Owner | None]]:
+def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterator[tuple[str, ContainerRef | None]]:
     """GPU and container of each allocation on one of these GPUs by a container that is not of the pod's job."""
     for one, gpus in occupancy.standing:
         owner = one.owner

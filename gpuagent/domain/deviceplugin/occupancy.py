@@ -8,7 +8,7 @@ from itertools import chain
 
 from gpuagent.domain.pods.exchange import Exchanged, joined
 from gpuagent.domain.pods.holdings import Recorded
-from gpuagent.domain.pods.pod import Holding, Owner, Pod, PodName
+from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.snapshot import Snapshot
 
 REMEMBER_S = 120.0
@@ -36,7 +36,7 @@ class RecentAllocation:
     ids: frozenset[str]
     uuids: frozenset[str]
     at: float
-    owner: Owner | None = None
+    owner: ContainerRef | None = None
     pod_uid: str | None = None
     certain: bool = False
     guessed: bool = False
@@ -192,23 +192,23 @@ class Occupancy:
         blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
         return {block.gpu.uuid: block.count - used[block.gpu.uuid] for block in blocks}
 
-    def full_gpus(self, requester: Owner | None) -> set[str]:
+    def full_gpus(self, requester: ContainerRef | None) -> set[str]:
         """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
 
         The requesting pod's own GPUs do not have a pod too many for it, its container's own not a container.
         """
         most_pods, most_containers = self.snapshot.policy.max_pods_per_gpu, self.snapshot.max_sharers
-        sharers: dict[str, set[Owner]] = defaultdict(set)
+        sharers: dict[str, set[ContainerRef]] = defaultdict(set)
         unnamed: Counter[tuple[str, str]] = Counter()
         for one, uuids in self.standing:
             for uuid in uuids:
                 owner = one.owner
                 if owner is None:  # the two resources of one container that is not known are two allocations
                     unnamed[uuid, one.resource] += 1
-                    owner = Owner(PodName("", str(unnamed[uuid, one.resource])), "")
+                    owner = ContainerRef(PodName("", str(unnamed[uuid, one.resource])), "")
                 sharers[uuid].add(owner)
 
-        def is_full(containers: set[Owner]) -> bool:
+        def is_full(containers: set[ContainerRef]) -> bool:
             pods = {container.pod for container in containers}
             if len(pods) >= most_pods and (requester is None or requester.pod not in pods):
                 return True

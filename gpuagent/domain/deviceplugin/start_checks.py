@@ -11,7 +11,7 @@ from gpuagent.domain.deviceplugin.assignment import gpu_count, most_sharers
 from gpuagent.domain.deviceplugin.checks import apart
 from gpuagent.domain.deviceplugin.device_ids import Located, locate
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
-from gpuagent.domain.pods.pod import Owner, Pod, PodName
+from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode
 from gpuagent.domain.snapshot import Snapshot
@@ -78,12 +78,12 @@ def _check_spread(start: Start, record: Record, pod: Pod) -> None:
         raise Refusal(Reason.GPU_COUNT, f"{text}, and has by kubelet's allocations {has}. {advice}")
 
 
-def _check_sharers(start: Start, own: Owner, recorded: Recorded) -> None:
+def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded) -> None:
     """A GPU had not as many sharers as allowed before this container came: it gives way, not those before it."""
     snap = start.snap
     most, most_pods = snap.max_sharers, snap.policy.max_pods_per_gpu
 
-    def too_many(pods: Collection[PodName], containers: Collection[Owner]) -> bool:
+    def too_many(pods: Collection[PodName], containers: Collection[ContainerRef]) -> bool:
         return len(pods) > most_pods or (most is not None and len(containers) > most)
 
     full = [uuid for uuid in start.at.counts if too_many(*recorded.sharers[uuid])]

@@ -37,7 +37,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vitals:
+class HealthReading:
     """What the driver says of a GPU that answers.
 
     Attributes:
@@ -102,7 +102,7 @@ class Vitals:
         if self.silent_on:
             yield f"the driver does not report {' and '.join(sorted(self.silent_on))}; the agent's log has its words"
 
-    def after(self, former: "Vitals") -> "Vitals":
+    def after(self, former: "HealthReading") -> "HealthReading":
         """With what was known before in place of what the driver has not said."""
         known = replace(self, partial=False)
         if ACTION in self.silent_on:
@@ -117,7 +117,7 @@ _REST = ("remap_failed", "remap_pending", "memory_errors", "hot", "power_brake")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class GpuHealth:
     """What is known of one GPU's health. Times are monotonic seconds.
 
     Attributes:
@@ -140,7 +140,7 @@ class Case:
         counts: how often each XID was heard of it in this run.
     """
 
-    vitals: Vitals = Vitals()
+    vitals: HealthReading = HealthReading()
     lost: str | None = None
     unlisted: bool = False
     unread: str | None = None
@@ -183,7 +183,7 @@ class Case:
         unread = [f"it cannot be read: {self.unread}"] if self.unread else []
         return (*stuck, *lost, *unlisted, *unread, *self.vitals.against)
 
-    def xid(self, xid: int, vitals: Vitals | None, harmless: frozenset[int], at: float) -> "Case":
+    def xid(self, xid: int, vitals: HealthReading | None, harmless: frozenset[int], at: float) -> "GpuHealth":
         """The driver reported an XID; `vitals` are those right after it, None if they could not be read at once.
 
         Where the driver knows recovery actions, it decides; where it does not, or does not answer, the XID's class.
@@ -204,7 +204,7 @@ class Case:
         known = xid in self.xids or len(self.xids) == MOST_TOLD
         return replace(case, stuck=stuck, shaken=True, xids=self.xids if known else (*self.xids, xid))
 
-    def answers(self, vitals: Vitals, *, anew: bool) -> "Case":
+    def answers(self, vitals: HealthReading, *, anew: bool) -> "GpuHealth":
         """The GPU was asked. `anew`: it, or the whole driver, was away before, which is as good as a reset."""
         known = vitals.after(self.vitals)
         if anew and ACTION in vitals.silent_on:  # what was asked for before a reset is not asked for after it
@@ -213,22 +213,22 @@ class Case:
         asked, until = self.asked or not vitals.partial, self.awaited_until if vitals.partial else None
         return replace(self, vitals=known, lost=None, stuck=stuck, asked=asked, awaited_until=until)
 
-    def awaited(self, at: float) -> "Case":
+    def awaited(self, at: float) -> "GpuHealth":
         """The GPU was seen for the first time, and it has not said how it is when it was asked."""
         return self if self.asked else replace(self, awaited_until=at + FIRST_ANSWER_S)
 
-    def goes(self, reason: str) -> "Case":
+    def goes(self, reason: str) -> "GpuHealth":
         """The GPU does not answer any more."""
         return replace(self, lost=self.lost or reason)
 
-    def listed(self, there: bool, unread: str | None = None) -> "Case":
+    def listed(self, there: bool, unread: str | None = None) -> "GpuHealth":
         """The driver told which GPUs it has; `unread`: why it could not read this one, which is no sign of a reset."""
         if unread is not None:
             return replace(self, unread=unread)
         back = there and self.unlisted
         return replace(self, unlisted=not there, unread=None, stuck=self.stuck and not back)
 
-    def judged(self, at: float, settle_s: float, *, known: bool) -> "Case":
+    def judged(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
         """The case with the verdict of this moment; `known`: the GPU can be asked now, else it does not get well."""
         case, passing = self._weighed(at, settle_s, known=known), self._passing(at)
         if case.awaited_until is not None and at >= case.awaited_until:
@@ -241,7 +241,7 @@ class Case:
         still = {note: since for note, since in ended.items() if at < since + NOTE_S}
         return {**still, **dict.fromkeys(self.vitals.passing_notes)}
 
-    def _weighed(self, at: float, settle_s: float, *, known: bool) -> "Case":
+    def _weighed(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
         against = self.against
         if against or self.shaken:
             settle_s = self.settle_s if self.cause is not None else self._settles(at, settle_s)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding
 from gpuagent.domain.sharing.units import parse_id
 
 FIRST_THAT_ASKS = 19
@@ -70,7 +70,7 @@ def by_units(
     )
 
 
-def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> Owner | None:
+def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> ContainerRef | None:
     """A container that has ids of this agent's of which the checkpoint says nothing: it is older, or was not read."""
     known = frozenset[str]().union(*(entry.ids for entry in checkpoint))
     return next((h.owner for h in holdings if not h.ids <= known and any(map(parse_id, h.ids))), None)

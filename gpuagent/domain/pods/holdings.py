@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.exchange import minor_of
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, Pod, PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.sharing.mode import GPU_MEM, Mode
 from gpuagent.domain.sharing.units import parse_id
 
@@ -98,14 +98,14 @@ def held_otherwise(
     return blocked
 
 
-def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> Owner | None:
+def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> ContainerRef | None:
     """Who holds `ids`; for an init container, which kubelet does not list, the pod whose container reuses them."""
     reusers = [h for h in holdings if h.resource == resource and h.ids & ids]
     exact = [h.owner for h in reusers if h.ids == ids]
     if exact:
         return exact[0]
     pods = {h.owner.pod for h in reusers}
-    return Owner(pods.pop(), "") if len(pods) == 1 else None
+    return ContainerRef(pods.pop(), "") if len(pods) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Record:
         uid: its pod's in the checkpoint; empty where pod-resources alone lists it.
     """
 
-    container: Owner
+    container: ContainerRef
     units: Mapping[str, frozenset[str]]
     pod: Pod | None
     uid: str
@@ -164,15 +164,15 @@ class Recorded:
             named = pod.name if pod else names.get(uid, name)
             if pod is None and (same := living.get(named)) and (same.static or not uid):
                 pod = same  # a static pod has another UID here
-            record = Record(Owner(named, container), held, pod, uid)
+            record = Record(ContainerRef(named, container), held, pod, uid)
             for allocation in held.items():
                 found[allocation].append(record)
         return found
 
     @cached_property
-    def sharers(self) -> Mapping[str, tuple[set[PodName], set[Owner]]]:
+    def sharers(self) -> Mapping[str, tuple[set[PodName], set[ContainerRef]]]:
         """GPU UUID to the pods and the containers that have units of it."""
-        found: dict[str, tuple[set[PodName], set[Owner]]] = defaultdict(lambda: (set(), set()))
+        found: dict[str, tuple[set[PodName], set[ContainerRef]]] = defaultdict(lambda: (set(), set()))
         for holding in self.holdings:
             for uuid in self.gpus_of(holding):
                 found[uuid][0].add(holding.owner.pod)

@@ -49,7 +49,7 @@ class Controller(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
-class Owner(NamedTuple):
+class ContainerRef(NamedTuple):
     """A container of a pod."""
 
     pod: PodName
@@ -146,7 +146,7 @@ class Holding:
             that and not by its ids; None where nobody knows.
     """
 
-    owner: Owner
+    owner: ContainerRef
     resource: str
     ids: frozenset[str]
     told: frozenset[int] | None = None
@@ -170,7 +170,7 @@ class CheckpointEntry:
     gpu_units: frozenset[int] = frozenset()
 
 
-Owners = Mapping[tuple[str, frozenset[str]], Owner]
+Owners = Mapping[tuple[str, frozenset[str]], ContainerRef]
 """Resource and ids of each holding to the container that has it, where the name of its pod is known."""
 
 

@@ -24,7 +24,7 @@ from gpuagent.domain.pods.annotations import (
     shares,
     shown,
 )
-from gpuagent.domain.pods.pod import Owner, Pod, asked
+from gpuagent.domain.pods.pod import ContainerRef, Pod, asked
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind
 
 SKEW_NS = 60 * 10**9
@@ -70,7 +70,7 @@ class Ignored:
 class DecidedContainer:
     """GPUs that a scheduler chose for one container: UUID to resource to units."""
 
-    owner: Owner
+    owner: ContainerRef
     units: Mapping[str, Mapping[str, int]]
 
 
@@ -80,7 +80,7 @@ def decided_containers(pod: Pod, decision: Decision) -> tuple[DecidedContainer, 
     for (name, resource), gpus in decision.units.items():
         for uuid, units in gpus.items():
             found[name][uuid][resource] = units
-    return tuple(DecidedContainer(Owner(pod.name, name), units) for name, units in found.items())
+    return tuple(DecidedContainer(ContainerRef(pod.name, name), units) for name, units in found.items())
 
 
 def read(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuagent.domain.pods.pod import Owner, Pod, PodName
+from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.process_cgroup import Place
 
@@ -81,12 +81,12 @@ class Use:
         pids_seen: PIDs of containers are seen: a container without a process here really has none.
     """
 
-    by_container: Mapping[tuple[str, Owner], Used]
+    by_container: Mapping[tuple[str, ContainerRef], Used]
     strays: Mapping[str, int]
     pids_seen: bool
 
 
-def use(samples: Samples, state: State, holders: Iterable[tuple[str, Owner]], *, resolved: bool = False) -> Use:
+def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRef]], *, resolved: bool = False) -> Use:
     """Join processes with containers.
 
     Args:
@@ -96,7 +96,7 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, Owner]], *,
         resolved: a process was found in a container before.
     """
     names = _Names(state, frozenset(holders))
-    by_container: dict[tuple[str, Owner], Used] = {}
+    by_container: dict[tuple[str, ContainerRef], Used] = {}
     strays: dict[str, int] = {}
     for uuid, sample in samples.by_uuid.items():
         if sample.processes is None:
@@ -125,16 +125,18 @@ def _sum(one: float | None, other: float | None) -> "int | None":
 class _Names:
     """Containers by what cgroups say of them."""
 
-    def __init__(self, state: State, holders: frozenset[tuple[str, Owner]]) -> None:
+    def __init__(self, state: State, holders: frozenset[tuple[str, ContainerRef]]) -> None:
         self.holders = holders
         living = [pod for pod in state.pods if not pod.ended]
         self._by_id = {
-            container_id: Owner(pod.name, name) for pod in living for container_id, name in pod.container_ids.items()
+            container_id: ContainerRef(pod.name, name)
+            for pod in living
+            for container_id, name in pod.container_ids.items()
         }
         self._pods: dict[str, Pod] = {pod.uid: pod for pod in living}
         self._names = {**(_names_in_book(state) if not self._pods else {}), **{pod.uid: pod.name for pod in living}}
 
-    def owner(self, place: Place, uuid: str) -> Owner | None:
+    def owner(self, place: Place, uuid: str) -> ContainerRef | None:
         """The container, by its id; by its pod where the id is not known (yet) and the pod leaves no choice."""
         name = self._names.get(place.pod or "")
         found = self._by_id.get(place.container or "")
@@ -147,7 +149,7 @@ class _Names:
             return held.pop()
         pod = self._pods.get(place.pod or "")
         only = pod.containers if pod else ()
-        return Owner(name, only[0].name) if len(only) == 1 else None
+        return ContainerRef(name, only[0].name) if len(only) == 1 else None
 
 
 def _names_in_book(state: State) -> dict[str, PodName]:

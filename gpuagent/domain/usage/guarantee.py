@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.holdings import foreign
-from gpuagent.domain.pods.pod import Owner
+from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, PROMISES, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit, parse_id, units_of
 from gpuagent.domain.state import State
@@ -29,7 +29,7 @@ class Share:
     mode: Mode | None
 
 
-def shares(state: State) -> dict[tuple[str, Owner], Share]:
+def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
     """GPU UUID and container to its share, for every container that holds something."""
     return {
         (uuid, owner): _share(state.gpus[uuid], counts, state.policy.unit)
@@ -37,10 +37,10 @@ def shares(state: State) -> dict[tuple[str, Owner], Share]:
     }
 
 
-def _held(state: State) -> Mapping[tuple[str, Owner], "Counter[Kind | str]"]:
+def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str]"]:
     """Units by kind; of other plugins by resource."""
     by_key = {gpu.key: gpu.uuid for gpu in state.gpus.values()}
-    held: dict[tuple[str, Owner], Counter[Kind | str]] = defaultdict(Counter)
+    held: dict[tuple[str, ContainerRef], Counter[Kind | str]] = defaultdict(Counter)
     for holding in state.living_holdings:
         for device_id in holding.ids:
             unit = parse_id(device_id)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent.domain.snapshot import ids_of
-from gpuagent.domain.state import Block
+from gpuagent.domain.state import DeviceRange
 
 MIN_GAP_S = 0.6
 """Least time between two lists on one stream: each one costs kubelet a checkpoint write with fsync."""
@@ -19,13 +19,13 @@ class Feed:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._blocks: tuple[Block, ...] = ()
+        self._blocks: tuple[DeviceRange, ...] = ()
         self._message = pb.ListAndWatchResponse()
         self._version = self._urgent = 0
         self.verified = False
         self.encoded_bytes = 0
 
-    def publish(self, blocks: tuple[Block, ...], *, urgent: bool = False, verified: bool = False) -> bool:
+    def publish(self, blocks: tuple[DeviceRange, ...], *, urgent: bool = False, verified: bool = False) -> bool:
         """Replace the list; False if it is the same (kubelet is not bothered then).
 
         An `urgent` one, a GPU that has fallen ill, is sent however short a time ago the last one was.
@@ -80,7 +80,7 @@ class Feed:
             self._changed.notify_all()
 
 
-def _encode(blocks: tuple[Block, ...]) -> pb.ListAndWatchResponse:
+def _encode(blocks: tuple[DeviceRange, ...]) -> pb.ListAndWatchResponse:
     message = pb.ListAndWatchResponse()
     for block in blocks:
         health = HEALTHY if block.healthy else UNHEALTHY

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuagent.domain.events import Event, GpuLost, VitalsRead
-from gpuagent.domain.gpus.health import Vitals
+from gpuagent.domain.events import Event, GpuLost, HealthRead
+from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.nvml.binding import GPU_IS_LOST, INVALID_ARGUMENT, Handle, Nvml
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
-from gpuagent.nvml.health.health_query import Condition
+from gpuagent.nvml.health.health_query import HealthQuery
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ WARY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class PollSchedule:
     """What the threads of one watch share.
 
     Attributes:
@@ -46,8 +46,8 @@ class Pulse:
     alive_s: float
 
 
-class GpuVitals:
-    """One GPU's health, asked for again and again. Posts VitalsRead when something is new, and GpuLost.
+class HealthPoll:
+    """One GPU's health, asked for again and again. Posts HealthRead when something is new, and GpuLost.
 
     Args:
         index: NVML's.
@@ -55,7 +55,7 @@ class GpuVitals:
         pulse: what all threads share.
     """
 
-    def __init__(self, index: int, uuid: str, pulse: Pulse) -> None:
+    def __init__(self, index: int, uuid: str, pulse: PollSchedule) -> None:
         self.nvml = Nvml(pulse.clock)
         self.name = f"nvml-vitals-{index}"
         self._index = index
@@ -67,7 +67,7 @@ class GpuVitals:
         self._awaited: int | None = None
         self._gone_at = 0
         self._uuid = uuid
-        self._vitals: Vitals | None = None
+        self._vitals: HealthReading | None = None
         self._failed = False
         self._owed = False
         self._away = False
@@ -76,7 +76,7 @@ class GpuVitals:
         self._driver_away = False
         self._wary_until = float("-inf")
         self._said = ""
-        self._condition = Condition(index, pulse.clock, self.wake)
+        self._condition = HealthQuery(index, pulse.clock, self.wake)
         self._looked_once = False
         self._missed = False
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
@@ -104,7 +104,7 @@ class GpuVitals:
             self._missed |= not in_time
             return in_time
 
-    def after_xid(self, uuid: str, patience_s: float) -> Vitals | None:
+    def after_xid(self, uuid: str, patience_s: float) -> HealthReading | None:
         """How that GPU is right after an XID; None if it does not say: then it is posted when it does.
 
         Nor does it where another GPU has its index by now.
@@ -213,7 +213,7 @@ class GpuVitals:
         if in_a_hurry:
             self.wake()  # for all else
 
-    def _told(self, uuid: str, vitals: Vitals) -> None:
+    def _told(self, uuid: str, vitals: HealthReading) -> None:
         with self._changed:
             self._looked, self._failed = self._looking, self._looking < self._gone_at
             self._looked_once |= not vitals.partial
@@ -226,7 +226,7 @@ class GpuVitals:
             was_out = self._away or self._lost  # told as lost, whatever the error was
             late = self._missed and not vitals.partial
             if self._owed or was_out or moved or late or (news and not taken):
-                self._post(VitalsRead(uuid, vitals, self._pulse.clock(), anew=self._away))
+                self._post(HealthRead(uuid, vitals, self._pulse.clock(), anew=self._away))
             self._missed = (self._missed or moved) and vitals.partial
             if was_out or moved:
                 self._pulse.back()

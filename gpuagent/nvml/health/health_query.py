@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpuagent.domain.gpus.health import ACTION, REST, Vitals
+from gpuagent.domain.gpus.health import ACTION, REST, HealthReading
 from gpuagent.nvml.binding import GONE, INVALID_ARGUMENT, Handle, Nvml
 from gpuagent.nvml.bounded_query import Questions
 from gpuagent.nvml.driver_errors import CallError, gpu_reason
@@ -18,7 +18,7 @@ SILENT_S = 1.0
 _NOT_THERE = GONE | {INVALID_ARGUMENT}
 
 
-class Condition:
+class HealthQuery:
     """Asks one GPU. What decides is never held up by why its clocks are slow; that is asked in a thread of its own.
 
     Args:
@@ -36,12 +36,12 @@ class Condition:
 
     def _begin(self) -> None:
         """Know nothing, and await no answer."""
-        self._questions = Questions[str, Vitals](patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late)
-        self._known: Vitals | None = None
+        self._questions = Questions[str, HealthReading](patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late)
+        self._known: HealthReading | None = None
         self._asked_at: float | None = None
         self._silent: dict[str, str] = {}
 
-    def ask(self, nvml: Nvml, gpu: Handle, uuid: str, *, in_a_hurry: bool = False) -> Vitals:
+    def ask(self, nvml: Nvml, gpu: Handle, uuid: str, *, in_a_hurry: bool = False) -> HealthReading:
         """How the GPU is, as far as it says; all but the action as it was before where somebody waits.
 
         `uuid` says which GPU has the index now: nothing that was said of another one is said of it. Raises CallError
@@ -65,7 +65,7 @@ class Condition:
                 log.warning("a GPU is silent", extra={"gpu": self._index, "silent_on": what, "error": words})
         self._silent = silent
         partial = self._known is None and REST not in silent
-        return replace(self._known or Vitals(), action=action, silent_on=frozenset(silent), partial=partial)
+        return replace(self._known or HealthReading(), action=action, silent_on=frozenset(silent), partial=partial)
 
     def _ask_rest(self, gpu: Handle) -> str:
         """Learn all else, or what was learnt before if that takes long; why it is not said, empty if it is."""
@@ -84,5 +84,5 @@ class Condition:
             return gpu_reason(asked.error)
         if asked.error:
             raise asked.error
-        self._known = asked.known or Vitals()
+        self._known = asked.known or HealthReading()
         return ""

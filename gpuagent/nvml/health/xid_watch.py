@@ -13,7 +13,7 @@ from gpuagent.domain.events import Event, XidRaised
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Handle, Nvml, NvmlEvent, Pending
 from gpuagent.nvml.bounded_query import Questions
 from gpuagent.nvml.driver_errors import DRIVER_WIDE, CallError, DriverError, gpu_reason
-from gpuagent.nvml.health.health_poll import GpuVitals, Pulse
+from gpuagent.nvml.health.health_poll import HealthPoll, PollSchedule
 from gpuagent.system.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ VITALS_PATIENCE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ears:
+class WatchContext:
     """What the threads of one watch share.
 
     Attributes:
@@ -58,12 +58,12 @@ class Ears:
 
 
 class HealthWatch:
-    """Posts XidRaised, VitalsRead and GpuLost for the GPUs it was told of, until stopping."""
+    """Posts XidRaised, HealthRead and GpuLost for the GPUs it was told of, until stopping."""
 
-    def __init__(self, ears: Ears, pulse: Pulse) -> None:
+    def __init__(self, ears: WatchContext, pulse: PollSchedule) -> None:
         self._ears = ears
         self._pulse = pulse
-        self._vitals: dict[int, GpuVitals] = {}
+        self._vitals: dict[int, HealthPoll] = {}
         self._watches: dict[int, GpuWatch] = {}
         self._told_of = False
         self._met: set[int] = set()
@@ -83,7 +83,7 @@ class HealthWatch:
         return [call for part in self._parts if (call := part.nvml.pending)]
 
     @property
-    def _parts(self) -> "tuple[GpuWatch | GpuVitals, ...]":
+    def _parts(self) -> "tuple[GpuWatch | HealthPoll, ...]":
         return (*tuple(self._watches.values()), *tuple(self._vitals.values()))
 
     def tend(self, count: int, uuids: Mapping[int, str]) -> None:
@@ -92,7 +92,7 @@ class HealthWatch:
             followed = frozenset(self._watches)
             for index in range(count):
                 if index not in followed and not self._ears.stopping.is_set():
-                    self._vitals[index] = GpuVitals(index, uuids.get(index, ""), self._pulse)
+                    self._vitals[index] = HealthPoll(index, uuids.get(index, ""), self._pulse)
                     self._vitals[index].start()
                     self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._heard)
                     self._watches[index].start()
@@ -182,7 +182,7 @@ class GpuWatch:
         heard: takes what the wait gave, which may be about another GPU.
     """
 
-    def __init__(self, index: int, ears: Ears, vitals: GpuVitals, heard: Callable[[NvmlEvent], None]) -> None:
+    def __init__(self, index: int, ears: WatchContext, vitals: HealthPoll, heard: Callable[[NvmlEvent], None]) -> None:
         self.nvml = Nvml(ears.clock)
         self.name = f"nvml-health-{index}"
         self._index = index

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.usage.by_container import GpuSample, Samples
-from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.usage.process_cgroups import PROC, Places, sees_every_pid
 from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
 
@@ -31,7 +31,7 @@ class _Asked:
     """What is kept of one GPU. `answer` is the one that `sample` was made from."""
 
     uuid: str
-    question: Question[_Answer] | None = None
+    question: BoundedQuery[_Answer] | None = None
     answer: _Answer | None = None
     began: float = float("-inf")
     sample: GpuSample | None = None
@@ -88,7 +88,7 @@ class Sampler:
         self._keep(asked)
         nvml = UsageNvml(self.clock)
         asked.began = self.clock()
-        asked.question = Question(
+        asked.question = BoundedQuery(
             f"nvml-sample-{gpu.index}",
             nvml,
             lambda: [read_sample(nvml, gpu.index, gpu.uuid, self.clock)],
@@ -126,5 +126,5 @@ class Sampler:
         )
 
 
-def _ended(question: Question[_Answer] | None) -> bool:
+def _ended(question: BoundedQuery[_Answer] | None) -> bool:
     return question is None or question.ended

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.kubelet_allocations import Allocated, Look
+from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
 from gpuagent.domain import events as ev
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, PodName, parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.isolation.interface import IsolationError, Need, Report
-from tests.unit.domain.builders import Life
+from tests.unit.domain.builders import NodeUnderTest
 
 
 class Isolation:
@@ -23,7 +23,7 @@ class Isolation:
     def __init__(self) -> None:
         self.refuses_to_prepare: str | None = None
         self.refuses_to_verify: str | None = None
-        self.verified: list[Owner | None] = []
+        self.verified: list[ContainerRef | None] = []
 
     def start(self, report: Report) -> None: ...
 
@@ -36,13 +36,13 @@ class Isolation:
             raise IsolationError(self.refuses_to_prepare)
         return grant
 
-    def verify(self, grant: Grant, owner: Owner | None) -> None:
+    def verify(self, grant: Grant, owner: ContainerRef | None) -> None:
         if self.refuses_to_verify:
             raise IsolationError(self.refuses_to_verify)
         self.verified.append(owner)
 
 
-class Book:
+class FakeAllocations:
     """Kubelet's book; `tells_pods` is whether it says which pods it knows.
 
     `asking` is the pod that kubelet admits, and without devices it knows no other but `rejected`; None: it knows all pods.
@@ -58,7 +58,7 @@ class Book:
         self.looks = self.reads = 0
         self.may_list: set[bool] = set()
 
-    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
         self.looks += 1
         self.may_list.add(listing)
         if not self.tells_pods:
@@ -68,7 +68,7 @@ class Book:
             pods = {h.owner.pod for h in self.holdings} | {PodName("ml", name) for name in names}
         held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
         return [
-            Look(pod, held[pod])
+            ListedPod(pod, held[pod])
             for pod in pods
             if held[pod] or self.asking in {None, pod.name} or pod.name in self.rejected
         ]
@@ -78,12 +78,12 @@ class Book:
         return Allocated(tuple(self.holdings), tuple(self.checkpoint)) if self.readable else None
 
 
-class Desk:
+class NodeWithKubelet:
     """A node, an allocator, and a small kubelet in front of it."""
 
-    def __init__(self, node: Life, book: Book | None = None) -> None:
+    def __init__(self, node: NodeUnderTest, book: FakeAllocations | None = None) -> None:
         self.node = node
-        self.book = book or Book()
+        self.book = book or FakeAllocations()
         self.isolation = Isolation()
         self.said: list[tuple[PodName | None, str, str]] = []
         self.unseen: list[dict[str, Any]] | None = []
@@ -104,7 +104,7 @@ class Desk:
         self.snap = snapshot(self.node.state, self.snap)
         self.allocator.publish(self.snap)
 
-    def pods(self, *pods) -> "Desk":
+    def pods(self, *pods) -> "NodeWithKubelet":
         self.node.pods(*pods)
         self.publish()
         return self
@@ -121,7 +121,7 @@ class Desk:
             self.publish()
         return frozenset(pod["metadata"]["uid"] for pod in found)
 
-    def read_book(self) -> "Desk":
+    def read_book(self) -> "NodeWithKubelet":
         self.node.holdings(*self.book.holdings)
         self.publish()
         return self
@@ -134,7 +134,7 @@ class Desk:
         available = random.sample(sorted({*self.free(resource), *must}), len({*self.free(resource), *must}))
         return frozenset(self.allocator.prefer(resource, available, list(must), size))
 
-    def serve(self, who: Owner, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
+    def serve(self, who: ContainerRef, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
         """What kubelet does for one resource of one container: ask, allocate, write it into its book."""
         before, self.book.asking = self.book.asking, who.pod.name
         ids = frozenset(must) if len(set(must)) == size else self.prefer(resource, size, must)
@@ -146,7 +146,7 @@ class Desk:
     def end(self, *pods: str) -> None:
         self.book.holdings = [h for h in self.book.holdings if h.owner.pod.name not in pods]
 
-    def on(self, who: Owner, resource: str) -> set[str]:
+    def on(self, who: ContainerRef, resource: str) -> set[str]:
         ids = {i for h in self.book.holdings if h.owner == who and h.resource == resource for i in h.ids}
         return {self.snap.units[i] for i in ids}
 

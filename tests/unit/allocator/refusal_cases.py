@@ -28,13 +28,13 @@ from gpuagent.host.mps_client import MpsError, NoDaemonError
 from gpuagent.isolation.cgpu import CgpuIsolation
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
-from tests.unit.allocator.desk import Desk
+from tests.unit.allocator.desk import NodeWithKubelet
 from tests.unit.domain.builders import (
     CORE,
     DGX1V,
     MEM,
     WHOLE,
-    Life,
+    NodeUnderTest,
     box,
     gpu,
     holding,
@@ -57,26 +57,26 @@ def case(provoke: Callable[[], Refusal]) -> Callable[[], Refusal]:
     return provoke
 
 
-def refused(desk: Desk, call: Callable[[Allocator], Any]) -> Refusal:
+def refused(desk: NodeWithKubelet, call: Callable[[Allocator], Any]) -> Refusal:
     return desk.refusal(lambda: call(desk.allocator))
 
 
-def share(*gpus: Any, pods: tuple[Any, ...] = (), **policy: Any) -> Desk:
-    return Desk(in_force(Mode.SHARE, gpus or None, **policy)).pods(*pods)
+def share(*gpus: Any, pods: tuple[Any, ...] = (), **policy: Any) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.SHARE, gpus or None, **policy)).pods(*pods)
 
 
-def core_mem(*pods: Any, gpus: Any = None) -> Desk:
-    return Desk(in_force(Mode.CORE_MEM, gpus, core_step=5, core_mem_both=True)).pods(*pods)
+def core_mem(*pods: Any, gpus: Any = None) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.CORE_MEM, gpus, core_step=5, core_mem_both=True)).pods(*pods)
 
 
 def sharer(gpu_index: int, size: int, name: str = "a", **more: Any) -> Any:
     return pod_json(name, {MEM: size}, annotations=v1(gpu_index, size), **more)
 
 
-def mesh(*pods: Any) -> Desk:
+def mesh(*pods: Any) -> NodeWithKubelet:
     node = in_force(Mode.TOPOLOGY, box(8), trust_visible=True)
     node.inventory(*box(8), wiring=DGX1V)
-    return Desk(node).pods(*pods)
+    return NodeWithKubelet(node).pods(*pods)
 
 
 def named(name: str, size: int, group: str, visible: str | None = None, **more: Any) -> Any:
@@ -114,7 +114,7 @@ class Context:
         raise RuntimeError(text)
 
 
-def told_by_the_service(call: Callable[[Servicer], Any], desk: Desk) -> Refusal:
+def told_by_the_service(call: Callable[[Servicer], Any], desk: NodeWithKubelet) -> Refusal:
     seen: list[Refusal] = []
     servicer = Servicer(MEM, Mock(verified=True), desk.allocator, Mock(), lambda: None)
     refuse = servicer._refuse
@@ -210,7 +210,9 @@ def before_the_first_look() -> Refusal:
 @case
 def an_old_kubelet_before_its_book_was_read() -> Refusal:
     status = {"status": {"nodeInfo": {"kubeletVersion": "v1.18.20"}}}
-    desk = Desk(Life(Mode.SHARE).inventory(*box()).tell(ev.NodeSeen(node_json("share") | status, 0.0)))
+    desk = NodeWithKubelet(
+        NodeUnderTest(Mode.SHARE).inventory(*box()).tell(ev.NodeSeen(node_json("share") | status, 0.0))
+    )
     return refused(desk, lambda allocator: allocator.allocate(MEM, unit_ids(0, SHARE, 0)))
 
 
@@ -260,7 +262,7 @@ def too_much_beside_the_other_resource() -> Refusal:
     return desk.refusal(lambda: desk.prefer(MEM, 12))
 
 
-def crowded() -> Desk:
+def crowded() -> NodeWithKubelet:
     desk = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}), pod_json("b", {MEM: 1}, created="2")))
     desk.serve(owner("a"), MEM, 1)
     return desk
@@ -439,8 +441,10 @@ def sight_of_a_strangers_gpu() -> Refusal:
 # -- isolation -------------------------------------------------------------------------------------------------------
 
 
-def isolated(**changes: Any) -> Desk:
-    return Desk(in_force(Mode.CGPU, (gpu(0, compute_capability=(8, 0), **changes),))).pods(pod_json("p", {MEM: 1}))
+def isolated(**changes: Any) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.CGPU, (gpu(0, compute_capability=(8, 0), **changes),))).pods(
+        pod_json("p", {MEM: 1})
+    )
 
 
 def layered(**changes: Any) -> Refusal:

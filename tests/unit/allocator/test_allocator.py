@@ -9,16 +9,16 @@ import pytest
 
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.allocator.memory import MOST_GIVEN
-from gpuagent.domain.pods.pod import Owner, PodName
+from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
-from tests.unit.allocator.desk import Desk
+from tests.unit.allocator.desk import NodeWithKubelet
 from tests.unit.domain.builders import (
     CORE,
     MEM,
     WHOLE,
-    Life,
+    NodeUnderTest,
     box,
     gpu,
     holding,
@@ -37,12 +37,12 @@ SHARE = Kind.MEMORY_SHARE
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def share_desk(*gpus, **policy) -> Desk:
-    return Desk(in_force(Mode.SHARE, gpus or None, **policy))
+def share_desk(*gpus, **policy) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.SHARE, gpus or None, **policy))
 
 
-def pair_desk(*gpus, **policy) -> Desk:
-    return Desk(in_force(Mode.CORE_MEM, gpus or None, **policy))
+def pair_desk(*gpus, **policy) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.CORE_MEM, gpus or None, **policy))
 
 
 # -- before anything is known ----------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_units_given_before_a_mode_switch_may_be_asked_for_again():
 
 def test_units_given_before_a_restart_of_the_agent_may_be_asked_for_again_at_once():
     """Kubelet's book is not read yet: then nothing was offered either, and the ids can only be old ones."""
-    restarted = Desk(Life(Mode.SHARE).inventory(*box()))
+    restarted = NodeWithKubelet(NodeUnderTest(Mode.SHARE).inventory(*box()))
     assert restarted.allocator.allocate(MEM, unit_ids(0, SHARE, 0, 1)).units == 2
 
 
@@ -172,7 +172,7 @@ def test_a_share_that_spans_gpus_is_refused_unless_a_pod_asked_for_an_even_sprea
 
 
 def test_whole_gpus_are_granted_together():
-    desk = Desk(in_force(Mode.TOPOLOGY, box(4))).pods(pod_json("a", {WHOLE: 2}))
+    desk = NodeWithKubelet(in_force(Mode.TOPOLOGY, box(4))).pods(pod_json("a", {WHOLE: 2}))
     share = desk.serve(owner("a"), WHOLE, 2)
     assert len(share.gpus) == 2
 
@@ -388,7 +388,7 @@ def test_an_init_container_in_core_mem_keeps_the_pair_together():
 # -- pairs -----------------------------------------------------------------------------------------------------
 
 
-def churn(desk: Desk, seed: int, count: int, sizes: Sequence[tuple[int, int]]) -> int:
+def churn(desk: NodeWithKubelet, seed: int, count: int, sizes: Sequence[tuple[int, int]]) -> int:
     """Admit `count` containers one after the other, resources in random order; pods end in between."""
     dice = random.Random(seed)
     alive: dict[str, dict[str, int]] = {}
@@ -605,7 +605,7 @@ def test_an_init_container_whose_units_are_reused_is_identified_by_its_pod():
     ids = desk.prefer(MEM, 2)
     desk.allocator.allocate(MEM, ids)  # kubelet's book lists no ordinary init containers
     desk.serve(owner("a"), MEM, 4, must=ids)
-    assert desk.allocator.prestart(MEM, ids) == Owner(PodName("ml", "a"), "")
+    assert desk.allocator.prestart(MEM, ids) == ContainerRef(PodName("ml", "a"), "")
 
 
 def test_a_container_that_kubelet_cannot_name_starts_all_the_same():
@@ -648,8 +648,8 @@ def test_a_container_of_an_old_mode_may_start_again():
 # -- the rules of core_mem, and how many share a GPU -------------------------------------------------------------
 
 
-def core_mem(*pods, **policy) -> Desk:
-    return Desk(in_force(Mode.CORE_MEM, box(2), core_step=5, core_mem_both=True, **policy)).pods(*pods)
+def core_mem(*pods, **policy) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.CORE_MEM, box(2), core_step=5, core_mem_both=True, **policy)).pods(*pods)
 
 
 @pytest.mark.parametrize(
@@ -680,7 +680,7 @@ def test_memory_and_compute_in_two_containers_are_not_both():
 
 
 def test_a_start_is_verified_for_what_the_container_was_given():
-    desk = Desk(in_force(Mode.CGPU, box(1))).pods(pod_json("p", {MEM: 1}))
+    desk = NodeWithKubelet(in_force(Mode.CGPU, box(1))).pods(pod_json("p", {MEM: 1}))
     given, at = [], {"PLACE": "old"}
     desk.isolation.prepare = lambda grant: replace(grant, env={**grant.env, **at})
     desk.isolation.verify = lambda grant, owner: given.append(grant.env.get("PLACE"))
@@ -703,10 +703,10 @@ def test_a_kubelet_that_asks_for_no_preference_is_held_to_the_rules_too():
     assert refusal.reason is Reason.CORE_STEP
 
 
-def layered(node: Life, most: int) -> Desk:
+def layered(node: NodeUnderTest, most: int) -> NodeWithKubelet:
     layers = {name: replace(layer, max_sharers=most) for name, layer in node.state.layers.items()}
     node.state = replace(node.state, layers=layers)
-    return Desk(node)
+    return NodeWithKubelet(node)
 
 
 def test_the_layers_limit_counts_containers_by_choice_and_by_refusal():
@@ -726,7 +726,7 @@ def test_the_layers_limit_counts_containers_by_choice_and_by_refusal():
 
 
 def test_a_container_whose_layer_died_meanwhile_is_refused_with_the_cause():
-    desk = Desk(in_force(Mode.CGPU, box(1)))
+    desk = NodeWithKubelet(in_force(Mode.CGPU, box(1)))
     dead = {name: replace(layer, problem="its daemon died") for name, layer in desk.node.state.layers.items()}
     desk.node.state = replace(desk.node.state, layers=dead)
     desk.publish()
@@ -769,7 +769,7 @@ def calls_of(work) -> int:
 @pytest.mark.parametrize("read", [False, True], ids=["", "book read"])
 @pytest.mark.parametrize("mode", [Mode.SHARE, Mode.CORE_MEM])
 def test_a_container_costs_as_many_calls_whether_it_is_the_first_of_its_pod_or_one_of_hundreds(mode, read):
-    desk = Desk(in_force(mode, box(4, 80), core_mem_both=True, core_step=1))
+    desk = NodeWithKubelet(in_force(mode, box(4, 80), core_mem_both=True, core_step=1))
     limits = {MEM: 1} if mode is Mode.SHARE else {MEM: 1, CORE: 1}
     desk.pods(pod_json("a", *[limits] * 320))
     free = {resource: set(desk.node.ids(resource)) for resource in limits}

@@ -19,7 +19,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.desk import Desk
+from tests.unit.allocator.desk import NodeWithKubelet
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 from tests.unit.domain.scheduling.test_decision import BORN_NS, v1
 
@@ -74,7 +74,7 @@ class Decided(RuleBasedStateMachine):
         self.in_order = in_order
         self.gpus, self.units = range(size[0]), size[1]
         self.node = in_force(Mode.SHARE, box(*size))
-        self.desk = Desk(self.node)
+        self.desk = NodeWithKubelet(self.node)
         self.desk.book.tells_pods = self.tells_pods
         self.pods: dict[str, Bound] = {}
         self.bound = 0
@@ -187,7 +187,7 @@ class Decided(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.desk = Desk(self.node, self.desk.book)
+        self.desk = NodeWithKubelet(self.node, self.desk.book)
         self.desk.read_book()
 
     # -- what holds ----------------------------------------------------------------------------------------------------

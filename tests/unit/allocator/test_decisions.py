@@ -16,7 +16,7 @@ from gpuagent.domain.pods.pod import CheckpointEntry, PodName
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL, Kind, Mode
-from tests.unit.allocator.desk import Book, Desk, Isolation
+from tests.unit.allocator.desk import FakeAllocations, Isolation, NodeWithKubelet
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -36,8 +36,8 @@ from tests.unit.domain.scheduling.test_decision import v1, v2
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def desk_of(*pods, mode=Mode.SHARE, gpus=4, tells_pods=True, **policy) -> Desk:
-    desk = Desk(in_force(mode, gpus if isinstance(gpus, tuple) else box(gpus), **policy)).pods(*pods)
+def desk_of(*pods, mode=Mode.SHARE, gpus=4, tells_pods=True, **policy) -> NodeWithKubelet:
+    desk = NodeWithKubelet(in_force(mode, gpus if isinstance(gpus, tuple) else box(gpus), **policy)).pods(*pods)
     desk.book.tells_pods = tells_pods
     return desk
 
@@ -121,7 +121,7 @@ def test_a_sidecar_takes_nothing_that_was_chosen_for_its_pod():
 # -- what cannot be kept -------------------------------------------------------------------------------------------
 
 
-def full(desk: Desk) -> Desk:
+def full(desk: NodeWithKubelet) -> NodeWithKubelet:
     """GPU 0 has 2 units left: somebody without a decision has the others."""
     desk.pods(*[pod_json("big", {MEM: 14})])
     serve(desk, "big", 14)
@@ -453,7 +453,7 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
     node = in_force(Mode.SHARE, box(4))
     allocator = Allocator(
         clock=time.monotonic,
-        book=Book(),
+        book=FakeAllocations(),
         isolation=dict.fromkeys(("all", "none"), Isolation()),
         strategy=DeviceStrategy.DEVICE_NODES,
         say=lambda *_: None,
@@ -611,7 +611,7 @@ def test_a_restart_amid_an_admission_leaves_no_container_to_a_guess():
     waiting = pod_json("b", {MEM: 4}, created="2026-01-01T00:00:02Z")
     desk = desk_of(second_of(v2({"0": {"2": 4}, "1": {"3": 4}})), waiting)
     serve(desk, "a")
-    again = Desk(desk.node, desk.book).read_book()
+    again = NodeWithKubelet(desk.node, desk.book).read_book()
     serve(again, "a", container="main-1")
     assert at(again, "a", "main-1") == [3]
 
@@ -620,7 +620,7 @@ def test_a_restart_amid_an_admission_leaves_the_label_in_force():
     waiting = pod_json("b", {MEM: 4}, created="2026-01-01T00:00:02Z")
     desk = desk_of(second_of({}, **{GPU_COUNT_LABEL: "2"}), waiting)
     serve(desk, "a")
-    again = Desk(desk.node, desk.book).read_book()
+    again = NodeWithKubelet(desk.node, desk.book).read_book()
     serve(again, "a", container="main-1")
     assert len(at(again, "a", "main-1")) == 2
 

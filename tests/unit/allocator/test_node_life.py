@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.kubelet_allocations import Allocated, Look
+from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
-from gpuagent.domain.gpus.health import MOST_SETTLE_S, Vitals
+from gpuagent.domain.gpus.health import MOST_SETTLE_S, HealthReading
 from gpuagent.domain.pods.exchange import key
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, PodName, parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
@@ -234,14 +234,14 @@ class NodeLife(RuleBasedStateMachine):
             raise Crash
         return grant
 
-    def verify(self, grant: Grant, who: Owner | None) -> None:
+    def verify(self, grant: Grant, who: ContainerRef | None) -> None:
         pass
 
-    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
         if not self.tells_pods:
             return None
         pods = [PodName("ml", name) for name in self.living] if pods is None else pods
-        return [Look(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
+        return [ListedPod(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
 
     def read(self, timeout_s: float) -> Allocated:
         return Allocated(self.book(), self.checkpoint())
@@ -274,7 +274,7 @@ class NodeLife(RuleBasedStateMachine):
 
     def the_driver_says(self, said: tuple[int, int | None, bool]) -> None:
         n, action, anew = said
-        self.tell(ev.VitalsRead(uuid(n), Vitals(action=action), self.now, anew))
+        self.tell(ev.HealthRead(uuid(n), HealthReading(action=action), self.now, anew))
 
     def change_label(self, label: str | None) -> None:
         self.label = label
@@ -332,7 +332,9 @@ class NodeLife(RuleBasedStateMachine):
         for n, request in enumerate(requests):
             container = f"init-{n}" if request.init else f"main-{n}"
             for resource, size in request.limits.items():
-                if not self.serve(pod, Owner(PodName("ml", pod.name), container), request, resource, size, happens):
+                if not self.serve(
+                    pod, ContainerRef(PodName("ml", pod.name), container), request, resource, size, happens
+                ):
                     self.living.pop(pod.name, None)
                     self.ended[pod.name] = pod
                     self.show_pods()
@@ -342,7 +344,7 @@ class NodeLife(RuleBasedStateMachine):
     def serve(
         self,
         pod: KubeletPod,
-        who: Owner,
+        who: ContainerRef,
         request: Request,
         resource: str,
         size: int,
@@ -476,7 +478,7 @@ class NodeLife(RuleBasedStateMachine):
         assert uuid(n) not in self.state.sick
         fenced = uuid(n) in self.state.fenced
         mine = [b for blocks in self.state.lists.values() for b in blocks if b.gpu.uuid == uuid(n)]
-        fading = {fade.block.key for fade in self.state.fades}
+        fading = {fade.block.key for fade in self.state.draining}
         assert all(b.healthy is not fenced for b in mine if b.key not in fading)
 
     @rule(n=st.integers(0, 5))
@@ -635,7 +637,7 @@ class NodeLife(RuleBasedStateMachine):
             }
             assert {b.gpu.uuid: (b.count, b.healthy) for b in blocks} == whole, "units were lost"
         assert self.state.in_flight == 0
-        assert self.state.fades == ()
+        assert self.state.draining == ()
 
 
 NodeLife.TestCase.settings = settings(

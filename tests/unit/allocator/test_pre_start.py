@@ -3,10 +3,10 @@
 import pytest
 
 from gpuagent.domain.events import HoldingsRead
-from gpuagent.domain.pods.pod import CheckpointEntry, Owner, PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, PodName
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
-from tests.unit.allocator.desk import Desk
+from tests.unit.allocator.desk import NodeWithKubelet
 from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, owner, pod_json, unit_ids
 
 MM, CM, SHARE = Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM, Kind.MEMORY_SHARE
@@ -15,11 +15,11 @@ HALVES = {MEM: unit_ids(0, MM, *range(4)), CORE: unit_ids(0, CM, *range(30))}
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def core_mem(**policy) -> Desk:
-    return Desk(in_force(Mode.CORE_MEM, box(2), **{"core_step": 5, "core_mem_both": True, **policy}))
+def core_mem(**policy) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.CORE_MEM, box(2), **{"core_step": 5, "core_mem_both": True, **policy}))
 
 
-def given(desk: Desk, name: str, *resources: str, container: str = "main") -> None:
+def given(desk: NodeWithKubelet, name: str, *resources: str, container: str = "main") -> None:
     """Kubelet admits a container that the API server has not shown."""
     for resource in resources:
         desk.allocator.allocate(resource, HALVES[resource])
@@ -32,7 +32,7 @@ def test_one_resource_alone_does_not_start_in_core_mem_although_no_pod_is_known(
     desk = core_mem()
     given(desk, "a", resource)
     if restarted:
-        desk = Desk(desk.node, desk.book)
+        desk = NodeWithKubelet(desk.node, desk.book)
     for _ in range(2):  # kubelet tries again
         refusal = desk.refusal(lambda: desk.allocator.prestart(resource, HALVES[resource]))
         assert refusal.reason is Reason.CORE_MEM_BOTH
@@ -97,7 +97,7 @@ def test_an_init_container_whose_pod_nothing_names_is_named_by_its_uid():
     desk.allocator.allocate(CORE, HALVES[CORE])
     desk.book.checkpoint = [CheckpointEntry("uid-a", "init-0", CORE, HALVES[CORE])]
     refusal = desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE]))
-    assert str(Owner(PodName("", "uid-a"), "init-0")) in refusal.message
+    assert str(ContainerRef(PodName("", "uid-a"), "init-0")) in refusal.message
 
 
 def test_memory_and_compute_on_two_gpus_do_not_start():
@@ -118,9 +118,9 @@ def test_a_container_of_core_mem_keeps_to_its_rules_after_a_switch_of_the_mode()
     assert desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE])).reason is Reason.CORE_MEM_BOTH
 
 
-def late(label: str | None, ids: frozenset[str], **more) -> Desk:
+def late(label: str | None, ids: frozenset[str], **more) -> NodeWithKubelet:
     """A container that kubelet admitted before the API server showed its pod."""
-    desk = Desk(in_force(Mode.SHARE, box(2)))
+    desk = NodeWithKubelet(in_force(Mode.SHARE, box(2)))
     desk.pods(pod_json("another", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
     desk.allocator.allocate(MEM, ids)
     desk.book.holdings.append(holding("a", ids))
@@ -166,7 +166,7 @@ def test_the_label_of_a_pod_that_had_the_name_before_is_not_its_own():
 
 
 def test_of_too_many_pods_on_a_gpu_the_last_does_not_start_and_the_others_do():
-    desk = Desk(in_force(Mode.SHARE, box(1), max_pods_per_gpu=1))
+    desk = NodeWithKubelet(in_force(Mode.SHARE, box(1), max_pods_per_gpu=1))
     desk.pods(pod_json("a", {MEM: 1}, {MEM: 1}))
     desk.serve(owner("a"), MEM, 1)
     ids = desk.prefer(MEM, 1)
@@ -177,6 +177,6 @@ def test_of_too_many_pods_on_a_gpu_the_last_does_not_start_and_the_others_do():
     assert "GPU 0 had 1 pods before ml/b[main]" in refusal.message
     assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("a")
     # After a restart nothing says which pod was the last.
-    assert Desk(desk.node, desk.book).allocator.prestart(MEM, ids) == owner("b")
+    assert NodeWithKubelet(desk.node, desk.book).allocator.prestart(MEM, ids) == owner("b")
     desk.end("a")
     assert desk.allocator.prestart(MEM, ids) == owner("b")

@@ -15,13 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from gpuagent.allocator.kubelet_allocations import Look
+from gpuagent.allocator.kubelet_allocations import ListedPod
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Owner, PodName
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.desk import Book, Desk
+from tests.unit.allocator.desk import FakeAllocations, NodeWithKubelet
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -49,16 +49,16 @@ class Made:
         return found
 
 
-class Kubelet(Book):
+class Kubelet(FakeAllocations):
     """Lists the pods that it was told of, without those that it rejected: from 1.34 on."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pods: dict[str, Made] = {}
 
-    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[Look] | None:
+    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
         known = [pod for pod in self.pods.values() if not pod.failed]
-        found = [Look(PodName("ml", pod.name), tuple(pod.held)) for pod in known]
+        found = [ListedPod(PodName("ml", pod.name), tuple(pod.held)) for pod in known]
         return [look for look in found if pods is None or look.pod in pods]
 
 
@@ -67,7 +67,7 @@ class ReusedNames(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         random.seed(seed)
         self.node = in_force(Mode.SHARE, box(8, 64))
-        self.desk = Desk(self.node, Kubelet()).pods()
+        self.desk = NodeWithKubelet(self.node, Kubelet()).pods()
         self.desk._fetch = self.fetch  # type: ignore[method-assign]
         self.desk.allocator._preferred._fetch = self.fetch
         self.api: dict[str, Made] = {}
@@ -172,7 +172,7 @@ class ReusedNames(RuleBasedStateMachine):
                 (uuid,) = {self.desk.snap.units[i] for i in pod.held[-1].ids}
                 assert self.desk.snap.gpus[uuid].minor == pod.gpus[n]
 
-    def serve(self, pod: Made, who: Owner, size: int) -> None:
+    def serve(self, pod: Made, who: ContainerRef, size: int) -> None:
         self.desk.book.holdings = [h for pod in self.desk.book.pods.values() for h in pod.held]
         ids = self.desk.prefer(MEM, size)
         self.desk.allocator.allocate(MEM, ids)

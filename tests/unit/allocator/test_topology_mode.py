@@ -15,7 +15,7 @@ from gpuagent.domain.sharing.mode import (
     Mode,
     Resources,
 )
-from tests.unit.allocator.desk import Desk
+from tests.unit.allocator.desk import NodeWithKubelet
 from tests.unit.domain.builders import (
     DGX1V,
     MEM,
@@ -34,11 +34,11 @@ from tests.unit.domain.builders import (
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def mesh(*pods, gpus=None, trusted=True) -> Desk:
+def mesh(*pods, gpus=None, trusted=True) -> NodeWithKubelet:
     """A DGX-1V in mode topology; `trusted` is whether the annotation gpu-visible is a scheduler's."""
     node = in_force(Mode.TOPOLOGY, gpus or box(8), trust_visible=trusted)
     node.inventory(*(gpus or box(8)), wiring=DGX1V)
-    return Desk(node).pods(*pods)
+    return NodeWithKubelet(node).pods(*pods)
 
 
 def job(name, size, replicas="2", **more):
@@ -94,7 +94,7 @@ def test_a_job_goes_on_from_its_pods_after_a_restart_of_the_agent():
     pods = job("w0", 2), job("w1", 2)
     desk = mesh(pods[0])
     desk.serve(owner("w0"), WHOLE, 2)
-    again = Desk(mesh(*pods).node, desk.book).read_book()
+    again = NodeWithKubelet(mesh(*pods).node, desk.book).read_book()
     again.serve(owner("w1"), WHOLE, 2)
     assert on(again, "w0") | on(again, "w1") == {0, 1, 2, 3}
 
@@ -221,7 +221,7 @@ def test_containers_of_a_job_see_what_the_scheduler_shows_them_their_own_first()
     assert on(desk, "w0") == {3}
 
 
-def pair_of_a_job(*more) -> Desk:
+def pair_of_a_job(*more) -> NodeWithKubelet:
     """w0 runs on GPU 0; w1 shall have GPU 3 and see GPU 0, which is w0's."""
     labels = {JOB_LABEL: "train"}
     first, second = named("w0", 1, "0", "0,3", labels=labels), named("w1", 1, "3", "0,3", labels=labels)
@@ -235,7 +235,7 @@ def test_the_same_ids_show_the_same_gpus_also_to_a_new_agent():
     assert told(desk.serve(owner("w1"), WHOLE, 1)) == [3, 0]
     ids = desk.book.holdings[-1].ids
     assert told(desk.allocator.allocate(WHOLE, ids)) == [3, 0]
-    again = Desk(desk.node)
+    again = NodeWithKubelet(desk.node)
     again.book = desk.book
     again.read_book()
     assert told(again.allocator.allocate(WHOLE, ids)) == [3, 0]
@@ -363,7 +363,7 @@ def test_a_sidecars_gpu_is_not_handed_on():
 def test_in_mode_default_a_topology_decision_is_nothing():
     node = in_force(Mode.DEFAULT, box(8), resources=Resources("nvidia.com/gpu"))
     node.inventory(*box(8), wiring=DGX1V)
-    desk = Desk(node).pods(pod_json("a", {"nvidia.com/gpu": 2}, annotations={GROUP_ANNOTATION: "9,x"}))
+    desk = NodeWithKubelet(node).pods(pod_json("a", {"nvidia.com/gpu": 2}, annotations={GROUP_ANNOTATION: "9,x"}))
     assert sorted(indexes(desk.serve(owner("a"), "nvidia.com/gpu", 2))) == [0, 3]
 
 
@@ -373,7 +373,7 @@ def test_a_gpu_of_a_former_mode_or_in_mig_mode_is_not_shown():
     node.inventory(*gpus, wiring=DGX1V).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
     node.label("topology").wait(3).holdings(holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0)))
     for visible, name in (("0,3", "GPU 0"), ("3,7", "GPU 7")):
-        desk = Desk(node).pods(pod_json("old", {MEM: 1}), named("a", 1, "3", visible))
+        desk = NodeWithKubelet(node).pods(pod_json("old", {MEM: 1}), named("a", 1, "3", visible))
         refusal = desk.refusal(lambda desk=desk: desk.serve(owner("a"), WHOLE, 1))
         assert f"shows it {name}, which is not advertised" in refusal.message
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu, key_of
 from gpuagent.domain.gpus.link_reports import End, Nvlink, Relation, Wiring
-from gpuagent.domain.pods.pod import Holding, Owner, PodName, parse_pod
+from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
@@ -72,8 +72,8 @@ def unit_ids(index: int, kind: Kind, *numbers: int) -> frozenset[str]:
     return frozenset(f"{key(index)}-{kind.value}-{n}" for n in numbers)
 
 
-def owner(pod: str, container: str = "main") -> Owner:
-    return Owner(PodName("ml", pod), container)
+def owner(pod: str, container: str = "main") -> ContainerRef:
+    return ContainerRef(PodName("ml", pod), container)
 
 
 def holding(pod: str, ids: Iterable[str], resource: str = MEM, container: str = "main") -> Holding:
@@ -115,7 +115,7 @@ def node_json(mode: str | None = None, placement: str | None = None) -> dict[str
     return {"metadata": {"name": "n", "labels": {name: text for name, text in labels.items() if text is not None}}}
 
 
-class Life:
+class NodeUnderTest:
     """A state that lives: `tell` one thing after the other, each `after` seconds later; look at what comes of it."""
 
     def __init__(
@@ -136,38 +136,38 @@ class Life:
             self.inventory(*gpus)
             self.holdings()
 
-    def tell(self, event: ev.Event) -> "Life":
+    def tell(self, event: ev.Event) -> "NodeUnderTest":
         self.state, news = step(self.state, event)
         self.news += news
         return self
 
-    def wait(self, seconds: float) -> "Life":
+    def wait(self, seconds: float) -> "NodeUnderTest":
         """Let time pass without anything happening; the loop's tick at its end."""
         self.now += seconds
         return self.tell(ev.Tick(self.now))
 
     def inventory(
         self, *gpus: Gpu, unreadable: tuple[UnreadableGpu, ...] = (), wiring: Mapping[str, Wiring] | None = None
-    ) -> "Life":
+    ) -> "NodeUnderTest":
         seen = Inventory(gpus, unreadable, "580.1", nodes(8), {gpu.uuid: UNWIRED for gpu in gpus} | dict(wiring or {}))
         return self.tell(ev.InventoryRead(seen, self.now))
 
-    def label(self, mode: str | None, placement: str | None = None) -> "Life":
+    def label(self, mode: str | None, placement: str | None = None) -> "NodeUnderTest":
         return self.tell(ev.NodeSeen(node_json(mode, placement), self.now))
 
-    def holdings(self, *held: Holding, began: float | None = None) -> "Life":
+    def holdings(self, *held: Holding, began: float | None = None) -> "NodeUnderTest":
         return self.tell(ev.HoldingsRead(held, self.now if began is None else began, self.now))
 
-    def pods(self, *pods: Mapping[str, Any]) -> "Life":
+    def pods(self, *pods: Mapping[str, Any]) -> "NodeUnderTest":
         """As the watch does: a pod that is as it was is the one that it was."""
         known = {(pod.uid, pod.version): pod for pod in self.state.pods if pod.version}
         seen = tuple(known.get((pod.uid, pod.version), pod) for pod in map(parse_pod, pods))
         return self.tell(ev.PodsSeen(seen, self.now))
 
-    def allocate_begins(self) -> "Life":
+    def allocate_begins(self) -> "NodeUnderTest":
         return self.tell(ev.AllocatesSeen(self.state.in_flight + 1, self.state.last_allocate_end, self.now))
 
-    def allocate_ends(self) -> "Life":
+    def allocate_ends(self) -> "NodeUnderTest":
         return self.tell(ev.AllocatesSeen(self.state.in_flight - 1, self.now, self.now))
 
     @property
@@ -193,6 +193,6 @@ class Life:
         return reasons
 
 
-def in_force(mode: Mode, gpus: Iterable[Gpu] | None = None, **policy: Any) -> Life:
+def in_force(mode: Mode, gpus: Iterable[Gpu] | None = None, **policy: Any) -> NodeUnderTest:
     """A node in a settled mode, two GPUs of 16 GiB unless said otherwise."""
-    return Life(mode, box() if gpus is None else gpus, **policy)
+    return NodeUnderTest(mode, box() if gpus is None else gpus, **policy)

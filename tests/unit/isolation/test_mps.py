@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import Owner, PodName
+from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.sharing.grant import Grant, Mount
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
@@ -28,7 +28,7 @@ from gpuagent.isolation.mps_record import MpsRecord
 from standin.mps.host import MpsHost
 from standin.waiting import PATIENCE_S
 
-OWNER = Owner(PodName("default", "train"), "main")
+OWNER = ContainerRef(PodName("default", "train"), "main")
 
 
 def gpu(index: int = 0, **other: Any) -> Gpu:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import ContainerSpec, Holding, Owner, Pod, PodName
+from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import Policy, State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples
@@ -189,13 +189,13 @@ def test_gpus_are_named_by_uuid_and_minor_number() -> None:
 
 
 def test_odd_names_are_escaped_and_stay_one_series() -> None:
-    odd = Holding(Owner(PodName("n", 'a"b\\c\nd'), "mäin"), MEM, unit_ids(0, Kind.MEMORY_SHARE, 1))
+    odd = Holding(ContainerRef(PodName("n", 'a"b\\c\nd'), "mäin"), MEM, unit_ids(0, Kind.MEMORY_SHARE, 1))
     text = page(state(holdings=(odd,)))
     assert values(text, "gpuagent_container_gpu_memory_limit_bytes") == {(*g(0), "n", 'a"b\\c\nd', "mäin"): GIB}
 
 
 def test_an_init_containers_pod_without_a_name_makes_no_series() -> None:
-    nameless = Holding(Owner(PodName("", "uid"), "init"), MEM, unit_ids(0, Kind.MEMORY_SHARE, 1))
+    nameless = Holding(ContainerRef(PodName("", "uid"), "init"), MEM, unit_ids(0, Kind.MEMORY_SHARE, 1))
     text = page(state(holdings=(nameless,)))
     assert values(text, "gpuagent_container_gpu_memory_limit_bytes") == {}
     assert values(text, "gpuagent_gpu_memory_allocated_bytes") == {g(0): GIB, g(1): 0}

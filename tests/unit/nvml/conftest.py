@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpuagent.domain.events import Event, VitalsRead
+from gpuagent.domain.events import Event, HealthRead
 from gpuagent.nvml.binding import Pending
-from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.health import xid_watch
-from gpuagent.nvml.health.health_poll import GpuVitals
+from gpuagent.nvml.health.health_poll import HealthPoll
 from gpuagent.nvml.stall import StallGuard
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.simulation import boxes
@@ -38,14 +38,14 @@ class Watched:
     def next(self, kind: type[E]) -> E:
         """The next event, which must be of that kind. Of a GPU's health a test hears when it asks for it."""
         event = self._events.get(timeout=PATIENCE_S)
-        while isinstance(event, VitalsRead) and kind is not VitalsRead:
+        while isinstance(event, HealthRead) and kind is not HealthRead:
             event = self._events.get(timeout=PATIENCE_S)
         assert isinstance(event, kind), event
         return event
 
     def quiet(self) -> bool:
         while not self._events.empty():
-            if not isinstance(self._events.get(), VitalsRead):
+            if not isinstance(self._events.get(), HealthRead):
                 return False
         return True
 
@@ -97,19 +97,19 @@ def hangs(simulator: Simulator, call: Pending | None) -> bool:
 def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer of the driver is late where a test makes it hang, and never because the machine is busy."""
     made: list[Simulator] = []
-    begin, overdue, first_look = Simulator.__init__, StallGuard._overdue, GpuVitals.first_look
+    begin, overdue, first_look = Simulator.__init__, StallGuard._overdue, HealthPoll.first_look
 
     def hanging(call: Pending | None) -> bool:
         return any(hangs(simulator, call) for simulator in made)
 
-    def wait(question: Question[Any]) -> bool:
+    def wait(question: BoundedQuery[Any]) -> bool:
         with question._end:
             while not question.ended and not (hanging(question.pending) and time.monotonic() >= question._until):
                 question._end.wait(0.002)
             question._given_up = not question.ended
         return question.ended
 
-    def look(vitals: GpuVitals, patience_s: float) -> bool:
+    def look(vitals: HealthPoll, patience_s: float) -> bool:
         until = time.monotonic() + patience_s
         with vitals._changed:
             while patience_s and not vitals._looked_once:
@@ -119,11 +119,11 @@ def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
                 vitals._changed.wait(0.002)
         return first_look(vitals, 0.0)
 
-    monkeypatch.setattr(GpuVitals, "first_look", look)
+    monkeypatch.setattr(HealthPoll, "first_look", look)
     monkeypatch.setattr(
         Simulator, "__init__", lambda one, *args, **named: (made.append(one), begin(one, *args, **named))[1]
     )
-    monkeypatch.setattr(Question, "wait", wait)
+    monkeypatch.setattr(BoundedQuery, "wait", wait)
     monkeypatch.setattr(StallGuard, "_overdue", lambda guard: frozenset(filter(hanging, overdue(guard))))
     monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", PATIENCE_S)
 

@@ -21,7 +21,7 @@ from gpuagent.nvml.inventory import Readings, inventory_of
 from gpuagent.nvml.usage.usage_queries import UsageNvml
 from gpuagent.simulation import boxes
 from gpuagent.simulation.library import FaultError, inject, install
-from tests.unit.domain.builders import Life
+from tests.unit.domain.builders import NodeUnderTest
 
 ODD_GPU = 2
 WELL = {0, 1, 3}
@@ -93,7 +93,7 @@ def read_by_the_agent(sysfs):
 
 
 def offered(inventory) -> set[int]:
-    node = Life(Mode.SHARE).holdings()
+    node = NodeUnderTest(Mode.SHARE).holdings()
     node.tell(InventoryRead(inventory, 0.0))
     return set(node.offer(GPU_MEM))
 
@@ -178,7 +178,7 @@ def test_what_two_gpus_share_costs_these_two(what, simulate, make_box, watch):
     simulator = simulate(make_box(4))
     simulator.odd(ODD_GPU, what, getattr(simulator.box.gpus[1], what))
     watched = watch(simulator)
-    node = Life(Mode.SHARE).holdings().tell(watched.next(InventoryRead))
+    node = NodeUnderTest(Mode.SHARE).holdings().tell(watched.next(InventoryRead))
     assert set(node.offer(GPU_MEM)) == {0, 3}
     told = [problem.message for problem in problems(node.state) if problem.reason == "GPUUnreadable"]
     assert sorted(text[:18] for text in told) == ["GPU 1 is left out:", "GPU 2 is left out:"]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pynvml
 import pytest
 
-from gpuagent.domain.events import DriverUnavailable, GpuLost, InventoryRead, VitalsRead, XidRaised
+from gpuagent.domain.events import DriverUnavailable, GpuLost, HealthRead, InventoryRead, XidRaised
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
-from gpuagent.domain.gpus.health import Vitals
+from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.gpu_reader import device_nodes
 from gpuagent.nvml.health import xid_watch
@@ -75,7 +75,7 @@ def test_an_xid_belongs_to_the_gpu_in_the_event_whichever_thread_receives_it(sim
         assert simulator.xid(index, code, any_waiter=True) == 1
         event = watched.next(XidRaised)
         assert (event.uuid, event.xid) == (uuid(simulator, index), code)
-        assert event.vitals == Vitals(action=2 if code == 79 else 0), "with what the driver says of that GPU"
+        assert event.vitals == HealthReading(action=2 if code == 79 else 0), "with what the driver says of that GPU"
     assert watched.quiet()
 
 
@@ -102,10 +102,10 @@ def test_an_xid_of_an_unknown_gpu_is_reported_and_charged_to_none(simulate, watc
         simulator.action(1, 1)
         receive(simulator, 0, handle, 79)
     events = [watched.heard_any(), watched.heard_any()]
-    assert {type(event) for event in events} == {XidRaised, VitalsRead}
+    assert {type(event) for event in events} == {XidRaised, HealthRead}
     untied = next(event for event in events if isinstance(event, XidRaised))
     assert (untied.uuid, untied.xid) == (None, 79)
-    asked = next(event for event in events if isinstance(event, VitalsRead))
+    asked = next(event for event in events if isinstance(event, HealthRead))
     assert asked.uuid == uuid(simulator, 1), "every GPU is asked what the driver says of it"
     (line,) = [record for record in caplog.records if "fault" in record.message]
     assert line.xid == 79
@@ -172,7 +172,7 @@ def test_a_gpu_that_comes_back_is_watched_again(simulate, watch, make_box):
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
     simulator.restore(0)
     watched.watching(0, 1)
-    event = watched.next(VitalsRead)
+    event = watched.next(HealthRead)
     assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
     simulator.lose(0)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)

@@ -12,7 +12,7 @@ from gpuagent.domain.gpus.gpu import Gpu, Inventory
 from gpuagent.domain.gpus.link_reports import Fabric, Wiring
 from gpuagent.domain.gpus.topology import topology
 from gpuagent.nvml.binding import Nvml
-from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.inventory_events import DriverNews
 from gpuagent.nvml.watch import unsettled
 from standin.waiting import PATIENCE_S
@@ -275,8 +275,8 @@ def test_links_that_hang_are_waited_for_once(simulate, watch, settled, monkeypat
     settled(8)
     simulator = simulate("dgx1-v100")
     simulator.hang("nvmlDeviceGetNvLinkState", 7)
-    given_up: list[Question] = []
-    wait = Question.wait
+    given_up: list[BoundedQuery] = []
+    wait = BoundedQuery.wait
 
     def noted(question):
         in_time = time.monotonic() < question._until
@@ -284,7 +284,7 @@ def test_links_that_hang_are_waited_for_once(simulate, watch, settled, monkeypat
         given_up.extend([question] if in_time and not ended else [])
         return ended
 
-    monkeypatch.setattr(Question, "wait", noted)
+    monkeypatch.setattr(BoundedQuery, "wait", noted)
     watched = watch(simulator, links_patience_s=0.5, reread_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(*range(8))

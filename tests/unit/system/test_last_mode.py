@@ -12,7 +12,7 @@ from gpuagent.domain.sharing.mode import Mode
 from gpuagent.system import atomic_file
 from gpuagent.system.atomic_file import write_whole
 from gpuagent.system.backoff import Backoff
-from gpuagent.system.last_mode import RememberedMode
+from gpuagent.system.last_mode import LastMode
 
 ROOT = Path(__file__).parents[3]
 MAY_WRITE = {
@@ -111,7 +111,7 @@ def test_a_mode_that_could_not_be_saved_is_saved_later(tmp_path):
     now = 0.0
     folder = tmp_path / "state"
     folder.write_text("in the way")
-    kept = RememberedMode(folder, clock=lambda: now, backoff=Backoff(1.0, spread=lambda: 0.5))
+    kept = LastMode(folder, clock=lambda: now, backoff=Backoff(1.0, spread=lambda: 0.5))
     assert kept.load() is None
     problem = kept.keep(Mode.SHARE)
     assert problem is not None
@@ -121,7 +121,7 @@ def test_a_mode_that_could_not_be_saved_is_saved_later(tmp_path):
     assert kept.keep(Mode.SHARE) == problem, "not before the pause is over"
     now = 1.0
     assert kept.keep(Mode.SHARE) is None
-    assert kept.saved is RememberedMode(folder).load() is Mode.SHARE
+    assert kept.saved is LastMode(folder).load() is Mode.SHARE
 
 
 def test_the_pauses_grow_while_a_mode_cannot_be_saved(tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_the_pauses_grow_while_a_mode_cannot_be_saved(tmp_path, monkeypatch):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("gpuagent.system.last_mode.write_whole", failing)
-    kept = RememberedMode(tmp_path, clock=lambda: now, backoff=Backoff(1.0, spread=lambda: 0.5))
+    kept = LastMode(tmp_path, clock=lambda: now, backoff=Backoff(1.0, spread=lambda: 0.5))
     while now < 200:
         assert "Read-only file system" in (kept.keep(Mode.SHARE) or "")
         now += 0.5
@@ -142,7 +142,7 @@ def test_the_pauses_grow_while_a_mode_cannot_be_saved(tmp_path, monkeypatch):
 
 def test_a_switch_taken_back_while_nothing_can_be_saved_is_no_problem_any_more(tmp_path, monkeypatch):
     (tmp_path / "mode.json").write_text(json.dumps({"mode": "topology"}))
-    kept = RememberedMode(tmp_path)
+    kept = LastMode(tmp_path)
     assert kept.load() is Mode.TOPOLOGY
     monkeypatch.setattr(
         "gpuagent.system.last_mode.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only"))
@@ -153,7 +153,7 @@ def test_a_switch_taken_back_while_nothing_can_be_saved_is_no_problem_any_more(t
 
 def test_a_mode_in_force_that_is_not_in_the_file_is_a_problem_during_the_pause_too(tmp_path, monkeypatch):
     (tmp_path / "mode.json").write_text(json.dumps({"mode": "topology"}))
-    kept = RememberedMode(tmp_path, clock=lambda: 0.0)
+    kept = LastMode(tmp_path, clock=lambda: 0.0)
     kept.load()
     monkeypatch.setattr(
         "gpuagent.system.last_mode.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only"))

@@ -11,7 +11,7 @@ from tests.unit.domain.builders import (
     CORE,
     MEM,
     WHOLE,
-    Life,
+    NodeUnderTest,
     box,
     gpu,
     holding,
@@ -25,7 +25,7 @@ from tests.unit.domain.builders import (
 EXCLUSIVE = "nvidia.com/gpu"
 
 
-def settle(node: Life, *held) -> Life:
+def settle(node: NodeUnderTest, *held) -> NodeUnderTest:
     """Let a switch come to its end as far as the holdings allow."""
     return node.wait(SETTLE_S).wait(0.1).holdings(*held)
 
@@ -34,19 +34,19 @@ def settle(node: Life, *held) -> Life:
 
 
 def test_every_resource_is_listed_from_the_start_and_empty():
-    node = Life(Mode.SHARE)
+    node = NodeUnderTest(Mode.SHARE)
     assert node.state.lists == {MEM: (), CORE: (), WHOLE: ()}
     assert node.inventory(*box()).state.lists == {MEM: (), CORE: (), WHOLE: ()}
 
 
 def test_nothing_is_offered_before_kubelets_book_was_read():
-    node = Life(Mode.SHARE).inventory(*box())
+    node = NodeUnderTest(Mode.SHARE).inventory(*box())
     assert node.offer(MEM) == {}
     assert node.holdings().offer(MEM) == {0: 16, 1: 16}
 
 
 def test_the_order_of_inventory_and_book_does_not_matter():
-    node = Life(Mode.SHARE).holdings()
+    node = NodeUnderTest(Mode.SHARE).holdings()
     assert node.inventory(*box()).offer(MEM) == {0: 16, 1: 16}
 
 
@@ -163,7 +163,7 @@ def test_a_pod_that_is_not_seen_at_the_api_server_still_holds_its_gpu():
 def test_the_switch_back_in_the_middle_lifts_the_fence():
     node = in_force(Mode.SHARE).label("topology").wait(1).label("share")
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.state.fades == ()
+    assert node.state.draining == ()
     node.wait(0.5).label("topology")
     assert node.wait(1.9).fenced(MEM) == {0: 16, 1: 16}, "the fence counts from the second change"
     assert node.wait(0.1).ids(MEM) == set()
@@ -503,7 +503,7 @@ def test_leaving_mode_default_waits_for_a_book_that_shows_the_other_plugins_last
 
 def test_a_gpu_that_is_read_after_the_switch_waits_for_a_book_read_after_it_too():
     """A slow driver at the start: the book of before the switch may miss another plugin's last grant."""
-    node = Life(Mode.DEFAULT).holdings().wait(5).label("share").wait(1).inventory(*box())
+    node = NodeUnderTest(Mode.DEFAULT).holdings().wait(5).label("share").wait(1).inventory(*box())
     assert node.offer(MEM) == {}, "the book is from before the switch"
     assert node.wait(1).holdings().offer(MEM) == {0: 16, 1: 16}
 

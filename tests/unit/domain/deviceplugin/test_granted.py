@@ -9,16 +9,16 @@ from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Kind, Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
-from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, gpu, in_force, key, unit_ids, uuid
+from tests.unit.domain.builders import CORE, MEM, WHOLE, NodeUnderTest, box, gpu, in_force, key, unit_ids, uuid
 
 NODES = DeviceStrategy.DEVICE_NODES
 
 
-def of(node: Life, resource: str, ids, strategy=NODES):
+def of(node: NodeUnderTest, resource: str, ids, strategy=NODES):
     return granted(resource, locate(resource, ids, node.snap), node.snap, strategy)
 
 
-def reason(node: Life, resource: str, ids) -> Reason:
+def reason(node: NodeUnderTest, resource: str, ids) -> Reason:
     with pytest.raises(Refusal) as caught:
         locate(resource, ids, node.snap)
     return caught.value.reason

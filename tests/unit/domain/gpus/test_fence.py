@@ -12,7 +12,7 @@ from gpuagent.domain.gpus.fence import EXAMPLE, Fence, parse_fence
 from gpuagent.domain.sharing.mode import Kind, Mode, Resources
 from gpuagent.domain.status.problems import problems
 from gpuagent.domain.status.status_page import status
-from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, gpu, holding, in_force, unit_ids, uuid
+from tests.unit.domain.builders import CORE, MEM, WHOLE, NodeUnderTest, box, gpu, holding, in_force, unit_ids, uuid
 
 FILE = "/etc/fence.json"
 
@@ -21,11 +21,11 @@ def fence(*indexes: str, uuids: tuple[str, ...] = (), ignored: tuple[str, ...] =
     return Fence(frozenset(indexes), frozenset(uuids), frozenset(ignored))
 
 
-def fenced(node: Life, *indexes: str, uuids: tuple[str, ...] = ()) -> Life:
+def fenced(node: NodeUnderTest, *indexes: str, uuids: tuple[str, ...] = ()) -> NodeUnderTest:
     return node.tell(ev.FenceRead(fence(*indexes, uuids=uuids), node.now))
 
 
-def message(node: Life, reason: str) -> str:
+def message(node: NodeUnderTest, reason: str) -> str:
     return next(problem.message for problem in problems(node.state) if problem.reason == reason)
 
 
@@ -161,7 +161,7 @@ def test_a_fence_holds_for_a_gpu_that_appears_later_and_over_a_mode_switch():
 
 
 def test_the_first_list_has_the_fence_in_it():
-    node = fenced(Life(Mode.SHARE), "0").inventory(*box()).holdings()
+    node = fenced(NodeUnderTest(Mode.SHARE), "0").inventory(*box()).holdings()
     assert (set(node.fenced(MEM)), set(node.offer(MEM))) == ({0}, {1})
 
 
@@ -208,7 +208,7 @@ def test_many_unknown_entries_make_a_short_message():
 
 
 def test_an_entry_is_not_called_unknown_before_the_driver_has_answered():
-    assert "FenceUnknown" not in {problem.reason for problem in problems(fenced(Life(Mode.SHARE), "7").state)}
+    assert "FenceUnknown" not in {problem.reason for problem in problems(fenced(NodeUnderTest(Mode.SHARE), "7").state)}
 
 
 def test_a_fenced_gpu_is_told_with_the_entry_and_the_cure():

@@ -20,14 +20,14 @@ from gpuagent.domain.gpus.health import (
     PASSING_XIDS,
     RELAPSE_S,
     REST,
-    Case,
-    Vitals,
+    GpuHealth,
+    HealthReading,
 )
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.status.problems import problems
-from tests.unit.domain.builders import MEM, Life, box, gpu, holding, in_force, owner, unit_ids, uuid
+from tests.unit.domain.builders import MEM, NodeUnderTest, box, gpu, holding, in_force, owner, unit_ids, uuid
 
-WELL, RESET = Vitals(action=0), Vitals(action=1)
+WELL, RESET = HealthReading(action=0), HealthReading(action=1)
 SETTLE_S = 60.0
 STUCK_XID, PASSING_XID = 79, 94
 
@@ -37,7 +37,7 @@ def xid(node, code, vitals=None, n=0):
 
 
 def says(node, vitals, n=0, *, anew=False):
-    return node.tell(ev.VitalsRead(uuid(n), vitals, node.now, anew))
+    return node.tell(ev.HealthRead(uuid(n), vitals, node.now, anew))
 
 
 def is_offered(node, n=0):
@@ -58,7 +58,7 @@ def node():
 
 def starts(*unasked):
     """Two GPUs are read for the first time; of these the driver has not said yet how they are."""
-    node = Life(Mode.SHARE)
+    node = NodeUnderTest(Mode.SHARE)
     seen = Inventory(box(), driver_version="580.1", unasked=frozenset(uuid(n) for n in unasked))
     return node.tell(ev.InventoryRead(seen, node.now)).holdings()
 
@@ -69,7 +69,7 @@ def test_a_gpu_is_not_offered_until_it_has_said_how_it_is():
     assert [is_ill for _, is_ill in sorted(node.state.unhealthy.items())] == [
         "it was not asked yet: the driver takes its time"
     ]
-    assert says(node, Vitals(action=0, partial=True)).offer(MEM).keys() == {1}
+    assert says(node, HealthReading(action=0, partial=True)).offer(MEM).keys() == {1}
     node.heard()
     assert is_offered(says(node, WELL))
     assert node.heard() == [], "nothing happened to it"
@@ -91,14 +91,14 @@ def test_a_gpu_that_says_nothing_is_offered_after_a_while():
 
 
 def test_an_answer_that_came_before_the_gpu_was_read_counts():
-    node = says(Life(Mode.SHARE), WELL)
+    node = says(NodeUnderTest(Mode.SHARE), WELL)
     seen = Inventory(box(), driver_version="580.1", unasked=frozenset({uuid(0)}))
     assert is_offered(node.tell(ev.InventoryRead(seen, node.now)).holdings())
 
 
 def test_what_was_not_asked_yet_stays_as_it_was_said(node):
-    says(node, Vitals(action=0, remap_failed=True))
-    says(node, Vitals(action=0, partial=True))
+    says(node, HealthReading(action=0, remap_failed=True))
+    says(node, HealthReading(action=0, partial=True))
     assert not is_offered(node)
     assert node.state.health[uuid(0)].well_since is None
 
@@ -111,7 +111,7 @@ def test_an_xid_after_which_the_driver_asks_for_nothing_costs_nothing(node, code
     xid(node, code, WELL)
     assert is_offered(node)
     assert node.heard() == ["ApplicationXID" if code in APPLICATION_XIDS else "HarmlessXID"]
-    xid(node, code, Vitals(action=5))
+    xid(node, code, HealthReading(action=5))
     assert is_offered(node)
 
 
@@ -125,7 +125,7 @@ def test_an_xid_after_which_the_driver_asks_for_nothing_costs_nothing(node, code
     ],
 )
 def test_a_driver_that_asks_for_an_action_has_the_gpu_taken_out_until_it_does_not(node, action, words):
-    says(node, Vitals(action=action))
+    says(node, HealthReading(action=action))
     assert cause(node) == words
     assert node.heard() == ["GPUUnhealthy"]
     assert is_offered(node, 1), "its neighbour serves"
@@ -151,7 +151,7 @@ def test_an_applications_xid_is_not_blamed_for_what_stood_before_it(node):
     xid(node, 31, RESET)
     assert cause(node) == "the driver asks to reset the GPU"
     assert node.heard() == []
-    xid(node, 31, Vitals(action=2))
+    xid(node, 31, HealthReading(action=2))
     assert cause(node) == "XID 31; the driver asks to reboot the node"
 
 
@@ -173,11 +173,11 @@ def test_an_xid_that_the_driver_is_silent_on_costs_the_gpu_until_it_says_that_no
 
 def test_an_xid_that_needs_a_reset_stands_until_the_gpu_was_away(node):
     xid(node, STUCK_XID)
-    says(node, Vitals())
+    says(node, HealthReading())
     assert not is_offered(node.wait(10 * RELAPSE_S))
     node.tell(ev.GpuLost(uuid(0), "being reset", node.now))
     assert cause(node) == "XID 79; being reset"
-    says(node, Vitals(), anew=True)
+    says(node, HealthReading(), anew=True)
     assert not is_offered(node.wait(SETTLE_S - 1))
     assert is_offered(node.wait(1))
 
@@ -245,13 +245,13 @@ def test_a_gpu_that_cannot_be_asked_does_not_get_well(node, silence):
 
 
 def test_memory_that_cannot_be_replaced_costs_the_gpu(node):
-    says(node, Vitals(action=0, remap_failed=True))
+    says(node, HealthReading(action=0, remap_failed=True))
     assert cause(node) == "a broken row of its memory could not be replaced; have the GPU replaced"
 
 
 @pytest.mark.parametrize("note", [{"remap_pending": True}, {"memory_errors": 2}, {"hot": True}, {"power_brake": True}])
 def test_what_a_gpu_can_live_with_is_told_and_costs_nothing(node, note):
-    says(node, Vitals(**note))
+    says(node, HealthReading(**note))
     assert is_offered(node)
     assert node.heard() == ["GPUDegraded"]
 
@@ -259,7 +259,7 @@ def test_what_a_gpu_can_live_with_is_told_and_costs_nothing(node, note):
 @pytest.mark.parametrize("note", [{"hot": True}, {"power_brake": True}, {"silent_on": frozenset({ACTION})}])
 def test_a_note_that_comes_and_goes_is_told_once_until_it_stayed_away(node, note):
     for _ in range(20):
-        says(node, Vitals(action=0, **note))
+        says(node, HealthReading(action=0, **note))
         says(node.wait(5), WELL).wait(NOTE_S - 5)
     assert node.heard() == ["GPUDegraded"]
     assert [problem.reason for problem in problems(node.state)] == ["GPUDegraded"]
@@ -267,13 +267,13 @@ def test_a_note_that_comes_and_goes_is_told_once_until_it_stayed_away(node, note
     node.wait(5)
     assert problems(node.state) == []
     assert deadline(node.state) is None
-    says(node, Vitals(action=0, **note))
+    says(node, HealthReading(action=0, **note))
     assert node.heard() == ["GPUDegraded"]
 
 
 # -- a driver that is silent --------------------------------------------------------------------------------------
 
-SILENT = Vitals(silent_on=frozenset({ACTION}))
+SILENT = HealthReading(silent_on=frozenset({ACTION}))
 
 
 def test_a_lost_gpu_that_is_back_comes_back_although_the_driver_does_not_tell_its_action(node):
@@ -304,8 +304,8 @@ def test_an_xid_of_which_the_driver_is_silent_goes_by_its_class(node):
 
 
 def test_what_is_known_of_memory_stands_while_the_driver_is_silent_on_it(node):
-    says(node, Vitals(action=0, remap_failed=True))
-    says(node, Vitals(action=0, silent_on=frozenset({REST})), anew=True)
+    says(node, HealthReading(action=0, remap_failed=True))
+    says(node, HealthReading(action=0, silent_on=frozenset({REST})), anew=True)
     assert not is_offered(node.wait(10 * RELAPSE_S))
 
 
@@ -317,7 +317,7 @@ def test_a_gpu_that_could_not_be_read_is_not_called_unlisted_and_its_return_is_n
     node.inventory(gpu(1), unreadable=(UnreadableGpu(0, "UNKNOWN"),))
     assert cause(node) == "XID 79; it cannot be read: UNKNOWN"
     node.inventory(*box())
-    says(node, Vitals())
+    says(node, HealthReading())
     assert cause(node) == "XID 79"
     assert not is_offered(node.wait(10 * RELAPSE_S))
     node.inventory(gpu(1)).inventory(*box())
@@ -335,9 +335,9 @@ def test_a_gpu_that_could_not_be_read_is_known_though_its_index_moved():
 
 
 def test_what_was_heard_of_a_gpu_before_it_was_read_is_in_the_first_list():
-    node = Life(Mode.SHARE)
+    node = NodeUnderTest(Mode.SHARE)
     says(node, RESET)
-    xid(node, 94, Vitals(action=0), n=1)
+    xid(node, 94, HealthReading(action=0), n=1)
     node.inventory(*box()).holdings()
     assert (set(node.fenced(MEM)), set(node.offer(MEM))) == ({0}, {1})
     assert node.state.health[uuid(1)].counts == {94: 1}
@@ -380,7 +380,7 @@ def test_the_pods_that_hold_a_gpu_hear_once_of_each_cause_that_comes_to_an_illne
         node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
         says(node, RESET, anew=True)
     assert told() == ["GPU is lost; the driver asks to reset the GPU"]
-    says(node, Vitals(action=2))
+    says(node, HealthReading(action=2))
     assert told() == ["the driver asks to reboot the node"]
 
 
@@ -433,7 +433,7 @@ def test_flapping_while_it_settles_keeps_it_out_and_is_told_once(node):
 # -- whatever happens -----------------------------------------------------------------------------------------------
 
 VITALS = st.builds(
-    Vitals,
+    HealthReading,
     action=st.sampled_from([None, 0, 1, 5, 9]),
     remap_failed=st.booleans(),
     hot=st.booleans(),
@@ -451,7 +451,7 @@ CHANGES = st.one_of(
 
 @given(st.lists(CHANGES, max_size=40))
 def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
-    case, at, known = Case(), 0.0, True
+    case, at, known = GpuHealth(), 0.0, True
     for kind, *what in changes:
         before = case
         if kind == "xid":
@@ -480,18 +480,20 @@ def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
 
 
 def test_the_words_of_a_case_are_those_of_its_xids():
-    assert replace(Case(), xids=(1, 2), stuck=True).against == ("XID 1, XID 2",)
+    assert replace(GpuHealth(), xids=(1, 2), stuck=True).against == ("XID 1, XID 2",)
 
 
 def test_xids_are_counted_by_their_number():
-    case = Case()
+    case = GpuHealth()
     for xid in (79, 31, 79, 79):
         case = case.xid(xid, None, APPLICATION_XIDS, 0.0)
     assert case.counts == {79: 3, 31: 1}
 
 
 def test_an_applications_xid_does_not_end_what_needs_a_reset_while_the_driver_is_silent():
-    stuck = Case().xid(79, None, APPLICATION_XIDS, 0.0)
+    stuck = GpuHealth().xid(79, None, APPLICATION_XIDS, 0.0)
     assert stuck.stuck
     assert stuck.xid(31, None, APPLICATION_XIDS, 1.0).stuck
-    assert not stuck.xid(31, Vitals(action=0), APPLICATION_XIDS, 1.0).stuck, "the driver says that nothing is needed"
+    assert not stuck.xid(31, HealthReading(action=0), APPLICATION_XIDS, 1.0).stuck, (
+        "the driver says that nothing is needed"
+    )

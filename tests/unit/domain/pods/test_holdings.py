@@ -3,7 +3,7 @@
 import pytest
 
 from gpuagent.domain.pods.holdings import FOREIGN, held_otherwise, holder, located, told
-from gpuagent.domain.pods.pod import Owner, parse_pod
+from gpuagent.domain.pods.pod import ContainerRef, parse_pod
 from gpuagent.domain.sharing.mode import Kind, Mode
 from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, key, pod_json, unit_ids, uuid
 
@@ -131,7 +131,7 @@ def test_the_holder_of_ids_is_who_holds_exactly_them_else_the_pod_that_reuses_th
     exact = holding("a", ids)
     assert holder(MEM, ids, [holding("b", unit_ids(1, Kind.MEMORY_SHARE, 0)), exact]) == exact.owner
     reuser = holding("a", ids | unit_ids(0, Kind.MEMORY_SHARE, 2))
-    assert holder(MEM, ids, [reuser]) == Owner(reuser.owner.pod, "")
+    assert holder(MEM, ids, [reuser]) == ContainerRef(reuser.owner.pod, "")
     parts = [holding("a", unit_ids(0, Kind.MEMORY_SHARE, 0)), holding("b", unit_ids(0, Kind.MEMORY_SHARE, 1))]
     assert holder(MEM, ids, parts) is None
     assert holder(CORE, ids, [exact]) is None
@@ -148,4 +148,6 @@ def test_a_gpu_of_another_plugin_is_not_offered(device_id):
 def test_units_that_no_container_holds_are_of_none_although_one_pod_has_others():
     ids = unit_ids(0, Kind.MEMORY_SHARE, 0, 1)
     assert holder(MEM, unit_ids(0, Kind.MEMORY_SHARE, 2), [holding("a", ids)]) is None
-    assert holder(MEM, unit_ids(0, Kind.MEMORY_SHARE, 1), [holding("a", ids)]) == Owner(holding("a", ids).owner.pod, "")
+    assert holder(MEM, unit_ids(0, Kind.MEMORY_SHARE, 1), [holding("a", ids)]) == ContainerRef(
+        holding("a", ids).owner.pod, ""
+    )

@@ -10,7 +10,7 @@ from gpuagent.domain.reconcile.failed_pods import FIRST_DELAY_S, MOST_DELAY_S, R
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.status.problems import problems
 from gpuagent.domain.step import deadline
-from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, in_force, pod_json
+from tests.unit.domain.builders import CORE, MEM, WHOLE, NodeUnderTest, box, in_force, pod_json
 
 NO_DEVICES = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {}"
 SHORT = "Allocate failed due to requested number of devices unavailable for {}. Requested: 1, Available: 0, which is"
@@ -53,14 +53,14 @@ def failed(
     return pod
 
 
-def serving(mode: Mode = Mode.SHARE, **policy: Any) -> Life:
+def serving(mode: Mode = Mode.SHARE, **policy: Any) -> NodeUnderTest:
     node = in_force(mode, **{"clean_failed_pods": True, **policy})
     for resource in node.state.policy.resources.names:
         node.tell(ev.RegistrationChanged(resource, None, node.now, connected=True))
     return node
 
 
-def doomed(node: Life) -> list[str]:
+def doomed(node: NodeUnderTest) -> list[str]:
     return [pod.name.name for pod in to_delete(node.state)]
 
 
@@ -148,7 +148,7 @@ def test_an_init_container_may_be_the_one_that_asked() -> None:
 
 
 def test_nothing_is_deleted_before_the_node_serves() -> None:
-    node = Life(Mode.SHARE, clean_failed_pods=True).pods(failed())
+    node = NodeUnderTest(Mode.SHARE, clean_failed_pods=True).pods(failed())
     assert doomed(node) == []
     for resource in node.state.policy.resources.names:
         node.tell(ev.RegistrationChanged(resource, None, node.now, connected=True))

@@ -7,14 +7,14 @@ from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import UnreadableGpu
 from gpuagent.domain.reconcile.node_configmaps import config_maps
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.domain.builders import Life, gpu, in_force, uuid
+from tests.unit.domain.builders import NodeUnderTest, gpu, in_force, uuid
 
 
-def fence(node: Life, *indexes: str) -> Life:
+def fence(node: NodeUnderTest, *indexes: str) -> NodeUnderTest:
     return node.tell(ev.FenceRead(Fence(indexes=frozenset(indexes)), node.now))
 
 
-def unhealthy(node: Life):
+def unhealthy(node: NodeUnderTest):
     (facts,) = (facts for facts in config_maps(node.state, "n1") if facts.name.startswith("unhealthy-gpu-"))
     return facts
 
@@ -32,8 +32,8 @@ def test_the_config_map_has_the_minor_numbers_of_unhealthy_gpus_and_is_gone_with
 
 
 def test_the_config_map_of_an_earlier_run_stands_until_the_driver_was_read():
-    assert config_maps(Life(Mode.SHARE).state, "n1")[1:] == ()
-    without = Life(Mode.SHARE).inventory(unreadable=(UnreadableGpu(0, "GPU is lost"),))
+    assert config_maps(NodeUnderTest(Mode.SHARE).state, "n1")[1:] == ()
+    without = NodeUnderTest(Mode.SHARE).inventory(unreadable=(UnreadableGpu(0, "GPU is lost"),))
     assert unhealthy(without).data is None
 
 

@@ -14,7 +14,19 @@ from gpuagent.domain.pods.annotations import Assumed, Shares
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding
 from gpuagent.domain.reconcile.pod_annotations import PodWrite, corrected, writes
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
-from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, gpu, holding, in_force, owner, pod_json, unit_ids
+from tests.unit.domain.builders import (
+    CORE,
+    MEM,
+    WHOLE,
+    NodeUnderTest,
+    box,
+    gpu,
+    holding,
+    in_force,
+    owner,
+    pod_json,
+    unit_ids,
+)
 
 MS, MM, CM, GT = Kind.MEMORY_SHARE, Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM, Kind.WHOLE_TOPOLOGY
 V2, V2_CORE = an.MEMORY_ANNOTATION, an.CORE_ANNOTATION
@@ -26,11 +38,11 @@ def share(pod: str, number: int, *units: int, container: str = "main") -> Holdin
     return holding(pod, unit_ids(number, MS, *units), container=container)
 
 
-def node(*held: Holding, mode: Mode = Mode.SHARE, **policy: Any) -> Life:
+def node(*held: Holding, mode: Mode = Mode.SHARE, **policy: Any) -> NodeUnderTest:
     return in_force(mode, box(4), **policy).holdings(*held)
 
 
-def only(life: Life) -> PodWrite:
+def only(life: NodeUnderTest) -> PodWrite:
     (write,) = writes(life.state)
     return write
 
@@ -42,7 +54,7 @@ def done(pod: dict[str, Any], write: PodWrite) -> dict[str, Any]:
     return after
 
 
-def settles(life: Life, pod: dict[str, Any]) -> dict[str, str]:
+def settles(life: NodeUnderTest, pod: dict[str, Any]) -> dict[str, str]:
     """The annotations after the one write that the pod needs; after it none is needed."""
     write = only(life.pods(pod))
     after = done(pod, write)

@@ -8,23 +8,23 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.status.problems import problems
-from tests.unit.domain.builders import CORE, MEM, WHOLE, Life, box, node_json, uuid
+from tests.unit.domain.builders import CORE, MEM, WHOLE, NodeUnderTest, box, node_json, uuid
 
 KEY = "example.com/gpu-starting"
 OTHER = {"key": "example.com/other", "effect": "NoSchedule"}
 
 
-def life(mode: Mode, **policy: Any) -> Life:
-    return Life(mode, box(), startup_taint=KEY, **policy)
+def life(mode: Mode, **policy: Any) -> NodeUnderTest:
+    return NodeUnderTest(mode, box(), startup_taint=KEY, **policy)
 
 
-def connect(node: Life, *, but: str = "") -> Life:
+def connect(node: NodeUnderTest, *, but: str = "") -> NodeUnderTest:
     for resource in node.state.policy.resources.names:
         node.tell(ev.RegistrationChanged(resource, None, node.now, connected=resource != but))
     return node
 
 
-def show(node: Life, *keys: str, **amounts: str) -> Life:
+def show(node: NodeUnderTest, *keys: str, **amounts: str) -> NodeUnderTest:
     names = {"mem": MEM, "core": CORE, "whole": WHOLE}
     seen = node_json(str(node.state.mode))
     seen["spec"] = {"taints": [{"key": key, "value": "v", "effect": "NoSchedule"} for key in keys]}
@@ -86,7 +86,7 @@ def test_it_goes_again_when_it_is_put_again() -> None:
 
 @pytest.mark.parametrize("key", ["", "example.com/another"])
 def test_only_the_one_that_the_setting_names(key: str) -> None:
-    node = Life(Mode.TOPOLOGY, box(), startup_taint=key)
+    node = NodeUnderTest(Mode.TOPOLOGY, box(), startup_taint=key)
     show(connect(node), KEY, whole="2")
     assert unwanted_taint(node.state) == ""
     assert problems(node.state) == []

@@ -18,7 +18,7 @@ from gpuagent.domain.sharing.units import (
     units_of,
 )
 from gpuagent.domain.snapshot import ids_of
-from gpuagent.domain.state import Block
+from gpuagent.domain.state import DeviceRange
 from gpuagent.kubelet.deviceplugin.device_feed import _encode
 from tests.unit.domain.builders import gpu, in_force, uuid
 
@@ -59,7 +59,7 @@ def test_uuids_that_begin_or_end_alike_give_different_keys(box):
 def test_the_ids_of_a_gpu_depend_on_no_other_gpu(found, uuid):
     """Nor on its index, its memory, or where the agent runs: kubelet's checkpoint outlives all of them."""
     mine = gpu(7, uuid=uuid, memory_mib=2048)
-    alone = set(ids_of(Block(gpu(0, uuid=uuid, memory_mib=2048), Kind.MEMORY_SHARE, 2)))
+    alone = set(ids_of(DeviceRange(gpu(0, uuid=uuid, memory_mib=2048), Kind.MEMORY_SHARE, 2)))
     node = in_force(Mode.SHARE, (*(replace(g, index=n, minor=n) for n, g in enumerate(found)), mine))
     assert {i for i, u in node.snap.units.items() if u == uuid} == alone
 
@@ -94,7 +94,7 @@ def test_ids_are_unique_over_all_modes_resources_and_gpus():
         device_id
         for g in (gpu(0), gpu(1))
         for kind in Kind
-        for device_id in ids_of(Block(g, kind, units_of(g, kind, MemoryUnit())))
+        for device_id in ids_of(DeviceRange(g, kind, units_of(g, kind, MemoryUnit())))
     ]
     assert len(set(every)) == len(every)
 
@@ -145,14 +145,14 @@ def test_units_of_one_gpu(mib, unit, kind, count):
 @given(gpus(), KINDS, st.sampled_from([1, 2, 7, 256, 1024]))
 def test_the_size_of_a_list_is_what_protobuf_makes_of_it(found, kind, mib):
     unit = MemoryUnit(mib)
-    blocks = tuple(Block(g, kind, units_of(g, kind, unit), healthy=False) for g in found)
+    blocks = tuple(DeviceRange(g, kind, units_of(g, kind, unit), healthy=False) for g in found)
     assert list_bytes(found, kind, unit) == _encode(blocks).ByteSize()
 
 
 @settings(max_examples=30)
 @given(gpus(), KINDS)
 def test_a_healthy_list_is_never_larger_than_measured(found, kind):
-    blocks = tuple(Block(g, kind, units_of(g, kind, MemoryUnit(16))) for g in found)
+    blocks = tuple(DeviceRange(g, kind, units_of(g, kind, MemoryUnit(16))) for g in found)
     message = _encode(blocks)
     assert isinstance(message, pb.ListAndWatchResponse)
     assert message.ByteSize() <= list_bytes(found, kind, MemoryUnit(16))

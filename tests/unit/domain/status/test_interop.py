@@ -11,13 +11,13 @@ from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.domain.state import Policy
 from gpuagent.domain.status import problems, status_page
-from tests.unit.domain.builders import MEM, Life, box, gpu, holding, in_force, pod_json, unit_ids
+from tests.unit.domain.builders import MEM, NodeUnderTest, box, gpu, holding, in_force, pod_json, unit_ids
 
 MS = Kind.MEMORY_SHARE
 GPU_KINDS = (gpu(0, 16), gpu(1, 24))
 
 
-def told(life: Life, reason: str) -> list[str]:
+def told(life: NodeUnderTest, reason: str) -> list[str]:
     return [problem.message for problem in problems.problems(life.state) if problem.reason == reason]
 
 
@@ -54,7 +54,7 @@ def test_numbers_that_do_not_go_up_from_0_are_told(minors, count):
     assert told(topology, "NonContiguousGPUMinors") == []
 
 
-def restarted(unit: MemoryUnit, *gpus) -> Life:
+def restarted(unit: MemoryUnit, *gpus) -> NodeUnderTest:
     """An agent that was started with this unit, on a node where units were given before."""
     life = in_force(Mode.SHARE, gpus or box(2))
     life.state = replace(life.state, policy=replace(Policy(), unit=unit))

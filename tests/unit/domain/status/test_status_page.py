@@ -19,7 +19,7 @@ from tests.unit.domain.builders import (
     CORE,
     MEM,
     WHOLE,
-    Life,
+    NodeUnderTest,
     box,
     gpu,
     holding,
@@ -34,11 +34,11 @@ from tests.unit.domain.builders import (
 OLD = holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0, 1))
 
 
-def reasons(node: Life) -> list[str]:
+def reasons(node: NodeUnderTest) -> list[str]:
     return [problem.reason for problem in problems(node.state)]
 
 
-def message(node: Life, reason: str) -> str:
+def message(node: NodeUnderTest, reason: str) -> str:
     return next(problem.message for problem in problems(node.state) if problem.reason == reason)
 
 
@@ -51,7 +51,7 @@ def test_a_sound_node_has_no_problem(mode):
 
 
 def test_a_kubelet_that_picks_units_itself_is_told_of():
-    def node(version: str | None) -> Life:
+    def node(version: str | None) -> NodeUnderTest:
         found = node_json("share") | {"status": {"nodeInfo": {"kubeletVersion": version}}}
         return in_force(Mode.SHARE).tell(ev.NodeSeen(found, 1.0))
 
@@ -62,13 +62,13 @@ def test_a_kubelet_that_picks_units_itself_is_told_of():
 
 
 def test_before_the_driver_answered_that_is_the_problem():
-    assert reasons(Life(Mode.SHARE)) == ["DriverUnavailable"]
-    assert "not read yet" in message(Life(Mode.SHARE), "DriverUnavailable")
+    assert reasons(NodeUnderTest(Mode.SHARE)) == ["DriverUnavailable"]
+    assert "not read yet" in message(NodeUnderTest(Mode.SHARE), "DriverUnavailable")
 
 
 def test_a_node_without_gpus_says_so():
-    assert reasons(Life(Mode.SHARE).inventory().holdings()) == ["NoGPUs"]
-    nothing_read = Life(Mode.SHARE).inventory(unreadable=(UnreadableGpu(0, "GPU is lost"),))
+    assert reasons(NodeUnderTest(Mode.SHARE).inventory().holdings()) == ["NoGPUs"]
+    nothing_read = NodeUnderTest(Mode.SHARE).inventory(unreadable=(UnreadableGpu(0, "GPU is lost"),))
     assert reasons(nothing_read) == ["GPUUnreadable"]
 
 
@@ -83,7 +83,7 @@ def test_a_gpu_that_is_left_out_is_named_with_cause_and_cure():
 
 def test_a_gpu_that_hangs_is_left_out_only_if_it_was_never_read():
     hung = (UnreadableGpu(1, "a call hangs"),)
-    at_first = Life(Mode.SHARE).inventory(gpu(0), unreadable=hung).holdings()
+    at_first = NodeUnderTest(Mode.SHARE).inventory(gpu(0), unreadable=hung).holdings()
     assert message(at_first, "GPUUnreadable") == "GPU 1 is left out: a call hangs"
     later = in_force(Mode.SHARE, (gpu(0), gpu(1))).inventory(gpu(0), gpu(1), unreadable=hung)
     assert message(later, "GPUUnreadable") == "GPU 1 stays as it was read before: a call hangs"
@@ -118,7 +118,7 @@ def test_many_devices_are_a_warning_with_a_cure():
 
 
 def test_a_book_that_cannot_be_read_says_what_that_means():
-    node = Life(Mode.SHARE).inventory(*box()).tell(ev.HoldingsUnavailable("no socket", 1.0))
+    node = NodeUnderTest(Mode.SHARE).inventory(*box()).tell(ev.HoldingsUnavailable("no socket", 1.0))
     assert "no GPUs are advertised until it answers" in message(node, "PodResourcesUnavailable")
     later = in_force(Mode.SHARE).tell(ev.HoldingsUnavailable("no socket", 1.0))
     assert "what was known of it is used" in message(later, "PodResourcesUnavailable")
@@ -195,8 +195,8 @@ def test_node_labels_and_capacity():
         "aliyun.accelerator/nvidia_count": "2",
     }
     assert node_capacity(node.state) == {"aliyun.com/gpu-count": "2"}
-    assert node_labels(Life(Mode.SHARE).state) == {}
-    assert node_capacity(Life(Mode.SHARE).state) == {}
+    assert node_labels(NodeUnderTest(Mode.SHARE).state) == {}
+    assert node_capacity(NodeUnderTest(Mode.SHARE).state) == {}
 
 
 @given(
@@ -257,7 +257,7 @@ def test_the_status_page_counts_units_of_other_plugins(device_id):
 
 
 def test_the_status_page_of_an_agent_that_knows_nothing():
-    page = json.loads(json.dumps(status(Life().state)))
+    page = json.loads(json.dumps(status(NodeUnderTest().state)))
     assert (page["gpus"], page["switch"]) == ([], {"phase": "steady", "waiting_for": []})
 
 

@@ -9,15 +9,15 @@ from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.status import topology_page
 from gpuagent.pages import topology_table
-from tests.unit.domain.builders import DGX1V, WHOLE, Life, box, gpu, holding, in_force, owner, unit_ids, uuid
+from tests.unit.domain.builders import DGX1V, WHOLE, NodeUnderTest, box, gpu, holding, in_force, owner, unit_ids, uuid
 
 
-def mesh(mode=Mode.TOPOLOGY, gpus=None) -> Life:
+def mesh(mode=Mode.TOPOLOGY, gpus=None) -> NodeUnderTest:
     node = in_force(mode, gpus or box(8))
     return node.inventory(*(gpus or box(8)), wiring=DGX1V)
 
 
-def page(node: Life):
+def page(node: NodeUnderTest):
     return topology_page.page(node.state, BestSets(node.state.topology.mbps))
 
 
@@ -57,7 +57,7 @@ def test_what_is_amiss_is_a_note_and_a_problem_of_the_node():
     assert mesh().news == []
 
 
-def report(node: Life):
+def report(node: NodeUnderTest):
     (facts,) = topology_page.config_maps(node.state, "n1")
     return facts
 
@@ -123,8 +123,8 @@ def test_the_config_map_goes_with_the_mode_and_is_not_touched_before_anything_is
     assert report(node).data is None
     node.label("topology")
     assert report(node).data
-    assert topology_page.config_maps(Life(Mode.TOPOLOGY).state, "n1") == ()
-    assert report(Life(Mode.SHARE)).data is None, "one of an earlier run goes, whatever the driver says"
+    assert topology_page.config_maps(NodeUnderTest(Mode.TOPOLOGY).state, "n1") == ()
+    assert report(NodeUnderTest(Mode.SHARE)).data is None, "one of an earlier run goes, whatever the driver says"
 
 
 def test_a_gpu_in_mig_mode_is_left_out():

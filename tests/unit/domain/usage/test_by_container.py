@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Owner, Pod, PodName, parse_pod
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, ContainerSpec, Pod, PodName, parse_pod
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import Policy, State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples, Use, Used, use
@@ -199,4 +199,4 @@ def test_a_restarted_container_is_found_by_its_new_id() -> None:
     place = Place(ID(2), "uid-a")
     for known in (before, after):  # before the status is new, the pod leaves no choice
         assert set(used(known, process(place)).by_container) == {(uuid(0), owner("a"))}
-    assert Owner(PodName("ml", "a"), "main") == owner("a")
+    assert ContainerRef(PodName("ml", "a"), "main") == owner("a")

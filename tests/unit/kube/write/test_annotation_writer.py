@@ -24,7 +24,7 @@ KEY = "ALIYUN_COM_GPU_MEM_IDX"
 PATCH = "patch pods"
 
 
-class Desk:
+class WriterUnderTest:
     """What a core would do that wants GPU 1 named on every pod: pods in by a watch, writes out."""
 
     def __init__(self, client: Client, quick: Callable[[], Backoff], **named: Any) -> None:
@@ -91,12 +91,12 @@ def right(server: ApiServer) -> bool:
 
 
 @pytest.fixture
-def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Callable[..., Desk]]:
+def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Callable[..., WriterUnderTest]]:
     """Makes and starts; ends with the test."""
-    made: list[Desk] = []
+    made: list[WriterUnderTest] = []
 
-    def make(api: Any = client, *, first: Iterable[PodWrite] = (), **named: Any) -> Desk:
-        made.append(Desk(api, quick, **named))
+    def make(api: Any = client, *, first: Iterable[PodWrite] = (), **named: Any) -> WriterUnderTest:
+        made.append(WriterUnderTest(api, quick, **named))
         made[-1].writer.desire(first)  # of an older view than any that the watch brings
         made[-1].writer.start()
         made[-1].watcher.start()
@@ -108,7 +108,7 @@ def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Callable[...,
         desk.writer.stop()
 
 
-def test_every_pod_is_written_once(server: ApiServer, make: Callable[..., Desk]) -> None:
+def test_every_pod_is_written_once(server: ApiServer, make: Callable[..., WriterUnderTest]) -> None:
     for n in range(5):
         server.create_pod(f"p{n}", annotations={"theirs": "x"})
     desk = make()
@@ -133,7 +133,9 @@ def test_the_time_of_the_write_is_stamped(server: ApiServer, client: Client, qui
         writer.stop()
 
 
-def test_a_write_that_somebody_outran_is_worked_out_anew(server: ApiServer, make: Callable[..., Desk]) -> None:
+def test_a_write_that_somebody_outran_is_worked_out_anew(
+    server: ApiServer, make: Callable[..., WriterUnderTest]
+) -> None:
     pod = server.create_pod("p")
     server.patch_pod("p", {"metadata": {"annotations": {KEY: "2"}}})
     desk = make(first=[write(pod, "of an old pod")])
@@ -159,7 +161,7 @@ def test_an_old_view_of_a_pod_changes_nothing(server: ApiServer, client: Client,
         writer.stop()
 
 
-def test_a_storm_of_other_writes_is_outlived(server: ApiServer, make: Callable[..., Desk]) -> None:
+def test_a_storm_of_other_writes_is_outlived(server: ApiServer, make: Callable[..., WriterUnderTest]) -> None:
     names = [f"p{n}" for n in range(4)]
     for name in names:
         server.create_pod(name)
@@ -184,7 +186,7 @@ def test_a_storm_of_other_writes_is_outlived(server: ApiServer, make: Callable[.
 
 
 def test_somebody_who_writes_otherwise_again_and_again_is_answered_ever_more_slowly(
-    server: ApiServer, make: Callable[..., Desk]
+    server: ApiServer, make: Callable[..., WriterUnderTest]
 ) -> None:
     server.create_pod("p")
     make(pace=lambda: Backoff(first_s=0.01, limit_s=60.0, spread=lambda: 0.5))
@@ -196,7 +198,7 @@ def test_somebody_who_writes_otherwise_again_and_again_is_answered_ever_more_slo
     assert server.requests[PATCH] == 5
 
 
-def test_a_server_that_was_away_gets_every_write(server: ApiServer, make: Callable[..., Desk]) -> None:
+def test_a_server_that_was_away_gets_every_write(server: ApiServer, make: Callable[..., WriterUnderTest]) -> None:
     pods = [server.create_pod(f"p{n}") for n in range(20)]
     server.stop()
     desk = make(backoff=lambda: Backoff(first_s=0.02, limit_s=600.0))
@@ -210,7 +212,7 @@ def test_a_server_that_was_away_gets_every_write(server: ApiServer, make: Callab
 
 
 def test_a_refused_write_is_told_with_the_right_it_needs_and_holds_up_no_other(
-    server: ApiServer, make: Callable[..., Desk]
+    server: ApiServer, make: Callable[..., WriterUnderTest]
 ) -> None:
     server.deny("patch", "pods")
     for n in range(3):
@@ -259,7 +261,9 @@ def test_a_pod_made_anew_is_not_written_for_the_one_before(
         writer.stop()
 
 
-def test_pods_of_yesterday_are_forgotten(server: ApiServer, make: Callable[..., Desk], monkeypatch: Any) -> None:
+def test_pods_of_yesterday_are_forgotten(
+    server: ApiServer, make: Callable[..., WriterUnderTest], monkeypatch: Any
+) -> None:
     monkeypatch.setattr("gpuagent.kube.write.annotation_writer.QUIET_S", 0.0)
     desk = make()
     for n in range(30):

@@ -13,7 +13,7 @@ from gpuagent.domain.events import ReportsKept
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts
 from gpuagent.domain.state import Policy, State
 from gpuagent.kube.api.client import Client, Timeouts
-from gpuagent.kube.reconciler import KubeSide
+from gpuagent.kube.reconciler import Reconciler
 from gpuagent.kube.write.configmap_writer import ConfigMaps
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json, Key
@@ -359,7 +359,7 @@ def test_the_kube_side_desires_what_the_report_says(
         "gpuagent.domain.status.topology_page.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),)
     )
     told: list[Any] = []
-    side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", told.append)
+    side = Reconciler(server.write_kubeconfig(tmp_path / "config"), "n1", told.append)
     server.deny("create", "configmaps")
     side.start()
     side.desire(State(policy=Policy()))
@@ -382,7 +382,7 @@ def test_the_kube_side_stops_in_time_while_the_server_hangs(
         lambda config, answered: Client(config, Timeouts(call_s=PATIENCE_S), answered=answered),
     )
     server.pause()
-    side = KubeSide(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
+    side = Reconciler(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
     side.start()
     side.desire(State(policy=Policy()))
     assert server.wait(lambda: server.server and len(server.server.connections) == 3)

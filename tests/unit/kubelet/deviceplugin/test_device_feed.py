@@ -5,16 +5,18 @@ import threading
 import pytest
 
 from gpuagent.domain.sharing.mode import Kind
-from gpuagent.domain.state import Block
+from gpuagent.domain.state import DeviceRange
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from tests.unit.domain.builders import gpu
 
-HEALTHY = (Block(gpu(0), Kind.MEMORY_SHARE, 2),)
-SICK = (Block(gpu(0), Kind.MEMORY_SHARE, 2, healthy=False),)
+HEALTHY = (DeviceRange(gpu(0), Kind.MEMORY_SHARE, 2),)
+SICK = (DeviceRange(gpu(0), Kind.MEMORY_SHARE, 2, healthy=False),)
 
 
 @pytest.mark.parametrize("blocks", [(), SICK], ids=["no devices", "unhealthy GPUs"])
-def test_a_need_of_prestart_that_comes_while_nothing_is_offered_ends_the_stream(blocks: tuple[Block, ...]) -> None:
+def test_a_need_of_prestart_that_comes_while_nothing_is_offered_ends_the_stream(
+    blocks: tuple[DeviceRange, ...],
+) -> None:
     """Containers on GPUs that are not advertised, because they are held or unhealthy, start again all the same."""
     feed = Feed()
     feed.publish(blocks)

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.domain.events import GpuLost, InventoryRead, VitalsRead, XidRaised
-from gpuagent.domain.gpus.health import ACTION, REST, Vitals
+from gpuagent.domain.events import GpuLost, HealthRead, InventoryRead, XidRaised
+from gpuagent.domain.gpus.health import ACTION, REST, HealthReading
 from gpuagent.nvml.binding import Nvml
-from gpuagent.nvml.bounded_query import Question
+from gpuagent.nvml.bounded_query import BoundedQuery
 from gpuagent.nvml.health import xid_watch
-from gpuagent.nvml.health.health_poll import GpuVitals, Pulse
+from gpuagent.nvml.health.health_poll import HealthPoll, PollSchedule
 from gpuagent.simulation.driver import SimulatedGpu
 from standin.waiting import PATIENCE_S
 
 OFTEN = {"vitals_s": 0.02, "sick_vitals_s": 0.02}
 SELDOM = {"vitals_s": 1000.0, "sick_vitals_s": 1000.0}
-WELL = Vitals(action=0)
-SILENT = Vitals(silent_on=frozenset({ACTION, REST}))
+WELL = HealthReading(action=0)
+SILENT = HealthReading(silent_on=frozenset({ACTION, REST}))
 
 
 def uuid(simulator, index):
@@ -34,7 +34,7 @@ def read(index=0):
 
 
 def vitals_of(watched, simulator, index=0):
-    event = watched.next(VitalsRead)
+    event = watched.next(HealthRead)
     assert event.uuid == uuid(simulator, index)
     return event
 
@@ -57,7 +57,7 @@ def test_what_a_driver_says_of_a_gpu(simulate):
     simulator.remap(0, pending=True, failed=True)
     simulator.throttle(0, thermal=True)
     simulator.double_bit_ecc(0)
-    assert read() == Vitals(action=1, remap_failed=True, remap_pending=True, memory_errors=1, hot=True)
+    assert read() == HealthReading(action=1, remap_failed=True, remap_pending=True, memory_errors=1, hot=True)
     simulator.throttle(0, power=True)
     assert (read().hot, read().power_brake) == (False, True)
     assert read(1) == WELL
@@ -67,29 +67,29 @@ def test_a_driver_before_r570_knows_no_recovery_action(simulate, make_box):
     simulator = simulate(replace(make_box(1, compute_capability=(7, 0)), driver_version="535.288.01"))
     simulator.action(0, 1)
     simulator.remap(0, pending=True)
-    assert read() == Vitals(action=None, remap_pending=True)
+    assert read() == HealthReading(action=None, remap_pending=True)
 
 
 def test_an_old_driver_without_any_of_it(simulate, make_box):
     missing = {"nvmlDeviceGetFieldValues", "nvmlDeviceGetCurrentClocksEventReasons"}
     simulator = simulate(replace(make_box(1), missing=frozenset(missing)))
     simulator.throttle(0, power=True)
-    assert read() == Vitals(power_brake=True)
+    assert read() == HealthReading(power_brake=True)
     missing.add("nvmlDeviceGetCurrentClocksThrottleReasons")
     simulate(replace(make_box(1), missing=frozenset(missing)))
-    assert read() == Vitals()
+    assert read() == HealthReading()
 
 
 def test_why_clocks_are_slow_is_no_matter_where_the_driver_does_not_say(simulate):
     simulator = simulate("pcie-4x-a10")
     simulator.action(0, 2)
     simulator.fail("nvmlDeviceGetCurrentClocksEventReasons", "UNKNOWN", 0)
-    assert read() == Vitals(action=2)
+    assert read() == HealthReading(action=2)
 
 
-def resting(stopping: threading.Event, clock: Callable[[], float] = time.monotonic) -> Pulse:
+def resting(stopping: threading.Event, clock: Callable[[], float] = time.monotonic) -> PollSchedule:
     """Looks at a GPU only when woken."""
-    return Pulse(
+    return PollSchedule(
         post=lambda _: None,
         back=lambda: None,
         clock=clock,
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_gpu_is_told_before_the_gpu_itself(simulate, watch,
     simulator.hang("nvmlDeviceGetPciInfo", 1)
     watched = watch(simulator, **{**SELDOM, "patience_s": 0.05})
     event = vitals_of(watched, simulator, 1)
-    assert (event.vitals, event.anew) == (Vitals(action=2), False)
+    assert (event.vitals, event.anew) == (HealthReading(action=2), False)
     assert [gpu.index for gpu in watched.next(InventoryRead).inventory.gpus] == [0]
     simulator.unhang()
     while {gpu.index for gpu in watched.heard("InventoryRead").inventory.gpus} != {0, 1}:
@@ -134,7 +134,7 @@ def test_gpus_are_told_although_their_health_is_not_and_that_when_it_is(simulate
     assert len(inventory.gpus) == 2
     assert inventory.unasked == {uuid(simulator, 0), uuid(simulator, 1)}
     simulator.unhang()
-    told = {event.uuid: event for event in (watched.heard("VitalsRead"), watched.heard("VitalsRead"))}
+    told = {event.uuid: event for event in (watched.heard("HealthRead"), watched.heard("HealthRead"))}
     assert told.keys() == inventory.unasked
     assert all(event.vitals == WELL and not event.vitals.partial for event in told.values())
 
@@ -160,14 +160,14 @@ def test_a_gpu_is_not_told_the_fault_of_the_one_that_had_its_index(simulate, wat
     watched.watching(0, 1, 2)
     asked = Nvml.condition
     hold = threading.Event()
-    monkeypatch.setattr(Question, "wait", lambda question: False)  # what is held is late
+    monkeypatch.setattr(BoundedQuery, "wait", lambda question: False)  # what is held is late
     monkeypatch.setattr(Nvml, "condition", lambda *args: (hold.wait(PATIENCE_S), asked(*args))[1])
     with simulator.changed:
         simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
 
     def heard():
         """Of a GPU that is still there: the other one may have been read just before it went."""
-        while (event := watched.heard("VitalsRead")).uuid == names[0]:
+        while (event := watched.heard("HealthRead")).uuid == names[0]:
             pass
         return event
 
@@ -188,25 +188,25 @@ def test_a_query_about_clocks_that_hangs_holds_up_no_recovery_action(simulate, w
     watched.next(InventoryRead)
     watched.watching(0, 1)
     simulator.hang(function, 0)
-    event = watched.heard("VitalsRead")
+    event = watched.heard("HealthRead")
     assert (event.uuid, event.vitals) == (
         uuid(simulator, 0),
-        Vitals(action=0, remap_pending=True, silent_on=frozenset({REST})),
+        HealthReading(action=0, remap_pending=True, silent_on=frozenset({REST})),
     )
     simulator.xid(0, 95)
     event = watched.heard("XidRaised")
     assert (event.vitals.action, event.vitals.remap_pending) == (1, True)
     simulator.action(0, 0)
-    assert watched.heard("VitalsRead").vitals.action == 0
+    assert watched.heard("HealthRead").vitals.action == 0
     simulator.unhang()
-    assert watched.heard("VitalsRead").vitals == Vitals(action=0, remap_pending=True)
+    assert watched.heard("HealthRead").vitals == HealthReading(action=0, remap_pending=True)
 
 
 def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box):
     simulator = simulate(make_box(2))
     stopping = threading.Event()
     pulse = resting(stopping)
-    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals = HealthPoll(0, uuid(simulator, 0), pulse)
     vitals.start()
     assert vitals.after_xid(uuid(simulator, 0), 10.0) == WELL
     assert vitals.after_xid(uuid(simulator, 1), 10.0) is None
@@ -251,7 +251,7 @@ def test_gpus_that_get_other_indexes_while_the_driver_is_away_are_not_lost(simul
     while back != set(names[1:]):
         event = watched.heard_any()
         lost += [event.uuid] if isinstance(event, GpuLost) else []
-        back |= {event.uuid} if isinstance(event, VitalsRead) else set()
+        back |= {event.uuid} if isinstance(event, HealthRead) else set()
     assert not {*names[1:]}.intersection(lost)
 
 
@@ -260,7 +260,7 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs_already(simulate, make_box)
     simulator.hang("nvmlDeviceGetFieldValues", 0)
     now, stopping = [0.0], threading.Event()
     pulse = resting(stopping, lambda: now[0])
-    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals = HealthPoll(0, uuid(simulator, 0), pulse)
     vitals.start()
     until = time.monotonic() + PATIENCE_S
     while not (call := vitals.nvml.pending) or call.function != "nvmlDeviceGetFieldValues":
@@ -283,7 +283,7 @@ def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, mak
     simulator.driver(False)
     stopping = threading.Event()
     pulse = resting(stopping)
-    vitals = GpuVitals(0, uuid(simulator, 0), pulse)
+    vitals = HealthPoll(0, uuid(simulator, 0), pulse)
     vitals.start()
     assert sessions.acquire(timeout=PATIENCE_S)
     vitals.wake()
@@ -311,7 +311,7 @@ def test_an_xid_comes_with_what_the_driver_says_right_after_it(simulate, watch, 
     watched.next(InventoryRead)
     watched.watching(0, 1)
     simulator.xid(1, 95)
-    assert watched.next(XidRaised).vitals == Vitals(action=1)
+    assert watched.next(XidRaised).vitals == HealthReading(action=1)
     simulator.xid(0, 94)
     assert watched.next(XidRaised).vitals == WELL
     assert watched.silent(), "what came with an XID is not told again"
@@ -329,9 +329,9 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs(simulate, watch, make_box, 
     assert (event.xid, event.vitals) == (48, None)
     monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", PATIENCE_S)
     simulator.xid(1, 95)
-    assert watched.next(XidRaised).vitals == Vitals(action=1), "the other GPU's are told"
+    assert watched.next(XidRaised).vitals == HealthReading(action=1), "the other GPU's are told"
     simulator.unhang()
-    assert vitals_of(watched, simulator).vitals == Vitals(action=1)
+    assert vitals_of(watched, simulator).vitals == HealthReading(action=1)
 
 
 def test_what_is_late_after_an_xid_is_told_although_it_is_what_it_was(simulate, watch, make_box, monkeypatch):
@@ -422,7 +422,7 @@ def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make
         assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
         watched.watching(1)
         simulator.restore(0)
-        event = watched.heard("VitalsRead")  # a look that its return asked for may come between
+        event = watched.heard("HealthRead")  # a look that its return asked for may come between
         assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
         watched.watching(0, 1)
 
@@ -442,22 +442,22 @@ def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, w
         simulator.fail(function, code, 0)
         assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
         simulator.fail(function, None, 0)
-        event = watched.heard("VitalsRead")  # a look at the driver may come between
+        event = watched.heard("HealthRead")  # a look at the driver may come between
         assert (event.uuid, event.vitals, event.anew) == (uuid(simulator, 0), WELL, False)
         watched.watching(0, 1)
 
 
 def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, monkeypatch):
     simulator, failed = simulate(make_box(1)), threading.Event()
-    fails = GpuVitals._fails
-    monkeypatch.setattr(GpuVitals, "_fails", lambda *args: (fails(*args), failed.set()))
+    fails = HealthPoll._fails
+    monkeypatch.setattr(HealthPoll, "_fails", lambda *args: (fails(*args), failed.set()))
     watched = watch(simulator, **OFTEN)
     watched.next(InventoryRead)
     watched.watching(0)
     simulator.driver(False)
     assert failed.wait(PATIENCE_S)
     simulator.driver(True)
-    assert watched.heard("VitalsRead").anew
+    assert watched.heard("HealthRead").anew
 
 
 def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_box, monkeypatch):
@@ -472,7 +472,7 @@ def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_b
     assert watched.silent()
     simulator.action(0, 1)
     simulator.fail("nvmlDeviceGetFieldValues", None, 0)
-    while (told := vitals_of(watched, simulator).vitals) != Vitals(action=1):
+    while (told := vitals_of(watched, simulator).vitals) != HealthReading(action=1):
         assert len(told.silent_on) == 1, "what is asked at the same moment may be answered a moment later"
 
 
@@ -482,4 +482,4 @@ def test_faults_from_elsewhere(simulate, value):
     simulator.apply({"fault": "action", "gpu": 0, "value": value})
     simulator.apply({"fault": "remap", "gpu": 0, "pending": True, "failed": False})
     simulator.apply({"fault": "throttle", "gpu": 0, "thermal": True, "power": True})
-    assert read() == Vitals(action=value, remap_pending=True, hot=True, power_brake=True)
+    assert read() == HealthReading(action=value, remap_pending=True, hot=True, power_brake=True)
