@@ -109,7 +109,7 @@ class State:
         rounds: by controller, its last round of deletions of failed pods.
         deleted: why a failed pod was deleted, and how many were in this run.
         lists: what is advertised now.
-        fades: units on their way out of the lists.
+        draining: units on their way out of the lists.
         layers: isolation driver's name to its word on itself, best first.
         bound: mode to the isolation driver of its running containers; another may come, they keep theirs.
         former_units: pods that were given units of another size than a unit has now, in words.

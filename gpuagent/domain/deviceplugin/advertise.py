@@ -73,7 +73,7 @@ def advertise(state: State, now: float) -> State:
 
 def _advertise_once(state: State, now: float) -> State:
     target = wanted(state)
-    fading = {(fade.resource, fade.block.key): fade for fade in state.draining}
+    former = {(one.resource, one.block.key): one for one in state.draining}
     lists: dict[str, tuple[DeviceRange, ...]] = {}
     draining: list[Draining] = []
     dropped: list[DeviceRange] = []
@@ -83,12 +83,12 @@ def _advertise_once(state: State, now: float) -> State:
         for block in state.lists.get(resource, ()):
             if block.key in kept:
                 continue
-            fade = fading.get((resource, block.key)) or Draining(resource, replace(block, healthy=False), now)
-            if state.in_flight == 0 and now >= _quiet_at(state, fade):
+            one = former.get((resource, block.key)) or Draining(resource, replace(block, healthy=False), now)
+            if state.in_flight == 0 and now >= _quiet_at(state, one):
                 dropped.append(block)
             else:
-                draining.append(fade)
-                leaving.append(fade.block)
+                draining.append(one)
+                leaving.append(one.block)
         lists[resource] = (*blocks, *leaving)
     resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.mode}
     return replace(
@@ -100,8 +100,8 @@ def _advertise_once(state: State, now: float) -> State:
     )
 
 
-def _quiet_at(state: State, fade: Draining) -> float:
-    return max(fade.since, state.last_allocate_end) + SETTLE_S
+def _quiet_at(state: State, one: Draining) -> float:
+    return max(one.since, state.last_allocate_end) + SETTLE_S
 
 
 def deadline(state: State) -> float | None:
@@ -110,4 +110,4 @@ def deadline(state: State) -> float | None:
     A unit on its way out may be dropped then, a GPU that was sick has been well for long enough, a note is over.
     """
     cases = (due for case in state.health.values() if (due := case.next) is not None)
-    return min((*(_quiet_at(state, fade) for fade in state.draining), *cases), default=None)
+    return min((*(_quiet_at(state, one) for one in state.draining), *cases), default=None)

@@ -41,7 +41,7 @@ class Switch:
 def switch(state: State) -> Switch:
     """The mode switch as people should see it."""
     waiting = tuple(dict.fromkeys(holding for holdings in state.held_otherwise.values() for holding in holdings))
-    if any(fade.block.kind.mode is not state.mode for fade in state.draining) or state.unaudited:
+    if any(one.block.kind.mode is not state.mode for one in state.draining) or state.unaudited:
         return Switch("settling", waiting)
     return Switch("waiting", waiting) if waiting else Switch("steady")
 

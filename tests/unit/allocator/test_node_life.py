@@ -478,8 +478,8 @@ class NodeLife(RuleBasedStateMachine):
         assert uuid(n) not in self.state.sick
         fenced = uuid(n) in self.state.fenced
         mine = [b for blocks in self.state.lists.values() for b in blocks if b.gpu.uuid == uuid(n)]
-        fading = {fade.block.key for fade in self.state.draining}
-        assert all(b.healthy is not fenced for b in mine if b.key not in fading)
+        draining = {one.block.key for one in self.state.draining}
+        assert all(b.healthy is not fenced for b in mine if b.key not in draining)
 
     @rule(n=st.integers(0, 5))
     def a_pod_ends(self, n: int) -> None:
