@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Allocator:
-    """One for all resources: the two resources of a container have to end on one GPU."""
+    """One allocator serves all resources: the two resources of a container must be on one GPU."""
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
         self,
@@ -50,7 +50,7 @@ class Allocator:
         self._isolation, self._strategy, self._say = isolation, strategy, say
 
     def expect_pods(self, within_s: float) -> None:
-        """The node's pods are about to be seen for the first time: for so long calls wait for them."""
+        """Have calls wait up to `within_s` seconds from now for the first list of the node's pods."""
         self._memory.first_pods_by = self._memory.clock() + within_s
 
     def publish(self, snapshot: Snapshot) -> None:
@@ -59,11 +59,11 @@ class Allocator:
         self._refusals.publish(snapshot.pods)
 
     def view(self) -> View:
-        """What answers follow from now."""
+        """The current snapshot and record of calls."""
         return self._memory.view()
 
     def report(self, refusal: Refusal) -> None:
-        """Make an Event of what kubelet is answered; never blocks."""
+        """Send an Event for a refusal; never blocks."""
         self._refusals.add(refusal.message, refusal.pod)
 
     def prefer(
@@ -91,10 +91,10 @@ class Allocator:
         return self._pre_start.prestart(resource, ids)
 
     def allocate(self, resource: str, ids: Collection[str]) -> Grant:
-        """What the container gets for `ids`. The same ids always give the same answer.
+        """The container's grant for `ids`. The same ids always give the same answer.
 
         Raises:
-            Refusal: the request cannot be honoured.
+            Refusal: the ids break a rule, or isolation is not ready.
         """
         picked = frozenset(ids)
         with self.in_flight.one():
@@ -108,7 +108,7 @@ class Allocator:
     def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
         view = self._memory.view()
         occupancy, answered, at = view.occupancy(), view.answered, locate(resource, ids, view.snap)
-        # A device list that kubelet has from before a switch may have units of mode core_mem still, which span no GPUs.
+        # Kubelet's device list from before a mode switch may still have units of mode core_mem, which never span GPUs.
         listed = at.listed and (len(at.counts) == 1 or at.kind.mode is not Mode.CORE_MEM)
         chosen = answered is not None and answered[0] == (resource, ids) and listed
         before = None if chosen else occupancy.given(resource, ids)
@@ -125,7 +125,7 @@ class Allocator:
             raise
         uid, guessed = requester.pod.uid if requester.pod else None, requester.guessed
         owner, certain = requester.owner, requester.certain
-        if before and not requester.handed_on:  # asked for again
+        if before and not requester.handed_on:  # kubelet requests the ids again
             owner, certain = before.owner, False
             recent = before if isinstance(before, RecentAllocation) else None
             uid, guessed = (recent.pod_uid, recent.guessed) if recent else (None, False)
@@ -138,7 +138,7 @@ class Allocator:
     def _visible(
         self, ids: frozenset[str], at: Located, before: InUse | None, requester: Requester, occupancy: Occupancy
     ) -> tuple[str, ...]:
-        """UUIDs of GPUs that the container sees besides, the same for the same ids. None are shown on a guess."""
+        """UUIDs of other GPUs that the container sees, the same for the same ids. Empty unless the pod is certain."""
         if before and (share := self._memory.granted(before.resource, ids)):
             return tuple(gpu.uuid for gpu in share.beside)
         snap, pod, certain = occupancy.snapshot, requester.pod, requester.certain
@@ -158,7 +158,7 @@ class Allocator:
             raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
 
     def _exchanged(self, resource: str, picked: frozenset[str], view: View) -> Exchanged:
-        """What ids are exchanged for that kubelet picked without asking."""
+        """Units in exchange for ids that kubelet picked without GetPreferredAllocation."""
         view.check_units_known(resource)
         occupancy = view.occupancy()
         current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))

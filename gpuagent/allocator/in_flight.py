@@ -1,4 +1,4 @@
-"""How many Allocate calls are under way: kubelet may lose one's devices if it is asked for a list then."""
+"""The number of Allocate calls in progress. A list query during such a call may make kubelet lose its devices."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ class InFlight:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One call is under way."""
+        """Count one call as in progress."""
         with self._changed:
             self._count += 1
         try:
@@ -30,11 +30,11 @@ class InFlight:
             self._ended()
 
     def now(self) -> tuple[int, float]:
-        """How many are under way, and when the last one ended."""
+        """The number of calls in progress, and when the last one ended in monotonic seconds (-inf for none)."""
         with self._changed:
             return self._count, self._last_end
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until none is under way."""
+        """Wait until no call is in progress; False if one still is after `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count == 0, timeout_s)

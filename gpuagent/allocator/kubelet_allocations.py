@@ -1,4 +1,4 @@
-"""Kubelet's own account of who holds what."""
+"""Kubelet's own record of the devices that containers hold."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from gpuagent.domain.pods.pod import CheckpointEntry, Holding, PodName
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod that kubelet knows, and what it holds now."""
+    """A pod that kubelet lists, and the devices that it holds now."""
 
     pod: PodName
     holdings: Sequence[Holding] = ()
@@ -17,22 +17,23 @@ class ListedPod:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """Everything held: by pod-resources, and by the checkpoint, which alone has ordinary init containers."""
+    """All holdings by pod-resources, and the checkpoint, which alone has ordinary init containers."""
 
     holdings: tuple[Holding, ...]
     checkpoint: tuple[CheckpointEntry, ...] = ()
 
 
 class KubeletAllocations(Protocol):
-    """Kubelet's own account of who holds what (pod-resources)."""
+    """Kubelet's own record of the devices that containers hold (pod-resources API)."""
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
-        """Those of the pods that kubelet knows, also during their admission; None if it does not say.
+        """Those of the pods that kubelet lists, also during their admission; None if kubelet does not answer.
 
         Args:
             pods: their names; None for all.
-            listing: kubelet may be asked for its whole list. It loses what it has only reserved for this call, then.
+            listing: whether to allow a query for the whole list. That makes kubelet lose ids that it has only reserved
+                for this call.
         """
 
     def read(self, timeout_s: float) -> Allocated | None:
-        """Everything held, read after this call began; None if it took too long or kubelet cannot be asked."""
+        """All holdings, read after this call began; None if that took too long or kubelet cannot be queried."""

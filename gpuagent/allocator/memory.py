@@ -1,4 +1,4 @@
-"""What answers to kubelet follow from: the published snapshot, and what was allocated since kubelet's list was read."""
+"""The inputs of answers to kubelet: the published snapshot, and the allocations since kubelet's list was read."""
 
 import threading
 from collections import OrderedDict
@@ -15,19 +15,19 @@ from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.snapshot import Snapshot
 
 MOST_GIVEN = 1024
-"""Grants that are remembered."""
+"""Maximum number of stored grants."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that answers follow from.
+    """All inputs of an answer to kubelet.
 
     Attributes:
-        tracker: what the agent keeps of kubelet's calls.
-        snap: what is known now.
+        tracker: the agent's record of kubelet's calls.
+        snap: the current snapshot.
         now: monotonic seconds.
-        answered: what GetPreferredAllocation was answered last, and for which container, until kubelet allocates it.
-        counts_only: kubelet's ids are counts: it does not ask which to take, or still has some that it took so.
+        answered: the last answer to GetPreferredAllocation and its container, until kubelet allocates it.
+        counts_only: kubelet's ids are counts. Kubelet picks ids itself, or still holds ids that it picked so.
     """
 
     tracker: AdmissionTracker
@@ -37,18 +37,18 @@ class View:
     counts_only: bool
 
     def occupancy(self, offered: frozenset[str] = frozenset()) -> Occupancy:
-        """What is in use, seen from a call in which kubelet offers these ids."""
+        """Devices in use, as seen from a call in which kubelet calls the ids in `offered` free."""
         return Occupancy(self.snap, self.tracker.recent, offered, self.tracker.refused)
 
     def check_units_known(self, resource: str) -> None:
-        """Before kubelet's allocations were read, ids that are counts stand for nothing. Raises Refusal."""
+        """Raise Refusal if ids are counts and the agent has not read kubelet's allocations, which map them to units."""
         if self.counts_only and not self.snap.holdings_known:
             text = f"{resource}: the GPU agent is starting and has not read yet what kubelet gave out; try again"
             raise Refusal(Reason.NOT_READY, text)
 
 
 class Memory:
-    """Shared by all calls; one lock around immutable values, held for no call to anything else."""
+    """State shared by all calls: one lock guards immutable values, and is never held during a call elsewhere."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -68,7 +68,7 @@ class Memory:
             self._changed.notify_all()
 
     def view(self, *, asked: bool = False) -> View:
-        """The moment; `asked`: kubelet asks which ids to take.
+        """The current view; with `asked`, kubelet asks which ids to take.
 
         Raises:
             Refusal: no snapshot was published yet.
@@ -90,12 +90,12 @@ class Memory:
             return self._changed.wait_for(lambda: self._snapshot is not None and condition(self._snapshot), timeout_s)
 
     def answered(self, allocation: Allocation, requester: Requester) -> None:
-        """Kubelet was told which ids to take."""
+        """Record an answer to GetPreferredAllocation."""
         with self._changed:
             self._answered = allocation, requester
 
     def allocated(self, new: RecentAllocation, share: Grant) -> None:
-        """An Allocate was answered."""
+        """Record an answered Allocate."""
         with self._changed:
             self._answered = None
             self._tracker = self._tracker.allocated(new)
@@ -105,16 +105,16 @@ class Memory:
                 self._granted.popitem(last=False)
 
     def refused(self, pod: Pod | None) -> None:
-        """Kubelet gives up the pod in admission; `pod` is it, where that is certain."""
+        """Record a refusal, after which kubelet rejects the pod in admission; `pod` is None if the pod is uncertain."""
         with self._changed:
             self._tracker = self._tracker.refusing(pod)
 
     def granted(self, resource: str, ids: frozenset[str]) -> Grant | None:
-        """What was granted for `ids`, as long as that is remembered."""
+        """The stored grant for `ids`, if there is one."""
         return self._granted.get((resource, ids))
 
     def granted_after(self, resource: str, ids: frozenset[str]) -> set[Allocation] | None:
-        """What was granted later than `ids`, or again; None where it is not remembered when these were."""
+        """Allocations granted or repeated after that of `ids`; None if the grant for `ids` is not stored."""
         with self._changed:
             order = list(self._granted)
         return set(order[order.index((resource, ids)) + 1 :]) if (resource, ids) in order else None

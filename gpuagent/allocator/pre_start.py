@@ -1,4 +1,4 @@
-"""A container is about to start: whose it is, for certain now, and whether its isolation works."""
+"""PreStartContainer: identify the container for certain, and verify its isolation."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -33,10 +33,10 @@ class PreStart:
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
 
-        None where kubelet cannot say: an ordinary init container whose devices no later container reuses.
+        None where kubelet does not list it: an ordinary init container whose devices no later container reuses.
 
         Raises:
-            Refusal: it breaks a promise of the mode, or the isolation layer is not ready for it; kubelet tries again.
+            Refusal: the container breaks a promise of the mode, or its isolation is not ready. Kubelet retries.
         """
         memory, picked = self._memory, frozenset(ids)
         asks = not memory.view().counts_only
@@ -55,7 +55,7 @@ class PreStart:
         start = Start(resource, units, at, snap, lambda: memory.granted_after(resource, units))
         owner = self._checked_owner(start, picked, view)
         log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
-        # What it was given, as long as we know: the layer may have moved since.
+        # Prefer the stored grant: the isolation driver of the mode may have changed since.
         share = memory.granted(resource, units) or granted(resource, at, snap, self._strategy)
         with refusals_name(owner.pod if owner else None):
             try:
@@ -65,10 +65,10 @@ class PreStart:
         return owner
 
     def _checked_owner(self, start: Start, picked: frozenset[str], view: View) -> ContainerRef | None:
-        """The container, which keeps what the mode promises. Kubelet's allocations are read where they may be old."""
+        """The container, after a check of the mode's promises. Reads kubelet's allocations again if they may be old."""
         owner, recorded = self._known_owner(start, view), view.snap.recorded
         if owner:
-            with suppress(Refusal):  # what was read in the middle of the pod's admission lacks something
+            with suppress(Refusal):  # allocations read during the pod's admission are incomplete
                 check_start(start, recorded)
                 return owner
         if read := self._book.read(timeout_s=BOOK_S):
@@ -81,10 +81,10 @@ class PreStart:
 
     @staticmethod
     def _known_owner(start: Start, view: View) -> ContainerRef | None:
-        """The container by kubelet's allocations as last read, if these ids were allocated to none since."""
+        """The container by kubelet's allocations as last read, unless the ids were allocated again since."""
         later = [one for one in view.tracker.recent.all if one.at >= view.snap.holdings_at]
         if [one for one in later if not one.ids.isdisjoint(start.ids)]:
             return None
         owners = (h.owner for h in view.snap.holdings if h.resource == start.resource and h.ids == start.ids)
-        # The checkpoint alone gives no name; kubelet's list may have been read just before it had the container.
+        # An entry of the checkpoint alone has no pod name: the list may be from just before it had the container.
         return next((owner for owner in owners if owner.pod.namespace), None)

@@ -1,4 +1,4 @@
-"""Which devices a container should get: who asks is settled with kubelet where that matters."""
+"""GetPreferredAllocation: choose devices, after a query to kubelet if the requesting container matters."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ from gpuagent.domain.refusal import Reason, Refusal
 log = logging.getLogger(__name__)
 
 WAIT_S = 1.0
-"""How long a call waits for a pod that kubelet has seen before the agent."""
+"""How long a call waits for a pod that kubelet sees before the agent does."""
 
 REST_S = 5.0
 """Where no scheduler decides, don't search again for this long after an unsuccessful search."""
@@ -27,18 +27,21 @@ MOST_FETCHED = 8
 """Pods that are read from the API server for one call."""
 
 Fetch = Callable[[Collection[PodName], float], frozenset[str] | None]
-"""Reads pods that the watch has not shown yet: UIDs of those there are, None if no answer comes in so many seconds."""
+"""Reads pods that the watch has not shown yet, within a timeout in seconds.
+
+Returns the UIDs of the pods that exist; None if no answer comes in time.
+"""
 
 
 class PreferredAllocation:
-    """Answers GetPreferredAllocation, and the question that a kubelet before 1.19 does not ask."""
+    """Answers GetPreferredAllocation, and chooses devices for kubelets before 1.19, which do not send that call."""
 
     def __init__(self, memory: Memory, book: KubeletAllocations, say: EventSink, fetch: Fetch) -> None:
         self._memory, self._book, self._say, self._fetch = memory, book, say, fetch
         self._rest_until = float("-inf")
 
     def prefer(self, request: AllocationRequest, *, certainly: bool = False) -> tuple[str, ...]:
-        """The ids to answer with; `certainly`: kubelet is queried in any case. Raises Refusal."""
+        """The ids to answer with; with `certainly`, query kubelet in any case. Raises Refusal."""
         self._have_containers_named(request)
         requester = self._identify(request, certainly=certainly)
         if isinstance(requester, Unknown) and requester.deleted:
@@ -47,10 +50,10 @@ class PreferredAllocation:
             return self.choose(request, requester)
         except Refusal as refusal:
             if requester.paired and not (requester.certain or certainly):
-                # By the agent's account this is a container's second resource. Kubelet may have given that one up.
+                # The agent assumed a container's second resource. Kubelet may have rejected that container's pod.
                 return self.prefer(request, certainly=True)
             refusal.pod = requester.pod_name
-            # On a guess no pod is barred: kubelet may still admit it.
+            # Bar only a certain pod: kubelet may still admit a guessed one.
             self._memory.refused(requester.pod if requester.certain else None)
             raise
 
@@ -67,9 +70,9 @@ class PreferredAllocation:
         return chosen
 
     def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester:
-        """The container that asks, with what kubelet lists where that matters; waits for a pod not seen yet."""
+        """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
         view, fixed = self._memory.view(), request.fixed
-        # What kubelet has fixed for this call alone is reserved only: it would lose that where it is listed.
+        # Kubelet has only reserved the fixed ids of a first request, and a list query would make kubelet lose them.
         may_list = not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
 
         def query(pods: Collection[PodName]) -> Listed | None:
@@ -93,11 +96,11 @@ class PreferredAllocation:
         return found
 
     def _unseen(self, view: View, *, listing: bool) -> list[PodName]:
-        """Pods that kubelet lists, that hold nothing, and that the agent has not seen: one of them asks.
+        """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
 
-        Where no scheduler decides, kubelet is not queried for them again and again: a static pod is never seen in time.
-        A pod that held something, or was rejected, may have been replaced by a newer one of its name. Kubelet lists
-        nothing of pods whose init containers alone held something.
+        Where no scheduler decides, the agent limits these queries: it never sees a static pod in time. A newer pod of
+        the same name may have replaced a pod that held devices or was rejected. Kubelet does not list the devices of
+        ordinary init containers.
         """
         if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
             return []
@@ -113,7 +116,7 @@ class PreferredAllocation:
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
     def _have_containers_named(self, request: AllocationRequest) -> None:
-        """Where a GPU seems full only because some containers on it may be of one pod, kubelet names them."""
+        """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
         view = self._memory.view()
         if request.fixed or not view.tracker.recent.some_unnamed:
             return
@@ -123,7 +126,7 @@ class PreferredAllocation:
                 self._memory.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
 
     def _check_suspect(self, request: AllocationRequest, ids: Collection[str], occupancy: Occupancy) -> None:
-        """Kubelet offers ids that were allocated a moment ago, and nothing else. Raises Refusal if a pod holds them."""
+        """Check recently allocated `ids` that kubelet calls free. Raises Refusal if a pod holds them."""
         if not ids:
             return
         owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}

@@ -1,4 +1,4 @@
-"""Each refusal becomes an Event: on its pod, even if that becomes known later, or else on the node."""
+"""Sends an Event for each refusal: on its pod, even if the agent identifies the pod later, or else on the node."""
 
 import threading
 from collections import deque
@@ -47,7 +47,7 @@ class RefusalEvents:
         self._waiting: deque[_Waiting] = deque()
 
     def add(self, message: str, pod: PodName | None) -> None:
-        """Take a refusal; `pod` is the requesting pod, None where that is not known."""
+        """Take a refusal; `pod` is the requesting pod, or None if the agent cannot identify it."""
         with self._lock:
             if any(known.name == pod for known in self._pods):
                 self._say(pod, REASON, message)

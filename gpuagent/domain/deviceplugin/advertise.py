@@ -1,12 +1,12 @@
-"""What each resource advertises: pure functions from what is known to device lists.
+"""The device list of each resource: pure functions of the state.
 
 Two rules keep every list safe:
 
-* A device that kubelet was told of leaves in two steps. It is shown unhealthy first (kubelet sends no new Allocate
-  for it) and dropped only when no Allocate has been under way for `SETTLE_S`: kubelet 1.34-1.37 crashes if a device
-  vanishes while it waits for an answer.
-* A GPU is offered in a mode only while nothing on it was, or may have been, sold under another: no unit of another
-  mode is held, listed, or dropped without a look into kubelet's book since.
+* An advertised device leaves its list in two steps. First the agent lists it as unhealthy, so that kubelet sends no
+  new Allocate for it. The agent drops it when no Allocate has been in progress for `SETTLE_S`. Kubelet 1.34-1.37
+  crashes if a device vanishes while kubelet waits for an answer.
+* The agent advertises a GPU in a mode only while no unit of another mode is in use there. Such a unit must not be
+  held or listed, and the agent must have read kubelet's allocations after it dropped the unit.
 """
 
 from dataclasses import replace
@@ -20,12 +20,12 @@ SETTLE_S = 2.0
 
 
 def unkept_promise(state: State) -> bool:
-    """The mode promises isolation that is not kept here now; it must stay at zero."""
+    """Whether the mode promises isolation that no driver provides here now. If so, its resources stay at zero."""
     return not state.layer.keeps(state.mode) and not state.policy.allow_unisolated
 
 
 def rival_offers(state: State) -> int:
-    """GPUs that another plugin offers on this node as `nvidia.com/gpu` while this agent's mode sells them too."""
+    """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode advertises them too."""
     sells = bool(state.policy.resources.sold(state.mode))
     if not sells or NVIDIA_GPU in state.policy.resources.names or state.node is None:
         return 0
@@ -34,7 +34,7 @@ def rival_offers(state: State) -> int:
 
 
 def blocked_gpus(state: State) -> set[str]:
-    """UUIDs of GPUs on which another mode, or another plugin, still has or may have a hand."""
+    """UUIDs of GPUs that another mode or another plugin uses, or may use."""
     return {
         *state.held_otherwise,
         *(b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is not state.mode),
@@ -43,7 +43,7 @@ def blocked_gpus(state: State) -> set[str]:
 
 
 def wanted(state: State) -> Lists:
-    """What would be advertised if nothing had to leave a list first."""
+    """The lists to advertise once every other unit has left them."""
     lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
     if not state.mode_known or state.holdings is None or unkept_promise(state) or rival_offers(state):
         return lists
@@ -62,12 +62,12 @@ def wanted(state: State) -> Lists:
 
 
 def advertise(state: State, now: float) -> State:
-    """The state with `lists` and `draining` brought as far towards what is wanted as is safe at `now`."""
+    """The state with `lists` and `draining` moved as far toward `wanted` as is safe at `now`."""
     while True:
         after = _advertise_once(state, now)
         # Dropping the last unit of another mode may free its GPU at once; one more pass settles it.
         if (after.lists, after.draining) == (state.lists, state.draining):
-            return state  # with all that was worked out for it
+            return state  # keeps its cached properties
         state = after
 
 
@@ -105,9 +105,9 @@ def _quiet_at(state: State, one: Draining) -> float:
 
 
 def deadline(state: State) -> float | None:
-    """When something is due if nothing happens before; None while nothing is.
+    """Monotonic seconds when the next change is due without an event; None if none is.
 
-    A unit on its way out may be dropped then, a GPU that was sick has been well for long enough, a note is over.
+    Then a draining unit may leave its list, a recovered GPU becomes healthy, or a note expires.
     """
     cases = (due for case in state.health.values() if (due := case.next) is not None)
     return min((*(_quiet_at(state, one) for one in state.draining), *cases), default=None)

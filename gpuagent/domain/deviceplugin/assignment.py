@@ -1,4 +1,4 @@
-"""Which devices a requesting container gets: the choice of GPUs, with everything that is known besides."""
+"""Which devices a requesting container gets: placement, with pods, decisions and allocations taken into account."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -30,7 +30,7 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         occupancy: what is in use.
 
     Raises:
-        Refusal: the request cannot be honoured.
+        Refusal: no GPU can serve the request.
     """
     snap = occupancy.snapshot
     check_core_mem(request.resource, request.size, requester, snap)
@@ -39,7 +39,7 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         uuids = choose_share(_share(request, requester, offered, occupancy))
     else:
         uuids = choose_whole(_whole(request, requester, offered, occupancy, snap.sets))
-        snap.ring(uuids)  # Allocate asks for it in a moment
+        snap.ring(uuids)  # computes and caches the ring: Allocate needs it next
     each, suspect = request.size // len(uuids), occupancy.suspect_ids - request.fixed
     return tuple([i for uuid in uuids for i in take(offered[uuid], each, request.fixed, suspect)])
 
@@ -119,7 +119,7 @@ def _whole(
     request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy, sets: BestSets
 ) -> WholeRequest:
     snap, resource = occupancy.snapshot, request.resource
-    # A GPU whose slot another one has now is in no topology; kubelet has not read yet that it is gone.
+    # Kubelet may still list a GPU that was replaced. The topology has only the new GPU in its slot.
     free = offered.keys() & snap.places.keys()
     fixed = {snap.units[device_id] for device_id in request.fixed}
     if gone := fixed - free:
@@ -152,26 +152,26 @@ def _whole(
 
 
 def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
-    """UUIDs of the GPUs whose units are listed so; those that leave the list are shown unhealthy."""
+    """UUIDs of the GPUs whose units are listed with this health. Draining units are listed as unhealthy."""
     return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
 
 
 def not_offered(resource: str, snap: Snapshot) -> Refusal:
-    """The resource is at zero in this mode."""
+    """The refusal of a resource that is at zero in this mode."""
     return Refusal(
         Reason.NOT_OFFERED, f"{resource}: not advertised in mode {snap.mode}, which is in force on this node"
     )
 
 
 def in_doubt(resource: str, found: Unknown) -> Refusal:
-    """Schedulers chose GPUs for pods that this request may be for."""
+    """The refusal of a request that may be for pods with GPUs chosen by a scheduler."""
     pods = ", ".join(map(str, found.between[:3]))
     text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot identify the requesting pod"
     return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
 
 
 def most_sharers(snap: Snapshot) -> str:
-    """The caps of sharers of one GPU, for messages: ``20 pods``."""
+    """The limits on sharers of one GPU, for messages: ``20 pods``."""
     pods = f"{snap.policy.max_pods_per_gpu} pods"
     return pods if snap.max_sharers is None else f"{pods} or {snap.max_sharers} containers"
 
@@ -198,7 +198,7 @@ def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> i
     """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
 
     Raises:
-        Refusal: the label cannot be honoured.
+        Refusal: the label is invalid, or the request cannot be spread so.
     """
     kind = sold.get(resource)
     if pod.gpu_count_label is None or kind is None or kind.is_whole:
@@ -219,7 +219,7 @@ def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> i
 def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
     """The rules of mode core_mem: compute in whole steps; a container that asks for one resource asks for the other.
 
-    One that has compute alone would have the whole GPU's memory.
+    A container with compute alone could use all memory of the GPU.
     """
     policy, step = snap.policy, snap.policy.core_step
     if snap.mode is not Mode.CORE_MEM or resource not in snap.sold:

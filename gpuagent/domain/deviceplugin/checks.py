@@ -1,4 +1,4 @@
-"""What an Allocate must satisfy where kubelet picked the devices itself, or asks for them again."""
+"""Checks of an Allocate whose devices kubelet picked itself, or requests again."""
 
 from collections.abc import Collection
 
@@ -17,26 +17,26 @@ from gpuagent.domain.snapshot import Snapshot
 def check_allocated(
     request: AllocationRequest, requester: Requester, before: InUse | None, at: Located, occupancy: Occupancy
 ) -> None:
-    """Devices that the agent did not choose itself in the answer before.
+    """Check devices that differ from the agent's last GetPreferredAllocation answer.
 
     Args:
         request: all of its ids are fixed.
         requester: the container.
         before: the allocation that has these ids already.
-        at: where they are.
+        at: their GPUs.
         occupancy: what is in use.
 
     Raises:
-        Refusal: the request cannot be honoured.
+        Refusal: the devices break a rule of the mode or a scheduler's decision.
     """
     snap, resource = occupancy.snapshot, request.resource
     if isinstance(requester, Unknown) and requester.between and not before:
-        # A pod for which no GPUs were chosen may have those that were chosen for none.
+        # A pod without a decision may take GPUs that are in no pod's decision.
         chosen = {*occupancy.reserved(resource, None), *named_for_others(None, resource, occupancy)}
         if not (requester.undecided and chosen.isdisjoint(at.counts)):
             raise in_doubt(resource, requester)
     _check_offered(request, before, at, snap)
-    # What another pod has already is asked for again.
+    # Kubelet may request again the ids that another pod holds already.
     again = before is not None and before.owner is not None and before.owner.pod != requester.pod_name
     if requester.paired and requester.paired != at.counts.keys() and not (at.kind.is_whole or again):
         other = next(name for name in snap.sold if name != resource)
@@ -52,16 +52,17 @@ def check_allocated(
 
 
 def _check_offered(request: AllocationRequest, before: InUse | None, at: Located, snap: Snapshot) -> None:
-    """New units must be on offer and on one GPU unless a spread was asked for; units given out before are fine."""
+    """New units must be listed, and on one GPU unless the pod requests a spread. Units allocated before pass."""
     resource, counts, kind = request.resource, at.counts, snap.sold.get(request.resource)
     if before and before.ids == request.fixed:
         return
-    # Before kubelet's allocations were read nothing is on offer, and only units of before a restart can be asked for.
+    # Until the agent has read kubelet's allocations, no unit is listed. Kubelet can then request only units that it
+    # allocated before a restart.
     if not (before or at.listed) and snap.holdings_known:
         raise not_offered(resource, snap)
     if len(counts) == 1 or kind is None or kind.is_whole:
         return
-    # A device list that kubelet has from before a switch may have units of mode core_mem still.
+    # Kubelet's device list from before a mode switch may still have units of mode core_mem.
     even = len(set(counts.values())) == 1 and at.kind.mode is not Mode.CORE_MEM
     if not (even and any(pod.gpu_count == len(counts) for pod, _ in requests(snap.pods, resource, request.size))):
         where = ", ".join(f"{n} on GPU {snap.gpus[uuid].index}" for uuid, n in counts.items())
@@ -73,7 +74,7 @@ def _check_offered(request: AllocationRequest, before: InUse | None, at: Located
 
 
 def _check_decided(resource: str, at: Located, requester: Requester, snap: Snapshot) -> None:
-    """A scheduler did not choose other GPUs than kubelet picked."""
+    """Refuse if a scheduler chose other GPUs than kubelet picked."""
     said = f"{resource}: kubelet picked {_gpus(at.counts, snap)} for {requester.owner}"
     if requester.pod and at.kind.is_whole:
         named = named_gpus(requester.pod, resource, snap)
@@ -87,7 +88,7 @@ def _check_decided(resource: str, at: Located, requester: Requester, snap: Snaps
 
 
 def apart(resource: str, other: str, uuids: Collection[str], counts: Collection[str], snap: Snapshot) -> Refusal:
-    """Kubelet picked another GPU than the one (`uuids`) of the container's `other` resource."""
+    """The refusal where kubelet picked another GPU than the one (`uuids`) of the container's `other` resource."""
     text = f"{resource}: kubelet picked {_gpus(counts, snap)}, but the container's {other} is on {_gpus(uuids, snap)}"
     return Refusal(Reason.PAIR_APART, text)
 

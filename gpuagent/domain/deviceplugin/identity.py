@@ -1,9 +1,9 @@
 """Which container kubelet asks for: its calls carry device ids and no pod.
 
-Kubelet admits one pod at a time. It lists a pod from the moment it begins to admit it, and what the pod holds as it
-goes: containers in order, init containers first, the resources of one container in any order. So the requesting
-container is the one that kubelet lists and that lacks exactly what the call is for. Where all containers that fit are
-treated alike, kubelet is not queried.
+Kubelet admits one pod at a time, and lists a pod as soon as its admission begins. It adds the pod's devices in order:
+init containers first, then the others, and the resources of one container in any order. So the requesting container is
+the one that kubelet lists and that lacks exactly the devices of the call. If all containers that fit would get the
+same answer, the agent does not query kubelet.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_L
 from gpuagent.domain.snapshot import Snapshot
 
 ADMISSION_S = 30.0
-"""The calls of one pod's admission follow each other; after a pause this long a call is another pod's."""
+"""The calls of one pod's admission follow each other. After a pause of this length, a call is for another pod."""
 
 DELETED_S = 30.0
 """How long kubelet may still ask for a pod whose deletion the agent has seen."""
 
 Listed = Mapping[PodName, Sequence[Holding] | None]
-"""What kubelet lists for the pods that it was asked about: holdings, or None for a pod that it does not list."""
+"""Holdings of each queried pod; None for a pod that kubelet does not list."""
 
 Query = Callable[[Collection[PodName]], Listed | None]
-"""Asks kubelet about pods; None where it does not answer."""
+"""Queries kubelet about pods; returns None if kubelet does not answer."""
 
 _Held = tuple[str, str, frozenset[str]]
 """Container's name, resource, and UUIDs of the GPUs."""
@@ -56,7 +56,7 @@ class Requester:
         paired: UUIDs of the GPUs of the container's other resource, if it has that already.
         handed_on: UUIDs of the GPUs of the pod's init containers, whose units kubelet hands on to later containers.
         certain: kubelet's allocations name the pod, or no other could be meant.
-        guessed: one of several pods that are treated alike; kubelet did not answer.
+        guessed: it is one of several pods that get the same answer, and kubelet did not answer.
     """
 
     pod: Pod | None = None
@@ -88,7 +88,7 @@ class Requester:
         return max(sum(c.limits.get(name, 0) for name in sold if name != resource) for c in asking)
 
     def constraints(self, resource: str, sold: Mapping[str, Kind]) -> tuple[object, ...]:
-        """What the choice of its GPUs depends on besides the amount and a scheduler's decision."""
+        """Everything that the choice of GPUs depends on, except the amount and a scheduler's decision."""
         if self.pod is None:
             return (self.paired,)
         needs = self.room(resource), self.other(resource, sold)
@@ -101,7 +101,7 @@ class Requester:
         return *own, *named, job_key, asked(self.pod, resource)
 
     def decision(self, snap: Snapshot) -> Decision | Ignored | None:
-        """What a scheduler decided for the pod."""
+        """The scheduler's decision for the pod, if there is one."""
         return snap.decisions.get(self.pod.name) if self.pod else None
 
     def decided_gpus(self, resource: str, snap: Snapshot) -> frozenset[str] | str | None:
@@ -135,13 +135,14 @@ class Unknown(Requester):
 
 @dataclass(frozen=True)
 class AdmissionTracker:
-    """What the agent keeps of kubelet's calls.
+    """The agent's record of kubelet's calls.
 
     Attributes:
         recent: allocations of the last minutes.
-        admission: those of the pod in admission, oldest first.
-        refused: UIDs of pods that were refused, or whose units kubelet gave to others: it never admits them again.
-        deleted: pods that were deleted before they had anything, and when the agent saw that.
+        admission: allocations of the pod in admission, oldest first.
+        refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
+            them again.
+        deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
     """
 
     recent: RecentAllocations = field(default_factory=RecentAllocations)
@@ -154,7 +155,7 @@ class AdmissionTracker:
         last = self.admission[-1] if self.admission else None
         admission: tuple[RecentAllocation, ...] = (new,)
         if new.owner is None and last and last.owner is None and last.resource != new.resource:
-            admission = ()  # the second resource of a container of a pod that the agent has not seen: it has all
+            admission = ()  # the second resource of an unseen pod's container: the container is complete
         elif new.owner and last and last.pod_uid == new.pod_uid:
             admission = (*self.admission, new)
         recent = self.recent.adding(new)
@@ -166,7 +167,7 @@ class AdmissionTracker:
         return replace(self, admission=(), refused=self.refused | {pod.uid} if pod else self.refused)
 
     def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
-        """With what a new snapshot says of pods that were deleted, and of containers."""
+        """With the deleted pods and the container names of a new snapshot."""
         kept = self.fresh(now)
         deleted, refused, recent = kept.deleted, kept.refused, kept.recent
         if former and former.living_pods is not snap.living_pods:
@@ -180,7 +181,7 @@ class AdmissionTracker:
         return replace(kept, recent=recent, deleted=deleted, refused=refused)
 
     def fresh(self, now: float) -> "AdmissionTracker":
-        """Without what is too old."""
+        """Without entries that are too old."""
         admission = self.admission if self.admission and now - self.admission[-1].at < ADMISSION_S else ()
         deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S])
         return replace(self, recent=self.recent.fresh(now), admission=admission, deleted=deleted)
@@ -198,10 +199,10 @@ def identify(
 
     Args:
         request: kubelet's.
-        tracker: what the agent keeps of kubelet's calls.
-        snap: what is known now.
-        query: asks kubelet; None where it must not be asked.
-        certainly: kubelet is queried in any case.
+        tracker: the agent's record of kubelet's calls.
+        snap: the current snapshot.
+        query: queries kubelet; None if kubelet must not be queried.
+        certainly: query kubelet in any case.
     """
     search = _Search(request, tracker, snap)
     fitting = search.fitting()
@@ -225,7 +226,7 @@ def identify(
 
 
 def fitting_containers(request: AllocationRequest, tracker: AdmissionTracker, snap: Snapshot) -> list[Requester]:
-    """Containers that fit by what the agent knows, the most likely first."""
+    """Containers that fit the request by the snapshot and the tracker, the most likely first."""
     return _Search(request, tracker, snap).fitting()
 
 
@@ -236,14 +237,14 @@ class _Search:
     snap: Snapshot
 
     def fitting(self) -> list[Requester]:
-        """Containers that fit by what the agent knows, the most likely first."""
+        """Containers that fit the request by the snapshot and the tracker, the most likely first."""
         snap, recent, resource = self.snap, self.tracker.recent, self.request.resource
         found = [self._goes_on()]
         past = self.tracker.refused | recent.pod_uids
         # The agent may have restarted during the admission of a pod that holds something.
         found += [self._lacking(pod, self._recorded(pod)) for pod in snap.unstarted if pod.uid not in past]
         begun = snap.served
-        if recent.exchanged:  # the turn went to an older pod of the same size, whose own turn this pod gets
+        if recent.exchanged:  # an older pod of the same size took this pod's turn, and this pod gets that one's
             begun = frozenset([one.pod_uid for one in snap.checkpoint if one.ids.isdisjoint(recent.ids)])
         past |= begun
         for size in (self.request.size, None):
@@ -269,7 +270,10 @@ class _Search:
         return Requester(paired=last.uuids)
 
     def _spares(self, pod: Pod) -> bool:
-        """Whether kubelet would hand units of the pod's init containers on first, and does not."""
+        """Whether the pod's init containers have units to reuse, and the request includes none of them.
+
+        Kubelet reuses such units first, so the request is for another pod.
+        """
         init, spare = pod.init_names, frozenset[str]()
         for one in self.tracker.admission if init else ():
             if one.resource == self.request.resource and one.owner:
@@ -277,11 +281,11 @@ class _Search:
         return bool(spare) and spare.isdisjoint(self.request.fixed)
 
     def _given(self) -> list[_Held]:
-        """What the pod in admission was given so far."""
+        """Allocations of the pod in admission."""
         return [(one.owner.container, one.resource, one.uuids) for one in self.tracker.admission if one.owner]
 
     def _recorded(self, pod: Pod) -> list[_Held]:
-        """What kubelet has recorded for the pod, also before the agent was started."""
+        """Devices that kubelet has recorded for the pod, also from before the agent started."""
         if pod.uid not in self.snap.served:
             return []
         return self._held([h for h in self.snap.holdings if h.owner.pod == pod.name])
@@ -309,13 +313,13 @@ class _Search:
         return Requester(pod, container, paired, handed_on, certain)
 
     def alike(self, fitting: Collection[Requester]) -> bool:
-        """Whether all of them are treated alike."""
+        """Whether all of them get the same answer."""
         resource, snap = self.request.resource, self.snap
         kinds = {(*one.constraints(resource, snap.sold), one.decided_gpus(resource, snap)) for one in fitting}
         return len(kinds) < 2
 
     def to_query(self, fitting: Collection[Requester]) -> Iterator[list[Pod]]:
-        """Pods that kubelet may be at, deleted ones first: with the likely living ones, then with all."""
+        """Pods that may be in admission, deleted ones first: with the likely living pods, then with all."""
         deleted, likely = self._deleted(), {one.pod.uid for one in fitting if one.pod}
         yield [*deleted, *[pod for pod in self.snap.living_pods.values() if pod.uid in likely]]
         yield [*deleted, *self._asking(self.snap.living_pods.values())]
@@ -325,13 +329,13 @@ class _Search:
         return self._asking(pod for _, pod in self.tracker.deleted)
 
     def _asking(self, pods: Iterable[Pod]) -> list[Pod]:
-        """Those with a container that asks for as much, which kubelet may still admit."""
+        """Pods that kubelet may still admit and that have a container with a request of this size."""
         resource, size, refused = self.request.resource, self.request.size, self.tracker.refused
         found = [pod for pod in pods if pod.uid not in refused]
         return [pod for pod in found if any(c.may_want(resource, size) for c in pod.containers)]
 
     def by_kubelet(self, pods: Collection[Pod], listed: Listed) -> Requester | None:
-        """The container that kubelet is at, by what it lists. `pods` are in the order in which the agent saw them."""
+        """The container in admission, by kubelet's list. `pods` are in the order in which the agent saw them."""
         begin: list[Requester] = []
         go_on: list[Requester] = []
         uid = self.tracker.admission[-1].pod_uid if self.tracker.admission else None
@@ -347,20 +351,20 @@ class _Search:
         fitting = go_on or begin
         if not fitting:
             return None
-        # Under the name of a pod that was deleted a moment ago kubelet may list that pod.
+        # Kubelet's list has no UIDs: under a reused name it may show the deleted pod.
         reused = {pod.name for _, pod in self.tracker.deleted}
-        # Kubelet hears of pods in the agent's order: rejected ones may linger, and the last one asks.
+        # Kubelet sees pods in the agent's order. Rejected pods may linger, so the last one is in admission.
         if clear := [one for one in fitting if one.pod_name not in reused]:
             return replace(clear[-1], certain=len(fitting) == 1)
         living = [one for one in fitting if one.pod and one.pod.uid in self.snap.pod_by_uid]
-        if len(living) == len(fitting):  # those that come later may be deleted ones of their names
+        if len(living) == len(fitting):  # the later ones may be deleted pods of the same names
             return replace(fitting[0], certain=len(fitting) == 1)
         deleted = next(one.pod for one in fitting if one not in living)
         why = f"pod {deleted.name if deleted else None} was deleted a moment ago, and kubelet lists no UIDs"
         return self._unknown(why, living, deleted) if living else self.unseen(deleted)
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
-        """Kubelet does not list what the pod was given: it rejected the pod, or this is a newer one of the name."""
+        """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
         recent, init = self.tracker.recent, pod.init_names
         certain = [one for one in recent.all if one.certain and one.owner]
         given = [one for one in certain if one.pod_uid == pod.uid]
@@ -372,10 +376,10 @@ class _Search:
             return not admitting and (pod.uid in self.snap.served or bool(given))
         holders = {one.pod_uid for one in certain if not one.ids.isdisjoint(listed)} - {None}
         holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
-        return bool(holders) and pod.uid not in holders and not pod.static  # another one's are listed
+        return bool(holders) and pod.uid not in holders and not pod.static  # the list is of another pod
 
     def unanswered(self, fitting: Sequence[Requester]) -> Requester:
-        """Kubelet did not answer: the oldest container that fits, where all that fit are treated alike."""
+        """Kubelet did not answer: the oldest container that fits, if all that fit get the same answer."""
         if any(one.guessed for one in self.tracker.recent.all):
             fitting = [*fitting, *self._may_lack()]
         decided = [one for one in fitting if self._is_decided(one)]
@@ -387,7 +391,7 @@ class _Search:
         return self._unknown("kubelet's pod-resources API did not answer", fitting or self._may_lack())
 
     def _may_lack(self) -> list[Requester]:
-        """Containers that ask for as much, of pods of which it is not certain that they have it."""
+        """Containers with a request of this size, in pods that may not have their devices yet."""
         resource, size, recent = self.request.resource, self.request.size, self.tracker.recent
         has = self.snap.served | {one.pod_uid for one in recent.all if one.certain}
         pods = [pod for pod in self._asking(self.snap.living_pods.values()) if pod.uid not in has]
@@ -403,7 +407,7 @@ class _Search:
         return one.pod.gpu_count_label is not None or one.decided_gpus(self.request.resource, self.snap) is not None
 
     def unseen(self, deleted: Pod | None = None) -> Requester:
-        """No container that fits: a pod that the agent has not seen, or the second resource of its container."""
+        """The requester where no known container fits: an unseen pod, or the second resource of its container."""
         why = "kubelet lists no pod that the agent has seen and that lacks this"
         return self._unseen_pair() or Unknown(why=why, unseen=True, deleted=deleted)
 

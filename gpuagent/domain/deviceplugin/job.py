@@ -14,7 +14,7 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_L
 from gpuagent.domain.snapshot import Snapshot
 
 MOST_PODS = 64
-"""Pods of a job that are looked ahead to."""
+"""Maximum number of a job's future pods that placement plans for."""
 
 
 def same_job(one: Pod, other: Pod) -> bool:
@@ -38,10 +38,10 @@ def gpus_of_job(pod: Pod, resource: str, occupancy: Occupancy) -> dict[PodName, 
 
 
 def together(pod: Pod, resource: str, held: Mapping[PodName, Iterable[str]]) -> tuple[int, ...]:
-    """How many GPUs this call's pod and the pods of its job still to come will have, largest first.
+    """Numbers of GPUs that this pod and future pods of its job need together, largest first.
 
-    The first is for all of them, each next one for a pod less, the last for this pod alone. Pods of a job are alike,
-    and no node has GPUs for more than `MOST_PODS` of them.
+    The first number is for all of them, each next one is for one pod less, and the last is for this pod alone. All pods
+    of a job request the same amount, and no node has GPUs for more than `MOST_PODS` of them.
     """
     each = asked(pod, resource)
     own = max(each - len(set(held.get(pod.name, ()))), 0)
@@ -65,7 +65,7 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
 
 
 def named_for_others(pod: Pod | None, resource: str, occupancy: Occupancy) -> frozenset[str]:
-    """UUIDs of GPUs that a scheduler chose for other pods of the node, which are still to get theirs."""
+    """UUIDs of GPUs that a scheduler chose for other pods of the node that do not hold all their GPUs yet."""
     held: Counter[PodName] = Counter()
     for one, _ in occupancy.standing:
         if (owner := one.owner) and one.resource == resource:
@@ -93,8 +93,8 @@ def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapsh
     Args:
         pod: with its annotations.
         at: the GPUs it gets.
-        beside: UUIDs of GPUs it sees besides.
-        snapshot: what is known now.
+        beside: UUIDs of other GPUs that it sees.
+        snapshot: the current snapshot.
     """
     got = set(at.counts)
     for key, has, word in ((GROUP_ANNOTATION, got, "got"), (VISIBLE_ANNOTATION, got | set(beside), "sees")):
@@ -111,20 +111,20 @@ def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapsh
 
 
 def visible_besides(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, ...]:
-    """UUIDs of GPUs that the pod's containers shall see besides those of this grant: its job's, as a scheduler decided.
+    """UUIDs of GPUs of the job that a scheduler makes visible to the pod's containers, without those of this grant.
 
-    None where no scheduler is trusted with the annotation: any author of a pod can write it.
+    Empty where the policy does not trust the annotation: any author of a pod can write it.
 
     Raises:
-        Refusal: the annotation names no GPUs of this node, one that is not offered, or one that a pod outside the job
-            has.
+        Refusal: the annotation names no GPUs of this node, a GPU that is not advertised, or a GPU that a pod outside
+            the job holds.
     """
     snap = occupancy.snapshot
     visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if snap.policy.trust_visible else None
     if visible is None:
         return ()
     others = visible.difference(at.counts)
-    # Everything else is ill, in MIG mode, or in the hands of another mode or plugin.
+    # Every other GPU is unhealthy, in MIG mode, or used by another mode or plugin.
     offered = {block.gpu.uuid for blocks in snap.lists.values() for block in blocks if block.healthy}
     if strange := others - offered:
         text = f"shows it {snap.name_of(min(strange))}, which is not advertised"

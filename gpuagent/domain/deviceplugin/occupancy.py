@@ -1,4 +1,4 @@
-"""What is in use at the moment of a call: kubelet's allocations as last read, and those of the last minutes."""
+"""Devices in use at the moment of a call: kubelet's allocations as last read, and those of the last minutes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,10 +12,10 @@ from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.snapshot import Snapshot
 
 REMEMBER_S = 120.0
-"""Kubelet can offer an id again that it lost from its allocations while Allocate ran."""
+"""How long to keep an allocation. Kubelet may offer again an id that it lost from its allocations during Allocate."""
 
 LAPSE_S = 30.0
-"""Within this time what kubelet was answered is in its checkpoint, however slow the disk."""
+"""Within this time kubelet writes an allocation to its checkpoint, even on a slow disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class RecentAllocation:
     Attributes:
         uuids: UUIDs of the GPUs.
         at: monotonic seconds.
-        owner: the container; None where it is not known.
+        owner: the container; None if the agent cannot identify it.
         pod_uid: UID of its pod; None where only the name is known.
         certain: kubelet's allocations named it.
-        guessed: it may as well be another pod's, treated alike; kubelet did not answer.
+        guessed: another pod that gets the same answer may be the owner; kubelet did not answer.
         exchanged: the ids that kubelet has in place of `ids`.
     """
 
@@ -60,7 +60,7 @@ class RecentAllocations:
         return RecentAllocations((*kept, new))
 
     def fresh(self, now: float) -> "RecentAllocations":
-        """Without what is too old."""
+        """Without allocations that are too old."""
         kept = self.since(now - REMEMBER_S)
         return self if kept is self.all else RecentAllocations(kept)
 
@@ -97,31 +97,31 @@ class RecentAllocations:
 
     @cached_property
     def some_unnamed(self) -> bool:
-        """Whether some are of containers that are not known yet."""
+        """Whether the container of some allocation is not identified yet."""
         return None in [one.owner for one in self.all]
 
     @cached_property
     def exchanged(self) -> tuple[Mapping[str, str], ...]:
-        """What ids were exchanged for, oldest first, where some were."""
+        """Exchanged ids and their units, one mapping an allocation, oldest first."""
         return tuple([one.exchanged for one in self.all if one.exchanged])
 
 
 def _left(older: RecentAllocation, newer: RecentAllocation) -> frozenset[str]:
-    """Units of `older` that `newer` does not have, and for whose ids it has no others."""
+    """Units of `older` that are not in `newer`, and whose ids `newer` does not exchange for other units."""
     again = [unit for device_id, unit in older.exchanged.items() if device_id in newer.exchanged]
     return older.ids.difference(newer.ids, again)
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What is in use, seen from one call.
+    """Devices in use, as seen from one call.
 
     Attributes:
         snapshot: with kubelet's allocations as last read.
         recent: allocations of the last minutes.
-        offered: ids that kubelet calls free in this call. An allocation one of whose ids is offered again has been
-            freed (kubelet frees all of a pod at once), or kubelet has lost it.
-        refused: UIDs of pods that kubelet gives up.
+        offered: ids that kubelet calls free in this call. If an allocation has one of these ids, kubelet has freed or
+            lost that allocation. Kubelet frees all ids of a pod at once.
+        refused: UIDs of pods that kubelet does not admit.
     """
 
     snapshot: Snapshot
@@ -134,12 +134,12 @@ class Occupancy:
         """Everything that may be in use by pods that may live, and the UUIDs of its GPUs."""
         newer = frozenset[str]().union(*[one.ids for one in self.recent.since(self.snapshot.holdings_at)])
         listed = [(h, uuids) for h, uuids in self.snapshot.placed if h.ids.isdisjoint(newer)]
-        known = {(h.resource, h.ids) for h, _ in listed}  # kubelet knows better whose these are
+        known = {(h.resource, h.ids) for h, _ in listed}  # kubelet's owner is more reliable
         pods = {(one.owner.pod, one.pod_uid) for one in self.recent.all if one.owner}
         gone = {pod for pod in pods if not self._lives(*pod)}
         others = [one for one in self.recent.all if (one.resource, one.ids) not in known]
         others = [one for one in others if (one.owner and (one.owner.pod, one.pod_uid)) not in gone]
-        # Kubelets before 1.19 offer no ids: there their allocations alone say that nothing has them any more.
+        # Kubelets before 1.19 do not list free ids: only their allocations show which ids are free again.
         lapsed = self.snapshot.holdings_at - LAPSE_S
         return [*listed, *[(one, one.uuids) for one in others if not (one.exchanged and one.at < lapsed)]]
 
@@ -148,33 +148,33 @@ class Occupancy:
         return not self.snapshot.pods_known or (pod is not None and (not uid or uid == pod.uid))
 
     def may_live(self, one: InUse) -> bool:
-        """Whether its pod may live, as far as is known."""
+        """Whether its pod may still be alive."""
         uid = one.pod_uid if isinstance(one, RecentAllocation) else None
         return one.owner is None or self._lives(one.owner.pod, uid)
 
     @cached_property
     def standing(self) -> list[tuple[InUse, frozenset[str]]]:
-        """What is in use and not offered again, and the UUIDs of its GPUs."""
+        """Allocations without an id that kubelet now calls free, each with the UUIDs of its GPUs."""
         return [(one, uuids) for one, uuids in self.all if one.ids.isdisjoint(self.offered)]
 
     @cached_property
     def again(self) -> list[InUse]:
-        """What is offered again."""
+        """Allocations with an id that kubelet now calls free."""
         return [one for one, _ in self.all if not one.ids.isdisjoint(self.offered)]
 
     @cached_property
     def suspect(self) -> list[InUse]:
-        """Allocations of living pods whose ids are offered all the same: kubelet can lose a reservation."""
+        """Allocations of living pods that kubelet still calls free: kubelet can lose a reservation."""
         return [one for one in self.again if self.may_live(one)]
 
     @cached_property
     def suspect_ids(self) -> frozenset[str]:
-        """Their ids, of which some are offered."""
+        """All ids of the suspect allocations; kubelet calls some of these ids free."""
         return frozenset[str]().union(*[one.ids for one in self.suspect])
 
     @cached_property
     def exchanged(self) -> Exchanged:
-        """What kubelet's ids were exchanged for; empty where it asks which ones to take."""
+        """Kubelet's ids and the units in their place; empty if kubelet asks which ids to take."""
         return reduce(joined, self.recent.exchanged, self.snapshot.exchanged)
 
     def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
@@ -185,7 +185,7 @@ class Occupancy:
         return next((one for one, _ in self.all if one.resource == resource and ids <= one.ids), None)
 
     def free(self, resource: str) -> dict[str, int]:
-        """GPU UUID to units on offer that no container has."""
+        """GPU UUID to the number of advertised units that no container has."""
         freed = {one.owner for one in self.again} - {None}
         held = [one.ids for one, _ in self.standing if one.resource == resource and one.owner not in freed]
         used = Counter(map(self.snapshot.units.get, chain.from_iterable(held)))
@@ -195,7 +195,7 @@ class Occupancy:
     def full_gpus(self, requester: ContainerRef | None) -> set[str]:
         """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
 
-        The requesting pod's own GPUs do not have a pod too many for it, its container's own not a container.
+        For the requesting pod, its own GPUs do not count as full of pods; the same holds for its container.
         """
         most_pods, most_containers = self.snapshot.policy.max_pods_per_gpu, self.snapshot.max_sharers
         sharers: dict[str, set[ContainerRef]] = defaultdict(set)
@@ -203,7 +203,7 @@ class Occupancy:
         for one, uuids in self.standing:
             for uuid in uuids:
                 owner = one.owner
-                if owner is None:  # the two resources of one container that is not known are two allocations
+                if owner is None:  # the two resources of one unidentified container are two allocations
                     unnamed[uuid, one.resource] += 1
                     owner = ContainerRef(PodName("", str(unnamed[uuid, one.resource])), "")
                 sharers[uuid].add(owner)
@@ -219,8 +219,8 @@ class Occupancy:
     def reserved(self, resource: str, requester: PodName | None) -> Counter[str]:
         """GPU UUID to units that schedulers chose for pods which kubelet has still to admit.
 
-        A pod reserves nothing that kubelet will not ask for, or that cannot be given: any author of a pod can write a
-        decision. The oldest come first; the sum on a GPU is never more than is free there.
+        Any author of a pod can write a decision. So a pod reserves only units that kubelet may still request and that
+        are free. The oldest pods come first, and the sum on a GPU never exceeds its free units.
         """
         found: Counter[str] = Counter()
         free = self.free(resource)
@@ -239,9 +239,9 @@ class Occupancy:
     def _to_come(self, requester: PodName | None) -> Iterator[Pod]:
         """Pods with a decision that kubelet may still ask for while it admits `requester`, oldest first.
 
-        It admits pods in the order in which they come, by age where many come at once, and tries none twice. So it has
-        admitted or rejected those that come before the requesting pod in both orders. A pod that runs was admitted: its
-        GPUs are in use even where kubelet has lost its checkpoint.
+        Kubelet admits pods in order of arrival, by age if many arrive at once, and tries none twice. So it has admitted
+        or rejected every pod that precedes the requesting pod in both orders. A running pod was admitted: its GPUs are
+        in use even if kubelet has lost its checkpoint.
         """
         living = self.snapshot.living_pods
         until = living.get(requester) if requester else None

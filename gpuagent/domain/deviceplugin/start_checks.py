@@ -1,7 +1,8 @@
-"""What a mode promises, checked once more before a container starts, by what kubelet has recorded for it.
+"""Checks of a mode's promises before a container starts, against kubelet's allocations.
 
-At admission a rule that depends on the pod can be checked only where the pod is known. Kubelet's record needs neither
-an API server nor annotations, and its owner is certain. A refusal here costs no pod: kubelet tries the start again.
+At admission, the agent can check a rule that depends on the pod only if it has identified the pod. Kubelet's
+allocations need neither an API server nor annotations, and their owner is certain. A refusal here fails no pod: kubelet
+retries the start.
 """
 
 from collections.abc import Callable, Collection
@@ -22,11 +23,11 @@ class Start:
     """A container that is about to start.
 
     Attributes:
-        resource: one that it has.
-        ids: its units of that.
-        at: where they are.
-        snap: what is known now.
-        given_later: returns what was given after that; None where it is not known when that was given.
+        resource: name of a resource that it has.
+        ids: its units of `resource`.
+        at: the GPUs of these units.
+        snap: the current snapshot.
+        given_later: returns later allocations; None if the time of this allocation is not stored.
     """
 
     resource: str
@@ -52,7 +53,7 @@ def check_start(start: Start, recorded: Recorded) -> None:
 
 
 def _check_pair(start: Start, record: Record) -> None:
-    """Memory and compute, or neither, and both on one GPU."""
+    """A container has memory and compute, or neither, and has both on one GPU."""
     snap, resource = start.snap, start.resource
     other = next(name for name in snap.policy.resources.sold(Mode.CORE_MEM) if name != resource)
     units = record.units.get(other)
@@ -65,7 +66,7 @@ def _check_pair(start: Start, record: Record) -> None:
 
 
 def _check_spread(start: Start, record: Record, pod: Pod) -> None:
-    """As many GPUs as the pod's label says. One that was edited since keeps no container from starting again."""
+    """The container has as many GPUs as the pod's label says. A restart is exempt: the label may have changed since."""
     counts = start.at.counts
     if record.container.container in pod.container_ids.values():
         return
@@ -79,7 +80,7 @@ def _check_spread(start: Start, record: Record, pod: Pod) -> None:
 
 
 def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded) -> None:
-    """A GPU had not as many sharers as allowed before this container came: it gives way, not those before it."""
+    """The GPU was not full before this container came. The latest container is refused, not the earlier ones."""
     snap = start.snap
     most, most_pods = snap.max_sharers, snap.policy.max_pods_per_gpu
 
