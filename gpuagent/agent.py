@@ -41,7 +41,10 @@ from gpuagent.system.last_mode import LastMode
 log = logging.getLogger(__name__)
 
 FIRST_LIST_WAIT_S = 0.3
-"""How long registration waits for the first look at driver and kubelet's book, so that the first list is full."""
+"""How long registration waits for the first reads of the driver and of kubelet's allocations.
+
+The first device list is then complete.
+"""
 FIRST_PODS_S = 3.0
 """How long after the start kubelet's questions wait for the first list of pods: without it no decision is known."""
 BEAT_S = 5.0
@@ -181,13 +184,13 @@ class Agent:
     # -- the loop: the only place where the state changes --------------------------------------------------------
 
     def post(self, event: ev.Event) -> None:
-        """Tell the core something; from any thread, never blocks."""
+        """Queue an event for the loop; callable from any thread, never blocks."""
         self._events.put(event)
 
     def _loop(self) -> None:
         self._publish(self._state)
         for problem in problems.problems(self._state):
-            if problem.reason != "DriverUnavailable":  # nobody has looked yet
+            if problem.reason != "DriverUnavailable":  # no thread has called the driver yet
                 self._announce(Announcement(problem.reason, problem.message, warning=problem.warning))
         while True:
             due = deadline(self._state)
@@ -213,7 +216,7 @@ class Agent:
         return ev.LayerSeen(Layer(driver=name, installed=False, problem=text), self._clock())
 
     def _take(self, event: ev.Event) -> None:
-        # What counts for the lists is when kubelet can hear of it, not when it happened.
+        # Device lists go by the time at which kubelet can receive a change, not by the time of the change.
         before, now = self._state, self._clock()
         known, seen = before, tuple[Announcement, ...]()
         if before.draining and not isinstance(event, ev.AllocatesSeen):

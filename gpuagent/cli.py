@@ -31,8 +31,10 @@ STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus",
 FAULT_EXAMPLE = '{"fault": "xid", "gpu": 0, "code": 79}'
 TOPOLOGY_KEYS = frozenset({"node", "version", "gpus", "links", "best", "notes"})
 LOADED_S = 10.0
-"""By then everything is loaded. The collector leaves it alone from then on: going through what the libraries made takes
-tens of milliseconds, and would fall into somebody's Allocate."""
+"""Seconds after the start by which every module is loaded; the garbage collector then ignores the objects made so far.
+
+A collection over all objects of the libraries takes tens of milliseconds, and would delay an Allocate call.
+"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -228,11 +230,11 @@ def _topology(options: argparse.Namespace) -> int:
 
 
 def _topology_page(options: argparse.Namespace) -> dict[str, Any]:
-    """Of a simulated box; of the agent; or else of the driver, which knows nothing of pods.
+    """Return the page of a simulated box, of the agent, or of the driver, which has no data on pods.
 
     Raises:
-        NoAgentError: nothing answers, and the driver does not either.
-        OtherAgentError: something else answers.
+        NoAgentError: neither the agent nor the driver answers.
+        OtherAgentError: another program answers.
     """
     from gpuagent.nvml import offline_topology  # noqa: PLC0415 (only this command needs it)
 
@@ -257,7 +259,7 @@ class NoAgentError(Exception):
 
 
 class OtherAgentError(Exception):
-    """What answers has not the page that was asked for: another version of the agent, or another program."""
+    """The server that answers lacks the requested page: it is another version of the agent, or another program."""
 
 
 def _shown(draw: Callable[[dict[str, Any]], str], page: dict[str, Any]) -> str:

@@ -52,7 +52,7 @@ def dry_run(settings: Settings) -> int:
 
 
 def _layers(settings: Settings, gpus: tuple[Gpu, ...]) -> dict[str, Layer]:
-    """What the isolation drivers say of this node; one that would be started when it is needed counts as working."""
+    """The layers that the isolation drivers report; a driver that the agent would start on demand counts as working."""
     made = {name: driver for name, driver in drivers.make(settings.isolation_options).items() if name != NONE}
     said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     heard = {name: Layer(driver=name, installed=False, problem=f"no answer in {LAYER_S:g} s") for name in made}

@@ -1,7 +1,7 @@
 """Alibaba's cGPU module, read from `/proc/cgpu_km`: version, policies, instances. Layouts of 0.8 to 1.5.
 
-What a document or a public source says of cGPU is marked with where: ACK (the pages on GPU sharing and their FAQ), EGS
-(the pages on the cGPU service), 0.8.8 (the public drop of that version). Nothing here was run on the real module.
+Comments name the source of each fact about cGPU. ACK: the pages on GPU sharing and their FAQ. EGS: the pages on the
+cGPU service. 0.8.8: the public source of that version. This code has not run against the real module.
 """
 
 import re
@@ -83,12 +83,12 @@ KNOWN_BAD = (
     KnownBad(Version(0, 0, 0), Version(1, 5, 7), "it can lock up or panic the kernel"),
 )
 GOOD_SINCE = Version(1, 5, 10)
-"""What the ACK FAQ asks for."""
+"""The oldest version that the ACK FAQ recommends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What one container has of one GPU; None for what could not be read.
+    """One container's part of one GPU; a value that could not be read is None.
 
     Attributes:
         name: directory name, the first 12 characters of the container's id.
@@ -242,7 +242,7 @@ def known_bad(version: Version) -> str | None:
 
 
 def caveats(version: Version) -> tuple[str, ...]:
-    """What sources say against this version that does not forbid it, one sentence each."""
+    """Warnings of the sources about a version that they still permit, one sentence each."""
     if Version(1, 5, 7) < version < GOOD_SINCE:
         said = f"the cGPU service's pages call it safe, the ACK FAQ asks for {GOOD_SINCE} because of kernel lock-ups"
         return (f"cGPU {version}: {said}; prefer the later one.",)

@@ -1,7 +1,7 @@
-"""NVIDIA MPS on a host: where it is found, and a client that asks its control daemon and never waits for ever.
+"""NVIDIA MPS on a host: its paths, and a client of its control daemon in which every call has a deadline.
 
-The wire between `nvidia-cuda-mps-control` and its daemon is NVIDIA's own and not documented; its commands are. So every
-question goes through that program: one command on its standard input, CUDA_MPS_PIPE_DIRECTORY in its environment.
+NVIDIA documents the commands of `nvidia-cuda-mps-control`, but not its protocol with the daemon. So every call runs
+that program, with one command on its standard input and CUDA_MPS_PIPE_DIRECTORY in its environment.
 """
 
 import os
@@ -21,10 +21,10 @@ OWN_DIRECTORY = Path("/var/run/gpuagent/mps")
 CONTROL = "nvidia-cuda-mps-control"
 
 DRIVER_FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/home/kubernetes/bin/nvidia/bin", "/run/nvidia/driver/usr/bin")
-"""Where the driver's programs are besides PATH: hosts, Container-Optimized OS, driver containers."""
+"""Folders of the driver's programs in addition to PATH: hosts, Container-Optimized OS, driver containers."""
 
 NVIDIA_DEFAULT = Path("/tmp/nvidia-mps")  # noqa: S108 (NVIDIA's choice)
-"""Where daemon and clients meet when nobody sets CUDA_MPS_PIPE_DIRECTORY."""
+"""The pipe directory of daemon and clients when CUDA_MPS_PIPE_DIRECTORY is not set."""
 
 ACK = Path("/var/run/nvidia-gpu/nvidia-mps")
 """Where ack-mps-control keeps its daemon from 0.2.0 on."""
@@ -153,12 +153,12 @@ class Control:
         self._program, self._deadline_s = program, deadline_s
 
     def ask(self, command: str, *, deadline_s: float | None = None) -> str:
-        """Give one command and return the text that comes back, without blanks around it.
+        """Send one command and return the answer, without blanks around it.
 
         Raises:
-            NoDaemonError: nobody runs there.
-            HangsError: no answer within the deadline; the program that asked was killed.
-            MpsError: the program cannot be run, or says that the command failed.
+            NoDaemonError: no daemon runs there.
+            HangsError: no answer came within the deadline; the control program was killed.
+            MpsError: the program cannot be run, or reports that the command failed.
         """
         limit_s = self._deadline_s if deadline_s is None else deadline_s
         try:
@@ -217,10 +217,10 @@ class Control:
         self.ask(f"set_default_device_pinned_mem_limit {device} {mib}M")
 
     def quit(self, *, force_after_s: int | None = None, deadline_s: float | None = None) -> None:
-        """Shut the daemon down. It waits for its clients, unless told after how many seconds to end its servers.
+        """Shut the daemon down. It waits for its clients, or ends its servers after `force_after_s` seconds.
 
         Raises:
-            MpsError: it did not.
+            MpsError: the daemon did not shut down.
         """
         self.ask("quit" if force_after_s is None else f"quit -t {force_after_s}", deadline_s=deadline_s)
 

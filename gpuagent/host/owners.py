@@ -1,4 +1,4 @@
-"""Who could have put a path where it is: root and this user are trusted, other users of the host are not."""
+"""Owners of paths: the agent trusts root and its own user, and no other user of the host."""
 
 import os
 import stat

@@ -1,7 +1,7 @@
-"""Driver `cgpu`: Alibaba's kernel module keeps memory, and by its policy compute, apart. ECS only; never run here.
+"""Driver `cgpu`: Alibaba's kernel module isolates memory, and compute as its policy says. ECS only; never run here.
 
-The module's wrapper of the container runtime reads the environment and makes the instance when the container starts;
-this driver only says what the container gets and watches the module through `/proc/cgpu_km`.
+The module's container runtime wrapper reads the environment and makes the instance when the container starts. This
+driver only sets that environment, and watches the module through `/proc/cgpu_km`.
 """
 
 import threading
@@ -148,7 +148,7 @@ class CgpuIsolation:
         return replace(grant, env=env)
 
     def verify(self, grant: Grant, owner: ContainerRef | None) -> None:  # noqa: ARG002 (the interface's)
-        """The module is there, knows the GPUs, and has room for one more instance on each."""
+        """Check that the module is loaded, lists the GPUs, and has room for one more instance on each."""
         try:
             state = self._read()
         except TimeoutError as err:

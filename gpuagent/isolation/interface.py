@@ -1,4 +1,4 @@
-"""What the agent asks of an isolation driver, and what it tells one."""
+"""The interface of isolation drivers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ class IsolationError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What drivers are made with.
+    """Settings from which the drivers are made.
 
     Attributes:
-        state_dir: for what a driver has to remember.
-        unit: what one unit of gpu-mem is.
+        state_dir: for the records that a driver keeps across restarts.
+        unit: the size of one unit of gpu-mem.
         cdi: containers get their GPUs as CDI devices.
         percent_per_weight: compute percent that make one unit of cGPU's weight.
         mps_control: name or path of MPS's control program.
@@ -46,12 +46,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What the node wants of a driver now.
+    """The demands of the node on one driver now.
 
     Attributes:
         gpus: the node's GPUs.
-        serves: this driver is the one chosen for the mode in force.
-        in_use: containers run that were sold under a mode this driver serves, or nobody knows yet.
+        serves: this driver is the one chosen for the current mode.
+        in_use: containers hold devices of a mode that this driver serves, or the agent cannot determine this yet.
         held: UUIDs of the GPUs that such containers are known to hold.
         disabled: the node's label `cgpu.disable.isolation` is true.
     """
@@ -64,7 +64,7 @@ class Need:
 
 
 class Isolation(Protocol):
-    """What the agent asks of a driver. Every method may be called from any thread."""
+    """An isolation driver. Every method may be called from any thread."""
 
     name: str
 
@@ -75,7 +75,7 @@ class Isolation(Protocol):
         """
 
     def desire(self, need: Need) -> None:
-        """Take note of what the node wants; returns at once. Called with every change, also to the same value."""
+        """Store the need and return at once. The agent calls it on every change, even when the need stays equal."""
 
     def stop(self) -> None:
         """End the threads within a second; the layer of running containers stays as it is."""

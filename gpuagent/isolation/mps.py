@@ -50,22 +50,22 @@ def make(options: Options) -> Isolation:
 
 
 class MpsIsolation:
-    """Keeps one MPS control daemon alive while it is needed, and gives containers their way to it and their limits.
+    """Keeps one MPS control daemon alive while it is needed, and gives containers its directory and their limits.
 
     Nothing runs before `desire` asks for it. `stop` leaves the daemon to the containers; the next agent finds it.
 
     Args:
-        daemon: the control daemon's life.
+        daemon: finds, starts and stops the control daemon.
         exclusive: sets compute modes for a daemon of the agent's own; None leaves them alone.
         unit: the node's memory unit.
-        starts: start a daemon where none is found; otherwise wait for somebody else's.
+        starts: start a daemon where none is found; otherwise wait for another program's daemon.
         shm: a directory to mount at /dev/shm of every container, for drivers that need it shared; None: theirs stays.
-        every_s: seconds between two round trips to the daemon. Its death is noticed at once besides.
-        first_retry_s: first pause before a restart; doubles up to `most_retry_s` unless it lived for `steady_s`.
+        every_s: seconds between two round trips to the daemon. The agent detects the daemon's end at once.
+        first_retry_s: first pause before a restart; doubles up to `most_retry_s` unless the daemon ran for `steady_s`.
         most_retry_s: the longest such pause.
-        steady_s: how long a daemon has to live to count as well.
-        owner_s: how long the owner of an adopted daemon has to bring it back before the agent starts its own.
-        release_s: how long MPS has to be unneeded before the agent's own daemon is told to quit.
+        steady_s: how long a daemon must run to count as stable.
+        owner_s: how long the owner of an adopted daemon has to restart it before the agent starts its own.
+        release_s: how long MPS must be unneeded before the agent stops its own daemon.
         clock: monotonic seconds.
     """
 
@@ -158,7 +158,7 @@ class MpsIsolation:
             raise IsolationError(f"{whose} has to wait for MPS: {err}; the agent brings it back") from err
         if self._exclusive and daemon.is_ours:
             try:
-                # Not before: until a GPU is sold under this mode, containers of another mode may compute on it.
+                # Not earlier: until a GPU is allocated under this mode, containers of another mode may compute on it.
                 self._exclusive.hold(gpu.uuid for gpu in grant.gpus)
             except MpsError as err:
                 problem = f"it cannot be made exclusive to MPS: {err}"
@@ -200,7 +200,7 @@ class MpsIsolation:
         return problem, pause_s
 
     def _set_modes(self, exclusive: ExclusiveModes, need: Need) -> None:
-        """Try again what could not be made exclusive; give back what no container of ours holds any more."""
+        """Retry the GPUs that could not be made exclusive; restore the mode of GPUs that no container of MPS holds."""
         if need.serves:
             for uuid in self._stuck:
                 with suppress(MpsError):
@@ -209,7 +209,7 @@ class MpsIsolation:
             return
         self._stuck = {}
         if need.in_use and not need.held:
-            return  # nobody knows yet
+            return  # the agent has not read kubelet's allocations yet
         try:
             exclusive.give_back(keep=need.held)
         except MpsError as err:
@@ -268,7 +268,7 @@ class MpsIsolation:
         return None, self._every_s
 
     def _release(self, daemon: MpsDaemon) -> tuple[str | None, float]:
-        """Nobody needs MPS: a daemon of our own quits, after a while and not under a client."""
+        """Stop the agent's own daemon, as no container needs MPS: after `release_s`, and only without clients."""
         early_s = self._unneeded_since + self._release_s - self._clock()
         if early_s > 0:
             return NOT_WANTED, min(early_s, self._every_s)
@@ -306,7 +306,7 @@ class MpsIsolation:
         pid = daemon_pid(self._daemon.pipe_dir) if self._known else None
         life = None
         if pid is not None and pid != self._ended:  # an old PID file would end every wait at once
-            with suppress(OSError):  # gone already, or a kernel before 5.3: the next round trip tells
+            with suppress(OSError):  # it has ended, or the kernel is before 5.3: the next round trip shows which
                 life = os.pidfd_open(pid)
                 bells.register(life, select.POLLIN)
         try:

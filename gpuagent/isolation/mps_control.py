@@ -66,7 +66,7 @@ def serve(control: str, pipe_dir: Path, log_dir: Path, *, exclusive: bool, smi: 
 
 
 def _start(program: Path, asked: Control, pipe_dir: Path, log_dir: Path) -> "subprocess.Popen[bytes]":
-    """The daemon, answering; without multi-user mode where the program does not know it."""
+    """Return the daemon once it answers; it lacks multi-user mode where the program does not support that."""
     env = environment(CUDA_MPS_PIPE_DIRECTORY=str(pipe_dir), CUDA_MPS_LOG_DIRECTORY=str(log_dir))
     for options in (("-f", "-M"), ("-f",)):
         daemon = subprocess.Popen(  # noqa: S603 (the driver's own program)
@@ -87,7 +87,7 @@ def _start(program: Path, asked: Control, pipe_dir: Path, log_dir: Path) -> "sub
 
 
 def _keep(daemon: "subprocess.Popen[bytes]", asked: Control, ending: StopSignal) -> int:
-    """Wait for the daemon's end, or make one when this process is told to end."""
+    """Wait for the daemon's end, or stop the daemon when this process receives a stop signal."""
     while daemon.poll() is None:
         if not ending.wait(LOOK_AFTER_S):
             continue

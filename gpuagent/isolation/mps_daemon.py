@@ -1,4 +1,4 @@
-"""The life of a node's MPS control daemon: found, started, told to quit. One for all GPUs of the node."""
+"""Find, start and stop the node's MPS control daemon. One daemon serves all GPUs of the node."""
 
 import logging
 import subprocess
@@ -39,16 +39,16 @@ _LOG_LINES = 3
 
 
 class MpsDaemon:
-    """The control daemon. One thread finds, starts and quits it; any thread may ask through `control`.
+    """The control daemon. One thread finds, starts and quits it; any thread may send commands through `control`.
 
-    It is started with `-d`: it then has its own session and init for a parent, and as a process outlives the agent.
+    The agent starts it with `-d`: it then has its own session and init for a parent, and outlives the agent.
 
     Args:
-        program: name or path of `nvidia-cuda-mps-control`; looked for until it is found, the driver may come late.
-        record: where the daemon that was started is noted.
-        own: pipe directory of a daemon of the agent's.
+        program: name or path of `nvidia-cuda-mps-control`; searched for until found, as the driver may come late.
+        record: notes the daemon that the agent started.
+        own: pipe directory of a daemon that the agent starts.
         logs: its log directory.
-        known: pipe directories in which a daemon of somebody else's is looked for.
+        known: pipe directories in which the agent looks for another program's daemon.
         ask_s: how long it may take to answer.
         start_s: how long it may take to start.
     """
@@ -70,7 +70,7 @@ class MpsDaemon:
         self._ask_s, self._start_s = ask_s, start_s
         self.pipe_dir = own
         self.one_user = False
-        """The daemon was started by a program that knows no multi-user mode."""
+        """Whether the program that started the daemon lacks multi-user mode."""
 
     @property
     def program(self) -> Path | None:
@@ -101,7 +101,7 @@ class MpsDaemon:
 
     @property
     def in_own_place(self) -> bool:
-        """It is, or was last, in the agent's own directory: nobody else is expected to bring it back."""
+        """It is, or was last, in the agent's own directory: no other program is expected to restart it."""
         return self.pipe_dir == self._own
 
     @property
@@ -132,13 +132,13 @@ class MpsDaemon:
         return False
 
     def start(self, visible: Sequence[str] = ()) -> None:
-        """Start a daemon of our own and wait until it answers.
+        """Start a daemon in the agent's own directory and wait until it answers.
 
         Args:
             visible: UUIDs of the GPUs it may use; empty: all. The server does not start on a GPU that cannot do MPS.
 
         Raises:
-            MpsError: it does not start; the text has what it said and the end of its log.
+            MpsError: it does not start; the text has its output and the end of its log.
         """
         program = self.program
         if program is None:
@@ -147,10 +147,10 @@ class MpsDaemon:
             raise MpsError(f"the pipe directory {self._own} is too long for the daemon's sockets: choose a shorter one")
         make_directories(self._own, self._logs)
         try:
-            self._record.started(0)  # before it runs: a daemon that nobody noted would never be stopped
+            self._record.started(0)  # before it runs: the agent would never stop a daemon that it did not note
         except OSError as err:
             raise MpsError(f"the MPS control daemon cannot be noted: {error_words(err)}") from err
-        # Without -M (which older drivers do not know) clients of one user wait for those of another to end.
+        # Without -M (which older drivers lack) clients of one user wait for those of another to end.
         refused = self._launch((str(program), "-d", "-M"), visible)
         self.one_user = refused is not None
         if self.one_user:
@@ -164,14 +164,14 @@ class MpsDaemon:
         log.info("MPS control daemon started", extra={"pipe_dir": str(self._own), "one_user": self.one_user})
 
     def quit(self) -> bool:
-        """Tell the daemon that the agent started to quit, unless a client runs. Whether it is gone.
+        """Stop the daemon that the agent started, unless a client runs. Returns whether it has ended.
 
         Raises:
-            MpsError: it does not answer, or does not go.
+            MpsError: it does not answer, or does not end.
         """
         self.pipe_dir = self._own
         try:
-            if self.is_ours:  # and not somebody else's in our place
+            if self.is_ours:  # and not another program's in the same directory
                 if self.control.clients():
                     return False
                 self.control.quit(deadline_s=self._start_s)

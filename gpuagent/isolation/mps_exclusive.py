@@ -1,7 +1,7 @@
 """Compute modes for MPS: EXCLUSIVE_PROCESS while containers share a GPU, the former mode afterwards.
 
-In EXCLUSIVE_PROCESS only the MPS server may have contexts on a GPU, so a container that clears its MPS variables gets
-no GPU instead of an unlimited one. NVIDIA recommends it for MPS. The former mode is noted on disk before it is changed.
+In EXCLUSIVE_PROCESS only the MPS server may have contexts on a GPU. So a container that clears its MPS variables gets
+no GPU instead of an unlimited one. NVIDIA recommends it for MPS. The agent notes the former mode on disk first.
 """
 
 import logging
@@ -69,7 +69,7 @@ class ExclusiveModes:
             for uuid, former in self._record.modes.items():
                 if uuid in busy or uuid in keep or uuid not in modes:
                     continue
-                if modes[uuid] == EXCLUSIVE:  # otherwise somebody has decided since
+                if modes[uuid] == EXCLUSIVE:  # otherwise an operator has changed it since
                     self._change(uuid, former)
                 try:
                     self._record.given_back(uuid)

@@ -1,4 +1,4 @@
-"""What the mps driver must know after a restart of the agent: the daemon it started, compute modes it changed."""
+"""The mps driver's record across restarts of the agent: the daemon it started, the compute modes it changed."""
 
 import json
 import logging

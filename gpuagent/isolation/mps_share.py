@@ -1,4 +1,4 @@
-"""What one container gets for NVIDIA MPS, and which GPUs can be shared that way: pure functions."""
+"""Pure functions: one container's environment for NVIDIA MPS, and the GPUs that MPS can share."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ MAX_SHARERS = 48
 """Client contexts per GPU, from Volta on.
 
 NVIDIA, Multi-Process Service, "Client-Server Connection Limits": 48 up to CUDA 13.0, 60 from CUDA 13.1 on, with the
-default CUDA_DEVICE_MAX_CONNECTIONS. Which of the two a container's CUDA has is not the node's to know: the lower one.
+default CUDA_DEVICE_MAX_CONNECTIONS. The node cannot determine the CUDA version of a container, so this is the lower.
 """
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -74,6 +74,6 @@ def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -
     caps = (gpu.memory_mib * grant.units // units_of(gpu, grant.kind, unit) for gpu in grant.gpus)
     env[MEMORY_VARIABLE] = ",".join(f"{ordinal}={mib}M" for ordinal, mib in enumerate(caps))
     if len(grant.gpus) > 1:
-        # CUDA counts the fastest GPU first unless told otherwise; grants count by NVML index, which is bus order.
+        # CUDA counts the fastest GPU first by default; grants count by NVML index, which is bus order.
         env[ORDER_VARIABLE] = "PCI_BUS_ID"
     return dataclasses.replace(grant, env=env)

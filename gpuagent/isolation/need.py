@@ -1,4 +1,4 @@
-"""What drivers are needed for, from the agent's state."""
+"""The need for each isolation driver, from the agent's state."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from gpuagent.isolation.interface import Need
 
 
 def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
-    """What the node wants of each driver now. Containers are told by the mode that is part of their device ids."""
+    """The need for each driver now. The mode in a container's device ids shows which driver serves the container."""
     gpus = tuple(sorted(state.gpus.values(), key=lambda gpu: gpu.index))
     unknown = state.holdings is None or not state.mode_known
     held_by = [(state.layer_of(mode).driver, uuid) for mode, uuid in state.held_under]

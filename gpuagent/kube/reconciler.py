@@ -26,9 +26,9 @@ STOP_S = 1.0
 
 
 class Reconciler:
-    """Watches this node and its pods, keeps what is written of them true, deletes failed pods, sends Events.
+    """Watches this node and its pods, writes the node, ConfigMaps and annotations, deletes failed pods, sends Events.
 
-    Never blocks the caller. `answered` is told of every request: its verb, and its HTTP status or ``none``.
+    Never blocks the caller. `answered` is called for every request with its verb, and its HTTP status or ``none``.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Reconciler:
         return found[0] if found else None
 
     def desire(self, state: State) -> tuple[Announcement, ...]:
-        """What should be there, as follows from `state`: the Node's facts, ConfigMaps, pods; which failed ones go.
+        """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`.
 
-        Returns what people should hear of annotations that are corrected.
+        Returns the announcements about annotations that are corrected.
         """
         self._writer.set_desired(
             status_page.node_labels(state),

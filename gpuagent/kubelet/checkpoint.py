@@ -23,7 +23,7 @@ FILE_NAME = "kubelet_internal_checkpoint"
 
 
 def read(directory: Path) -> tuple[CheckpointEntry, ...]:
-    """What the checkpoint in kubelet's device-plugins directory says; nothing where there is none."""
+    """The entries of the checkpoint in kubelet's device-plugins directory; empty if there is no checkpoint."""
     try:
         data = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
         entries = data["Data"]["PodDeviceEntries"] or []

@@ -1,4 +1,4 @@
-"""Kubelet's pod-resources API: its own book of which container holds which device ids."""
+"""Kubelet's pod-resources API: the device ids that each container holds."""
 
 import logging
 import math
@@ -31,9 +31,12 @@ SOON_S = 0.1
 MIN_GAP_S = 0.02
 """Kubelet allows all clients together 100 calls a second."""
 LIMITED_PAUSE_S = 0.012
-"""A question beyond that is asked again: kubelet waits for our answer, and a guess would be worse than a moment."""
+"""Pause before a call beyond that limit is repeated.
+
+Kubelet waits for the agent's answer meanwhile, and a short wait is better than a guess.
+"""
 SILENT_S = 5.0
-"""For so long kubelet is not asked anew that did not answer in time: it waits for us meanwhile."""
+"""After a timeout, kubelet is not queried again for this long, because it waits for the agent's answer meanwhile."""
 _SILENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
@@ -90,7 +93,7 @@ class PodResources:
         return None if found is None else [_look(pod) for pod in found]
 
     def _get(self, pod: PodName) -> Sequence[pb.PodResources] | None:
-        """The pod, if kubelet knows it; None if it does not answer `Get`."""
+        """The pod, if kubelet has it; None if kubelet does not answer `Get`."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
         try:
             return [_patient(lambda: self._stub.Get(request, timeout=LOOK_DEADLINE_S)).pod_resources]
@@ -143,10 +146,10 @@ def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
 
 
 class HoldingsWatch:
-    """Reads kubelet's book in a thread of its own: on request, and every `period_s` besides.
+    """Reads kubelet's allocations in a thread of its own: on request, and every `period_s`.
 
-    One read serves everybody who asked before it began. A read waits for a moment without an Allocate under way,
-    because kubelet can lose a reservation when it is asked for a list during one.
+    One read serves all requests that came before it began. A read waits for a moment with no Allocate in progress,
+    because kubelet can lose a reservation when it serves a list during one.
     """
 
     def __init__(
@@ -181,23 +184,23 @@ class HoldingsWatch:
             self._cond.notify_all()
 
     def refresh(self) -> None:
-        """Have the book read soon; returns at once."""
+        """Request a read of kubelet's allocations; returns at once."""
         with self._cond:
             self._wanted = self._begun + 1
             self._cond.notify_all()
 
     def refresh_soon(self) -> None:
-        """Have the book read when kubelet has recorded what it was just answered; returns at once."""
+        """Request a read once kubelet has had time to record the last answer; returns at once."""
         with self._cond:
             self._soon = min(self._soon, self._clock() + SOON_S)
             self._cond.notify_all()
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
-        """As `KubeletAllocations.query`; no list is read while an Allocate is under way."""
+        """As `KubeletAllocations.query`; no list is read while an Allocate is in progress."""
         return self._client.query(pods, listing=listing and self._wait_idle(0.0))
 
     def read(self, timeout_s: float) -> Allocated | None:
-        """The book as of a read that begins after this call; None if it did not come in time."""
+        """Kubelet's allocations from a read that begins after this call; None if it did not end in time."""
         with self._cond:
             target = self._wanted = self._begun + 1
             self._cond.notify_all()
@@ -225,7 +228,7 @@ class HoldingsWatch:
             try:
                 holdings = self._client.list()
                 kept = checkpoint.read(self._plugins)
-            except Exception as err:  # nothing may end this thread: the book would never be read again
+            except Exception as err:  # nothing may end this thread: no other reads kubelet's allocations
                 log.exception("pod-resources could not be read")
                 holdings, self._client.problem = None, str(err)
             now = self._clock()

@@ -13,7 +13,7 @@ _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology
 
 
 def containers(reading: Reading) -> Told:
-    """What is said of each container. Series end with their pod."""
+    """The metrics of each container. Series end with their pod."""
 
     def named(values: Mapping[tuple[str, ContainerRef], float | None]) -> Mapping[tuple[str, ...], float]:
         gpus = reading.state.gpus
@@ -30,7 +30,7 @@ def containers(reading: Reading) -> Told:
     yield f.MEMORY_LIMIT, named({who: share.memory_bytes for who, share in reading.derived.shares.items()})
     yield f.MEMORY_USED, named({who: used.memory_bytes for who, used in use.items()})
     yield f.COMPUTE_LIMIT, named({who: share.compute for who, share in reading.derived.shares.items()})
-    # What is measured of single processes may add up to a little more.
+    # The measurements of single processes may add up to a little more.
     busy = {who: None if used.busy is None else min(1.0, used.busy) for who, used in use.items()}
     yield f.COMPUTE_USED, named(busy)
 

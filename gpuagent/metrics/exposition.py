@@ -1,7 +1,7 @@
-"""Prometheus' text format 0.0.4 for values that are made anew for each page.
+"""Prometheus' text format 0.0.4 for values that are computed for each page.
 
-prometheus_client's own encoder takes three times as long, 15 ms for 2,000 series, in which calls of kubelet's wait for
-the interpreter. Counters that are counted as they happen are few, and left to it.
+prometheus_client's own encoder takes three times as long: 15 ms for 2,000 series, in which kubelet's calls wait for
+the interpreter. It still encodes the counters that increment as things happen, which are few.
 """
 
 from gpuagent.metrics.families import Family
@@ -11,7 +11,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def exposition(family: Family, values: Values) -> str:
-    """A family's lines. One without values has a head all the same: the page tells what there is."""
+    """A family's lines. A family without values still has a head, so that the page lists every family."""
     head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
     return head + "".join([f"{_series(family, labels)} {float(value)!r}\n" for labels, value in values.items()])
 

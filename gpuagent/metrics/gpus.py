@@ -7,7 +7,7 @@ from gpuagent.metrics.reading import Reading, Told, Values, known, labels
 
 
 def gpus(reading: Reading) -> Told:
-    """What is said of each GPU."""
+    """The metrics of each GPU."""
     state, unhealthy, fenced = reading.state, reading.state.unhealthy, reading.state.fenced
     all_ = list(state.gpus.values())
     yield f.GPU_INFO, {(*labels(gpu), str(gpu.index), gpu.model, gpu.pci_bus_id): 1 for gpu in all_}

@@ -1,4 +1,4 @@
-"""The agent's meter: counts what happens as it happens, and reads all else when somebody wants the page."""
+"""The agent's meter: counts events as they happen, and reads all other values when a client requests the page."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ class Metrics:
             if self._page_began < came:
                 began = time.monotonic()
                 self._page = generate_latest(self._registry) + self._read().encode()
-                self._page_began = began  # a page that failed is nobody's
+                self._page_began = began  # not before: a page that failed serves no request
             return self._page
 
     def _read(self) -> str:

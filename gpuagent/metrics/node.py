@@ -10,7 +10,7 @@ from gpuagent.metrics.reading import Reading, Told
 
 
 def node(reading: Reading) -> Told:
-    """What is said of the agent and its node."""
+    """The metrics of the agent and its node."""
     state, progress, found = reading.state, reading.derived.switch, reading.derived.problems
     yield f.BUILD, {(__version__,): 1}
     yield f.DRIVER, {(state.driver_version,): 1} if state.driver_version and state.driver_problem is None else {}
@@ -34,7 +34,7 @@ def _isolation(reading: Reading) -> dict[tuple[str, ...], float]:
 
 
 def resources(reading: Reading) -> Told:
-    """What is said of each resource."""
+    """The metrics of each resource."""
     views = reading.endpoints
     yield f.REGISTERED, {(name,): float(view.registered) for name, view in views.items()}
     yield f.REGISTRATIONS, {(name,): view.registrations for name, view in views.items()}

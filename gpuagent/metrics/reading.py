@@ -1,4 +1,4 @@
-"""What a page is made from: one consistent look at everything, and the values that follow from it."""
+"""The data of one metrics page: one consistent reading of all sources, and the values derived from it."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ Told = Iterator[tuple[Family, Values]]
 
 @dataclass(frozen=True, slots=True)
 class EndpointView:
-    """What metrics and status show of one resource's registration."""
+    """One resource's registration, as metrics and status show it."""
 
     stage: str
     registered: bool
@@ -30,15 +30,15 @@ class EndpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where a page gets what it shows. Each is asked once for a page, from the thread of whoever wants it.
+    """The sources of a page. Each is called once for a page, from the thread that requests the page.
 
     Attributes:
-        state: what is known.
+        state: the agent's state.
         endpoints: registrations by resource.
-        health_watch_up: whether an XID would be heard.
-        samples: what these GPUs are used for; may wait a moment for the driver.
+        health_watch_up: whether an XID would be received.
+        samples: the usage of these GPUs; may wait a moment for the driver.
         api: whether there is an API server.
-        node_name: for the names that arena reads; None: they are not told.
+        node_name: for the metrics that arena reads; None: the page leaves them out.
     """
 
     state: Callable[[], State]
@@ -51,7 +51,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Derived:
-    """What follows from the state alone, which on a quiet node is the same for many pages."""
+    """Values derived from the state alone, which on a quiet node stays the same for many pages."""
 
     state: State
 
@@ -104,7 +104,7 @@ class Reading:
 
 
 def take(sources: Sources, former: Reading | None) -> Reading:
-    """Look now. What the former look has worked out of the same state is taken from it."""
+    """Read all sources now. Values that the former reading derived from the same state are reused."""
     state = sources.state()
     return Reading(
         derived=former.derived if former and _same(former.state, state) else Derived(state),
@@ -138,5 +138,5 @@ def labels(gpu: Gpu) -> tuple[str, str]:
 
 
 def known(values: Mapping[tuple[str, ...], float | None]) -> Values:
-    """What is not known is absent, not 0."""
+    """Leave out values that are not known, instead of 0."""
     return {label_values: value for label_values, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""A typed facade over `pynvml`: plain values out, `CallError` for errors, and which call is under way.
+"""A typed facade over `pynvml`: plain values out, `CallError` for errors, and the call in progress.
 
 NVML's exceptions are unhashable and compare by number, so they end here.
 """
@@ -54,7 +54,7 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """NVML's handle of the GPU at `index`. `address` is the same for the same GPU while NVML stays initialised."""
+    """NVML's handle of the GPU at `index`. `address` is the same for the same GPU while NVML stays initialized."""
 
     index: int
     pointer: Any
@@ -75,7 +75,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class NvmlEvent:
-    """What the event wait returned: the GPU's handle (None: no GPU), its address, an event type, the XID in `data`."""
+    """The result of the event wait: the GPU's handle (None: no GPU), its address, an event type, the XID in `data`."""
 
     device: Any
     address: int | None
@@ -84,7 +84,7 @@ class NvmlEvent:
 
 
 class Nvml:
-    """NVML for one thread. `pending` may be read from others: the call under way, None between calls.
+    """NVML for one thread. Other threads may read `pending`: the call in progress, None between calls.
 
     Every method raises CallError if NVML refuses, unless it says otherwise.
     """
@@ -96,7 +96,7 @@ class Nvml:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Keep NVML initialised (it counts, so sessions may overlap). Raises DriverError if it cannot be."""
+        """Keep NVML initialized (NVML counts, so sessions may overlap). Raises DriverError if that fails."""
         try:
             self._call("nvmlInit")
         except CallError as err:
@@ -183,7 +183,7 @@ class Nvml:
         return self._read("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link_values.remote, link)
 
     def relation(self, gpu: Handle, other: Handle) -> Relation | None:
-        """What lies between two GPUs on PCIe; None for a level that this agent does not know."""
+        """The PCIe path between two GPUs; None for a level that this agent does not support."""
         function = "nvmlDeviceGetTopologyCommonAncestor"
         return self._read(function, gpu, lambda level: link_values.RELATIONS.get(unsigned(level)), other.pointer)
 
@@ -208,11 +208,11 @@ class Nvml:
         return None
 
     def recovery_action(self, gpu: Handle) -> int | None:
-        """What the driver asks for; None where it knows no such thing (before r570)."""
+        """The recovery action that the driver recommends; None where the driver has none (before r570)."""
         return self._fields(gpu, RECOVERY_ACTION)[RECOVERY_ACTION]
 
     def condition(self, gpu: Handle) -> HealthReading:
-        """All but the recovery action. What the GPU does not have, and clocks that it is silent on, count as well."""
+        """All but the recovery action. A value that the GPU lacks counts as healthy."""
         memory = (REMAP_FAILED, REMAP_PENDING, RETIREMENT_PENDING, MEMORY_ERRORS)
         values = self._fields(gpu, *memory)
         failed, pending, retired, errors = (values[field] or 0 for field in memory)
@@ -268,7 +268,7 @@ class Nvml:
         return NvmlEvent(got.device if address else None, address, int(got.eventType), int(got.eventData))
 
     def _fields(self, gpu: Handle, *fields: int) -> dict[int, int | None]:
-        """Each field's value; None for one that driver or GPU does not know. Raises CallError if another one fails."""
+        """Each field's value; None for one that driver or GPU lacks. Raises CallError if another one fails."""
         values: dict[int, int | None] = dict.fromkeys(fields)
         function = "nvmlDeviceGetFieldValues"
         try:

@@ -1,4 +1,4 @@
-"""Questions to the driver in threads of their own: one that hangs costs nobody else's answer; a late answer counts."""
+"""Driver queries in threads of their own: a query that hangs delays no other, and a late answer still counts."""
 
 import threading
 import time
@@ -12,25 +12,25 @@ T = TypeVar("T")
 
 
 class BoundedQuery(Generic[T]):
-    """One thread that asks, from now on.
+    """One thread that queries, from now on.
 
     Args:
         name: of the thread.
         nvml: its facade.
-        ask: gives what is known, and again whenever it knows more; run in the thread, within a session.
+        ask: yields the result so far, each time that it has more; run in the thread, within a session.
         patience_s: how long `wait` waits at most, from now on.
-        late: called at the end if somebody gave up waiting.
+        late: called at the end if a caller gave up waiting.
     """
 
     def __init__(
         self, name: str, nvml: Nvml, ask: Callable[[], Iterable[T]], *, patience_s: float, late: Callable[[], None]
     ) -> None:
         self.known: T | None = None
-        """What is known by now; all of it when it `ended` without an `error`."""
+        """The result so far; complete when it `ended` without an `error`."""
         self.error: Exception | None = None
         self.ended = False
         self.outdated = False
-        """Whether somebody wanted to ask anew meanwhile."""
+        """Whether a caller wanted to query again meanwhile."""
         self._nvml = nvml
         self._ask = ask
         self._until = time.monotonic() + patience_s
@@ -55,7 +55,7 @@ class BoundedQuery(Generic[T]):
             with self._nvml.session():
                 for known in self._ask():
                     self.known = known
-        except Exception as err:  # noqa: BLE001 (handed to whoever waits)
+        except Exception as err:  # noqa: BLE001 (the waiting caller receives it)
             self.error = err
         with self._end:
             self.ended = True

@@ -1,4 +1,4 @@
-"""What can go wrong at the API server, in words for people. No exception of the library leaves ``gpuagent.kube``."""
+"""Errors of API server calls, in words for people. No exception of the library leaves ``gpuagent.kube``."""
 
 
 class KubeError(Exception):

@@ -44,12 +44,12 @@ class Timeouts:
 
 
 class Client:
-    """The API server as seen by one context of a kubeconfig, or by the pod's service account where that is None.
+    """The API server, reached with one context of a kubeconfig, or with the pod's service account where it is None.
 
     Building one does nothing; the first call loads the library and the credentials, and so may raise ConfigError.
     Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
-    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON. ``answered`` is told of
-    every request: its verb, and its HTTP status, or ``none`` where nothing answered.
+    thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON. ``answered`` is called for
+    every request with its verb and its HTTP status, or ``none`` where no answer came.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def read_list(pieces: Iterable[bytes]) -> tuple[Json, Iterator[Json]]:
 
 
 class _Body:
-    """What has arrived of the body and is not dropped yet. `at` is where reading goes on in `text`."""
+    """The received part of the body that is not dropped yet. Reading continues at position `at` of `text`."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)

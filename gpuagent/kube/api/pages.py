@@ -18,14 +18,14 @@ _GONE, _TOO_MANY = 410, 429
 
 
 class Lister(Protocol):
-    """What paging needs of the Client."""
+    """The methods of the Client that paging uses."""
 
     def page(self, path: str, params: Params | None = None) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
         """Return a List's metadata and items."""
 
 
 class Listed(Generic[T]):
-    """What was kept of a list, and the version that it was true of."""
+    """The kept items of a list, and the resource version of that list."""
 
     def __init__(self) -> None:
         self.items: list[T] = []
@@ -35,10 +35,10 @@ class Listed(Generic[T]):
 def list_pages(
     client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params | None = None
 ) -> Listed[T]:
-    """List a collection; of each object what ``keep`` makes of it, unless that is None. All of it is of one version.
+    """List a collection at one resource version; ``keep`` maps each object to an item, or to None to leave it out.
 
-    Where the server forgets that version meanwhile (410), the list begins anew, a few times; where it puts a page off
-    (429), that is asked for again when it says. May raise what ``Client.page`` does.
+    If the server drops that version meanwhile (410), the list begins again, at most ``MOST_STARTS`` times in all. If
+    it delays a page (429), the page is requested again after the time it names. Raises the errors of ``Client.page``.
     """
     for start in range(1, MOST_STARTS + 1):
         try:

@@ -1,7 +1,7 @@
-"""HTTP to the API server through the library's ``ApiClient``, raw: bytes in, bytes out, our errors.
+"""HTTP to the API server through the library's ``ApiClient``, raw: bytes in, bytes out, errors of this package.
 
-Import this module only from a thread that may wait: it is what loads ``kubernetes``. No API class and no model is
-named here, which keeps 20 MiB and half a second out of the agent.
+Import this module only from a thread that may wait: the import loads ``kubernetes``. The module names no API class and
+no model, which saves the agent 20 MiB and half a second.
 """
 
 import ipaddress
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-# The library loads this package wherever it is installed, as it is beside the tools of development, and with it
-# grammars: a second of processor time and 12 MiB.
+# The library loads this package where it is installed, as development tools install it. Its grammars cost a second of
+# processor time and 12 MiB.
 sys.modules.setdefault("kubernetes_validate", None)  # type: ignore[arg-type]
 
 import urllib3
@@ -156,7 +156,7 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
         _load_service_account(configuration)
     else:
         _load_kubeconfig(configuration, kubeconfig, context)
-    # Our own loops retry; urllib3's silent three tries would triple every timeout.
+    # The agent's loops retry; urllib3's three silent tries would triple every timeout.
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL
     configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)

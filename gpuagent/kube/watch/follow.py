@@ -23,17 +23,17 @@ _STEADY_S = 5.0
 
 
 class Api(Lister, Protocol):
-    """What following needs of the Client."""
+    """The methods of the Client that following uses."""
 
     def watch(self, path: str, params: Mapping[str, str | int | bool] | None = None) -> Watch:
         """Open a watch."""
 
 
 class Follower(Protocol[T]):
-    """What receives the objects. Called from the following thread only."""
+    """Receives the objects. Only the following thread calls it."""
 
     def read(self, found: dict[str, Any]) -> T:
-        """What is kept of one object. The object itself is gone before the next one is read."""
+        """Return the item to keep of one object. The object is dropped before the next one is read."""
 
     def listed(self, items: Sequence[T]) -> None:
         """All objects as they are now; replaces everything said before."""
@@ -49,8 +49,8 @@ class Follower(Protocol[T]):
 class Follow(Generic[T]):
     """Follows the objects at ``path`` that match ``selector`` (a fieldSelector) until stopped.
 
-    ``run`` is the body of a thread and outlives every error. Three levels: ``run`` tries for ever, ``_list_and_watch``
-    lists once and keeps a watch going, ``_watch`` is one connection. An object that the follower cannot take is said
+    ``run`` is the body of a thread and outlives every error. Three levels: ``run`` retries forever, ``_list_and_watch``
+    lists once and keeps a watch open, ``_watch`` is one connection. An object that the follower cannot read is logged
     once and left out; the others are followed.
 
     Args:
@@ -140,7 +140,7 @@ class Follow(Generic[T]):
         return version
 
     def _read(self, found: dict[str, Any]) -> T | None:
-        """What is kept of an object of a list; None where the follower cannot take it."""
+        """The item to keep of an object of a list; None if the follower cannot read the object."""
         try:
             return self.follower.read(found)
         except Exception as err:  # noqa: BLE001 - one odd object must not hide the others

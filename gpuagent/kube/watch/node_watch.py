@@ -1,4 +1,4 @@
-"""Tells the core of this node and its pods as the API server has them, each watched on its own."""
+"""Posts this node and its pods as the API server has them; each has a watch of its own."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ from gpuagent.system.backoff import Backoff
 log = logging.getLogger(__name__)
 
 MOST_DELETED = 1000
-"""UIDs of deleted pods that are remembered: a pod that was read meanwhile does not come back."""
+"""How many UIDs of deleted pods are stored, so that a pod that was read meanwhile does not come back."""
 NODE_S = 1.0
 """How long the first list of pods waits for the Node, whose kubelet's version decides which pods are listed."""
 
@@ -119,7 +119,7 @@ class _Node:
 
     Attributes:
         kubelet: version of its kubelet; "" while it is not known.
-        told: the Node was read, or could not be.
+        `told`: set once the Node was read, or could not be read.
     """
 
     def __init__(self, name: str, post: Post, clock: Callable[[], float]) -> None:
@@ -157,9 +157,9 @@ class _Node:
 
 
 class _Pods:
-    """The pods by uid, in the order kubelet hears of them; a thread of its own posts them.
+    """The pods by uid, in the order in which kubelet receives them.
 
-    So the last change of a burst is never left unsaid.
+    A thread of its own posts them, so that the last change of a burst is always posted.
 
     Attributes:
         lists: how many lists were taken.
@@ -208,10 +208,10 @@ class _Pods:
         self._news.set()
 
     def fetched(self, items: Sequence[Pod], lists: int) -> set[str] | None:
-        """Take pods that the watch has not shown: UIDs of those whose deletion it has not shown either.
+        """Add pods that the watch has not shown; return the UIDs of those whose deletion it has not shown either.
 
-        None if the pods were listed since there were so many `lists`: the watch from there on shows no deletion that
-        came before, so these have to be read again.
+        None if `lists` is outdated, because the pods were listed since. The watch from there on shows no earlier
+        deletion, so these pods must be read again.
         """
         with self._lock:
             if lists != self.lists:

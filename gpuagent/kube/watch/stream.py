@@ -9,7 +9,7 @@ from gpuagent.kube.api.api_errors import ApiError, KubeError
 
 
 class Body(Protocol):
-    """What a watch needs of an HTTP response (urllib3's has it)."""
+    """The methods of an HTTP response that a watch uses (urllib3's response has them)."""
 
     def stream(self, amt: int | None = None, decode_content: bool | None = None) -> Iterator[bytes]:
         """Yield the body in the pieces in which it arrives."""

@@ -21,7 +21,7 @@ _NOT_FOUND, _CONFLICT = 404, 409
 
 
 class Api(Protocol):
-    """What PodAnnotations needs of the Client."""
+    """The methods of the Client that PodAnnotations uses."""
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Merge patch."""
@@ -29,7 +29,7 @@ class Api(Protocol):
 
 @dataclass(slots=True)
 class _Tried:
-    """What became of the writes of one pod, by ``time.monotonic``.
+    """The tries to write one pod, by ``time.monotonic``.
 
     Attributes:
         version: of the pod, in the last try.
@@ -37,7 +37,7 @@ class _Tried:
         next_at: when a write for another version may be tried.
         pace: after tries that the server took.
         failing: after those that failed.
-        outrun: after those that it refused because somebody else was quicker: soon, or a busy pod is never met.
+        outrun: after those that it refused because another writer was quicker: short, or a busy pod is never written.
     """
 
     pace: Backoff
@@ -60,18 +60,18 @@ class _Wanted:
 
 
 class PodAnnotations(Worker):
-    """Level-triggered: remembers which writes pods need, and sends each against the version it follows from.
+    """Level-triggered: stores the writes that pods need, and sends each against the version it follows from.
 
-    The server refuses a write (409) when the pod has changed since; the watch then brings the pod as it is, and what
-    it needs follows anew. So does the write's own echo, after which none is needed. A pod that is gone (404) needs
-    none. Each pod is tried by itself, ever more rarely while it fails, and while somebody else writes something else
-    again and again. A daemon thread does it all.
+    The server refuses a write (409) when the pod has changed since. The watch then brings the pod as it is, and the
+    agent works out its writes again. The watch also brings the pod after a write, and the pod then needs none. A pod
+    that is gone (404) needs none. Each pod is tried by itself: ever more rarely while it fails, or while another
+    writer keeps replacing the value. One daemon thread does all of this.
 
     Args:
         client: shared with others.
-        told: hears what keeps annotations from being written, None when nothing does any more.
+        `told`: called with the reason why annotations cannot be written, and with None once they can.
         wall_ns: Unix nanoseconds, for the time of an assignment.
-        backoff: makes the delays after failures; the longest is for those that only people can mend.
+        backoff: makes the delays after failures; the longest is for those that only people can fix.
         pace: makes the delays between writes of one pod.
     """
 
@@ -116,7 +116,7 @@ class PodAnnotations(Worker):
             self._wake.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until no write is needed or under way; False where ``timeout_s`` was too short."""
+        """Wait until no write is needed or in progress; False where ``timeout_s`` was too short."""
         with self._wake:
             return self._wake.wait_for(lambda: not self._wanted and not self._busy, timeout_s)
 

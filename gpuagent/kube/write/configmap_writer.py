@@ -1,4 +1,4 @@
-"""Keeps ConfigMaps as they shall be; nothing here ever blocks the caller."""
+"""Keeps ConfigMaps as desired; nothing here ever blocks the caller."""
 
 import logging
 import time
@@ -14,14 +14,17 @@ from gpuagent.system.backoff import Backoff
 log = logging.getLogger(__name__)
 
 RECHECK_S = 300.0
-"""How long it may stand what others did. A watch would tell at once, and cost a connection each on every node."""
-# Where a second writer comes in between, it looks again at once, so often; then it waits as after any failure.
+"""Longest time until a change by another writer is corrected.
+
+A watch would show the change at once, but cost every node one connection for each ConfigMap.
+"""
+# Reads in a row while another writer comes in between; then it waits as after any failure.
 _LOOKS = 3
 _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 
 class Api(Protocol):
-    """What ConfigMaps need of the Client."""
+    """The methods of the Client that ConfigMaps uses."""
 
     def get(self, path: str) -> dict[str, Any]:
         """Return one object."""
@@ -38,11 +41,11 @@ class Api(Protocol):
 
 @dataclass(slots=True)
 class _Kept:
-    """One ConfigMap: what it shall be, and when to look at it next (``time.monotonic``).
+    """One ConfigMap: its desired data, and the time of its next check (``time.monotonic``).
 
     Attributes:
-        asked: somebody asked for a look since the last one began.
-        right: the last look found or made it right, and none was asked for since.
+        asked: a check was requested since the last one began.
+        right: the last check found or made it right, and none was requested since.
     """
 
     facts: ConfigMapFacts
@@ -58,17 +61,17 @@ class _Kept:
 
 
 class ConfigMaps(Worker):
-    """Level-triggered: remembers what shall be true, looks at what is there, and writes the difference.
+    """Level-triggered: stores the desired ConfigMaps, reads the present ones, and writes the difference.
 
-    It looks when something else is desired, every ``recheck_s``, and after a failure again and again; each ConfigMap by
-    itself, so that one that is refused holds up no other. A daemon thread does it all. One that is no longer among the
-    desired is left as it is: to have it removed, desire it with ``data`` None.
+    It reads a ConfigMap when the desired data changes, every ``recheck_s``, and repeatedly after a failure. It treats
+    each ConfigMap by itself, so that a refused one delays no other. A daemon thread does all of this. It leaves a
+    ConfigMap that is no longer desired as it is: to remove one, desire it with ``data`` None.
 
     Args:
         client: shared with others.
-        told: hears what keeps ConfigMaps from being right, None when nothing does any more.
-        recheck_s: longest time between two looks at one that is right.
-        gap_s: least time between two looks at one, against a storm of changes.
+        `told`: called with the reason why ConfigMaps are not as desired, and with None once they are.
+        recheck_s: longest time between two reads of one that is right.
+        gap_s: least time between two reads of one, against a storm of changes.
         backoff: makes the delays after failures.
     """
 
@@ -92,7 +95,7 @@ class ConfigMaps(Worker):
         self._kept: dict[tuple[str, str], _Kept] = {}
 
     def desire(self, facts: tuple[ConfigMapFacts, ...]) -> None:
-        """Replace what shall be true; never blocks. Of two about one ConfigMap the last counts."""
+        """Replace the desired ConfigMaps; never blocks. Of two about one ConfigMap the last counts."""
         with self._wake:
             if facts == self._desired:
                 return
@@ -115,7 +118,7 @@ class ConfigMaps(Worker):
 
     @property
     def problem(self) -> str:
-        """What keeps ConfigMaps from being right just now; "" while nothing does."""
+        """The reasons why ConfigMaps are not as desired now; "" if they all are."""
         with self._wake:
             return "; ".join(kept.failure for kept in self._kept.values() if kept.failure)
 
@@ -188,7 +191,7 @@ class ConfigMaps(Worker):
             try:
                 self._send(write, facts)
             except ApiError as err:
-                # Somebody has changed, made or deleted it since the look. A missing namespace is no such thing.
+                # Another writer has changed, made or deleted it since the read. A missing namespace differs.
                 outrun = err.status == _CONFLICT or (err.status == _NOT_FOUND and write.verb != "create")
                 if not outrun or looks == _LOOKS:
                     raise
@@ -199,7 +202,7 @@ class ConfigMaps(Worker):
         try:
             return self._client.get(f"{_collection(facts)}/{facts.name}")
         except ApiError as err:
-            # What we may not look at, we have not made.
+            # The agent cannot have made a ConfigMap that it may not read.
             unmade = facts.data is None and err.status == _FORBIDDEN
             if err.status != _NOT_FOUND and not unmade:
                 raise

@@ -59,7 +59,7 @@ class EventCounts:
 
 
 class Api(Protocol):
-    """What Events need of the Client."""
+    """The methods of the Client that Events uses."""
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST to a collection."""
@@ -220,14 +220,14 @@ class EventLog(Worker):
             except ApiError as err:
                 if err.status != _NOT_FOUND:
                     raise
-                series.created = False  # it outlived its hour at the server: send it anew
+                series.created = False  # the server dropped it after its hour: create it again
             else:
                 return
         try:
             self._client.create(path, self._body(key, series))
         except ApiError as err:
             if err.status != _CONFLICT:
-                raise  # a conflict: an earlier try of ours came through after all
+                raise  # a conflict: an earlier try succeeded after all
         series.created = True
 
     def _body(self, key: _Key, series: _Series) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from gpuagent.system.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-# An observation older than our own write is a watch event that was under way; after this it is believed anyway.
+# An observation older than the agent's own write is a delayed watch event. After this time it counts anyway.
 _STALE_S = 10.0
 
 
 class Api(Protocol):
-    """What writing needs of the Client."""
+    """The methods of the Client that Writer uses."""
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST to a collection."""
@@ -42,11 +42,11 @@ class WriterCounts:
 
 
 class Writer(Worker):
-    """Level-triggered: remembers what shall be true and what was observed, and patches the difference.
+    """Level-triggered: stores the desired and the observed Node, and patches the difference.
 
-    Nothing is written before the first ``observe``. After a failure it tries again by itself, and after every observed
-    drift (kubelet resets a node's status when the node is made anew). A daemon thread patches, another sends Events, so
-    that neither waits for the other.
+    It writes nothing before the first ``observe``. It tries again after a failure, and after every observed drift
+    (kubelet resets a node's status when the node is created again). One daemon thread patches and another sends
+    Events, so that neither waits for the other.
 
     Args:
         client: shared with others.
@@ -102,7 +102,7 @@ class Writer(Worker):
         condition: Mapping[str, str] | None,
         no_taint: str = "",
     ) -> None:
-        """Replace what shall be true; the meaning of the four is that of NodeFacts."""
+        """Replace the desired Node; NodeFacts describes the four arguments."""
         facts = NodeFacts(dict(labels), dict(capacity), None if condition is None else dict(condition), no_taint)
         with self._wake:
             if facts != self._facts:
@@ -200,7 +200,7 @@ class Writer(Worker):
         with self._wake:
             self._patches += 1
             self._wrote_at = time.monotonic()
-            # The watch may have shown what came after our patch before its answer got here.
+            # The watch may have shown a later version before the answer to this patch arrived.
             if self._node is not None and _uid(answer) == _uid(self._node) and not _is_older(answer, self._node):
                 self._node = trim_node(answer)
 
@@ -213,6 +213,6 @@ def _uid(node: Mapping[str, Any]) -> str:
 
 
 def _is_older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether ``one`` is an earlier state of the same object; versions are ordered numbers (KEP-5504)."""
+    """Whether ``one`` is an earlier state of the same object; versions are ordered numbers (KEP-5504)."""
     before, after = (str(node.get("metadata", {}).get("resourceVersion", "")) for node in (one, other))
     return _uid(one) == _uid(other) and before.isdigit() and after.isdigit() and int(before) < int(after)

@@ -1,4 +1,4 @@
-"""Deletes the failed pods that it was told of, each as it was judged; nothing here ever blocks the caller."""
+"""Deletes failed pods, each only at the version that was judged; nothing here ever blocks the caller."""
 
 import logging
 import time
@@ -16,22 +16,22 @@ _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 
 class Api(Protocol):
-    """What deletions need of the Client."""
+    """The methods of the Client that Deletions uses."""
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """DELETE, with DeleteOptions."""
 
 
 class Deletions(Worker):
-    """Level-triggered: remembers which pods shall go, and asks until the server has taken each deletion once.
+    """Level-triggered: stores the pods to delete, and retries until the server has accepted each deletion once.
 
-    A deletion names UID and version, so that nothing but the pod that was judged goes. One that has changed, or is
-    gone, is left alone: the watch tells what it is now. One that is refused holds up no other. A daemon thread does it.
+    A deletion names UID and version, so that it can only remove the pod that was judged. A pod that has changed, or is
+    gone, is left alone: the watch shows its new state. A refused deletion delays no other. One daemon thread does this.
 
     Args:
         client: shared with others.
-        deleted: hears of each pod whose deletion was taken.
-        told: hears what keeps pods from being deleted, None when nothing does any more.
+        deleted: called with each pod whose deletion the server accepted.
+        `told`: called with the reason why pods cannot be deleted, and with None once they can.
         backoff: makes the delays after failures.
     """
 
@@ -56,7 +56,7 @@ class Deletions(Worker):
         self._said: str | None = None
 
     def desire(self, pods: tuple[FailedPod, ...]) -> None:
-        """Replace which pods shall go; never blocks."""
+        """Replace the pods to delete; never blocks."""
         with self._wake:
             if pods != self._wanted:
                 self._wanted = pods

@@ -1,11 +1,11 @@
-"""A daemon thread that works off what it is told, until it is stopped."""
+"""A daemon thread that processes its work until it is stopped."""
 
 import threading
 from abc import ABC, abstractmethod
 
 
 class Worker(ABC):
-    """What writes to the API server: whoever tells one something holds `_wake`, and never waits for the thread.
+    """A writer to the API server. Callers that give it work hold `_wake`, and never wait for the thread.
 
     Args:
         name: of the thread.

@@ -28,8 +28,8 @@ class Feed:
     def publish(self, blocks: tuple[DeviceRange, ...], *, urgent: bool = False, verified: bool = False) -> bool:
         """Replace the list; False if it is the same (kubelet is not bothered then).
 
-        An `urgent` one, a GPU that has fallen ill, is sent however short a time ago the last one was.
-        `verified`: kubelet has to call PreStartContainer before it starts a container with these devices.
+        An `urgent` list, with a GPU that became unhealthy, is sent without the usual pause after the last one.
+        `verified`: kubelet must call PreStartContainer before it starts a container with these devices.
         """
         if blocks == self._blocks:
             if verified != self.verified:
@@ -51,9 +51,9 @@ class Feed:
     def follow(self, closed: threading.Event, *, verified: bool = False) -> Iterator[pb.ListAndWatchResponse]:
         """The newest list at once, then each newer one; changes in quick succession are sent as one.
 
-        It ends where the resource has to register again, because it registered with another `verified` than is needed:
-        before kubelet hears of the first healthy devices, or while there are none at all, as no Allocate can be under
-        way then. While all GPUs are unhealthy from the start, containers on them can start again.
+        It ends where the resource must register again, because it registered with another `verified` than is needed.
+        It ends only before kubelet receives the first healthy devices, or while there are none: no Allocate can be in
+        progress then. While all GPUs are unhealthy from the start, containers on them can start again.
         """
         sent, not_before, offers, heard = -1, 0.0, False, False
         while not closed.is_set():

@@ -4,9 +4,9 @@
         ▲                          │ refused, silent: back-off ▲       │
         └──────────────────────────┴───────────────────────────┴───────┘
 
-The truth is an open ListAndWatch stream on the current socket, never the answer to Register. Every incarnation has
-a socket path of its own, and old streams end before a new one registers: the only protocol that is right on every
-kubelet from 1.18 to 1.37.
+Only an open ListAndWatch stream on the current socket proves a registration; the answer to Register does not. Every
+incarnation has a socket path of its own, and old streams end before a new one registers. No other protocol works on
+every kubelet from 1.18 to 1.37.
 """
 
 import enum
@@ -43,12 +43,12 @@ SAME_KUBELET_PAUSE_S = 1.0
 """The same kubelet must notice the end of the old stream before the new one registers."""
 POLL_S = 1.0
 CONNECTED_POLL_S = 5.0
-"""While all is well: the directory watch and the stream's end tell at once, this is for what they miss."""
+"""While connected: the directory watch and the stream's end act at once, and this poll covers what they miss."""
 WAIT_NOTED_S = 5.0
 
 
 Kubelet = tuple[int, int, int]
-"""Tells one kubelet process from the next: device, inode and time of change of its socket file."""
+"""Distinguishes one kubelet process from the next: device, inode and time of change of its socket file."""
 
 
 class Stage(enum.StrEnum):
@@ -231,7 +231,7 @@ class Endpoint:
             found = self._kubelet_socket.stat()
         except OSError:
             return None
-        # An inode number that was freed is often given to the next file: the time of change tells them apart.
+        # The next file often gets the freed inode number: the time of change distinguishes the two.
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
     def _pause(self, seconds: float, *, until_kubelet_is_not: Kubelet) -> None:
@@ -270,7 +270,7 @@ class Endpoint:
 
 
 def sweep(directory: Path) -> list[Path]:
-    """Remove sockets that a former run left behind (nobody listens on them); returns what was removed."""
+    """Remove sockets that a former run left behind (no process listens on them); returns the removed paths."""
     left = [path for path in directory.glob(f"{SOCKET_PREFIX}*.sock") if _is_socket(path) and not _accepts(path)]
     for path in left:
         path.unlink(missing_ok=True)
@@ -289,7 +289,7 @@ def _is_socket(path: Path) -> bool:
 
 
 def _accepts(path: Path) -> bool:
-    """Whether somebody listens on a unix socket."""
+    """Whether a process listens on a unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

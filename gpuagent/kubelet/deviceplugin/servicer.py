@@ -1,4 +1,4 @@
-"""One resource's DevicePlugin service: protobuf to domain and back. The only place that knows gRPC codes."""
+"""One resource's DevicePlugin service: protobuf to domain and back. No other module uses gRPC codes."""
 
 import logging
 import threading
@@ -19,8 +19,10 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 MAX_STREAMS = 12
-"""Open lists per socket. Each holds one of the server's 16 workers for ever; beyond this the newest is refused: the
-oldest is kubelet's own, and kubelet drops the whole plugin when that one ends."""
+"""Open lists per socket. Each occupies one of the server's 16 workers until it ends.
+
+Beyond this the newest is refused: the oldest is kubelet's own, and kubelet drops the whole plugin when that one ends.
+"""
 
 _CODES = {
     Reason.EMPTY_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
@@ -70,7 +72,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     @property
     def followed(self) -> bool:
-        """Whether the stream that opened first is open: kubelet's own, as nobody else is told of a new socket."""
+        """Whether the stream that opened first is open: kubelet's own, as only kubelet receives a new socket's path."""
         return self._kubelets in self._streams
 
     def close_streams(self) -> None:
@@ -135,7 +137,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     ) -> pb.AllocateResponse:
         def allocated() -> pb.AllocateResponse:
             if not request.container_requests:
-                # An empty answer would leave kubelet's reservation in place for ever.
+                # An empty answer would leave kubelet's reservation in place forever.
                 text = f"{self._resource}: the request names no container"
                 raise Refusal(Reason.EMPTY_REQUEST, text)
             answer = pb.AllocateResponse()
