@@ -66,12 +66,12 @@ class BoundedQuery(Generic[T]):
 
 
 class Questions(Generic[K, T]):
-    """Questions by what they are about. One that has not ended is not asked again, nor waited for again.
+    """Queries by their subject. A query that has not ended is neither repeated nor waited for a second time.
 
     Args:
         patience_s: how long each is waited for.
         clock: monotonic seconds, for the facades.
-        late: called when one that was waited for in vain has ended.
+        late: called when a query ends after its wait has timed out.
     """
 
     def __init__(self, *, patience_s: float, clock: Callable[[], float], late: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong between this process and the NVIDIA driver, in words for people."""
+"""Errors between this process and the NVIDIA driver, in words for people."""
 
 LIBRARY = "libnvidia-ml.so.1"
 

@@ -18,8 +18,8 @@ def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) 
     """Read every GPU in its own error scope: one that fails is `unreadable`, the others are whole.
 
     Args:
-        nvml: the facade to read through (whoever watches for hanging calls looks at it).
-        sysfs: where sysfs is mounted; tells the NUMA node of a PCI device.
+        nvml: the facade to read through (the guard against hanging calls reads its `pending`).
+        sysfs: where sysfs is mounted; source of the NUMA node of a PCI device.
         dev: where the device nodes are.
 
     Returns:
@@ -74,7 +74,7 @@ def sysfs_name(pci_bus_id: str) -> str:
 
 
 def read_gpu(nvml: Nvml, index: int, sysfs: Path) -> Gpu:
-    """What NVML says of one GPU. Raises CallError."""
+    """Read one GPU from NVML. Raises CallError."""
     handle = nvml.handle(index)
     total, reserved = nvml.memory_bytes(handle)
     bus_id = nvml.pci_bus_id(handle)

@@ -25,14 +25,14 @@ _Part = tuple[_About, BoundedQuery[Wiring]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look has of one GPU.
+    """One GPU as one pass over all GPUs read it.
 
     Attributes:
         index: NVML's.
         gpu: None if it could not be read.
         wiring: as much as is known of it.
         error: why it could not be read.
-        hangs_in: what its reading waits for, for people; empty if it has ended.
+        hangs_in: the call that its reading waits for, in words for people; empty if it has ended.
     """
 
     index: int
@@ -43,17 +43,17 @@ class Reading:
 
 
 class Readings:
-    """Looks at all GPUs: what each says of itself, then, of those that did, its links, and how near the others are.
+    """Reads all GPUs: each GPU's own data, then the links of those that answered, and their PCIe paths to the others.
 
-    These are three questions, so that one that hangs costs no other. Nothing is asked about two GPUs before both
-    could be read: one that hangs would take the other along.
+    These are three queries, so that one that hangs delays no other. A query about two GPUs starts only once both
+    could be read: otherwise a GPU that hangs would block the query of the other.
 
     Args:
         patience_s: how long one look waits for the slowest GPU.
         links_patience_s: how long it then waits for the slowest links.
         clock: monotonic seconds, for the facades.
         sysfs: where sysfs is mounted.
-        late: called when what was waited for in vain was answered: the next look takes the answer.
+        late: called when an answer comes after its wait has timed out: the next look takes the answer.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Readings:
 
 
 def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
-    """What `ask` gives. An error of this agent about one GPU is that GPU's: it must not hide the others."""
+    """Yield the answers of `ask`. An error of this agent about one GPU must not hide the others."""
     try:
         yield from ask()
     except (CallError, DriverError):
@@ -147,19 +147,19 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     version: str,
     nodes: frozenset[str],
 ) -> Inventory:
-    """What one look found.
+    """The inventory from one pass over all GPUs.
 
     Args:
         readings: one for each GPU.
         hung: NVML index and reason of GPUs about which another call hangs.
-        former: what was known; a GPU whose reading has not ended stays as it was there, with its links, and is
-            unreadable besides.
-        patience_s: how long was waited for the slowest.
+        former: the last inventory; a GPU whose reading has not ended stays as it was there, with its links, and is
+            also unreadable.
+        patience_s: how long the pass waited for the slowest.
         version: the driver's.
         nodes: its device nodes.
 
     Raises:
-        DriverError: a reading failed for the driver's sake.
+        DriverError: a reading failed because of the driver as a whole.
     """
     # Indexes move when a GPU goes: the GPU that hangs is not the one that has its former index now.
     here = {reading.gpu.uuid for reading in readings if reading.gpu}

@@ -1,4 +1,4 @@
-"""What the core has been told of the driver, so that it hears every change once and the last word is true."""
+"""The events about the driver that were posted, so that each change is posted once and the last event is true."""
 
 import threading
 from collections.abc import Callable

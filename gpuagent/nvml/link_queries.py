@@ -1,4 +1,4 @@
-"""What one GPU says of its connections. A query that fails costs its own answer and is told, no more."""
+"""Queries of one GPU's links. A query that fails loses only its own answer, and its failure is reported."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -44,13 +44,13 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
 
 
 def read_relations(nvml: Nvml, index: int, bus_ids: Mapping[int, str]) -> Iterator[Wiring]:
-    """How near the GPUs of `bus_ids`, by index, are to the one at `index`, after each answer what is known by then.
+    """Yield, after each answer, the known PCIe paths from the GPU at `index` to the GPUs of `bus_ids`, by index.
 
-    Only GPUs that have just answered belong in there: a call about one that hangs does not return to anybody.
-    If one hangs nevertheless, all others still know of each other: each asks those behind it first, so that of
-    every two of them one comes to the other before it comes to the one that hangs.
+    `bus_ids` must hold only GPUs that have just answered: a call about a GPU that hangs does not return.
+    If a GPU hangs nevertheless, the paths between all others are still read. Each GPU starts with the indexes after its
+    own, so that of every two GPUs one reaches the other before it reaches the one that hangs.
 
-    Raises CallError for the driver's sake only.
+    Raises CallError only for errors of the driver as a whole.
     """
     asking = _Asking()
     wiring = Wiring()
@@ -73,7 +73,7 @@ def _relation(nvml: Nvml, index: int, other: int) -> Relation | None:
 
 
 def _is_up(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> bool | None:
-    """None if the GPU does not have so many links, or does not say."""
+    """Whether the link is up; None if the GPU does not have this link, or does not answer."""
     ordinary = ABSENT | {INVALID_ARGUMENT}
     return asking.ask(lambda: nvml.link_is_up(gpu, link), None, about="NVLink", number=link, ordinary=ordinary)
 

@@ -13,12 +13,12 @@ STALLED_POLL_S = 1.0
 
 
 class StallGuard:
-    """Looks for calls that have not returned for `stall_s`, and calls `changed` when one has come or gone.
+    """Looks for calls that have not returned for `stall_s`, and calls `changed` when such a call appears or returns.
 
-    One about the driver as a whole is reported here, once; `hung` tells those about a GPU.
+    The guard itself reports a call about the driver as a whole, once; `hung` returns those about a GPU.
 
     Args:
-        pending: the calls under way now.
+        pending: the calls in progress now.
         news: takes the report.
         stall_s: what counts as hanging.
         clock: monotonic seconds.

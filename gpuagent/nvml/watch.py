@@ -23,7 +23,7 @@ from gpuagent.system.backoff import Backoff
 log = logging.getLogger(__name__)
 
 FIRST_LOOKS_S = 0.1
-"""How long GPUs that are new wait for what the driver says of their health; then they are told as not asked yet."""
+"""How long new GPUs wait for their first health reading; after that they are posted as not read yet."""
 STOP_S = 1.0
 """How long `stop` waits for threads; one that hangs in the driver is left behind (all are daemons)."""
 
@@ -35,18 +35,18 @@ class NvmlWatch:
         post: takes an event at once, from any thread.
         clock: monotonic seconds; the `at` of events.
         stall_s: a call (other than the wait for events) that takes longer is reported.
-        patience_s: a GPU whose reading takes longer is told as unreadable for the time being.
-        links_patience_s: links whose reading takes longer are told as not known for the time being. Shorter, because
-            every GPU waits for them, and what comes later is told as soon as it comes.
+        patience_s: a GPU whose reading takes longer is posted as unreadable for the time being.
+        links_patience_s: links whose reading takes longer are posted as not known for the time being. Shorter, because
+            every GPU waits for them, and a later answer is posted as soon as it comes.
         reread_s: period of looking again while something on the node may still change for the better.
-        links_reread_s: the same while only NVLinks are down: seldom, since cards without a bridge stay so.
-        links_apart_s: between looks that NVLink errors ask for, which come in storms.
+        links_reread_s: the same while only NVLinks are down: long, since cards without a bridge stay so.
+        links_apart_s: pause between looks after NVLink errors, which come in storms.
         first_retry_s: first delay while the driver is missing; doubles up to `most_retry_s`.
         most_retry_s: the longest such delay.
-        wait_s: longest single wait for events; as long may its thread live on after `stop`.
-        vitals_s: period of asking a GPU how it is, while it is well.
-        sick_vitals_s: the same while it is not.
-        alive_s: period of asking it in between for one cheap thing; a GPU that is lost without an XID is noticed then.
+        wait_s: longest single wait for events; its thread may live this long after `stop`.
+        vitals_s: period of health readings of a healthy GPU.
+        sick_vitals_s: the same for an unhealthy GPU.
+        alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
         sysfs: where sysfs is mounted.
         dev: where device nodes are.
     """
@@ -122,7 +122,7 @@ class NvmlWatch:
 
     @property
     def health_watch_up(self) -> bool:
-        """Whether an XID would be heard now of every GPU that is there. False while the driver is missing."""
+        """Whether the agent would receive an XID now from every present GPU; False while the driver is missing."""
         return self._health.up
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class NvmlWatch:
             else:
                 self._delays.reset()
                 self._health.tend(count, {gpu.index: gpu.uuid for gpu in inventory.gpus})
-                # What ails a GPU is told before the GPU itself: no list offers one that the driver wants reset.
+                # Faults of a GPU are posted before the GPU: so no list advertises a GPU that the driver asks to reset.
                 unasked = self._health.first_looks(FIRST_LOOKS_S)
                 silent = frozenset(gpu.uuid for gpu in inventory.gpus if gpu.index in unasked)
                 self._read(replace(inventory, unasked=silent))
@@ -190,7 +190,7 @@ class NvmlWatch:
                 return
 
     def _look(self) -> tuple[Inventory, int]:
-        """What is there, and how many GPUs the driver counts. Raises DriverError."""
+        """Return the inventory, and the number of GPUs that the driver counts. Raises DriverError."""
         with self._nvml.session():
             version, count = self._nvml.driver_version(), count_gpus(self._nvml)
             readings = self._readings.look(count)

@@ -36,7 +36,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is drawn around GPUs, a NUMA node or a PCIe switch in one; `inside` says how PCIe joins them."""
+    """A frame drawn around GPUs: a NUMA node, or a PCIe switch in one. `inside` says how PCIe joins its members."""
 
     name: str
     inside: str
@@ -47,7 +47,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What stands where.
+    """The positions of all parts of the picture.
 
     Attributes:
         direct: how many NVLinks lead straight from GPU to GPU.

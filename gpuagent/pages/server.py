@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 MOST_CONNECTIONS = 16
 """Open at a time. Another one takes the place of the one that has waited longest for its client."""
 MOST_PAGES = 12
-"""Requests whose page is being made or is to be made. Fewer than the connections: so there is always one to close."""
+"""Requests whose page is in progress or queued. Fewer than the connections, so that one can always be closed."""
 PAGE_THREADS = 2
 HEAD_S, ANSWER_S = 5.0, 10.0
 """How long a client may take to send a request, and to read the answer: the whole of it."""
@@ -31,7 +31,7 @@ WARNING_GAP_S = 60.0
 Page = Callable[[], tuple[str, bytes]]
 """Content type and body. It may take its time."""
 Probe = Callable[[], str | None]
-"""What is wrong, or None. It answers at once: it runs in the thread of the server."""
+"""The problem, or None. It answers at once: it runs in the thread of the server."""
 
 
 def json_page(read: Callable[[], Any]) -> Page:

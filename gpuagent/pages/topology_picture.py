@@ -35,18 +35,18 @@ _BOLD = 1.2
 """How much wider bold text is, at most."""
 _INK, _QUIET, _PALE = "#1f2328", "#57606a", "#ffffff"
 _BY_COUNT = ("#5b2a86", "#1b9e77", "#e08a00", "#7a8794")
-"""Colours of links, those of most NVLinks first; dark before light, for print."""
+"""Colors of links, those of most NVLinks first; dark before light, for print."""
 _STATE: Mapping[str, _Style] = {
     "free": {"fill": _PALE, "stroke": "#1a7f37", "stroke_width": 2},
     "held": {"fill": "#1f4e8c", "stroke": "#12325c", "stroke_width": 2},
     "unhealthy": {"fill": "url(#hatch)", "stroke": "#b3261e", "stroke_width": 2},
     "left out": {"fill": "#d0d7de", "stroke": "#57606a", "stroke_width": 2},
 }
-"""White, dark and hatched stay apart without colours."""
+"""White, dark and hatched differ even without colors."""
 _NODE: _Style = {"fill": "#f3f5f8", "stroke": "#c3cad3"}
 _SWITCH: _Style = {"fill": "#e3e8ee", "stroke": "#9aa5b1"}
 _BETWEEN: _Style = {"stroke": "#8c959f", "stroke_width": 1.5}
-"""What joins NUMA nodes."""
+"""The line that joins NUMA nodes."""
 
 
 def svg(page: dict[str, Any]) -> str:
@@ -122,7 +122,7 @@ def _draw_links(root: Element, page: dict[str, Any], floor: Plan) -> None:
 
 
 def _strokes(page: dict[str, Any]) -> dict[int, _Style]:
-    """Colour and width of a line for so many NVLinks; the width is in proportion."""
+    """Color and width of a line by its number of NVLinks; the width is in proportion."""
     counts = sorted({nvlinks(link) for _, _, link in pairs(page)} - {0}, reverse=True)
     unit = min(3, 9 / counts[0]) if counts else 0
     return {
@@ -215,7 +215,7 @@ def _text(parent: Element, at: tuple[float, float], words: str, size: float, **s
 
 
 def _printable(words: str) -> str:
-    """What XML cannot hold, and what turns the direction of text, is replaced; lines stay."""
+    """Replace characters that XML cannot hold or that turn the direction of text; lines stay."""
     return "\n".join(map(printable, words.split("\n")))
 
 
@@ -225,7 +225,7 @@ def _length(words: str, size: float) -> float:
 
 
 def _cut(words: str, room: float, size: float, keep: int = 0) -> str:
-    """Shorten a text to the room there is; it keeps so many characters of its end."""
+    """Shorten a text to the available width; it keeps the last `keep` characters."""
     if _length(words, size) <= room:
         return words
     end = f"…{words[len(words) - keep :]}"

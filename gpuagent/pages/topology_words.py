@@ -1,4 +1,4 @@
-"""What a page of `/topology` says, in the words that its table and its picture share."""
+"""The words of a `/topology` page that its table and its picture share."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ def state(gpu: dict[str, Any]) -> str:
 
 
 def pairs(page: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """What joins each two GPUs, once, with their places in the page."""
+    """The link between each two GPUs, once, with their positions in the page."""
     for i, row in enumerate(page["links"]):
         for j in range(i + 1, len(row)):
             yield i, j, row[j]

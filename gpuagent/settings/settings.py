@@ -21,7 +21,7 @@ from gpuagent.settings import values
 
 
 class ConfigError(Exception):
-    """A setting that an operator has to mend; the agent does not start."""
+    """A setting that an operator must fix; the agent does not start."""
 
 
 def _setting(
@@ -303,7 +303,7 @@ _KNOWN_ENV = {_env(setting.name) for setting in fields(Settings)} | {
 }
 
 _OF_A_SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)$")
-"""What Kubernetes sets for Services whose names begin with gpuagent."""
+"""Variables that Kubernetes sets for Services whose names begin with gpuagent."""
 
 
 def _read(path: Path) -> dict[str, str]:

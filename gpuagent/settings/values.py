@@ -1,6 +1,6 @@
-"""What the text of a setting means: each reads a text, and raises ValueError that says what is wrong with it.
+"""Parsers of settings: each reads a text, and raises ValueError that says what is wrong with it.
 
-The patterns are in the chart's schema, too, so they are such that RE2 reads them.
+The chart's schema has the same patterns, so RE2 must be able to read them.
 """
 
 import re

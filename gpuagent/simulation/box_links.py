@@ -1,4 +1,4 @@
-"""How the GPUs of a box are joined: PCIe paths, NVLinks between GPUs, NVSwitches, as a box file tells it."""
+"""The links between the GPUs of a box, as its file lists them: PCIe paths, NVLinks between GPUs, NVSwitches."""
 
 import re
 import uuid
@@ -13,7 +13,7 @@ from gpuagent.nvml.link_values import VERSIONS
 from gpuagent.simulation.box_table import BUS_ID, BoxError, Table
 
 NO_CLUSTER = str(uuid.UUID(int=0))
-"""What the driver says on a machine whose fabric reaches no further than the machine."""
+"""The cluster UUID that the driver returns on a machine whose fabric ends at the machine."""
 _PCIE = re.compile(r"([1-6])x(1|2|4|8|16)")
 _PATH = re.compile(r"\w+(/\w+){1,3}")
 _PCI_ID = re.compile(r"[0-9A-F]{8}")
@@ -70,7 +70,7 @@ def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) 
 
 
 def link_up(where: str, table: Table, bus_ids: Sequence[str]) -> list[Wired]:
-    """Links and fabric of each GPU, from ``[[nvlinks]]`` and ``[nvswitch]``; links are numbered as they are told."""
+    """Links and fabric of each GPU, from ``[[nvlinks]]`` and ``[nvswitch]``; links are numbered in the file's order."""
     links: list[list[BoxLink]] = [[] for _ in bus_ids]
     told: set[frozenset[int]] = set()
     for number, values in enumerate(table.take("nvlinks", list, []), 1):

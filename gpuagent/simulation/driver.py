@@ -18,12 +18,12 @@ GpuRef = int | str
 _HANDLES, _STEP = 0x51_0000_0000, 0x100
 _SETS = 0x52_0000_0000
 _ACTIONS = {48: 1, 61: 1, 62: 1, 64: 1, 74: 1, 79: 2, 95: 1, 119: 1, 120: 1, 140: 1}
-"""What the driver asks for after an XID: 1 to reset the GPU, 2 to reboot the node; nothing after any other."""
+"""The recovery action by XID: 1 to reset the GPU, 2 to reboot the node; any other XID has none."""
 KINDS = ("compute", "graphics", "mps")
 """Kinds of processes, each with a list of its own in NVML."""
 
 ODD = ("uuid", "model", "minor", "pci_bus_id", "memory_mib", "reserved_mib")
-"""What a driver may answer oddly, by its name in box files."""
+"""Values that a driver may report wrongly, by their names in box files."""
 
 
 class FaultError(ValueError):
@@ -37,7 +37,7 @@ class SimulatedProcess:
     Attributes:
         pid: as the agent's PID namespace has it.
         kind: ``compute``, ``graphics`` or ``mps``, a client of an MPS server.
-        memory_bytes: None where the driver does not tell it, as in MIG mode without permission.
+        memory_bytes: None where the driver does not report it, as in MIG mode without permission.
         sm: percent of its time that the GPU works for it; None: no sample of it, as when it was idle.
     """
 
@@ -76,7 +76,7 @@ class SimulatedGpu:
 
     @property
     def address(self) -> int:
-        """Its NVML handle: a pointer that nobody follows."""
+        """Its NVML handle: a pointer that no code follows."""
         return _HANDLES + self.index * _STEP
 
     @property
@@ -88,7 +88,7 @@ class SimulatedGpu:
 
 @dataclass(slots=True)
 class EventSet:
-    """What a client registered for, by GPU index, and what has not been fetched: (handle, kind, data)."""
+    """The event kinds that a client registered for, by GPU index, and the pending events: (handle, kind, data)."""
 
     registered: dict[int, int] = field(default_factory=dict)
     queue: deque[tuple[int, int, int]] = field(default_factory=deque)
@@ -130,10 +130,10 @@ class SimulatedDriver:
     # -- faults ----------------------------------------------------------------------------------------------
 
     def xid(self, gpu: GpuRef | None, code: int, any_waiter: bool = False) -> int:
-        """Report XID `code` on `gpu` (None: on no GPU in particular). Returns how many event sets heard it.
+        """Report XID `code` on `gpu` (None: on no GPU in particular). Returns how many event sets received it.
 
-        As with the real driver, an event that nobody is registered for is lost, and the driver asks for what the
-        GPU needs after it. `any_waiter`: one event set gets it, of another GPU if there is one, and with another
+        As with the real driver, an event without a registered client is lost, and the driver then asks for the recovery
+        action of that XID. `any_waiter`: one event set gets it, of another GPU if there is one, and with another
         handle of the GPU than a lookup returns.
         """
         with self.changed:
@@ -142,7 +142,7 @@ class SimulatedDriver:
             return self._emit(gpu, int(pynvml.nvmlEventTypeXidCriticalError), code, any_waiter=any_waiter)
 
     def double_bit_ecc(self, gpu: GpuRef) -> int:
-        """Report a double-bit ECC error on `gpu`. Returns how many event sets heard it."""
+        """Report a double-bit ECC error on `gpu`. Returns how many event sets received it."""
         with self.changed:
             found = self.find(gpu)
             found.action, found.memory_errors = _ACTIONS[48], found.memory_errors + 1
@@ -179,7 +179,7 @@ class SimulatedDriver:
     def process(
         self, gpu: GpuRef, pid: int, mib: int | None = None, kind: str = "compute", sm: int | None = None
     ) -> None:
-        """Let a process use `gpu`, or use it otherwise than before. `mib` None: the driver does not tell its memory."""
+        """Let a process use `gpu`, or change its use. `mib` None: the driver does not report its memory."""
         if kind not in KINDS:
             raise FaultError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
         with self._changing():
@@ -193,7 +193,7 @@ class SimulatedDriver:
                 self.find(gpu).processes.pop((pid, kind), None)
 
     def busy(self, gpu: GpuRef, percent: int) -> None:
-        """Let `gpu` work for so much of its time."""
+        """Let `gpu` be busy for `percent` of its time."""
         with self._changing():
             self.find(gpu).busy = percent
 
@@ -220,7 +220,7 @@ class SimulatedDriver:
                 self._failures[key] = error_code(error)
 
     def driver(self, present: bool, error: str | int = "DRIVER_NOT_LOADED") -> None:
-        """Take the driver away (initialisation then gives `error`) or bring it; sessions do not survive it."""
+        """Take the driver away (initialization then returns `error`) or bring it back; sessions do not survive it."""
         with self._changing():
             self.absent = None if present else error_code(error)
             if not present:
@@ -277,7 +277,7 @@ class SimulatedDriver:
         raise FaultError(f"there is no GPU {gpu!r} in box {self.box.name} (0 to {len(self.gpus) - 1}, or a UUID)")
 
     def enter(self, function: str, gpu: SimulatedGpu | None) -> int:
-        """What befalls a call before it does anything: blocks while it hangs; NVML's code if it fails, else 0."""
+        """Apply faults to a call before it starts: block while it hangs; return NVML's code if it fails, else 0."""
         base = base_name(function)
         index = gpu.index if gpu else None
         keys = {(name, which) for name in (function, base) for which in (None, index)}
@@ -292,7 +292,7 @@ class SimulatedDriver:
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Around a client's idle wait for events: `waiters` counts those, `joined` tells of a new one."""
+        """Wrap a client's idle wait for events: `waiters` counts the waits, `joined` signals a new one."""
         self.waiters += 1
         self.joined.notify_all()
         try:

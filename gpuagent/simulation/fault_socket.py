@@ -41,13 +41,13 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "fabric", "gpu": 0, "ready": false}
         {"fault": "driver", "present": false, "error": "LIBRARY_NOT_FOUND"}
         {"fault": "process", "gpu": 0, "pid": 4711, "mib": 2048, "kind": "mps", "sm": 30}   uses the GPU from now on;
-                                kind compute if left out, or graphics; mib null: not told; sm null: no sample
+                                kind compute if left out, or graphics; mib null: not reported; sm null: no sample
         {"fault": "end", "gpu": 0, "pid": 4711}             uses it no more
         {"fault": "busy", "gpu": 0, "percent": 80}          how much of its time it works
 
     Raises:
         FaultError: the fault is not one, or not for that box.
-        OSError: nobody listens at `path`, or nobody answers.
+        OSError: no process listens at `path`, or no answer comes.
     """
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(timeout_s)

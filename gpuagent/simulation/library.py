@@ -1,7 +1,7 @@
 """A simulated NVML: it takes the place of the C library *behind* `pynvml`.
 
-The binding's own marshalling, function cache and error classes stay in use, so what runs on a simulated box is what
-runs on a real one. See `boxes` for the machines, `Simulator` for the faults, `inject` for faults from elsewhere.
+The binding's own marshaling, function cache and error classes stay in use. So a simulated box runs the same code as a
+real one. See `boxes` for the machines, `Simulator` for the faults, `inject` for faults from elsewhere.
 """
 
 import inspect
@@ -51,7 +51,7 @@ _WORDS: dict[Any, str] = {
     "gpu": "an index, a UUID or null",
     "error": "the name or number of an NVML error, or null",
 }
-"""What a field of that name or type may be, for people."""
+"""The permitted values of a field of that name or type, in words for people."""
 _MOST = {"percent": 100, "sm": 100}
 
 
@@ -85,7 +85,7 @@ class _Function:
 
 
 class _Library:
-    """What the binding takes for the loaded library; functions that it lacks are AttributeErrors, as with ctypes."""
+    """Stands for the loaded library in the binding; functions that it lacks are AttributeErrors, as with ctypes."""
 
     def __init__(self, driver: SimulatedDriver) -> None:
         self._driver = driver
@@ -128,7 +128,7 @@ class Simulator(SimulatedDriver):
         self.close()
 
     def apply(self, fault: dict[str, Any]) -> dict[str, Any]:
-        """Inject a fault given as data; the shapes are those of `inject`. Returns what is to be answered.
+        """Inject a fault given as data; the shapes are those of `inject`. Returns the answer to send.
 
         Raises:
             FaultError: no such fault, or not for this box.

@@ -97,7 +97,7 @@ def _process_utilisation(_driver: SimulatedDriver, gpu: SimulatedGpu, out: Any, 
 
 
 def _fits(count: Any, out: Any, found: Sequence[object]) -> int:
-    """Tell in `count` how many there are; they are too many for no array, or for one of as many as `count` said."""
+    """Write the number of entries to `count`; return SHORT if there is no array, or one smaller than that."""
     room = count._obj.value if out is not None else 0  # noqa: SLF001
     put(count, len(found))
     return SHORT if len(found) > room else OK

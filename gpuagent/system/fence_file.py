@@ -1,4 +1,4 @@
-"""The fence file: read when something changes in its directory, and every 10 s besides; a thread of its own."""
+"""The fence file: a thread of its own reads it when its directory changes, and every 10 s."""
 
 import os
 import stat
@@ -41,7 +41,7 @@ class FenceWatch:
         self._watch.stop()
 
     def _look(self) -> float:
-        """Tell what is new; return in how many seconds to look again though nothing happens."""
+        """Post a changed fence; return the seconds until the next read without an event."""
         found, now = _read(self._path), self._clock()
         new = Fence() if found is None else found
         if isinstance(found, Fence) or new == self._told:

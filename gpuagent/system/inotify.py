@@ -22,13 +22,13 @@ RETRY_S = 1.0
 class DirectoryWatch:
     """Calls `changed()` whenever a name appears in or vanishes from `directory`, and when the watch (re)starts.
 
-    A directory that does not exist, or is replaced, is tried again every second, with a call each time. One that is a
-    link and leads elsewhere by now is noticed at the next call. Inotify can lose events, so whoever is called looks for
-    itself and polls slowly besides.
+    A directory that does not exist, or is replaced, is tried again every second, with a call each time. The next call
+    detects a link that leads elsewhere by now. Inotify can lose events, so `changed` reads the directory itself, and
+    also asks for slow polling.
 
     Args:
         directory: need not exist yet.
-        changed: may say in how many seconds it wants to be called again although nothing happens.
+        changed: may return the seconds after which to call it again without an event.
         name: the thread's.
         contents: call also when a file was written and closed, and when its owner or mode changed.
     """

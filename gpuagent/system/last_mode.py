@@ -1,4 +1,4 @@
-"""The one thing the agent remembers over restarts: the last mode in force."""
+"""The last mode, which is the only value that the agent's core stores across restarts."""
 
 import json
 import logging

@@ -8,8 +8,8 @@ import signal
 class StopSignal:
     """Set by the first SIGTERM or SIGINT from its making on. Make it in the main thread.
 
-    Not a `threading.Event`: a signal handler runs between two steps of the main thread, and waits for ever for the
-    event's lock where the main thread holds it.
+    Not a `threading.Event`: a signal handler runs between two steps of the main thread. It would wait forever for the
+    event's lock if the main thread holds it.
     """
 
     def __init__(self) -> None:

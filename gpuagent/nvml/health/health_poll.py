@@ -20,20 +20,20 @@ from gpuagent.nvml.health.health_query import HealthQuery
 log = logging.getLogger(__name__)
 
 WARY_S = 60.0
-"""For so long after an XID a GPU is asked as often as one that is not well: the driver may make up its mind late."""
+"""For this long after an XID a GPU is polled as often as an unhealthy one: the driver may react late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollSchedule:
-    """What the threads of one watch share.
+    """Settings and callbacks that the threads of one watch share.
 
     Attributes:
         post: takes an event at once.
         back: called when a GPU that was away answers again.
         clock: monotonic seconds.
         stopping: ends every thread that is woken.
-        well_s: period of asking while all is well.
-        sick_s: the same while it is not.
+        well_s: polling period of a healthy GPU.
+        sick_s: polling period of an unhealthy GPU.
         alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
     """
 
@@ -124,7 +124,7 @@ class HealthPoll:
 
     def goes(self, uuid: str, err: CallError) -> None:
         """The GPU was seen to be lost: post it, and ask whether it is back."""
-        if err.code == INVALID_ARGUMENT:  # its handle is nobody's now; it may answer under another index
+        if err.code == INVALID_ARGUMENT:  # no GPU has its handle now; it may answer under another index
             self._pulse.back()
             return
         with self._changed:
@@ -154,7 +154,7 @@ class HealthPoll:
         """Wait until the next look is due, or wished for, or the GPU does not answer any more."""
         with self._changed:
             wary = self._pulse.clock() < self._wary_until
-            # While the driver is away, discovery looks for it and wakes everybody.
+            # While the driver is away, discovery looks for it and wakes every thread.
             said = self._vitals
             fine = said is not None and said.well and not said.silent_on and not said.partial
             often = (self._failed or wary or not fine) and not self._driver_away
@@ -223,7 +223,7 @@ class HealthPoll:
             moved = bool(self._uuid) and uuid != self._uuid
             news = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
             taken = self._awaited is not None and self._looking >= self._awaited
-            was_out = self._away or self._lost  # told as lost, whatever the error was
+            was_out = self._away or self._lost  # posted as lost, whatever the error was
             late = self._missed and not vitals.partial
             if self._owed or was_out or moved or late or (news and not taken):
                 self._post(HealthRead(uuid, vitals, self._pulse.clock(), anew=self._away))

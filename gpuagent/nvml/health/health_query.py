@@ -1,4 +1,4 @@
-"""What a GPU is asked about its health: the recovery action first, all else with a bounded wait."""
+"""The health query of a GPU: the recovery action first, then all else with a bounded wait."""
 
 import logging
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from gpuagent.nvml.driver_errors import CallError, gpu_reason
 log = logging.getLogger(__name__)
 
 REST_PATIENCE_S = 0.02
-"""How long the recovery action waits for all else that is asked, which is told when it comes."""
+"""How long the recovery action waits for the other answers; a later answer is reported when it comes."""
 SILENT_S = 1.0
 """After so long without an answer a GPU is silent on it."""
 _NOT_THERE = GONE | {INVALID_ARGUMENT}
 
 
 class HealthQuery:
-    """Asks one GPU. What decides is never held up by why its clocks are slow; that is asked in a thread of its own.
+    """Queries one GPU. A thread of its own reads the clock reasons, so that they never delay the recovery action.
 
     Args:
         index: NVML's.
@@ -42,10 +42,10 @@ class HealthQuery:
         self._silent: dict[str, str] = {}
 
     def ask(self, nvml: Nvml, gpu: Handle, uuid: str, *, in_a_hurry: bool = False) -> HealthReading:
-        """How the GPU is, as far as it says; all but the action as it was before where somebody waits.
+        """Read the GPU's health as far as it answers; `in_a_hurry` reads the action only and keeps the other values.
 
-        `uuid` says which GPU has the index now: nothing that was said of another one is said of it. Raises CallError
-        if it is not there any more.
+        `uuid` names the GPU that has the index now: readings of another GPU do not count for it. Raises CallError if
+        the GPU is gone.
         """
         if uuid != self._uuid:
             self._uuid = uuid

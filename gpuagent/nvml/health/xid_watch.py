@@ -29,12 +29,12 @@ UNTIED_S = 1.0
 EVENT_PATIENCE_S = 0.05
 """How long an event with an unknown handle waits for the UUID of its GPU."""
 VITALS_PATIENCE_S = 0.05
-"""How long an XID waits for what the driver says of the GPU, before it is told without."""
+"""How long an XID waits for the GPU's health reading, before it is posted without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchContext:
-    """What the threads of one watch share.
+    """Settings and callbacks that the threads of one watch share.
 
     Attributes:
         post: takes an event at once.
@@ -58,7 +58,7 @@ class WatchContext:
 
 
 class HealthWatch:
-    """Posts XidRaised, HealthRead and GpuLost for the GPUs it was told of, until stopping."""
+    """Posts XidRaised, HealthRead and GpuLost for the GPUs that it watches, until stopping."""
 
     def __init__(self, ears: WatchContext, pulse: PollSchedule) -> None:
         self._ears = ears
@@ -74,12 +74,12 @@ class HealthWatch:
 
     @property
     def up(self) -> bool:
-        """Whether an XID would be heard now of every GPU that is there and has them."""
+        """Whether the agent would receive an XID now from every present GPU that supports XIDs."""
         return self._told_of and all(watch.up for watch in tuple(self._watches.values()))
 
     @property
     def pending(self) -> list[Pending]:
-        """Calls under way, the waits for events not among them."""
+        """Calls in progress, except the waits for events."""
         return [call for part in self._parts if (call := part.nvml.pending)]
 
     @property
@@ -177,9 +177,9 @@ class GpuWatch:
 
     Args:
         index: NVML's.
-        ears: what all watches share.
-        vitals: asks the GPU how it is.
-        heard: takes what the wait gave, which may be about another GPU.
+        ears: shared by all watches.
+        vitals: polls the GPU's health.
+        `heard`: takes the event that the wait returned, which may be about another GPU.
     """
 
     def __init__(self, index: int, ears: WatchContext, vitals: HealthPoll, heard: Callable[[NvmlEvent], None]) -> None:
@@ -204,7 +204,7 @@ class GpuWatch:
 
     @property
     def up(self) -> bool:
-        """Whether an XID would be heard now, or there is none to hear: no events, or the GPU is lost."""
+        """Whether an XID would be received now, or none can come: the GPU has no events, or is lost."""
         since = self.nvml.waiting_since
         overdue = since is not None and self._ears.clock() - since > self._ears.wait_s + WAIT_OVERRUN_S
         return (self._listening and not overdue) or self._has_none or self._lost
@@ -220,7 +220,7 @@ class GpuWatch:
         self._wake.set()
 
     def is_of(self, uuid: str) -> None:
-        """The GPU at this index: if it is another one than that it listens to, it begins anew after this wait."""
+        """Set the GPU at this index: if the watched GPU is another one, the watch starts again after this wait."""
         self._moved = self.uuid not in ("", uuid)
 
     def join(self, timeout_s: float) -> None:
@@ -276,7 +276,7 @@ class GpuWatch:
         with self.nvml.event_set() as events:
             self.nvml.register(handle, kinds, events)
             self._listening, self._said = True, None
-            self._vitals.wake()  # what happened while nobody listened
+            self._vitals.wake()  # read the faults that came while no wait was running
             log.info("watching for faults", extra={"gpu": self._index, "uuid": uuid})
             while not (self._ears.stopping.is_set() or self._moved):
                 try:

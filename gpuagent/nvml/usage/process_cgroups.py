@@ -28,10 +28,10 @@ def sees_every_pid(proc: Path = PROC) -> bool:
 
 
 class Places:
-    """What was read, by PID, so that a process is read whole once. For one thread at a time.
+    """The cgroups of processes by PID, so that each process is read only once. For one thread at a time.
 
     Args:
-        proc: where procfs of the agent's own PID namespace is mounted; NVML tells PIDs of that namespace.
+        proc: where procfs of the agent's own PID namespace is mounted; NVML returns PIDs of that namespace.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -46,7 +46,7 @@ class Places:
         known = self._known.get(pid)
         if known and known[0] == began:
             return known[1]
-        if int(began) * _TICK_S > asked_s + _TICK_S:  # the PID is somebody else's by now
+        if int(began) * _TICK_S > asked_s + _TICK_S:  # another process has the PID by now
             return None
         try:
             place = parse_cgroup(self._read(pid, "cgroup"))

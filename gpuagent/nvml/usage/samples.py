@@ -1,4 +1,4 @@
-"""Samples of what GPUs are used for, taken when somebody asks for them and never on a schedule."""
+"""Samples of the usage of GPUs, taken on request and never on a schedule."""
 
 import logging
 import threading
@@ -16,9 +16,9 @@ from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
 log = logging.getLogger(__name__)
 
 FRESH_S = 2.0
-"""A sample that is younger is given out again."""
+"""A sample that is younger is returned again."""
 PATIENCE_S = 0.5
-"""How long somebody who asks waits for a GPU that does not answer. It is waited for once, not again while it hangs."""
+"""How long a request waits for a GPU that does not answer. While the GPU hangs, later requests do not wait for it."""
 OLD_S = 30.0
 """A sample that is older is not shown any more."""
 
@@ -28,7 +28,7 @@ _Answer = tuple[GpuSample, float]
 
 @dataclass(slots=True)
 class _Asked:
-    """What is kept of one GPU. `answer` is the one that `sample` was made from."""
+    """The query and the last sample of one GPU. `sample` was made from `answer`."""
 
     uuid: str
     question: BoundedQuery[_Answer] | None = None
@@ -40,7 +40,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class Sampler:
-    """Asks every GPU in a thread of its own that ends with the answer: nobody asks, nothing is done.
+    """Queries every GPU in a thread of its own that ends with the answer; without requests it does nothing.
 
     Args:
         clock: monotonic seconds.
@@ -62,7 +62,7 @@ class Sampler:
         self._places, self._pids_seen = Places(self.proc), sees_every_pid(self.proc)
 
     def samples(self, gpus: Iterable[Gpu]) -> Samples:
-        """What is known of these GPUs; asks those of which nothing fresh is known. Those who ask at once wait together.
+        """The samples of these GPUs; queries those without a fresh sample. Simultaneous requests wait together.
 
         A GPU that does not answer in time is shown as it was, until that is too old.
         """

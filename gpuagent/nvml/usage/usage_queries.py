@@ -1,4 +1,4 @@
-"""What NVML says of a GPU's use: memory, work, and the processes behind them."""
+"""NVML's data on a GPU's use: memory, work, and the processes behind them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ class UsageNvml(Nvml):
         return self._read("nvmlDeviceGetPowerUsage", gpu, lambda milliwatts: whole(milliwatts, 0, MOST_POWER_MW)) / 1000
 
     def processes(self, gpu: Handle) -> dict[int, tuple[int | None, bool]]:
-        """PID to its memory in bytes (None: not told), and whether it is a client of an MPS server.
+        """PID to its memory in bytes (None: not reported), and whether it is a client of an MPS server.
 
         A process may be in several lists, and once for each MIG instance that it uses.
         """
@@ -124,7 +124,7 @@ def read_sample(nvml: UsageNvml, index: int, uuid: str, clock: Callable[[], floa
     """
     asked_s = boot_s()
     handle = nvml.handle(index)
-    if nvml.uuid(handle) != uuid:  # GPUs are counted anew; whoever keeps the inventory will know soon
+    if nvml.uuid(handle) != uuid:  # the GPUs are numbered differently now; the next inventory shows it
         raise CallError("nvmlDeviceGetHandleByIndex", _NOT_FOUND, f"{uuid} has another index now")
     sample = GpuSample(
         uuid=uuid,
@@ -151,7 +151,7 @@ def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:
     busy = _told(lambda: nvml.process_busy(handle)) if found else {}
 
     def busy_of(pid: int, *, client: bool) -> float | None:
-        # What MPS clients do may be told of their server only: a client without a sample may be at work.
+        # The driver may report the work of MPS clients for their server only: a client without a sample may be busy.
         idle = None if client or busy is None else 0.0
         return idle if busy is None else busy.get(pid, idle)
 
