@@ -1,4 +1,4 @@
-"""What the edges tell the core. Every event carries when it happened: ``at``, monotonic seconds."""
+"""Events that the edges send to the core. The ``at`` of an event is its time in monotonic seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class InventoryRead:
 
 @dataclass(frozen=True, slots=True)
 class DriverUnavailable:
-    """The driver is not there, does not answer, or a call to it hangs. What was known stays known."""
+    """The driver is missing, does not answer, or hangs. The last inventory stays in use."""
 
     reason: str
     at: float
@@ -30,9 +30,9 @@ class DriverUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class XidRaised:
-    """The driver reported an XID. ``uuid`` is None when the event names no GPU, or none that is known.
+    """The driver reported an XID. ``uuid`` is None if the event names no GPU, or none of this node.
 
-    ``vitals`` are the GPU's right after it, None if they could not be read at once.
+    ``vitals`` is the GPU's health reading right after it, None if that failed.
     """
 
     uuid: str | None
@@ -52,7 +52,7 @@ class GpuLost:
 
 @dataclass(frozen=True, slots=True)
 class HealthRead:
-    """A GPU was asked for its health, and answered something new. ``anew``: it or the driver was away before."""
+    """A GPU reported a change of its health. ``anew``: the GPU or the driver was away before."""
 
     uuid: str
     vitals: HealthReading
@@ -70,7 +70,7 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class PodsSeen:
-    """Every pod bound to this node as the API server has them now. Of those that had ended before, some are missing."""
+    """Every pod bound to this node, as the API server has it now. Some pods that ended earlier are missing."""
 
     pods: tuple[Pod, ...] = field(repr=False)
     at: float
@@ -78,7 +78,7 @@ class PodsSeen:
 
 @dataclass(frozen=True, slots=True)
 class ApiUnavailable:
-    """The API server cannot be used: unreachable, silent, or it refuses (RBAC). What was known stays known."""
+    """The API server is unreachable, silent, or refuses (RBAC). The last objects stay in use."""
 
     reason: str
     at: float
@@ -87,7 +87,7 @@ class ApiUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class ReportsKept:
-    """The ConfigMaps that the agent publishes are as they should be (`problem` is None), or are not, and why."""
+    """The agent's ConfigMaps are up to date (`problem` is None), or `problem` says why not."""
 
     problem: str | None
     at: float
@@ -95,7 +95,7 @@ class ReportsKept:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationsKept:
-    """The annotations of pods are as they should be (`problem` is None), or one could not be written, and why."""
+    """The annotations of pods are up to date (`problem` is None), or `problem` says why a write failed."""
 
     problem: str | None
     at: float
@@ -103,7 +103,7 @@ class AnnotationsKept:
 
 @dataclass(frozen=True, slots=True)
 class ModeKept:
-    """The mode in force is saved for the next start (`problem` is None), or is not, and why."""
+    """The mode in force is saved for the next start (`problem` is None), or `problem` says why not."""
 
     problem: str | None
     at: float
@@ -111,7 +111,7 @@ class ModeKept:
 
 @dataclass(frozen=True, slots=True)
 class FenceRead:
-    """The operator's fence file says something new; where there is no file, nothing is fenced."""
+    """The operator's fence file has changed. Without a file, no GPU is fenced."""
 
     fence: Fence
     at: float
@@ -127,7 +127,7 @@ class FenceUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class HoldingsRead:
-    """Kubelet's book of what containers hold, read by a call that began at `started_at`."""
+    """Kubelet's allocations, read by a call that began at `started_at` (monotonic seconds)."""
 
     holdings: tuple[Holding, ...]
     started_at: float
@@ -137,7 +137,7 @@ class HoldingsRead:
 
 @dataclass(frozen=True, slots=True)
 class HoldingsUnavailable:
-    """Kubelet's pod-resources API did not answer. What was known stays known."""
+    """Kubelet's pod-resources API did not answer. The last allocations stay in use."""
 
     reason: str
     at: float
@@ -145,7 +145,7 @@ class HoldingsUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationChanged:
-    """Kubelet follows a resource's list (`connected`), or does not, and why if that is a `problem` by now."""
+    """Kubelet follows a resource's list (`connected`), or not. `problem` says why not, after a grace period."""
 
     resource: str
     problem: str | None
@@ -155,7 +155,7 @@ class RegistrationChanged:
 
 @dataclass(frozen=True, slots=True)
 class FailedPodDeleted:
-    """The API server has taken a deletion that the core asked for."""
+    """The API server has accepted a deletion that the core requested."""
 
     pod: FailedPod
     at: float
@@ -163,7 +163,7 @@ class FailedPodDeleted:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsSeen:
-    """Failed pods can be deleted (`problem` is None), or cannot, and why."""
+    """Failed pods can be deleted (`problem` is None), or `problem` says why not."""
 
     problem: str | None
     at: float
@@ -171,9 +171,9 @@ class DeletionsSeen:
 
 @dataclass(frozen=True, slots=True)
 class AllocatesSeen:
-    """How many Allocate calls are under way, and when the last one ended (-inf for none yet).
+    """How many Allocate calls are in progress, and when the last one ended (-inf for none yet).
 
-    Looked up when it matters rather than told by each call: the hot path posts nothing.
+    The core reads this when it matters. Allocate calls post no events, which keeps them fast.
     """
 
     in_flight: int
@@ -183,7 +183,7 @@ class AllocatesSeen:
 
 @dataclass(frozen=True, slots=True)
 class LayerSeen:
-    """An isolation driver says something new of itself."""
+    """The state of an isolation driver has changed."""
 
     layer: Layer
     at: float

@@ -1,4 +1,4 @@
-"""What kubelet's book gives to the pods of this node, for those pods where that is certain."""
+"""Devices that the pods of this node hold by kubelet's allocations, for pods where this is certain."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from gpuagent.domain.sharing.units import UnitId, parse_id
 from gpuagent.domain.state import State
 
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
-"""Those that schedulers tell of in annotations."""
+"""Resources that schedulers write in annotations."""
 _DIGITS = 7
 
 Amounts = Mapping[tuple[str, Kind], int]
@@ -19,20 +19,17 @@ Amounts = Mapping[tuple[str, Kind], int]
 
 @dataclass(frozen=True, slots=True)
 class PodHeld:
-    """What one living pod holds, all of its containers included.
-
-    Attributes:
-        pod: as the API server has it.
-        containers: resource and position in `spec.containers` to what that container holds.
-        besides: resource to what sidecars hold, and ordinary init containers: annotations by position cannot say it.
-    """
+    """The units of all containers of one living pod."""
 
     pod: Pod
     containers: Mapping[tuple[str, int], Amounts]
+    """Resource and position in `spec.containers` to the units of that container."""
     besides: Mapping[str, Amounts]
+    """Resource to the units of sidecars and ordinary init containers, which annotations cannot contain: these
+    containers have no position in `spec.containers`."""
 
     def of_containers(self, resource: str) -> Counter[tuple[str, Kind]]:
-        """What the containers hold of `resource` that have a position."""
+        """Units of `resource` of the containers in `spec.containers`."""
         total: Counter[tuple[str, Kind]] = Counter()
         for (name, _), amounts in self.containers.items():
             if name == resource:
@@ -40,19 +37,18 @@ class PodHeld:
         return total
 
     def of(self, resource: str) -> Amounts:
-        """Everything the pod holds of `resource`."""
+        """All units of `resource` that the pod holds."""
         total = self.of_containers(resource)
         total.update(self.besides.get(resource, {}))
         return total
 
 
 def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
-    """Those of the node's `pods` that have everything they ask for by kubelet's book.
+    """Those of the node's `pods` that hold everything they request, by kubelet's allocations.
 
-    It knows them by UID wherever it says so.
-
-    Left out are pods that have ended, pods in the middle of their admission, pods whose name another pod had when the
-    book was read, and pods that hold a unit which is not of a GPU known now.
+    The checkpoint identifies pods by UID; without it, the name counts. The result leaves out pods that have ended, pods
+    in admission, and pods whose name another pod had when kubelet's allocations were read. It also leaves out a pod
+    with a unit of a GPU that the agent has not read.
     """
     names = {pod.name for pod in pods}
     held: dict[PodName, list[Holding]] = defaultdict(list)
@@ -73,13 +69,13 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
 
 
 def _unmistakable(state: State) -> dict[str, str]:
-    """GPU key to UUID. Where a GPU that fell off the bus had the number that another one has now, both are left out."""
+    """GPU key to UUID. If a lost GPU had the minor number that another one has now, both are left out."""
     numbers = Counter(gpu.minor for gpu in state.gpus.values())
     return {gpu.key: gpu.uuid for gpu in state.gpus.values() if numbers[gpu.minor] == 1}
 
 
 def _complete(pod: Pod, held: list[Holding]) -> bool:
-    """Whether every container that lasts has as many units as it asks for, and no more."""
+    """Whether every container except init containers has exactly the units that it requests."""
     sizes: Counter[tuple[str, str]] = Counter()
     for holding in held:
         sizes[holding.owner.container, holding.resource] += len(holding.ids)
@@ -96,9 +92,10 @@ def _complete(pod: Pod, held: list[Holding]) -> bool:
 
 
 def _of_this_uid(pod: Pod, held: list[Holding], recorded: Mapping[tuple[str, str, str], frozenset[str]]) -> bool:
-    """Pod-resources names pods only, and a pod may be made anew under its name; the checkpoint has UIDs.
+    """Whether these are the holdings of this pod, not of an earlier pod of its name, by the UIDs of the checkpoint.
 
-    Where it cannot be read, the name has to do: a mistake is put right by the book as read when the new pod starts.
+    Pod-resources has names only. Without a checkpoint the name decides, and the next read of kubelet's allocations,
+    when the new pod starts, corrects a mistake.
     """
     if not recorded:
         return True
@@ -119,15 +116,15 @@ def _read(pod: Pod, held: list[Holding], by_key: Mapping[str, str]) -> PodHeld |
         into = besides[holding.resource] if position is None else containers[holding.resource, position]
         for unit, count in counted(holding.ids):
             if unit is None or unit.gpu_key not in by_key or not _fits(holding.resource, unit.kind):
-                return None  # another plugin's ids, or a GPU that is not known now
+                return None  # another plugin's ids, or a GPU that the agent has not read
             into[by_key[unit.gpu_key], unit.kind] += count
     return PodHeld(pod, containers, besides)
 
 
 def counted(ids: Iterable[str]) -> Iterator[tuple[UnitId | None, int]]:
-    """Of each GPU and kind, the unit with the highest number and how many there are; None for ids that are not ours.
+    """For each GPU and kind, the unit with the highest number and the count; None as unit for ids of other plugins.
 
-    A full node has thousands of ids: what they begin with is read once.
+    A full node has thousands of ids, so the function parses each common prefix once.
     """
     numbers: dict[str, list[int]] = defaultdict(list)
     for device_id in ids:

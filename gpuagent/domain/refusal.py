@@ -1,4 +1,4 @@
-"""Refusals: answers to kubelet that say no, aloud and with a reason."""
+"""Refusals: negative answers to kubelet, each with a reason."""
 
 import enum
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ class Reason(enum.StrEnum):
 
 
 class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of the agent)
-    """A request that cannot be honoured. `message` reaches the user through `kubectl describe pod`.
+    """A request that the agent refuses. `message` reaches the user through `kubectl describe pod`.
 
-    `pod` is the requesting pod, where it is known.
+    `pod` is the requesting pod, or None if the agent cannot identify it.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What RPC handlers read: the published part of the state, indexed for answering in microseconds."""
+"""The published part of the state, indexed so that RPC handlers answer in microseconds."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -23,14 +23,15 @@ from gpuagent.domain.state import DeviceRange, Lists, Policy, State
 class Snapshot:
     """One moment of the agent, immutable.
 
-    `units` maps every advertised device id to its GPU's UUID, `blocks` resource, GPU UUID and kind to the advertised
-    ids. `sets` chooses among the GPUs of `topology`, where the mode in force offers whole ones. `exchanged` maps ids in
-    kubelet's allocations to the units that were given for them; `kubelet` is kubelet's version. `checkpoint` is of the
-    same moment as `holdings`.
-    Pods were seen at some time (`pods_known`), and are followed now (`pods_watched`), or are about to be seen for the
-    first time (`pods_awaited`). `living_pods` are in the order in which they were seen; of one name, the newest.
-    `decided` are their containers that a scheduler decided on. `schedulers`: one has decided on a pod of this node
-    before the pod held anything; what the agent writes looks the same afterwards.
+    `units` maps every advertised device id to its GPU's UUID. `blocks` maps resource, GPU UUID and kind to the
+    advertised ids. `sets` chooses among the GPUs of `topology` if the mode in force advertises whole GPUs. `exchanged`
+    maps ids in kubelet's allocations to the units in their place. `kubelet` is kubelet's version. `checkpoint` is from
+    the same moment as `holdings`.
+
+    `pods_known`: the pods were read in this run. `pods_watched`: the agent follows their changes now. `pods_awaited`:
+    the first list of pods is still to come. `living_pods` are in the order in which the agent saw them; of one name,
+    the newest. `decided` maps them to containers with a scheduler's decision. `schedulers`: a scheduler has decided on
+    a pod of this node before the pod held devices; later, annotations of the agent look the same.
     """
 
     policy: Policy
@@ -61,7 +62,7 @@ class Snapshot:
 
     @property
     def holdings_known(self) -> bool:
-        """Kubelet's book was read in this run."""
+        """The agent has read kubelet's allocations in this run."""
         return self.holdings_at > float("-inf")
 
     @cached_property
@@ -70,7 +71,7 @@ class Snapshot:
         return self.policy.resources.sold(self.mode)
 
     def layer(self, mode: Mode) -> Layer:
-        """The isolation driver for containers of `mode`: none where a trial runs without one."""
+        """The isolation driver for containers of `mode`; `NO_LAYER` if none serves it and the policy allows that."""
         layer = chosen(mode, self.policy.isolation, self.layers, self.bound)
         return layer if layer.keeps(mode) or not self.policy.allow_unisolated else NO_LAYER
 
@@ -94,7 +95,7 @@ class Snapshot:
         return {uuid: place for place, uuid in enumerate(self.topology.gpus)}
 
     def name_of(self, uuid: str) -> str:
-        """What a GPU is called in messages: ``GPU 3``, with its minor number where that is another."""
+        """The GPU's name in messages: ``GPU 3``, with its minor number if that differs."""
         gpu = self.gpus[uuid]
         return f"GPU {gpu.index}" if gpu.minor == gpu.index else f"GPU {gpu.index} (minor {gpu.minor})"
 
@@ -112,7 +113,7 @@ class Snapshot:
     def served(self) -> frozenset[str]:
         """UIDs of the pods for which kubelet has recorded something.
 
-        The checkpoint has UIDs, but those of static pods are not the API server's.
+        The checkpoint has UIDs, but for a static pod its UID differs from the API server's.
         """
         recorded = frozenset([entry.pod_uid for entry in self.checkpoint])
         listed = {holding.owner.pod for holding in self.holdings}
@@ -121,18 +122,18 @@ class Snapshot:
 
     @cached_property
     def unstarted(self) -> tuple[Pod, ...]:
-        """Living pods for which kubelet has recorded something, and none of whose containers was started."""
+        """Living pods with devices recorded by kubelet, and without a started container."""
         found = [pod for pod in self.living_pods.values() if not pod.container_ids]
         return tuple([pod for pod in found if pod.uid in self.served])
 
     @cached_property
     def placed(self) -> list[tuple[Holding, frozenset[str]]]:
-        """Holdings and the UUIDs of the GPUs they have units of that are on offer."""
+        """Holdings, each with the UUIDs of the GPUs of its advertised units."""
         return [(h, frozenset(u for u in map(self.units.get, h.ids) if u)) for h in self.holdings]
 
     @cached_property
     def recorded(self) -> Recorded:
-        """What kubelet has recorded."""
+        """Kubelet's allocations, indexed by container and GPU."""
         return Recorded(self.holdings, self.checkpoint, self.pods, self.units)
 
     def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
@@ -150,8 +151,8 @@ class Snapshot:
     def first_asks(self) -> dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]]:
         """Resource and units to the living pods whose first container with a share asks for them.
 
-        Units are None where they could not be read. The pods are in the order in which they were seen on this node:
-        kubelet's own watch shows them in the same one.
+        Units are None if they could not be read. The pods are in the order in which the agent saw them, which is also
+        the order of kubelet's own watch.
         """
         asks: dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
         for pod in self.living_pods.values():
@@ -169,7 +170,7 @@ def ids_of(block: DeviceRange) -> Iterator[str]:
 
 
 def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
-    """Publish `state`; the id index of `former` is kept where the lists are the same."""
+    """Publish `state`; the snapshot reuses the id index of `former` if the lists are the same."""
     if former is not None and former.lists == state.lists:
         units, blocks = former.units, former.blocks
     else:
@@ -215,13 +216,13 @@ def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
 def _decisions(
     state: State, living: Mapping[PodName, Pod], former: Snapshot | None
 ) -> tuple[dict[PodName, Decision | Ignored], dict[PodName, tuple[DecidedContainer, ...]]]:
-    """What schedulers decided for the living pods; pods that are as they were are not read again.
+    """Decisions of schedulers for the living pods. Each pod's annotations are read once.
 
-    Schedulers decide before they bind, so a later edit counts for nothing: any author of a pod can make one.
+    Schedulers decide before they bind. A later edit has no effect, because any author of a pod can make one.
     """
     sold = state.policy.resources.sold(state.mode)
     present = {uuid: state.gpus[uuid].minor for uuid in state.topology.gpus}
-    # A GPU that came in the slot of a lost one has its number now.
+    # A new GPU in the slot of a lost one has its minor number.
     taken = set(present.values())
     minors = {uuid: gpu.minor for uuid, gpu in state.gpus.items() if uuid in present or gpu.minor not in taken}
     amounts = {
@@ -272,7 +273,7 @@ def _schedulers(
 
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:
-    """What chooses whole GPUs, where the mode in force offers them; many sets are left to be worked out later."""
+    """The chooser of whole GPUs if the mode in force advertises them. Large tables are computed later."""
     if not any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
         return None
     if former is not None and former.sets is not None and former.topology.mbps == state.topology.mbps:

@@ -1,4 +1,4 @@
-"""Everything the agent knows, as one frozen value."""
+"""The whole state of the agent, as one frozen value."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,27 +34,27 @@ class Policy:
     isolation: str = AUTO
     """Name of the isolation driver to use, or `auto`."""
     index_for_uuid: bool = False
-    """Containers are told GPU indexes in place of UUIDs."""
+    """Containers get GPU indexes in place of UUIDs."""
     core_step: int = 5
     """Requests for compute are multiples of this many percent."""
     core_mem_both: bool = True
     """In core_mem a container asks for memory and compute, or for neither."""
     keep_decisions: bool = True
-    """A share whose GPU, as a scheduler chose it, cannot be given is refused; else it gets another GPU."""
+    """Refuse a share if the GPU that a scheduler chose is unavailable; if False, assign another GPU."""
     trust_visible: bool = False
     """The annotation `gpu-visible` is a scheduler's, and shows a pod GPUs beyond its own."""
     fence_file: str = ""
     """Path of the file in which the operator fences GPUs, for messages."""
     settle_s: float = 60.0
-    """How long a GPU that was sick has to be well before it is offered again."""
+    """Seconds a GPU must stay healthy after a fault before it is advertised again."""
     harmless_xids: frozenset[int] = APPLICATION_XIDS
-    """XIDs that cost no GPU where the driver knows no recovery actions."""
+    """XIDs that leave a GPU healthy if the driver does not support recovery actions."""
     clean_failed_pods: bool = False
-    """Pods that kubelet failed for want of our devices are deleted, so that their controllers make new ones."""
+    """Delete pods that kubelet failed because a device was missing, so that their controllers create new ones."""
     startup_taint: str = ""
-    """Key of the taint that keeps pods off the node until it shows its amounts; empty for none."""
+    """Key of the taint that keeps pods off the node until the node shows its amounts; empty for none."""
     annotate_pods: bool = True
-    """Pods that no scheduler annotated get the annotations by which others count them."""
+    """Annotate pods that no scheduler annotated, so that schedulers count their devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class DeviceRange:
 
     @property
     def key(self) -> tuple[str, Kind]:
-        """What is counted: GPU UUID and kind of unit."""
+        """GPU UUID and kind of unit, which identify the block."""
         return self.gpu.uuid, self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """Units on their way out of a list: shown unhealthy until no Allocate can be under way for them."""
+    """Units that leave a list: shown unhealthy until no Allocate for them can be in progress."""
 
     resource: str
     block: DeviceRange
@@ -82,40 +82,40 @@ class Draining:
 
 
 Lists = Mapping[str, tuple[DeviceRange, ...]]
-"""Resource name to what kubelet is told of it; a resource at zero is present with an empty tuple."""
+"""Resource name to its advertised devices; a resource at zero has an empty tuple."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What is known, and what kubelet has been told. Times are monotonic seconds.
+    """All facts that the agent has received, and the lists that it advertises. Times are monotonic seconds.
 
     Attributes:
         gpus: by UUID, every GPU ever read in this run: a lost GPU keeps its identity.
-        wiring: by UUID, what each GPU reported of its connections when it was last read.
-        topology: what joins every two of `gpus`.
-        health: by UUID, the health of each GPU of which something was heard.
-        early: the same of GPUs that were not read yet, so that the first list knows it.
+        wiring: by UUID, the connections that each GPU reported in its last read.
+        topology: the links between every two of `gpus`.
+        health: by UUID, the health of each GPU in `gpus`.
+        early: by UUID, the health of GPUs that were not read yet, so that the first list includes it.
         untied_xids: how often the driver reported each XID without a GPU of this node.
-        fence: what the operator's file said when it was last good.
-        mode: the mode in force; the target while a switch is under way.
-        mode_known: False until the label was read, where neither a flag nor an earlier run says the mode.
-        holdings: kubelet's book; None until it was read once, and until then nothing is offered.
-        holdings_at: when the call that read it began.
+        fence: the content of the operator's file when it was last valid.
+        mode: the mode in force; the target while a switch is in progress.
+        mode_known: False until the label was read, if neither a flag nor an earlier run sets the mode.
+        holdings: kubelet's allocations; None before the first read, and until then every resource is at zero.
+        holdings_at: when the call that read them began.
         checkpoint: kubelet's checkpoint as of the same moment.
-        exchanged: ids in kubelet's book to the units that were given for them, where it cannot be steered; both
-            `holdings` and `checkpoint` have the units.
+        exchanged: ids in kubelet's allocations to the units in their place, for kubelets that do not ask which ids to
+            take. Both `holdings` and `checkpoint` have the units.
         registration_problems: resource name to why kubelet does not follow its list.
         connected: resources whose list kubelet follows now.
         rounds: by controller, its last round of deletions of failed pods.
-        deleted: why a failed pod was deleted, and how many were in this run.
+        deleted: cause of failure to the number of failed pods deleted in this run.
         lists: what is advertised now.
-        draining: units on their way out of the lists.
-        layers: isolation driver's name to its word on itself, best first.
-        bound: mode to the isolation driver of its running containers; another may come, they keep theirs.
-        former_units: pods that were given units of another size than a unit has now, in words.
-        unheard: isolation drivers that have not said anything yet.
-        unaudited: GPUs (UUIDs) that may have been sold under another mode, or by another plugin, until `cleared_at`
-            and whose holders have not been read from kubelet since.
+        draining: units that leave the lists.
+        layers: isolation driver's name to its reported state, best first.
+        bound: mode to the isolation driver of its running containers, which they keep if another driver appears.
+        former_units: pods with units of another size than the current one, in words.
+        unheard: isolation drivers that have not reported their state yet.
+        unaudited: UUIDs of GPUs that another mode or another plugin may have advertised until `cleared_at`. Kubelet's
+            allocations have not been read since.
     """
 
     policy: Policy
@@ -187,13 +187,13 @@ class State:
 
     @cached_property
     def fenced(self) -> dict[str, str]:
-        """By UUID, by which entry of its file the operator has fenced a GPU."""
+        """GPU UUID to the entry of the fence file that names it, in words."""
         named = {uuid: self.fence.entry_of(gpu) for uuid, gpu in self.gpus.items()}
         return {uuid: f"fenced by file ({entry})" for uuid, entry in named.items() if entry}
 
     @cached_property
     def unhealthy(self) -> dict[str, str]:
-        """By UUID, why a GPU is shown to kubelet and schedulers as unhealthy: ill, fenced, or not asked yet."""
+        """By UUID, why the agent shows a GPU as unhealthy: it has a fault, is fenced, or has not answered yet."""
         whys = (self.sick, self.fenced, self._unasked)
         return {uuid: "; ".join(why[uuid] for why in whys if uuid in why) for uuid in whys[0] | whys[1] | whys[2]}
 
@@ -204,25 +204,25 @@ class State:
 
     @cached_property
     def held_units(self) -> list[UnitId]:
-        """One unit of each of this agent's holdings by kubelet's allocations, also on a GPU that was never read."""
+        """One unit of each holding of this agent's resources, also on a GPU that was never read."""
         units = (parse_id(next(iter(holding.ids), "")) for holding in self.living_holdings)
         return [unit for unit in units if unit]
 
     @cached_property
     def held_under(self) -> set[tuple[Mode, str]]:
-        """Mode and GPU (UUID) of every unit of this agent's that kubelet's book gives to somebody."""
+        """Mode and GPU UUID of every unit of this agent that a container holds by kubelet's allocations."""
         by_key = {gpu.key: gpu.uuid for gpu in self.gpus.values()}
         return {(unit.kind.mode, by_key[unit.gpu_key]) for unit in self.held_units if unit.gpu_key in by_key}
 
     @cached_property
     def verified(self) -> frozenset[str]:
-        """Resources whose containers are verified before they start: those of the mode, and of units still held."""
+        """Resources whose containers PreStartContainer verifies: those of the mode, and of units still held."""
         modes = {self.mode, *(unit.kind.mode for unit in self.held_units)}
         return frozenset(name for mode in modes if PROMISES[mode] for name in self.policy.resources.sold(mode))
 
     @cached_property
     def kubelet(self) -> str:
-        """Its version as the node tells it (``v1.36.3``); empty where that is not known."""
+        """Kubelet's version as the Node object shows it (``v1.36.3``); empty if it is not available."""
         info = ((self.node or {}).get("status") or {}).get("nodeInfo") or {}
         return str(info.get("kubeletVersion") or "")
 
@@ -233,30 +233,30 @@ class State:
 
     @cached_property
     def counts_only(self) -> bool:
-        """Kubelet cannot be steered: the ids that it picks tell no GPU."""
+        """Whether kubelet picks ids itself, so that its ids are counts and do not identify a GPU."""
         return bool(self.exchanged) or picks_itself(self.kubelet, asked=True)
 
     @property
     def pods_watched(self) -> bool:
-        """The pods are known as they are now."""
+        """The agent follows the pods' changes now."""
         return self.pods_known and self.pods_problem is None
 
     @property
     def isolation_disabled(self) -> bool:
-        """The node's label has cGPU's containers run without isolation."""
+        """Whether the node's label makes cGPU run containers without isolation."""
         labels = ((self.node or {}).get("metadata") or {}).get("labels") or {}
         return labels.get(DISABLE_LABEL) == "true"
 
     @cached_property
     def held_otherwise(self) -> dict[str, list[Holding]]:
-        """GPU UUID to the holdings that keep it from being offered in the mode in force."""
+        """GPU UUID to the holdings that block its resources in the mode in force."""
         exclusive = self.policy.resources.exclusive is not None
         return held_otherwise(self.living_holdings, self.gpus, self.mode, exclusive=exclusive)
 
     @cached_property
     def living_holdings(self) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
-        # A pod made anew under the same name is not seen while the watch is down.
+        # While the watch is down, the agent does not see a new pod of the same name.
         ended = set() if self.pods_problem else {pod.name for pod in self.pods if pod.ended}
         pods = {pod.name: pod for pod in self.pods}
         listed = tuple(told(h, pods.get(h.owner.pod)) for h in self.holdings or () if h.owner.pod not in ended)
@@ -264,7 +264,7 @@ class State:
         return (*listed, *self._unlisted(listed))
 
     def _of_their_uid(self, listed: Iterable[Holding], pods: Mapping[PodName, Pod]) -> Iterator[Holding]:
-        """Kubelet lists by name what a pod still holds while it ends; one of its name may be there already."""
+        """Correct owners by UID: kubelet lists terminating pods by name, and a new pod may have the name already."""
         uids = {(entry.container, entry.resource, entry.ids): entry.pod_uid for entry in self.checkpoint}
         for holding in listed:
             pod = pods.get(holding.owner.pod)
@@ -275,22 +275,22 @@ class State:
                 yield holding
 
     def same_book(self, other: "State") -> bool:
-        """Whether kubelet's book, and the GPUs that it is read by, are those of `other`."""
+        """Whether kubelet's allocations, and the GPUs to interpret them, are those of `other`."""
         return all(getattr(self, part) is getattr(other, part) for part in ("holdings", "checkpoint", "gpus"))
 
     def _unlisted(self, listed: tuple[Holding, ...]) -> Iterator[Holding]:
-        """What living pods hold by kubelet's checkpoint and no container of the list has: init containers' devices."""
+        """Holdings that only the checkpoint has: devices of living pods' ordinary init containers."""
         living = {pod.uid: pod.name for pod in self.pods if not pod.ended}
         known = {device_id for holding in listed for device_id in holding.ids}
         for entry in self.checkpoint:
             name = living.get(entry.pod_uid) if self.pods_watched else PodName("", entry.pod_uid)
             if name is not None and (rest := entry.ids - known):
-                known |= rest  # the next init container has them too
+                known |= rest  # the next init container reuses them
                 yield Holding(ContainerRef(name, entry.container), entry.resource, rest)
 
 
 def once(work: Callable[[State], T]) -> Callable[[State], T]:
-    """A cached property of the state that a module further up works out."""
+    """A cached property of the state, for a function of a module that imports this one."""
     name = f"{work.__module__}.{work.__name__}"
 
     @wraps(work)
@@ -305,7 +305,7 @@ def once(work: Callable[[State], T]) -> Callable[[State], T]:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Something people should hear: becomes a log line and a Kubernetes Event on the node, or on `pods` if any.
+    """A message for people: a log line and a Kubernetes Event on the node, or on `pods` if any.
 
     With `owner`, it is about that controller in the namespace of `pods`.
     """

@@ -1,4 +1,4 @@
-"""The core's one transition: `step(state, event)` is the new state and what people should hear of it."""
+"""The core's one transition: `step(state, event)` returns the new state and its announcements."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,14 +23,14 @@ from gpuagent.domain.status.problems import problems
 
 
 def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]]:
-    """Take in one event and bring the lists as far as is safe at that moment."""
+    """Apply one event, and change the lists as far as is safe at that moment."""
     judged = _judged(_take(state, event), event.at)
     after = _audited(state, failed_pods.rounds(advertise.advertise(judged, event.at), event.at))
     return after, (*_heard(event, after), *_news(state, after))
 
 
 def deadline(state: State) -> float | None:
-    """When something is due if nothing happens before; None while nothing is."""
+    """Monotonic seconds when the next change is due without an event; None if none is."""
     due = (advertise.deadline(state), failed_pods.deadline(state))
     return min((at for at in due if at is not None), default=None)
 
@@ -108,7 +108,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
 
 
 def _inventory(state: State, event: ev.InventoryRead) -> State:
-    """A GPU that was read before and is not there now is lost, not forgotten."""
+    """A GPU that was read before and is missing now stays in the state as lost."""
     inventory = unambiguous(event.inventory, state.gpus.values())
     # The number of units that were advertised does not change while the agent runs.
     read = {
@@ -122,7 +122,7 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
         for uuid in gpus
     }
     health |= {uuid: health[uuid].awaited(event.at) for uuid in inventory.unasked & gpus.keys() - state.gpus.keys()}
-    # A GPU that turns up after a switch was in no book that was read before it.
+    # A GPU that appears after a switch was in no allocations that the agent read before it.
     new = gpus.keys() - state.gpus.keys() if state.holdings_at < state.cleared_at else set()
     wiring = {**state.wiring, **inventory.wiring}
     there = tuple(read.values())
@@ -145,10 +145,11 @@ def _inventory(state: State, event: ev.InventoryRead) -> State:
 
 
 def _unread(missing: Mapping[str, Gpu], inventory: Inventory) -> dict[str, str]:
-    """Which of the known GPUs that are missing the driver lists all the same (by UUID), and why they were not read."""
+    """UUIDs of missing GPUs that the driver still lists, and why it could not read each."""
     read = {gpu.index for gpu in inventory.gpus}
     reasons = {bad.index: bad.reason for bad in inventory.unreadable if bad.index not in read}
-    # By their indexes, which move when another GPU goes; where as many are unreadable as are missing, it is those.
+    # Match by index, which changes when another GPU is lost. If no fewer GPUs are unreadable than missing, all missing
+    # ones are unreadable.
     some = next(iter(reasons.values()), None) if len(missing) <= len(reasons) else None
     found = {uuid: reasons.get(gpu.index, some) for uuid, gpu in missing.items()}
     return {uuid: reason for uuid, reason in found.items() if reason is not None}
@@ -161,7 +162,7 @@ def _case(state: State, uuid: str, change: Callable[[GpuHealth], GpuHealth]) -> 
 
 
 def _judged(state: State, at: float) -> State:
-    """A GPU gets well by time alone, too."""
+    """Judge the health of all GPUs: a GPU can recover by time alone."""
     silent = {bad.index for bad in state.unreadable}
     health = {
         uuid: case.judged(
@@ -192,15 +193,15 @@ def _node(state: State, node: Mapping[str, Any], at: float) -> State:
     switched = mode is not state.mode
     rival_gone = rival_offers(state) > 0 and rival_offers(replace(state, mode=mode, node=node)) == 0
     picks = replace(state, node=node).counts_only and not state.counts_only
-    # A switch taken back finds units of its mode still on the lists: nobody else can have sold those GPUs.
+    # After a switch is reverted, units of its mode may still be listed. No other mode or plugin had those GPUs.
     still_listed = {b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is mode}
     return replace(
         state,
         node=node,
-        # Read as if kubelet's ids told units.
+        # These were read as if kubelet's ids were units.
         holdings=None if picks else state.holdings,
         holdings_at=float("-inf") if picks else state.holdings_at,
-        # What is not in the book yet may be on any GPU: another plugin's last grant, an answer of a moment ago.
+        # Any GPU may have an allocation that the agent has not read yet, by another plugin or from a moment ago.
         unaudited=frozenset(state.gpus) - still_listed if switched or rival_gone else state.unaudited,
         cleared_at=at if switched or rival_gone else state.cleared_at,
         node_problem=None,
@@ -218,7 +219,7 @@ _PLACEMENTS = {str(placement): placement for placement in Placement}
 
 
 def _audited(before: State, after: State) -> State:
-    """Each held unit is looked at, so only where something of it changed."""
+    """Update `former_units`. This reads each held unit, so it runs only if pods or allocations changed."""
     if before.pods is after.pods and after.same_book(before):
         return after
     found = tuple(by_former_units(after))
@@ -226,7 +227,7 @@ def _audited(before: State, after: State) -> State:
 
 
 def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
-    """Events that people hear of although they change nothing."""
+    """Announcements of events that may leave the state unchanged."""
     match event:
         case ev.XidRaised(uuid=None):
             text = f"XID {event.xid} names no GPU of this node, so no GPU is marked unhealthy for it"
@@ -239,7 +240,7 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
             text = f"GPU {uuid}: XID {event.xid} {why or 'needs no recovery, says the driver'}; the GPU stays in use"
             return (Announcement("HarmlessXID", text),)
         case ev.FailedPodDeleted():
-            # Without the pod's name: those of one controller are one Event, with a count.
+            # No pod name in the text, so that the pods of one controller share one Event with a count.
             refused = "refused by the node's GPU agent; its Event GPURefused says why"
             why = event.pod.words if event.pod.failure is Failure.NO_DEVICES else refused
             text = f"a failed pod was deleted, so that another one is made in its place: {why}"

@@ -1,4 +1,4 @@
-"""Which GPUs the operator has fenced, as the fence file says it."""
+"""GPUs that the operator has fenced, read from the fence file."""
 
 import json
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ _LISTS = ("index", "uuid")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What a good fence file says.
+    """The content of a valid fence file.
 
     Attributes:
         indexes: minor numbers (N of ``/dev/nvidiaN``) as text, without leading zeros; also texts that are no number.
         uuids: as NVML spells them.
-        ignored: keys of the file that mean nothing.
+        ignored: keys of the file without a meaning.
     """
 
     indexes: frozenset[str] = frozenset()
@@ -33,17 +33,17 @@ class Fence:
         return "its UUID" if gpu.uuid in self.uuids else None
 
     def unknown(self, gpus: Iterable[Gpu]) -> tuple[str, ...]:
-        """What names none of `gpus`, in words."""
+        """Entries that name none of `gpus`, in words."""
         known = tuple(gpus)
         indexes = self.indexes - {str(gpu.minor) for gpu in known}
         uuids = self.uuids - {gpu.uuid for gpu in known}
         named = (("index", indexes), ("uuid", uuids), ("key", self.ignored))
-        # !r: what a file may hold need not be fit to be sent or printed.
+        # !r: the file may hold text that is not printable.
         return tuple(f"{kind} {text!r:.60}" for kind, texts in named for text in sorted(texts))
 
 
 def parse_fence(text: str) -> Fence:
-    """Read a fence file. Raises ValueError, with words for people, for what is not one."""
+    """Read a fence file. Raises ValueError with a readable message for invalid text."""
     try:
         found = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as err:
@@ -54,7 +54,7 @@ def parse_fence(text: str) -> Fence:
         raise ValueError("it is no fence: it is nested too deep, or has a number of too many digits") from None
     if not isinstance(found, dict):
         raise ValueError(f"it is {_kind(found)} and not an object")  # noqa: TRY004 (one error for whatever is wrong)
-    # As Go reads it, in which others of the field are written, `Index` is `index`.
+    # Go programs read `Index` as `index`, so accept both.
     keys = {key.lower(): key for key in found if key.lower() in _LISTS}
     indexes, uuids = (_entries(key, found.get(keys.get(key, key))) for key in _LISTS)
     return Fence(
@@ -65,7 +65,7 @@ def parse_fence(text: str) -> Fence:
 
 
 class _Twice(Exception):  # noqa: N818 (never leaves this module)
-    """No reader would know which of the two counts."""
+    """An object has one key twice, so it is unclear which value counts."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)

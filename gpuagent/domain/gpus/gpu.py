@@ -1,4 +1,4 @@
-"""What NVML says of a node's GPUs, as values."""
+"""A node's GPUs as NVML reports them."""
 
 from base64 import b32encode
 from collections import defaultdict
@@ -15,7 +15,7 @@ KEY_CHARS = 10
 
 @lru_cache(maxsize=256)
 def key_of(uuid: str) -> str:
-    """What names the GPU in device ids: a hash of its whole UUID, as UUIDs of one node may begin or end alike."""
+    """The GPU's name in device ids: a hash of its whole UUID, as UUIDs of one node may begin or end alike."""
     return b32encode(sha256(uuid.encode()).digest())[:KEY_CHARS].decode().lower()
 
 
@@ -30,8 +30,8 @@ class Gpu:
         pci_bus_id: ``00000000:07:00.0``.
         model: product name, ``NVIDIA A100-SXM4-80GB``.
         memory_mib: total framebuffer in MiB, rounded down (NVML memory info ``total``).
-        reserved_mib: what driver and firmware keep of it, in MiB; 0 where the driver does not say.
-        compute_capability: ``(8, 0)``; None where the driver does not say.
+        reserved_mib: MiB of it that driver and firmware reserve; 0 if the driver does not report it.
+        compute_capability: ``(8, 0)``; None if the driver does not report it.
         numa_node: None where unknown.
         mig: True while MIG mode is enabled.
     """
@@ -49,7 +49,7 @@ class Gpu:
 
     @property
     def key(self) -> str:
-        """What names the GPU in device ids."""
+        """The GPU's name in device ids."""
         return key_of(self.uuid)
 
 
@@ -76,14 +76,14 @@ class Inventory:
     wiring: Mapping[str, Wiring] = field(default_factory=dict)
     """GPU UUID to what it reports of its connections; a GPU that could not be asked is absent."""
     unasked: frozenset[str] = field(default=frozenset(), compare=False)
-    """UUIDs of GPUs that have not said yet how they are. That they do is told by itself: it is no other inventory."""
+    """UUIDs of GPUs that have not reported their health yet. Health has its own event, so it is not compared here."""
 
 
 def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
-    """Report as unreadable every GPU that shares with another GPU what has to be its own.
+    """Report as unreadable every GPU that shares a unique property, such as its UUID, with another GPU.
 
-    Units of one would count for the other, or a container would get the other's device node. All GPUs that share it
-    are left out: which of them is read first must not matter.
+    Otherwise units of one GPU would count for the other, or a container would get the other's device node. All GPUs
+    that share the property are left out, so the order of reading does not matter.
 
     Args:
         inventory: what the driver reports.
@@ -110,7 +110,7 @@ def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
 
 
 def _names(gpu: Gpu) -> tuple[tuple[str, str | int], ...]:
-    """What has to be a GPU's own."""
+    """The properties that no two GPUs may share, each with its value."""
     return (
         ("UUID", gpu.uuid),
         ("device id key", gpu.key),

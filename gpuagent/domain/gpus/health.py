@@ -1,31 +1,31 @@
-"""The health of one GPU: what stands against it, and when it is sound again.
+"""The health of one GPU: its faults, and when it is healthy again.
 
-A GPU falls ill at once and gets well slowly. When nothing stands against it any more, that has to hold for a settle
-time; a GPU that falls ill again soon after it recovered has to hold out twice as long.
+A fault makes a GPU unhealthy at once. The GPU recovers only after a settle time without faults. If it becomes unhealthy
+again soon after it recovered, the settle time doubles.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a faulty program causes on a sound GPU (NVIDIA's Xid catalog)."""
+"""XIDs that a faulty program causes on a healthy GPU (NVIDIA's Xid catalog)."""
 PASSING_XIDS = frozenset({32, 63, 69, 92, 94, 121})
-"""XIDs after which the GPU goes on without a reset by that catalogue: contained or corrected memory errors, engine
-errors that end with the program. All others are taken to need one."""
+"""XIDs after which the GPU continues without a reset, by that catalog: contained or corrected memory errors, and engine
+errors that end with the program. The agent assumes that all other XIDs need a reset."""
 RELAPSE_S = 3600.0
-"""A GPU that falls ill sooner than this after it recovered has relapsed."""
+"""A GPU that becomes unhealthy within this time after it recovered has relapsed."""
 LEAST_RELAPSE_S, MOST_SETTLE_S = 0.5, 1800.0
 FIRST_ANSWER_S = 3.0
-"""A GPU that does not say how it is when it is first seen is not offered until it does, or for so long."""
+"""How long a new GPU is shown unhealthy while it does not report its health."""
 MOST_TOLD = 4
-"""So many different XIDs are told of one illness."""
+"""Maximum number of different XIDs to report for one unhealthy period."""
 NOTE_S = 600.0
-"""A note that comes and goes is over when it has not come back for so long."""
+"""A passing note ends when it has not recurred for this time."""
 ACTION, REST = "its recovery action", "its memory errors and why its clocks are slow"
-"""What a driver may be silent on, in words."""
+"""The two parts of a health reading that a driver may fail to report, in words."""
 
 _HARMLESS_ACTIONS = {None, 0, 5}
-"""No recovery action known, none needed, and one about the IMEX domain, which is no matter of this GPU's."""
+"""No recovery action reported, none needed, and one about the IMEX domain, which does not concern this GPU."""
 _ADVICE = {
     1: "reset the GPU",
     2: "reboot the node",
@@ -38,17 +38,17 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReading:
-    """What the driver says of a GPU that answers.
+    """The driver's report on a GPU that answers.
 
     Attributes:
-        action: the recovery action that it asks for; None where it knows none (before r570).
-        remap_failed: a broken row of memory could not be replaced.
-        remap_pending: rows or pages of memory are replaced at the next reset.
-        memory_errors: uncorrectable ones since the last reset.
-        hot: the hardware slows the GPU down for its temperature.
-        power_brake: something outside, such as the power supply, slows it down.
-        silent_on: what the driver was asked for and did not say, though it knows it: of `ACTION` and `REST`.
-        partial: `REST` was not answered yet since this GPU is asked. That is no news.
+        action: number of the requested recovery action; None for drivers before r570, which do not support it.
+        remap_failed: the GPU could not replace a broken row of memory.
+        remap_pending: the next reset replaces rows or pages of memory.
+        memory_errors: number of uncorrectable memory errors since the last reset.
+        hot: the hardware slows the GPU down because of its temperature.
+        power_brake: an outside cause, such as the power supply, slows the GPU down.
+        silent_on: parts of `ACTION` and `REST` that the driver supports, but did not report when queried.
+        partial: the driver has not answered `REST` for this GPU yet. This alone is no change.
     """
 
     action: int | None = None
@@ -62,22 +62,22 @@ class HealthReading:
 
     @property
     def decides(self) -> bool:
-        """The driver has said whether the GPU needs a recovery: no XID's class has to be asked."""
+        """Whether the driver reports if the GPU needs a recovery, so that no XID's class counts."""
         return self.action is not None and ACTION not in self.silent_on
 
     @property
     def well(self) -> bool:
-        """Nothing here costs the GPU."""
+        """Whether the reading has no fault."""
         return not any(self.against)
 
     @property
     def unremarkable(self) -> bool:
-        """Nothing here is worth a word."""
+        """Whether the reading has neither a fault nor a note."""
         return self.well and not any((*self.notes, *self.passing_notes))
 
     @property
     def against(self) -> Iterator[str]:
-        """What makes the GPU sick."""
+        """Faults that make the GPU unhealthy."""
         if self.action not in _HARMLESS_ACTIONS:
             advice = _ADVICE.get(self.action or 0)
             yield f"the driver asks to {advice}" if advice else f"the driver asks for recovery action {self.action}"
@@ -86,7 +86,7 @@ class HealthReading:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What is wrong, costs nothing, and lasts until the next reset."""
+        """Minor problems that leave the GPU healthy and last until the next reset."""
         if self.remap_pending:
             yield "broken memory is replaced at the next reset; reset the GPU when its pods have ended"
         if self.memory_errors:
@@ -94,7 +94,7 @@ class HealthReading:
 
     @property
     def passing_notes(self) -> Iterator[str]:
-        """What is wrong, costs nothing, and may come and go."""
+        """Minor problems that leave the GPU healthy and may come and go."""
         if self.hot:
             yield "slowed down by its temperature; check fans and air flow"
         if self.power_brake:
@@ -103,7 +103,7 @@ class HealthReading:
             yield f"the driver does not report {' and '.join(sorted(self.silent_on))}; the agent's log has its words"
 
     def after(self, former: "HealthReading") -> "HealthReading":
-        """With what was known before in place of what the driver has not said."""
+        """This reading, with values of `former` for the parts that the driver did not report."""
         known = replace(self, partial=False)
         if ACTION in self.silent_on:
             known = replace(known, action=former.action)
@@ -118,26 +118,26 @@ _REST = ("remap_failed", "remap_pending", "memory_errors", "hot", "power_brake")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuHealth:
-    """What is known of one GPU's health. Times are monotonic seconds.
+    """The health of one GPU. Times are monotonic seconds.
 
     Attributes:
-        vitals: as they were last told.
-        lost: why it does not answer; None while it does.
-        unlisted: the driver lists other GPUs, and not this one any more.
-        unread: the driver lists it, and it could not be read, and why.
-        asked: it has said at least once how it is.
-        awaited_until: until when that is waited for, at most; None while it is not.
-        xids: those that cost the GPU in this illness.
-        stuck: one of them needs a reset, of which nothing was seen yet.
-        shaken: one of them came after the last verdict.
-        cause: why the GPU is sick; None while it is not. It stays until the settle time has ended.
-        causes: all that was against it in this illness, in words.
-        passing: each note that comes and goes, and since when it does not stand any more; None while it does.
-        well_since: since when nothing stands against a sick GPU.
-        settle_s: how long that has to hold in this illness; of a healthy GPU, in its last.
-        recovered_at: when it last got well.
-        last_xid: the last that was heard of it, whatever it cost, and when.
-        counts: how often each XID was heard of it in this run.
+        vitals: the last reading.
+        lost: why the GPU does not answer; None while it does.
+        unlisted: the driver lists other GPUs, but no longer this one.
+        unread: why the driver lists the GPU but cannot read it; None while it can.
+        asked: the GPU has reported its health at least once.
+        awaited_until: when the wait for the first report ends at the latest; None without a wait.
+        xids: XIDs that made the GPU unhealthy in this unhealthy period.
+        stuck: one of these XIDs needs a reset, and the agent has not seen one yet.
+        shaken: one of these XIDs came after the last verdict.
+        cause: why the GPU is unhealthy; None while it is healthy. It stays until the settle time has ended.
+        causes: all faults of this unhealthy period, in words.
+        passing: each passing note, and the time when it ended; None while it applies.
+        well_since: when the last fault of an unhealthy GPU ended; None while one applies.
+        settle_s: the settle time of this unhealthy period, or of the last one if the GPU is healthy.
+        recovered_at: when the GPU last recovered.
+        last_xid: the GPU's last XID of any class, and its time.
+        counts: XID to the number of its reports for this GPU in this run.
     """
 
     vitals: HealthReading = HealthReading()
@@ -160,23 +160,23 @@ class GpuHealth:
 
     @property
     def due(self) -> float | None:
-        """When a sick GPU is healthy again if nothing happens; None where something has to."""
+        """When an unhealthy GPU recovers without an event; None if it cannot."""
         return None if self.well_since is None else self.well_since + self.settle_s
 
     @property
     def next(self) -> float | None:
-        """When the verdict changes if nothing happens: a sick GPU is healthy again, a note or a wait is over."""
+        """When the next change comes without an event: an unhealthy GPU recovers, or a note or a wait ends."""
         over = (since + NOTE_S for since in self.passing.values() if since is not None)
         return min((*over, *(at for at in (self.due, self.awaited_until) if at is not None)), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong and costs nothing."""
+        """Minor problems that leave the GPU healthy, in words."""
         return (*self.vitals.notes, *self.passing)
 
     @property
     def against(self) -> tuple[str, ...]:
-        """What stands against the GPU now, in words."""
+        """The GPU's current faults, in words."""
         stuck = [_words(self.xids)] if self.stuck else []
         lost = [self.lost] if self.lost else []
         unlisted = ["the driver does not list it any more"] if self.unlisted and not self.unread else []
@@ -184,10 +184,10 @@ class GpuHealth:
         return (*stuck, *lost, *unlisted, *unread, *self.vitals.against)
 
     def xid(self, xid: int, vitals: HealthReading | None, harmless: frozenset[int], at: float) -> "GpuHealth":
-        """The driver reported an XID; `vitals` are those right after it, None if they could not be read at once.
+        """The driver reported an XID; `vitals` is the reading right after it, None if that failed.
 
-        Where the driver knows recovery actions, it decides; where it does not, or does not answer, the XID's class.
-        An application's XID is not blamed for what stood before it.
+        If the driver supports recovery actions and answers, its action decides; otherwise, the XID's class does.
+        An application's XID does not count as the cause of an earlier fault.
         """
         counts = {**self.counts, xid: self.counts.get(xid, 0) + 1}
         now = self.vitals if vitals is None else vitals.after(self.vitals)
@@ -205,38 +205,38 @@ class GpuHealth:
         return replace(case, stuck=stuck, shaken=True, xids=self.xids if known else (*self.xids, xid))
 
     def answers(self, vitals: HealthReading, *, anew: bool) -> "GpuHealth":
-        """The GPU was asked. `anew`: it, or the whole driver, was away before, which is as good as a reset."""
+        """The GPU answered. With `anew`, it or the whole driver was away before, which is equivalent to a reset."""
         known = vitals.after(self.vitals)
-        if anew and ACTION in vitals.silent_on:  # what was asked for before a reset is not asked for after it
+        if anew and ACTION in vitals.silent_on:  # a reset clears the former recovery action
             known = replace(known, action=None)
         stuck = self.stuck and not (anew or vitals.decides)
         asked, until = self.asked or not vitals.partial, self.awaited_until if vitals.partial else None
         return replace(self, vitals=known, lost=None, stuck=stuck, asked=asked, awaited_until=until)
 
     def awaited(self, at: float) -> "GpuHealth":
-        """The GPU was seen for the first time, and it has not said how it is when it was asked."""
+        """The GPU is new, and did not report its health when queried."""
         return self if self.asked else replace(self, awaited_until=at + FIRST_ANSWER_S)
 
     def goes(self, reason: str) -> "GpuHealth":
-        """The GPU does not answer any more."""
+        """The GPU no longer answers."""
         return replace(self, lost=self.lost or reason)
 
     def listed(self, there: bool, unread: str | None = None) -> "GpuHealth":
-        """The driver told which GPUs it has; `unread`: why it could not read this one, which is no sign of a reset."""
+        """The driver listed its GPUs. `unread` says why it could not read this one, which is no sign of a reset."""
         if unread is not None:
             return replace(self, unread=unread)
         back = there and self.unlisted
         return replace(self, unlisted=not there, unread=None, stuck=self.stuck and not back)
 
     def judged(self, at: float, settle_s: float, *, known: bool) -> "GpuHealth":
-        """The case with the verdict of this moment; `known`: the GPU can be asked now, else it does not get well."""
+        """The verdict at this moment. `known`: the GPU can be queried now; otherwise, it does not recover."""
         case, passing = self._weighed(at, settle_s, known=known), self._passing(at)
         if case.awaited_until is not None and at >= case.awaited_until:
             case = replace(case, awaited_until=None)
         return case if passing == case.passing else replace(case, passing=passing)
 
     def _passing(self, at: float) -> dict[str, float | None]:
-        """The notes that stand, and those that stood a while ago."""
+        """The current passing notes, and those that ended within `NOTE_S`."""
         ended = {note: at if since is None else since for note, since in self.passing.items()}
         still = {note: since for note, since in ended.items() if at < since + NOTE_S}
         return {**still, **dict.fromkeys(self.vitals.passing_notes)}
@@ -261,7 +261,7 @@ class GpuHealth:
         return replace(self, cause=None, causes=frozenset(), well_since=None, recovered_at=at, xids=())
 
     def _settles(self, at: float, settle_s: float) -> float:
-        """How long a GPU that falls ill now has to hold out."""
+        """The settle time of a GPU that becomes unhealthy now."""
         if at - self.recovered_at >= RELAPSE_S:
             return settle_s
         return max(settle_s, min(max(2 * self.settle_s, LEAST_RELAPSE_S), MOST_SETTLE_S))

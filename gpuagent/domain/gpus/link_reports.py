@@ -1,4 +1,4 @@
-"""What each GPU reports of its own connections: NVLinks, PCIe, NVLink fabric."""
+"""Connections that each GPU reports: NVLinks, PCIe, NVLink fabric."""
 
 import enum
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 class Relation(enum.StrEnum):
-    """What lies between two GPUs on PCIe, nearest first; the names are those of ``nvidia-smi topo -m``."""
+    """The PCIe path between two GPUs, nearest first. The names are those of ``nvidia-smi topo -m``."""
 
     PIX = "PIX"
     """At most one PCIe bridge."""
@@ -21,14 +21,14 @@ class Relation(enum.StrEnum):
 
 
 class End(enum.StrEnum):
-    """What an NVLink leads to, as the driver says."""
+    """The kind of device at the far end of an NVLink, as the driver reports it."""
 
     GPU = "GPU"
     SWITCH = "SWITCH"
     OTHER = "OTHER"
     """A POWER CPU."""
     UNKNOWN = "UNKNOWN"
-    """The driver does not say."""
+    """The driver does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Nvlink:
     """One active NVLink as one of its ends reports it.
 
     Attributes:
-        version: ``2.0``; empty where the driver does not say.
+        version: ``2.0``; empty if the driver does not report it.
         end: kind of device at the other end.
         remote_bus_id: PCI bus id there, spelled as `Gpu.pci_bus_id`; empty where unknown.
         remote_pci_id: PCI device id << 16 | vendor id there; 0 where unknown.
@@ -59,15 +59,15 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
-    """What one GPU reports of its connections.
+    """The connections that one GPU reports.
 
     Attributes:
         nvlinks: its active links.
         inactive: how many more links it has, which are down: all of them on a card without a bridge.
-        relations: PCI bus id of another GPU to how near it is.
-        pcie: generation and number of lanes that GPU and slot can do; None where the driver does not say.
+        relations: PCI bus id of another GPU to the PCIe path to it.
+        pcie: generation and number of lanes that GPU and slot support; None if the driver does not report them.
         fabric: None where there is none, as on boxes before Hopper.
-        problems: what could not be read, for people.
+        problems: properties that could not be read, in words.
     """
 
     nvlinks: tuple[Nvlink, ...] = ()

@@ -1,4 +1,4 @@
-"""What joins the GPUs of a node, NVLink, NVSwitch or PCIe, and how much goes through it."""
+"""The links between the GPUs of a node (NVLink, NVSwitch or PCIe), and their bandwidths."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ NVSWITCH_PCI_IDS = frozenset({0x1AC210DE, 0x1AF110DE, 0x22A310DE})
 _LANE_GBPS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """PCIe generation to GB/s of one lane, each way, after encoding (PCI-SIG)."""
 _USUAL_PCIE = (3, 16)
-"""Taken for GPUs that do not say."""
+"""Assumed for GPUs that do not report theirs."""
 
 
 _SHARE = {Relation.PIX: 1.0, Relation.PXB: 0.9, Relation.PHB: 0.8, Relation.NODE: 0.7, Relation.SYS: 0.5}
-"""Which part of its PCIe bandwidth a GPU has towards another one. The ends, 1 below a switch, 0.8 through an Intel CPU
-and 0.5 between sockets, are NCCL's (src/graph/topo.h: 12, 10 and 6 GB/s); those between only keep the order."""
+"""Share of a GPU's PCIe bandwidth that it has to another GPU. Three values are NCCL's (src/graph/topo.h: 12, 10 and 6
+GB/s): 1 below a switch, 0.8 through an Intel CPU, 0.5 between sockets. The others only keep the order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins two GPUs. `gbps` are GB/s each way, `nvlinks` how many NVLinks, `switched` whether by NVSwitch."""
+    """The link between two GPUs: `gbps` is GB/s each way, `nvlinks` counts NVLinks, `switched` means by NVSwitch."""
 
     relation: Relation
     gbps: float
@@ -50,12 +50,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """What joins every pair of GPUs.
+    """The links between all pairs of GPUs.
 
     Attributes:
         gpus: UUIDs, by NVML index.
         links: a square as wide as `gpus`, the same from both sides; None on the diagonal.
-        notes: what was reported amiss, and what was made of it.
+        notes: faults and contradictions in the reports, and the agent's assumptions.
     """
 
     gpus: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Topology:
 
 
 def topology(gpus: Sequence[Gpu], wiring: Mapping[str, Wiring]) -> Topology:
-    """Join what each GPU reports (`wiring`, by UUID); where two reports differ the worse one counts, and is noted."""
+    """Combine the report of each GPU (`wiring`, by UUID). If two reports differ, the worse one counts, with a note."""
     ordered = sorted(gpus, key=lambda gpu: gpu.index)
     ends = [_Ends.of(gpu, wiring.get(gpu.uuid, Wiring())) for gpu in ordered]
     notes = [f"GPU {end.gpu.index}: {problem}" for end in ends for problem in end.wiring.problems]
@@ -117,7 +117,7 @@ def _is_switch(link: Nvlink, wiring: Wiring) -> bool:
 
 
 def _link(one: _Ends, other: _Ends, notes: list[str]) -> Link:
-    """What joins two GPUs; adds to `notes` what they do not agree on."""
+    """The link between two GPUs; adds contradictions of their reports to `notes`."""
     names = f"GPU {one.gpu.index} and GPU {other.gpu.index}"
     relation = _relation(one, other, names, notes)
     there, back = one.direct.get(other.gpu.pci_bus_id, ()), other.direct.get(one.gpu.pci_bus_id, ())
@@ -159,9 +159,9 @@ def _unknown_versions(end: _Ends) -> Iterator[str]:
 
 
 def _thin(ends: Sequence[_Ends]) -> Iterator[str]:
-    """GPUs with links that are down, with fewer to the switches than their peers have, or that wait for their fabric.
+    """GPUs with links that are down, with fewer switch links than their peers, or with a fabric that is not ready.
 
-    One whose links are all down lacks a bridge; that is told only where its peers show that it should have links.
+    A GPU whose links are all down has no bridge. This is a fault only if its peers show that it should have links.
     """
     most = max((len(end.switch) for end in ends), default=0)
     for end in ends:

@@ -1,7 +1,7 @@
 """The best set of k out of the free GPUs: exact, the same for the same question, and in less than a millisecond.
 
-What a set is worth depends on the bandwidths alone. So all sets are worked out once for a topology (`SetTables`), and a
-question walks down a sorted list.
+The rank of a set depends on the bandwidths alone. So `SetTables` ranks all sets once for a topology, and a request
+searches a sorted list.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,20 +12,20 @@ from gpuagent.domain.placement.ring import best_ring
 from gpuagent.domain.placement.set_tables import SetTables, sorts_of
 
 MOST_GPUS = 16
-"""Bits of a mask. On a node with more GPUs a set is grown link by link."""
+"""Bits of a mask. On a node with more GPUs, a set grows GPU by GPU."""
 
 AT_ONCE = 1 << 13
-"""Up to so many sets, a tenth of a second's work, are worked out at once; more only by `work_out`."""
+"""Number of sets up to which the constructor computes the tables, in about 0.1 s; beyond it, only `work_out` does."""
 
 FEW = 300
-"""Up to so many sets are tried one by one, which is then shorter than the way down the list."""
+"""Number of sets up to which trying each set is faster than a search of the sorted list."""
 
 
 class BestSets:
-    """Answers for one square of bandwidths.
+    """The chooser of GPU sets for one matrix of bandwidths.
 
     Args:
-        mbps: MB/s between GPU i and GPU j, whole numbers, the same both ways; the diagonal does not matter.
+        mbps: square matrix of MB/s between two GPUs, whole numbers, symmetric; the diagonal does not matter.
 
     Raises:
         ValueError: `mbps` is not square, or not the same both ways.
@@ -43,13 +43,13 @@ class BestSets:
 
     @property
     def exact(self) -> bool:
-        """Whether the answers are the best sets; else they are sets grown link by link."""
+        """Whether the answers are the best sets; otherwise, they are sets grown GPU by GPU."""
         return self._tables is not None
 
     def work_out(self) -> None:
-        """Make the answers exact, for up to 16 GPUs: for those that all differ it takes half a second.
+        """Make the answers exact, for up to 16 GPUs. This takes half a second if no two GPUs are interchangeable.
 
-        May run beside questions.
+        It may run while other threads call `choose`.
         """
         if self._tables is None and len(self._mbps) <= MOST_GPUS:
             self._tables = SetTables(self._mbps, self._sorts)
@@ -65,7 +65,7 @@ class BestSets:
         be `beside`, sets are compared together with those, by weakest link and total; equal ones by their own.
 
         Raises:
-            ValueError: no such set, or a GPU that there is not, or one named twice, or one both free and `beside`.
+            ValueError: there is no such set, or a GPU is unknown, named twice, or both free and `beside`.
         """
         self._check_question(free, size, must, beside)
         if len(free) == size:
@@ -120,7 +120,7 @@ class BestSets:
     def _grown(
         self, free: Collection[int], size: int, must: Collection[int], beside: Collection[int]
     ) -> tuple[int, ...]:
-        """A good set where there are too many to know them all: begun with the best link, grown one GPU at a time."""
+        """A good set if there are too many to rank: starts with the best link and adds one GPU at a time."""
         chosen = {*must, *beside} or {min(free)}
         if not must and not beside and size > 1:
             pairs = ((self._mbps[i][j], -i, -j) for i in free for j in free if i < j)
@@ -148,7 +148,7 @@ class BestSets:
 
 
 def _first_of_few(tables: SetTables, everything: int, needed: int, size: int) -> list[int]:
-    """What `_first` finds, for GPUs that all differ, where to try all sets within `everything` is shorter."""
+    """The result of `_first` for GPUs of which no two are interchangeable, by trying all sets within `everything`."""
     bits = [1 << place for place in range(everything.bit_length()) if (everything ^ needed) >> place & 1]
     masks = [needed | sum(some) for some in combinations(bits, size - needed.bit_count())]
     return _least(masks, [tables.rank[mask] for mask in masks])

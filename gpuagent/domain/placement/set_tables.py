@@ -1,9 +1,9 @@
-"""What every set of GPUs is worth, worked out once for a square of bandwidths.
+"""The rank of every set of GPUs, computed once for a matrix of bandwidths.
 
-A set is a bit mask, GPU 0 the highest bit, so that of two sets of one size the one with the lower indexes is the larger
-number. GPUs that nothing tells apart (all behind one NVSwitch, those below one PCIe switch) are one *sort*: one mask,
-with the first GPUs of each sort, stands for all sets with as many of each. That leaves 17 masks of 65,536 on a box
-where all 16 GPUs are alike.
+A set is a bit mask with GPU 0 as the highest bit. So of two sets of one size, the one with the lower indexes is the
+larger number. Interchangeable GPUs, such as all GPUs behind one NVSwitch or PCIe switch, are one *sort*. One mask, with
+the first GPUs of each sort, represents all sets with the same number of each sort. On a node with 16 interchangeable
+GPUs, 17 of 65,536 masks remain.
 """
 
 from array import array
@@ -11,25 +11,25 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 LATER = (8, 4, 2)
-"""Sizes of the requests that are to find good sets afterwards, most important first. One GPU is as good as another."""
+"""Sizes of future requests that need good sets, most important first. For size 1, all GPUs are equal."""
 
 _NONE = 0xFFFF
 """A rank below all others: there is no such set."""
 
 
 class SetTables:
-    """Of the sets that stand for all: worth, order, and what can still be had out of them.
+    """Ranks of the representative sets, and the best smaller sets that each contains.
 
     Args:
-        mbps: MB/s between GPU i and GPU j, the same both ways.
-        sorts: the GPUs, those that nothing tells apart together (see `sorts_of`).
+        mbps: square matrix of MB/s between two GPUs, symmetric.
+        sorts: the GPUs, with interchangeable ones grouped (see `sorts_of`).
 
     Attributes:
         by_size: masks of each size, best first: by weakest link, then by total.
-        rank: mask to its place among those of its size; as good, same rank.
+        rank: mask to its place among those of its size; equally good masks share a rank.
         total: mask to the MB/s of all its links together.
-        plain: any mask to the one that stands for it.
-        later: any mask to a number, the smaller the better the sets of `LATER` that can be had out of it.
+        plain: any mask to its representative mask.
+        later: any mask to a number, which is smaller if the mask contains better sets of the sizes in `LATER`.
         others: mask to its place among those of its size by `later`, then by total, of all GPUs that are not in it.
     """
 
@@ -54,7 +54,7 @@ class SetTables:
         self.others = self._others(sizes)
 
     def firsts(self, counts: Sequence[int]) -> int:
-        """The mask with so many GPUs of each sort."""
+        """The mask with the first `counts[n]` GPUs of sort `n`."""
         return sum(firsts[count] for firsts, count in zip(self._firsts, counts, strict=True))
 
     def counts(self, mask: int) -> list[int]:
@@ -122,7 +122,7 @@ class SetTables:
         return place
 
     def _best_within(self, size: int, sizes: list[list[int]]) -> "array[int]":
-        """For every set the rank of the best `size` of it."""
+        """For every set, the rank of its best subset of `size` GPUs."""
         best = self._table("H", _NONE)
         for mask in sizes[size]:
             best[mask] = self.rank[mask]
@@ -142,7 +142,7 @@ class SetTables:
 
 
 def sorts_of(mbps: Sequence[Sequence[int]]) -> list[list[int]]:
-    """GPUs that nothing tells apart together: each has the same links to every third GPU."""
+    """Group interchangeable GPUs: both of any two have the same links to every third GPU."""
     sorts: list[list[int]] = []
     everyone = range(len(mbps))
     for gpu in everyone:

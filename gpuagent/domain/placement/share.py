@@ -9,26 +9,26 @@ from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A share that a container asks for, with what is known besides.
+    """A share that a container requests, with the limits on the choice of its GPUs.
 
     Attributes:
         resource: name, for messages.
         unit: what one unit is, for messages: ``GiB``, ``%``.
         size: units wanted in all, `must_include` among them.
-        free: GPU UUID to the units that are offered there.
+        free: GPU UUID to the number of units that kubelet calls free.
         must_include: GPU UUID to units that are fixed already.
         order: GPU UUID to NVML index, for every GPU of the node.
-        suspect: GPU UUID to offered units that a container may still hold.
+        suspect: GPU UUID to the number of free units that a container may still hold.
         gpu_count: over how many GPUs to spread, evenly.
-        room: units the pod will want on that GPU later.
+        room: units that later containers of the pod need on that GPU.
         pinned: UUIDs of GPUs preferred before all others.
-        leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
+        leaving: UUIDs of GPUs that are unhealthy or leave the list; kubelet may not have read that yet.
         short: UUIDs of GPUs that seem to lack the other resource this container asks for.
         only: UUIDs the choice is limited to; None for no limit.
         full: UUIDs of GPUs that have as many pods as they may have.
         most: the caps behind `full`, for messages: ``20 pods``.
         requester: the container, for messages.
-        reserved: GPU UUID to units that schedulers chose it for, for containers still to ask.
+        reserved: GPU UUID to units that schedulers chose for containers that have not requested them yet.
         decided: says that a scheduler set `only`; empty where none did.
     """
 
@@ -53,7 +53,7 @@ class Request:
     decided: str = ""
 
     def left(self, uuid: str) -> int:
-        """Units there that are offered and not reserved."""
+        """Number of free units there that are not reserved."""
         return max(self.free[uuid] - self.reserved.get(uuid, 0), 0)
 
 
@@ -152,7 +152,7 @@ def _refusal(request: Request, each: int) -> Refusal:
 
 
 def _scattered(request: Request, free: Mapping[str, int], lead: str, where: str, roomy: int) -> Refusal:
-    """The node has enough, and no GPU has, or not as many GPUs as are asked for."""
+    """The refusal where the node has enough units, but too few GPUs have enough."""
     total = sum(free.values())
     largest = max(free.values(), default=0)
     text = (

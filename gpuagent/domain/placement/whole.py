@@ -1,4 +1,4 @@
-"""Which whole GPUs a request gets: those that a scheduler named, or else the best set, beside those of its job."""
+"""Whole GPUs for a request: those that a scheduler named, or else the best set together with those of its job."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeRequest:
-    """Whole GPUs that a container asks for, with what is known besides.
+    """A request of a container for whole GPUs, with the limits on the choice.
 
     Attributes:
         resource: name, for messages.
-        size: GPUs wanted in all, `must_include` among them.
-        free: UUIDs of the GPUs that are offered.
-        sets: what is known of all sets of GPUs, by their place in the topology.
+        size: number of GPUs, `must_include` among them.
+        free: UUIDs of the GPUs that kubelet calls free.
+        sets: the chooser of sets of GPUs, by their place in the topology.
         places: GPU UUID to its place in the topology.
-        names: GPU UUID to what it is called in messages: ``GPU 3``.
+        names: GPU UUID to its name in messages: ``GPU 3``.
         must_include: UUIDs of GPUs that kubelet has fixed already.
-        leaving: UUIDs of GPUs that are ill or on their way out of the list; kubelet may not have read it yet.
+        leaving: UUIDs of GPUs that are unhealthy or leave the list; kubelet may not have read that yet.
         suspect: UUIDs of GPUs that a container may still hold.
         reserved: UUIDs of GPUs that a scheduler chose for other pods.
-        spare: UUIDs of GPUs that are in kubelet's list as healthy, and that nobody has; it may offer fewer.
-        named: UUIDs of the GPUs a scheduler decided on for this container; None where it did not.
+        spare: UUIDs of GPUs that are listed as healthy and that no container has; kubelet may call fewer free.
+        named: UUIDs of the GPUs that a scheduler chose for this container; None without a decision.
         beside: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
-        together: how many GPUs, this request's among them, are best chosen as one set because more of the job is to
-            come: with all its pods, with one pod less, and so on; last, with this pod alone.
+        together: numbers of GPUs to choose as one set, this request's among them, because more pods of the job are to
+            come: for all its pods, for one pod less, and so on; the last is for this pod alone.
         requester: the container, for messages.
     """
 

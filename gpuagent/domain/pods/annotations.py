@@ -1,8 +1,8 @@
-"""Pod annotations in which schedulers say which GPUs a pod has: read and written here, and nowhere else.
+"""Pod annotations in which schedulers name a pod's GPUs. Only this module reads and writes them.
 
-Three families. V2 (ACK's scheduler) has JSON, container index to GPU to units, one annotation for each resource. V1
-(the open gpushare scheduler extender) has one GPU for the whole pod. The topology family lists whole GPUs. Annotations
-are text that anybody may write: whatever is not of the right form is told as `Malformed`, and nothing here raises.
+There are three families. V2 (ACK's scheduler) has JSON, container index to GPU to units, one annotation for each
+resource. V1 (the open gpushare scheduler extender) has one GPU for the whole pod. The topology family lists whole GPUs.
+Any author of a pod can write annotations: functions here return `Malformed` for invalid text, and never raise.
 """
 
 import json
@@ -20,7 +20,7 @@ CORE_ANNOTATION = "gpushare.alibabacloud.com/core-percentage"
 DECIDED_ANNOTATION = "gpuagent.io/decided"
 """UID of the pod that a scheduler decided on. A template or a copy carries the UID of another pod."""
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-"""What makes a pod a mirror to kubelet (pkg/kubelet/types/pod_update.go)."""
+"""Marks a mirror pod for kubelet (pkg/kubelet/types/pod_update.go)."""
 V1_GPU = "ALIYUN_COM_GPU_MEM_IDX"
 V1_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 V1_GPU_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
@@ -28,17 +28,17 @@ V1_ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 V1_KEYS = (V1_GPU, V1_UNITS, V1_GPU_UNITS, V1_ASSUMED, V1_ASSIGNED)
 WRITTEN_KEYS = (MEMORY_ANNOTATION, CORE_ANNOTATION, *V1_KEYS, GROUP_ANNOTATION, VISIBLE_ANNOTATION)
-"""Those that the agent writes, too."""
+"""Annotations that the agent also writes."""
 KEYS = (*WRITTEN_KEYS, DECIDED_ANNOTATION, MIRROR_ANNOTATION)
-"""All that the agent reads; it keeps no others of a pod."""
+"""All annotations that the agent reads; it stores no others of a pod."""
 
 MOST_UNITS = 2**31 - 1
-"""More units than that no GPU has, whatever the unit."""
+"""No GPU has more units, in any unit size."""
 MOST_TEXT = 16 * 1024
 """Characters of a V2 annotation that are read: a thousand containers with a share each."""
 _MOST = {**dict.fromkeys(KEYS, 1024), MEMORY_ANNOTATION: MOST_TEXT, CORE_ANNOTATION: MOST_TEXT}
 _UNREAD = "… (not read: it is too long, or long and not ASCII)"
-"""Stands in place of the rest. No annotation that ends with it can be read as a decision."""
+"""Replaces the rest of the text. No annotation with this end is valid as a decision."""
 _SHOWN = 60
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 _UNITS = re.compile(r"[0-9]{1,10}", re.ASCII)
@@ -47,7 +47,7 @@ _NANOSECONDS = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """An annotation that does not say what it should. `problem` reads on after "annotation KEY "."""
+    """An invalid annotation. `problem` continues the sentence after "annotation KEY "."""
 
     key: str
     problem: str
@@ -74,14 +74,15 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """V1: what the scheduler extender decided for a pod.
+    """V1: the scheduler extender's decision for a pod.
 
     Attributes:
         gpu: minor number.
-        units: of the pod on that GPU; None where it does not say.
-        gpu_units: units that GPU has in all; None where it does not say.
-        assumed_ns: Unix nanoseconds of the decision, later of the assignment; None where it does not say.
-        assigned: the device plugin has given the GPU to the pod; None where nobody says, which is no hand-shake.
+        units: of the pod on that GPU; None if absent.
+        gpu_units: units that the GPU has in all; None if absent.
+        assumed_ns: Unix nanoseconds of the decision, later of the assignment; None if absent.
+        assigned: whether the device plugin has assigned the GPU to the pod; None if absent: no scheduler of this family
+            wrote the annotations.
     """
 
     gpu: int
@@ -92,12 +93,12 @@ class Assumed:
 
 
 def bounded(annotations: Mapping[str, Any]) -> dict[str, str]:
-    """The annotations of `KEYS`, of one that is too long its beginning, marked: every reader says it is malformed."""
+    """The annotations of `KEYS`. Of one that is too long, a marked beginning, which every reader calls malformed."""
     return {key: _bounded(said, most) for key, most in _MOST.items() if isinstance(said := annotations.get(key), str)}
 
 
 def _bounded(said: str, most: int) -> str:
-    # One character that is not ASCII makes each take up to four bytes.
+    # One character beyond ASCII makes Python store each character in up to four bytes.
     return said if len(said) <= _SHOWN or (len(said) <= most and said.isascii()) else said[:_SHOWN] + _UNREAD
 
 
@@ -129,14 +130,14 @@ def shares(
 
 
 def _read_gpus(gpus: object, into: dict[int, int], numbers: Mapping[str, int]) -> str | None:
-    """Put the units of one container into `into`; returns what is wrong."""
+    """Put the units of one container into `into`; return the problem, if there is one."""
     if not isinstance(gpus, _Pairs):
         return "has no GPUs"
     for name, units in gpus:
         gpu = _number(name) if name not in numbers else numbers[name]
         if gpu is None or gpu in into:
             return f"has {shown(name)} for the number of a GPU"
-        if type(units) is not int or not 0 <= units <= MOST_UNITS:  # a bool is an int, and no number of units
+        if type(units) is not int or not 0 <= units <= MOST_UNITS:  # a bool is an int, but no number of units
             return f"has no whole number of units for GPU {gpu}"
         into[gpu] = units
     return None
@@ -190,7 +191,7 @@ def assumed_texts(found: Assumed) -> dict[str, str]:
 def gpu_names(annotations: Mapping[str, Any], key: str) -> tuple[str, ...] | Malformed | None:
     """Names in an annotation of the topology family, minor numbers or UUIDs, none twice; None where it is absent.
 
-    Which GPUs they are, and whether there are such, the reader knows who knows the node.
+    The caller checks that the node has such GPUs.
     """
     text = annotations.get(key)
     if text is None or text == "":
@@ -215,7 +216,7 @@ def _number(text: object) -> int | None:
 
 
 def shown(value: object) -> str:
-    """A value that somebody wrote, for messages: quoted, and cut where it is long."""
+    """A value from a pod, for messages: quoted, and cut if it is long."""
     text = value if isinstance(value, str) else f"<{type(value).__name__}>"
     if text.endswith(_UNREAD):
         return repr(text[:_SHOWN]) + _UNREAD

@@ -1,7 +1,8 @@
-"""Kubelets that cannot be steered: an id that they pick is a count, exchanged for a unit that the agent chose.
+"""Kubelets that do not ask which ids to take: an id is a count, exchanged for a unit that the agent chose.
 
-Kubelet 1.18 asks no plugin which units a container gets. What its ids were exchanged for goes into the answer that it
-keeps with them in its checkpoint, so that its book stays the only one, and outlives the agent.
+Kubelet 1.18 asks no plugin which units a container gets. The agent writes the exchanged units into its answer, and
+kubelet stores the answer in its checkpoint. So kubelet's allocations stay the only record, and survive a restart of the
+agent.
 """
 
 import re
@@ -17,14 +18,14 @@ FIRST_THAT_ASKS = 19
 """Kubelet 1.19 was the first with GetPreferredAllocation."""
 
 Exchanged = Mapping[str, str]
-"""Id that kubelet picked to the unit given for it."""
+"""Id that kubelet picked to the unit in its place."""
 
 _KUBELET = re.compile(r"v?1\.([0-9]{1,3})(?![0-9])", re.ASCII)
 _RUN = re.compile(r"([0-9a-z]+-[a-z]{2}):([0-9]+)(?:-([0-9]+))?", re.ASCII)
 
 
 def key(resource: str) -> str:
-    """Annotation of the answer; of each name kubelet hands one on to the runtime, for all resources of a container."""
+    """Annotation of the answer. Kubelet passes one annotation of each name to the runtime for all resources."""
     return f"gpuagent/units.{resource.rpartition('/')[2]}"
 
 
@@ -32,21 +33,21 @@ def key(resource: str) -> str:
 def picks_itself(kubelet: str, *, asked: bool) -> bool:
     """Whether a kubelet of that version takes units without asking which ones.
 
-    One whose version is not known is taken for one that asks, and so refused where it does not. `asked`: this one has
-    asked; some of the first version do not.
+    An unknown version counts as one that asks, so the agent refuses it if it does not ask. `asked`: this kubelet has
+    asked; some builds of version 1.19 do not.
     """
     minor = minor_of(kubelet)
     return minor is not None and (minor < FIRST_THAT_ASKS or (minor == FIRST_THAT_ASKS and not asked))
 
 
 def minor_of(kubelet: str) -> int | None:
-    """36 for ``v1.36.3``; None for what is no version of kubelet 1."""
+    """36 for ``v1.36.3``; None for other texts than a version of kubelet 1."""
     match = _KUBELET.match(kubelet)
     return None if match is None else int(match[1])
 
 
 def joined(older: Exchanged, newer: Exchanged) -> Exchanged:
-    """Both, where an id, or a unit, that was given anew stands in `newer` alone."""
+    """Both combined. `newer` replaces older entries with the same id or the same unit."""
     units = set(newer.values())
     rest = {device_id: unit for device_id, unit in older.items() if device_id not in newer and unit not in units}
     return {**rest, **newer}
@@ -55,7 +56,7 @@ def joined(older: Exchanged, newer: Exchanged) -> Exchanged:
 def by_units(
     holdings: tuple[Holding, ...], checkpoint: tuple[CheckpointEntry, ...]
 ) -> tuple[tuple[Holding, ...], tuple[CheckpointEntry, ...], Exchanged]:
-    """Kubelet's book with units in place of the ids they were given for, and what those are."""
+    """Kubelet's allocations with units in place of exchanged ids, and the exchanged ids."""
     exchanged = {device_id: unit for entry in checkpoint for device_id, unit in entry.exchanged.items()}
     if not exchanged:
         return holdings, checkpoint, exchanged
@@ -71,7 +72,7 @@ def by_units(
 
 
 def unrecorded(holdings: Iterable[Holding], checkpoint: Iterable[CheckpointEntry]) -> ContainerRef | None:
-    """A container that has ids of this agent's of which the checkpoint says nothing: it is older, or was not read."""
+    """A container with ids of this agent that are not in the checkpoint, which is older or was not read."""
     known = frozenset[str]().union(*(entry.ids for entry in checkpoint))
     return next((h.owner for h in holdings if not h.ids <= known and any(map(parse_id, h.ids))), None)
 
@@ -89,10 +90,10 @@ def _runs(units: Iterable[str]) -> Iterator[str]:
 
 
 def read(text: str, picked: Collection[str]) -> dict[str, str]:
-    """What `written` wrote for the ids in `picked`.
+    """Read the text of `written` for the ids in `picked`.
 
     Raises:
-        ValueError: it did not write this, or not for these ids.
+        ValueError: the text is invalid, or not for these ids.
     """
     units: list[str] = []
     for part in text.split(","):

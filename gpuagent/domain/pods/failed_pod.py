@@ -1,4 +1,4 @@
-"""A pod that kubelet failed for want of this agent's devices: which those are, and what kind of failure it was."""
+"""Pods that kubelet failed because a device of this agent was missing or refused, with the kind of failure."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -19,9 +19,9 @@ _PLUGINS = re.compile(
     r"(?:rpc error: code = (?P<code>\w+) desc = |endpoint .*has been stopped)",
     re.DOTALL,
 )
-"""What kubelet hands on of a plugin's answer, or of its end: it need not name plugin or resource."""
+"""Kubelet's report of a plugin's error or exit. It may name neither plugin nor resource."""
 _AWAY = {"Unavailable", "Canceled", "DeadlineExceeded"}
-"""gRPC codes that a plugin's end, or a start under way, gives."""
+"""gRPC codes of calls to a plugin that exits or is still starting."""
 _REFUSALS = {"FailedPrecondition", "InvalidArgument", "Internal"}
 """The other codes with which this agent refuses."""
 
@@ -30,22 +30,22 @@ REPLACING = {
     "apps": {"ReplicaSet", "StatefulSet", "DaemonSet"},
     "apps.kruise.io": {"CloneSet", "StatefulSet", "DaemonSet"},
 }
-"""API group to kinds of controllers that keep a number of pods, whatever became of former ones. Deployments, and
-Rollouts of Argo, own ReplicaSets. To Jobs and workflows of all makes a failed pod is a result, which they count."""
+"""API group to kinds of controllers that replace every failed pod. Deployments, and Argo's Rollouts, own ReplicaSets.
+Jobs and workflows are absent: they count a failed pod as a result."""
 
 
 class Failure(StrEnum):
-    """What kept the pod from its devices; label value of the metric."""
+    """Cause of the failure; label value of the metric."""
 
     NO_DEVICES = "no_devices"
-    """Kubelet had none to give, or nobody to ask: the agent was not there."""
+    """Kubelet had no device, or the agent was not running."""
     REFUSED = "refused"
-    """The agent was asked, and refused."""
+    """The agent refused the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedPod:
-    """A failed pod, at the version that was judged. `words` are kubelet's."""
+    """A failed pod at one resourceVersion. `words` is kubelet's message."""
 
     name: PodName
     uid: str
@@ -61,13 +61,13 @@ ControllerKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The deletions of one controller's failed pods, so that a request that can never be met does not spin.
+    """The deletions of one controller's failed pods, counted so that an impossible request does not loop.
 
     Attributes:
         count: how many rounds there were.
         at: when the last one began; before the first, when a failed pod was first seen. Monotonic seconds.
-        pods: UIDs of those that it deletes.
-        seen: by UID, when each failed pod was first seen.
+        pods: UIDs of the pods that this round deletes.
+        seen: UID of each failed pod to the monotonic seconds when the agent first saw it.
     """
 
     count: int
@@ -77,7 +77,7 @@ class Round:
 
 
 def failed_pod(pod: Pod, ours: Collection[str]) -> FailedPod | None:
-    """`pod` if it failed for want of a resource in `ours` and its controller makes another one; else None."""
+    """`pod` if it failed because a resource in `ours` was missing or refused, and its controller replaces it."""
     if pod.rejected is None or pod.deleting or pod.controller is None or not _replaces(pod.controller):
         return None
     failure = _failure(pod, ours)
@@ -87,7 +87,7 @@ def failed_pod(pod: Pod, ours: Collection[str]) -> FailedPod | None:
 
 
 def _replaces(controller: Controller) -> bool:
-    """Whether it is known to make another pod in place of one that has gone."""
+    """Whether controllers of this kind replace a deleted pod."""
     group, slash, _ = controller.api_version.rpartition("/")
     return controller.kind in REPLACING.get(group if slash else "", ())
 
@@ -101,7 +101,7 @@ def _failure(pod: Pod, ours: Collection[str]) -> Failure | None:
     if kubelets := _KUBELETS.match(cause[1]):
         return Failure.NO_DEVICES if kubelets["resource"] in mine else None
     said = _PLUGINS.match(cause[1])
-    # A plugin's own words are this agent's if no other plugin was asked; what they name shows nothing.
+    # A plugin's message is this agent's if kubelet called no other plugin; names in the message prove nothing.
     if said is None or mine != asked:
         return None
     if said["code"] is None or said["code"] in _AWAY:

@@ -1,4 +1,4 @@
-"""Reading kubelet's book: which GPU a held device id is on, and under which mode it was sold."""
+"""Reads kubelet's allocations: the GPU of each device id, and the mode that advertised the id."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ NVIDIA_GPU = "nvidia.com/gpu"
 """Resource of NVIDIA's own device plugin."""
 
 FOREIGN = "foreign"
-"""Stands for a mode where a unit was sold by another device plugin (NVIDIA's own, the old gpushare plugin)."""
+"""Stands for the mode of a unit that another device plugin advertised: NVIDIA's own, or the old gpushare plugin."""
 
 Allocation = tuple[str, frozenset[str]]
 """Resource and device ids."""
@@ -32,16 +32,16 @@ FIRST_ACTIVE_ONLY = 34
 def lists_ended(kubelet: str) -> bool:
     """Whether a kubelet of that version may still list devices for a pod that has ended.
 
-    Up to 1.33 it lists those of the pod that it admitted last. An unknown version may, too.
+    Up to 1.33, kubelet lists devices of the pod that it admitted last. An unknown version may do the same.
     """
     minor = minor_of(kubelet)
     return minor is None or minor < FIRST_ACTIVE_ONLY
 
 
 def told(holding: Holding, pod: Pod | None) -> Holding:
-    """`holding` with the GPUs that its pod's annotations name, where the old gpushare plugin gave the ids.
+    """`holding` with the GPUs that its pod's annotations name, if the ids are of the old gpushare plugin.
 
-    That plugin took no notice of the ids that kubelet picked: the container got the GPU of the annotation.
+    That plugin ignores the ids that kubelet picks: the container gets the GPU of the annotation.
     """
     return replace(holding, told=pod.share_gpus) if pod is not None and _is_old(holding) else holding
 
@@ -51,16 +51,16 @@ def _is_old(holding: Holding) -> bool:
 
 
 def given_by_another(ids: Collection[str]) -> bool:
-    """Whether another plugin gave these ids to a container that outlived it; nothing of them is this agent's."""
+    """Whether all these ids are of another plugin, whose container outlives it."""
     return bool(ids) and not any(map(parse_id, ids))
 
 
 def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mode | str]]:
     """GPU UUID and mode (or `FOREIGN`) of each device id of `holding` that is on one of `gpus`.
 
-    Ids of other plugins count when they name a GPU of ours: they carry the UUID (`GPU-…`, `GPU-…::2`), or are NVML
-    indexes of `nvidia.com/gpu`. Those of the old gpushare plugin are on the GPUs that were told; where nobody knows,
-    they may be on any. Anything else, a network card say, is no GPU.
+    Ids of other plugins count if they name one of `gpus`: by UUID (`GPU-…`, `GPU-…::2`), or by NVML index for
+    `nvidia.com/gpu`. Ids of the old gpushare plugin are on the GPUs in `told`; without these, they may be on any GPU.
+    Other ids, such as those of network cards, are no GPUs.
     """
     by_key = {gpu.key: gpu.uuid for gpu in gpus.values()}
     for device_id in holding.ids:
@@ -86,9 +86,9 @@ def foreign(holding: Holding, device_id: str, gpus: Mapping[str, Gpu]) -> Iterat
 def held_otherwise(
     holdings: Iterable[Holding], gpus: Mapping[str, Gpu], mode: Mode, *, exclusive: bool
 ) -> dict[str, list[Holding]]:
-    """GPU UUID to the holdings on it that were sold under another mode than `mode`, or by another plugin.
+    """GPU UUID to the holdings on it that another mode than `mode`, or another plugin, advertised.
 
-    `exclusive`: mode `default` is this agent's to serve; if it is not, other plugins' pods are as they should be there.
+    `exclusive`: this agent serves mode `default`. If it does not, pods of other plugins are normal in that mode.
     """
     own = {mode, FOREIGN} if mode is Mode.DEFAULT and not exclusive else {mode}
     blocked: dict[str, list[Holding]] = {}
@@ -99,7 +99,7 @@ def held_otherwise(
 
 
 def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) -> ContainerRef | None:
-    """Who holds `ids`; for an init container, which kubelet does not list, the pod whose container reuses them."""
+    """The holder of `ids`. Kubelet does not list init containers: for one, the pod whose container reuses its ids."""
     reusers = [h for h in holdings if h.resource == resource and h.ids & ids]
     exact = [h.owner for h in reusers if h.ids == ids]
     if exact:
@@ -110,13 +110,13 @@ def holder(resource: str, ids: frozenset[str], holdings: Collection[Holding]) ->
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What kubelet has recorded for one container.
+    """Kubelet's allocations of one container.
 
     Attributes:
-        container: where only the checkpoint lists it, the UID stands for the name of its pod.
+        container: the container. If only the checkpoint lists it, the UID replaces the name of its pod.
         units: resource to device ids.
-        pod: its pod as the API server has it; None where that is not certain.
-        uid: its pod's in the checkpoint; empty where pod-resources alone lists it.
+        pod: its pod as the API server has it; None if that is not certain.
+        uid: UID of its pod in the checkpoint; empty if only pod-resources lists it.
     """
 
     container: ContainerRef
@@ -127,7 +127,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Everything that kubelet has recorded: by pod-resources, and by the checkpoint, of one moment.
+    """All of kubelet's allocations at one moment, by pod-resources and by the checkpoint.
 
     Attributes:
         pods: as the API server has them.
@@ -143,8 +143,8 @@ class Recorded:
     def containers(self) -> Mapping[Allocation, Sequence[Record]]:
         """Allocations to the containers that have exactly these ids; those that pod-resources lists come first.
 
-        An init container has the same as the container that its ids are handed on to. Pod-resources leaves ordinary
-        init containers out; the checkpoint has them, and the UIDs of pods.
+        An init container has the same ids as the container that reuses them. Pod-resources leaves ordinary init
+        containers out; the checkpoint has them, and the UIDs of pods.
         """
         listed = {(h.owner.container, h.resource, h.ids): h.owner.pod for h in self.holdings}
         names: dict[str, PodName] = {}
@@ -163,7 +163,7 @@ class Recorded:
             pod = by_uid.get(uid)
             named = pod.name if pod else names.get(uid, name)
             if pod is None and (same := living.get(named)) and (same.static or not uid):
-                pod = same  # a static pod has another UID here
+                pod = same  # a static pod has another UID in the checkpoint
             record = Record(ContainerRef(named, container), held, pod, uid)
             for allocation in held.items():
                 found[allocation].append(record)

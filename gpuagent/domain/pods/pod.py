@@ -1,4 +1,4 @@
-"""Pods of this node: what they ask for (API server) and what they hold (kubelet)."""
+"""Pods of this node: their requests (API server) and their devices (kubelet)."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -12,18 +12,18 @@ from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL
 
 REJECTED = "UnexpectedAdmissionError"
-"""The reason in the status of a pod for which kubelet got no devices: nobody tries that pod again."""
+"""The status reason of a pod for which kubelet got no devices. Kubelet never retries that pod."""
 
 _LABELS = (GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL)
 _MOST_ASKING, _MOST_OTHERS = 1000, 100
 """Containers whose names are kept: of those that ask for GPUs, and of the first containers of a pod. The amounts of
 further containers count; the agent cannot find these containers by name."""
 _MOST_WORDS = 2048
-"""Characters of the message with which kubelet failed a pod; kubelet repeats what plugins say, whatever its length."""
+"""Characters of the message with which kubelet failed a pod. Kubelet repeats messages of plugins at any length."""
 _MOST_NAME = 512
 """Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
 _ANOTHER = "another/resource"
-"""Stands for all resources that others offer: a pod can name thousands of them."""
+"""Stands for all resources of other plugins: a pod can name thousands of them."""
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
 
 
@@ -38,7 +38,7 @@ class PodName(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """What makes a pod anew when it has gone: the owner reference of its controller."""
+    """The controller that replaces a pod, from the pod's owner references."""
 
     api_version: str
     kind: str
@@ -63,8 +63,8 @@ class ContainerRef(NamedTuple):
 class ContainerSpec:
     """A container's limits on extended resources.
 
-    `init` is an ordinary init container; a `sidecar` is an init container that goes on running. `unread` are resources
-    whose amounts could not be read: kubelet's allocations decide what the container has of these.
+    `init` is an ordinary init container; a `sidecar` is an init container that keeps running. `unread` are resources
+    with unreadable amounts: for these, only kubelet's allocations show the container's units.
     """
 
     name: str
@@ -95,25 +95,25 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those of `annotations.KEYS`."""
     share_gpus: frozenset[int] | None = None
-    """Minor numbers of the GPUs that a scheduler named for its shares; None where none did."""
+    """Minor numbers of the GPUs that a scheduler named for its shares; None without a decision."""
     version: str = ""
     """Its resourceVersion."""
     deleting: bool = False
-    """Somebody has deleted it; finalizers or its containers keep it for now. Kubelet admits such a pod no more."""
+    """The pod has a deletion timestamp; finalizers or its containers still keep it. Kubelet no longer admits it."""
     controller: Controller | None = None
     rejected: str | None = None
-    """Kubelet's words where it failed the pod at admission (`UnexpectedAdmissionError`)."""
+    """Kubelet's message if it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
 
     @property
     def mirror(self) -> bool:
-        """Kubelet does not admit it: it stands for a pod from a file of the node. Any author can mark a pod so."""
+        """Whether it mirrors a pod from a file of the node, which kubelet does not admit. Any author can set this."""
         return MIRROR_ANNOTATION in self.annotations
 
     @property
     def app_containers(self) -> tuple[ContainerSpec, ...]:
-        """`spec.containers`, in order: the ones that schedulers number."""
+        """`spec.containers`, in order. Schedulers number these."""
         return tuple(c for c in self.containers if not (c.init or c.sidecar))
 
     @property
@@ -123,12 +123,12 @@ class Pod:
 
     @property
     def static(self) -> bool:
-        """It mirrors a file of the node's: kubelet's book has another UID for it."""
+        """Whether it mirrors a file of the node: kubelet's allocations have another UID for it."""
         return self.controller is not None and self.controller.kind == "Node"
 
     @property
     def gpu_count_label(self) -> str | None:
-        """Raw value of the label `aliyun.com/gpu-count`: over how many GPUs the pod wants its memory spread."""
+        """Raw value of the label `aliyun.com/gpu-count`: number of GPUs over which to spread the pod's memory."""
         return self.labels.get(GPU_COUNT_LABEL)
 
     @property
@@ -139,27 +139,24 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Device ids of one resource that kubelet's book gives to a container. No holdings share an id.
-
-    Attributes:
-        told: minor numbers of the GPUs that a scheduler named for the pod, where the ids are of a plugin that went by
-            that and not by its ids; None where nobody knows.
-    """
+    """Device ids of one resource that a container holds by kubelet's allocations. No holdings share an id."""
 
     owner: ContainerRef
     resource: str
     ids: frozenset[str]
     told: frozenset[int] | None = None
+    """Minor numbers of the GPUs that a scheduler named for the pod, if its plugin assigned these and ignored the ids;
+    None if the annotations name none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """What kubelet's checkpoint gives to a container, init containers included. Pods are known by UID there.
+    """An allocation in kubelet's checkpoint, which includes init containers and identifies pods by UID.
 
     Attributes:
-        exchanged: the units that were given for its ids, where kubelet asked nobody which to take (`exchange`).
-        gpu_units: how many units of memory its GPUs had in all when they were given, by the answer to kubelet; empty
-            where it does not say.
+        exchanged: its ids to the units in their place, if kubelet did not ask which ids to take (`exchange`).
+        gpu_units: how many units of memory its GPUs had in all at the time, by the answer to kubelet; empty if the
+            answer does not say.
     """
 
     pod_uid: str
@@ -171,7 +168,7 @@ class CheckpointEntry:
 
 
 Owners = Mapping[tuple[str, frozenset[str]], ContainerRef]
-"""Resource and ids of each holding to the container that has it, where the name of its pod is known."""
+"""Resource and ids of each holding to its container, for holdings with the name of the pod."""
 
 
 def owners_of(holdings: Iterable[Holding]) -> Owners:
@@ -184,7 +181,7 @@ def count_of(label: str | None) -> int | None:
 
 
 def parse_pod(pod: Mapping[str, Any]) -> Pod:
-    """Read a Pod object (decoded JSON). Whatever is absent or of another shape counts as empty."""
+    """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
     meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     annotations = bounded(mapping(meta.get("annotations")))
     containers = [
@@ -209,10 +206,10 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
 
 
 def kept(pod: Pod, resources: Collection[str]) -> Pod:
-    """Return what the agent keeps of a pod while it exists: little, whatever the author of the pod wrote into it.
+    """Reduce a pod to the fields that the agent stores, so that a pod of any size needs little memory.
 
-    Amounts of `resources`; of other resources one stands for all. Of a pod that has ended only its identity, and, where
-    kubelet failed it at admission, which resources it asked for.
+    The result has the amounts of `resources`; one entry stands for all other resources. A pod that has ended keeps its
+    identity, and its requested resources if kubelet failed it at admission.
     """
     if pod.ended:
         asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
@@ -226,7 +223,7 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         few = _few(container, resources)
         asks = bool(few.limits or few.unread)
         asking += asks
-        # Containers that ask for the same share what says so.
+        # Containers with equal requests share one object.
         alike = same.setdefault((few.init, few.sidecar, few.unread, *few.limits.items()), few)
         named = position < _MOST_OTHERS or (asks and asking <= _MOST_ASKING)
         containers.append(replace(alike, name=container.name) if named else alike)
@@ -258,7 +255,7 @@ def _controller(meta: Mapping[str, Any]) -> Controller | None:
 
 
 def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
-    """``containerd://<id>`` without what names the runtime."""
+    """``containerd://<id>`` without the name of the runtime."""
     lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
     told = (found for name in lists for found in mappings(status.get(name)))
     ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in told)
@@ -281,7 +278,7 @@ def _container(container: Mapping[str, Any]) -> ContainerSpec:
 
 
 def asked(pod: Pod, resource: str) -> int:
-    """Units the pod has at most at one time: those of init containers are handed on, those of sidecars are not."""
+    """Maximum units the pod has at one time: later containers reuse those of init containers, not of sidecars."""
     lasting = most = 0
     for container in pod.containers:  # init containers and sidecars come first, in the order they start
         units = container.limits.get(resource, 0)
@@ -293,7 +290,7 @@ def asked(pod: Pod, resource: str) -> int:
 def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
     """Containers of living pods that may ask for `size` units of `resource`, oldest pod first.
 
-    Pods of one second keep the order in which they were seen, as kubelet has it.
+    Pods of one second keep the order in which the agent saw them, which is kubelet's.
     """
     for pod in sorted((p for p in pods if not p.ended), key=lambda p: p.created):
         for container in pod.containers:

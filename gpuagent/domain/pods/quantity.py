@@ -1,7 +1,7 @@
 """Kubernetes quantities (``5``, ``5e0``, ``2k``, ``1Gi``), read as kubelet reads the amount of an extended resource.
 
-Kubelet takes `Value()` of k8s.io/apimachinery's `resource.Quantity`: rounded up, in 64 bits. What it does beyond
-2^63-1 is followed too, because the API server stores such texts: `18446744073709551620` is 4 to kubelet.
+Kubelet takes `Value()` of k8s.io/apimachinery's `resource.Quantity`: rounded up, in 64 bits. This module also copies
+the overflow beyond 2^63-1, because the API server stores such texts: kubelet reads `18446744073709551620` as 4.
 """
 
 import re
@@ -22,9 +22,9 @@ _LOW_DIGITS = 64
 
 
 def amount(text: str) -> int | None:
-    """What kubelet takes the text for; None where it is no quantity, or a negative one.
+    """Kubelet's value of the text; None if it is no quantity, or a negative one.
 
-    The work is bounded: by the length of the text, whatever exponent it has.
+    The work is bounded by the length of the text, for any exponent.
     """
     match = _FORM.fullmatch(text)
     if match is None or not match["zeros"] + match["whole"] + (match["part"] or ""):
