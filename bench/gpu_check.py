@@ -1,8 +1,8 @@
 """`python -m bench.gpu_check`: the agent on this machine's own NVIDIA driver, as text to keep in docs/gpu-check.md.
 
-Reads the GPUs and how they are joined, registers for their fault events, and runs the agent for one round with the
-stand-in kubelet: register, offer, prefer, allocate, start. It changes nothing on the machine. Without a driver it says
-so and ends well.
+Reads the GPUs and their links, registers for their fault events, and runs the agent for one round with the stand-in
+kubelet. The round is: register, advertise, prefer, allocate, start. It changes nothing on the machine. Without a
+driver it reports that and exits with 0.
 """
 
 import json
@@ -74,7 +74,7 @@ def _row(gpu: Gpu) -> list[str]:
 
 
 def _links(inventory: Inventory) -> str:
-    """What each GPU reports, what joins each pair and with how many GB/s each way, and what is amiss."""
+    """Each GPU's reports, the link of each pair with its GB/s each way, and the problems."""
     found = topology(inventory.gpus, inventory.wiring)
     own = [["GPU", "PCIE", "NVLINKS", "FABRIC"]]
     own += [[str(gpu.index), *_ends(inventory.wiring[gpu.uuid])] for gpu in inventory.gpus]
@@ -96,7 +96,7 @@ def _pair(link: Link | None) -> str:
 
 
 def _events() -> str:
-    """Register every GPU for the events that the agent waits for, in an event set of our own, and wait once."""
+    """Register every GPU for the events that the agent waits for, in a separate event set, and wait once."""
     nvml, rows = Nvml(), [["GPU", "XID", "DOUBLE-BIT ECC", "REGISTERED"]]
     with nvml.session(), nvml.event_set() as events:
         for index in range(nvml.count()):

@@ -1,4 +1,4 @@
-"""What `kubectl inspect cgpu` costs on a large cluster: time and peak memory of the command as a process."""
+"""The cost of `kubectl inspect cgpu` on a large cluster: time and peak memory of the command as a process."""
 
 import json
 import os

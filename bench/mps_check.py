@@ -1,8 +1,9 @@
 """`python -m bench.mps_check`: the mps driver on this machine's own GPU, as text to keep. Best as root, on an idle GPU.
 
 Starts a control daemon of its own through the driver, in a temporary folder, and CUDA programs in the environment that
-containers would get: caps of 4 and 8 GiB, a /dev/shm of its own, 30 % of the compute against all of it, the same
-without MPS, and a daemon that is killed. Compute modes stay as they are. Without a driver it says so and ends well.
+containers would get. It checks caps of 4 and 8 GiB, a /dev/shm of its own, and 30 % of the compute against all of it.
+It then repeats that without MPS, and kills the daemon. Compute modes stay as they are. Without a driver it reports that
+and exits with 0.
 
 Not covered: containers, clients of several users, exclusive compute mode.
 """
@@ -67,7 +68,7 @@ class Check:
         print(f"{'ok   ' if good else 'WRONG'} {text}", flush=True)
 
     def environment(self, gib: int, percent: int | None = None) -> dict[str, str]:
-        """What a container with that share would have."""
+        """The environment of a container with that share."""
         visible = {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
         grant = Grant(resource="", kind=Kind.MEMORY_CORE_MEM, gpus=(self.gpu,), units=gib, env=visible)
         env = dict(self.driver.prepare(grant).env)
@@ -162,7 +163,7 @@ def death(check: Check) -> None:
 
 
 def finish(check: Check) -> None:
-    """The daemon quits when nobody needs it."""
+    """The daemon quits when no container needs it."""
     pid = daemon_pid(check.daemon.pipe_dir)
     check.driver.desire(Need())
     until = time.monotonic() + PATIENCE_S
@@ -191,7 +192,7 @@ def popen(env: Mapping[str, str], what: str, prefix: Sequence[str] = ()) -> "sub
 
 
 def answer(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What a client found; one that says nothing has died."""
+    """A client's result; a client without output has died."""
     try:
         said = process.communicate(timeout=PATIENCE_S)[0]
     except subprocess.TimeoutExpired:

@@ -26,8 +26,10 @@ from standin.kubelet.state import Received
 
 NODE = "bench-node"
 AGENT_PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
-"""What the agent runs on: `make bench` gives it the libraries of requirements.lock alone, as the image does. Tools of
-development would be imported by libraries that can do with or without them, and cost memory that no node pays."""
+"""The agent's Python. `make bench` installs only the libraries of requirements.lock for it, as the image does.
+
+Some libraries import development tools where these are installed, which costs memory that no node pays.
+"""
 EXCLUSIVE = "nvidia.com/gpu"
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE, EXCLUSIVE)
 _COMPILED = ("gpuagent", "grpc", "google.protobuf", "kubernetes", "urllib3", "prometheus_client", "pynvml")
@@ -45,7 +47,7 @@ class Node:
         mode: value of the node label; None for no label.
         flags: further flags of the agent.
         api: whether an API server is named to the agent.
-        fresh: whether no agent has run on this node before; else one remembers `mode`.
+        fresh: whether no agent has run on this node before; otherwise one has stored `mode`.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class Node:
             raise self.fail("not every resource was registered in time")
 
     def offers(self, resource: str, count: int, timeout_s: float = 20.0) -> None:
-        """Wait until `count` healthy devices of `resource` are offered, and no unhealthy ones."""
+        """Wait until the agent advertises `count` healthy devices of `resource`, and no unhealthy ones."""
 
         def met() -> bool:
             return self.count(resource) == self.count(resource, "Healthy") == count
@@ -171,12 +173,12 @@ class Node:
         return Pod(name, uid=made["metadata"]["uid"], containers=(Container("main", limits),))
 
     def hear(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> None:
-        """A pod bound to the node that kubelet is about to admit: the calls for it are ours."""
+        """Make a pod on the node that kubelet is about to admit: the benchmark makes kubelet's calls for it."""
         self._heard[name] = self.pend(name, limits, annotations)
         self.kubelet.hear(self._heard[name])
 
     def book(self, name: str, resource: str, ids: Collection[str]) -> None:
-        """Kubelet keeps what we have allocated for a pod that it has heard of."""
+        """Record in the stand-in kubelet the allocated ids of a pod that it has received."""
         self.kubelet.book(self._heard[name], "main", resource, ids)
 
     def end(self, name: str) -> None:
@@ -211,10 +213,10 @@ class Node:
 
 
 def compile_all(*names: str) -> None:
-    """Byte-compile packages as an installation does, whatever this shell says of writing bytecode.
+    """Byte-compile packages as an installation does, even if this shell's settings prevent bytecode.
 
     Raises:
-        BenchError: there is no bytecode afterwards, so that every start would compile anew.
+        BenchError: there is no bytecode afterwards, so that every start would compile again.
     """
     for name in names:
         spec = find_spec(name)

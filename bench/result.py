@@ -1,4 +1,4 @@
-"""What a measurement says: samples, rows of the table, and the machine they were taken on."""
+"""The results of a measurement: samples, rows of the table, and the machine that took them."""
 
 import datetime as dt
 import importlib.metadata

@@ -43,7 +43,7 @@ _JUNK = ("x", " ", "[", '{"0":', "9", "😀", "\\u0000", "\x1b[31m", '{"0":{"1":
 
 @dataclass(slots=True)
 class Minute:
-    """What was seen in one minute."""
+    """The counts and samples of one minute."""
 
     admitted: int = 0
     refused: int = 0
@@ -146,7 +146,7 @@ class Soak:
         with suppress(Refusal):  # the agent has deleted it
             self._node.api.delete_pod(name)
 
-    # What happens besides
+    # Other events
 
     def drop_watches(self) -> None:
         self._node.api.drop_watches()

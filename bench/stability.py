@@ -32,7 +32,7 @@ _NAMED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one run of `make test`."""
+    """The result of one run of `make test`."""
 
     seconds: float
     passed: int
@@ -101,7 +101,7 @@ def _kubernetes_build() -> str | None:
 def _load(command: str | None) -> Iterator[list[str]]:
     """Run the command again and again until the context ends. `SCRATCH` is a folder that is removed then.
 
-    What is yielded has, at the end, why there was no load; it is empty where there was.
+    The yielded list contains, at the end, the reason why there was no load; it is empty where there was load.
     """
     unloaded: list[str] = []
     if command is None:

@@ -1,4 +1,4 @@
-"""The walk: modes, pods, a refusal, a switch that waits, a GPU that falls ill, isolation; then NVLink."""
+"""The walk: modes, pods, a refusal, a switch that waits, a GPU that becomes unhealthy, isolation; then NVLink."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ PICTURE = Path("build/topology.svg")
 
 
 def main() -> int:
-    """Walk once; then stay up with the metrics page unless told to end. The exit code: 1 if a step did not happen."""
+    """Walk once; then serve the metrics page, except with `--once`. The exit code: 1 if a step did not happen."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--once", action="store_true", help="end after the walk")
     parser.add_argument("--port", type=int, default=PORT, help="of the agent's HTTP pages (default: %(default)s)")

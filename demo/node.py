@@ -142,7 +142,7 @@ class DemoNode:
         self.mps.kill(self.mps.own)
 
     def inspect(self) -> str:
-        """What `kubectl inspect cgpu` prints."""
+        """Return the output of `kubectl inspect cgpu`."""
         command = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", str(self.kubeconfig)]
         paths = os.pathsep.join(("kubectl", os.environ.get("PYTHONPATH", "")))
         done = subprocess.run(  # noqa: S603

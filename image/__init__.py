@@ -1,1 +1,1 @@
-"""What the container image is made from, and the command that makes it; see docs/image.md."""
+"""The sources of the container image, and the command that builds it; see docs/image.md."""

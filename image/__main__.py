@@ -1,7 +1,7 @@
 """``python -m image``: build the image from the Dockerfile, with Docker's buildx where that answers, else with buildah.
 
-Needs only the standard library. What pip needs on this machine to reach its index (its settings, the file of
-certificates) is handed to the build as secrets, which no layer and no history keeps.
+Needs only the standard library. The build receives this machine's pip settings and file of certificates as secrets,
+which no layer and no history keeps.
 """
 
 import argparse
@@ -25,7 +25,7 @@ _LOCAL_BASE = "localhost/gpuagent-debian:bookworm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to build.
+    """The image to build.
 
     Attributes:
         tag: the name the image gets.
@@ -131,7 +131,7 @@ def _make_base(buildah: Sequence[str], folder: Path) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True)  # noqa: S603 (names of programs are ours)
+    subprocess.run(command, check=True)  # noqa: S603 (this program chooses the names)
 
 
 def _output(*command: str) -> str:

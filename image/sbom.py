@@ -34,7 +34,7 @@ def bill_of_materials() -> str:
             *("--output-format", "JSON", "--mc-type", "application", "--pyproject", str(static)),
             str(ROOT / "requirements.lock"),
         )
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 (our own words)
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 (fixed arguments)
 
 
 if __name__ == "__main__":

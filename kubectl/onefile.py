@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "kubectl-inspect-cgpu"
-# What only the agent uses; of the API server's library its asynchronous half and its classes, of which none is named.
+# Packages that only the agent uses, and of the API server's library the asynchronous half and the unused classes.
 UNUSED = (
     *("grpc", "google", "pynvml.py", "aiohttp", "yarl", "multidict", "frozenlist", "propcache", "tzdata"),
     *("kubernetes/aio", "kubernetes/client/api/*_api.py", "kubernetes/client/models/[a-z]*.py"),

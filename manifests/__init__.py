@@ -1,1 +1,1 @@
-"""What is installed on a cluster: the chart, plain YAML made from it, and what makes it."""
+"""The manifests to install on a cluster: the chart, the plain YAML rendered from it, and the renderer."""

@@ -62,7 +62,7 @@ TEXTS: Mapping[Any, dict[str, Any]] = {
     # Its folder becomes a mount of the pod.
     values.path_or_off: {"pattern": "^(off|(/[^/:]+)+/[^/:]+)$"},
 }
-"""What a text has to be like, by the parser that would refuse others."""
+"""The schema of a text, by the parser that refuses all others."""
 
 
 def settings_schema() -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _choice(parse: Any) -> dict[str, Any]:  # noqa: ANN401 (any parser)
 
 
 def digest() -> str:
-    """What the plain YAML was made of: the chart's files."""
+    """The digest of the chart's files, from which the plain YAML is rendered."""
     made_of = hashlib.sha256()
     for file in sorted(path for path in CHART.rglob("*") if path.is_file()):
         made_of.update(f"{file.relative_to(CHART)}\0".encode() + file.read_bytes() + b"\0")

@@ -1,4 +1,4 @@
-"""What kubelet waits for an admission while slow clients hold the HTTP port, and right after they all end."""
+"""Kubelet's wait for an admission while slow clients occupy the HTTP port, and right after they all end."""
 
 import os
 import resource

@@ -1,8 +1,7 @@
 """A bare grpcio server to compare with, in a process of its own: `python -m bench.agent.echo SOCKET parsed|bytes`.
 
-It answers every method with what `/bench.Echo/Set` was last told (``method name, newline, answer``). As ``parsed`` it
-does to requests and answers what any protobuf service has to do: it decodes the one and encodes the other. As
-``bytes`` it does not even that.
+It answers every method with the last answer that `/bench.Echo/Set` received (``method name, newline, answer``). As
+``parsed`` it decodes requests and encodes answers, as any protobuf service must do. As ``bytes`` it does neither.
 """
 
 import argparse

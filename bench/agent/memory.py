@@ -1,4 +1,4 @@
-"""What the agent's memory is when tenants' pods carry as much as the API server takes: while it runs, at a restart."""
+"""The agent's memory when tenants' pods are as large as the API server permits: while it runs, at a restart."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What tenants do. `begin` makes the pods; `go_on`, if any, is called over and over while memory is sampled."""
+    """A load of tenants. `begin` makes the pods; `go_on`, if any, is called repeatedly while memory is sampled."""
 
     what: str
     begin: Callable[[Node], None]

@@ -70,7 +70,7 @@ def silent_losses(results: Results, gpus: int, say: Say) -> None:
 
 
 def connections(results: Results, runs: int, say: Say) -> None:
-    """Kubelet restarts, then closes one plugin's connection; at last the agent is told to end."""
+    """Kubelet restarts, then closes one plugin's connection; finally the agent is stopped."""
     say(f"lost connections: {runs}")
     restarts, losses, exits = [], [], []
     with Node(BOX, "share") as node:

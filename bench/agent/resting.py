@@ -1,4 +1,4 @@
-"""What the agent costs while nothing happens: memory, processor time, threads."""
+"""The idle agent's cost: memory, processor time, threads."""
 
 import os
 import time

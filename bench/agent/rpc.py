@@ -135,7 +135,7 @@ class Rpc:
             self._new_pods(node, {GPU_MEM: ASK}, where, prefers=False)
 
     def _first_starts(self, node: Node, agent: Server, where: str, starts: int) -> None:
-        """PreStartContainer right after Allocate: the agent reads kubelet's book to know whose container it is."""
+        """PreStartContainer right after Allocate: the agent reads kubelet's allocations to identify the container."""
         start, times = agent.method("PreStartContainer"), []
         for number in range(starts):
             pod = node.pend(f"new-{number}", {GPU_MEM: ASK})
@@ -160,7 +160,7 @@ class Rpc:
         where: str,
         decided: Decided | None,
     ) -> None:
-        """What kubelet asks for one new pod after the other, up to the call that is timed (resource, method)."""
+        """Kubelet's calls for one new pod after the other, up to the call that is timed (resource, method)."""
         pods: list[str] = []
         free = {name: node.free(name) for name in limits}
 
@@ -194,7 +194,7 @@ class Rpc:
         return agent.method(method)(request)
 
     def bare(self, size: Size) -> None:
-        """What decoding and encoding cost the echo server: the same without."""
+        """The cost of decoding and encoding in the echo server: the same calls with and without them."""
         request = allocate([f"hbw464wgz6-ms-{n}" for n in range(size.units)])
         answer = pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse(envs={"A": "x" * 200})])
         encoded = answer.SerializeToString()
@@ -240,7 +240,7 @@ class Rpc:
             self._compare(f"Allocate {where}: {ASK} ids", "Allocate", agent, [allocate(ids)], barred=True)
 
     def _one_pod(self, node: Node, name: str, where: str) -> None:
-        """What the agent waits for where it asks which pod it is."""
+        """The agent's wait for kubelet's answer when it identifies a pod."""
         asked, times = PodName("default", name), []
         client = PodResources(node.kubelet.pod_resources_socket)
         for _ in range(self._rounds // 10):
@@ -313,7 +313,7 @@ SMALL = Size("8 x 80", "dgx-a100", 8, 80, barred=True)
 
 
 def _decided(number: int, size: Size, limits: Mapping[str, int]) -> dict[str, str]:
-    """What a scheduler writes on the pod of this number: ACK's on every other one, the open extender on the rest."""
+    """A scheduler's annotations for the pod of this number: ACK's on odd numbers, the open extender's on even ones."""
     gpu, units = number // 2 % size.gpus, limits[GPU_MEM]
     if number % 2:
         return assumed_texts(Assumed(gpu, units, size.units, time.time_ns(), assigned=False))
@@ -348,7 +348,7 @@ def _until_followed(node: Node, agent: Server, size: Size, limits: Mapping[str, 
 
 
 def _read_book(node: Node) -> None:
-    """Have the agent read kubelet's book: it does when a pod goes."""
+    """Make the agent read kubelet's allocations: it does so when a pod ends."""
     node.pend("going", {GPU_MEM: 1})
     time.sleep(0.2)
     node.end("going")

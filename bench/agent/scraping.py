@@ -1,4 +1,4 @@
-"""What a scrape costs on a full node: time, processor time, and what as many scrapers at once as are answered wait."""
+"""The cost of a scrape on a full node: time, processor time, and the wait with the most simultaneous scrapers."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ SERIES, BAR_MS, AT_ONCE = 2000, 50.0, MOST_PAGES
 
 
 def measure(results: Results, scrapes: int, say: Say) -> None:
-    """320 containers on 16 GPUs, each with a real process that the driver tells of and that /proc is asked about."""
+    """320 containers on 16 GPUs, each with a real process that the driver reports and that the agent finds in /proc."""
     say(f"scrapes: {GPUS * PODS_PER_GPU} containers, {scrapes} scrapes")
     with (
         tempfile.TemporaryDirectory(prefix="gb-") as folder,

@@ -57,7 +57,7 @@ class Clients:
 
 
 def main() -> None:
-    """Attack until told to end."""
+    """Attack until the process is stopped."""
     port, count = (int(argument) for argument in sys.argv[1:])
     clients = Clients(port)
     for _ in range(count):

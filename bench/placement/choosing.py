@@ -29,7 +29,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What is worked out once for a topology."""
+    """The cost of the tables that are computed once for a topology."""
 
     seconds: float
     mib: float
@@ -138,7 +138,7 @@ class Rule:
         able = [some for some in combinations(free, size) if set(must) <= set(some)]
         worths = {some: self._worth(some) for some in able}
         best = max(worths.values())
-        # What is left decides among equals only, so that only they need it worked out.
+        # The remaining GPUs decide only among equals, so only for those are they rated.
         return max(
             (some for some in able if worths[some] == best),
             key=lambda some: (

@@ -1,4 +1,4 @@
-"""A day of requests for GPUs that come, stay and go, on one box: what bandwidth each policy hands out."""
+"""A day of requests for GPUs that come, stay and go, on one box: the bandwidth that each policy allocates."""
 
 import heapq
 import random
@@ -28,7 +28,7 @@ OTHERS = ("first fit", "pair sum", "best partition")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody who wants `size` GPUs; hours since the beginning of the day."""
+    """A request for `size` GPUs; times in hours since the beginning of the day."""
 
     arrives_h: float
     leaves_h: float
@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What one policy handed out in one day, in sets of two GPUs and more: means, in GB/s."""
+    """The bandwidth that one policy allocated in one day, in sets of two GPUs and more: means, in GB/s."""
 
     weakest: float
     total: float
@@ -62,7 +62,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """All days on one box. `busy` is the share of the GPUs in use, `sets` what was handed out of two GPUs and more."""
+    """All days on one box. `busy` is the share of the GPUs in use, `sets` the number of sets of two GPUs and more."""
 
     handed: Mapping[str, Sequence[Handed]]
     busy: float
@@ -72,7 +72,7 @@ class Days:
         return fmean(map(measure, self.handed[policy]))
 
     def lead(self, measure: Callable[[Handed], float]) -> Lead:
-        """Of ours over the best of the others, day by day."""
+        """The lead of this project's policy over the best of the others, day by day."""
         best = max(OTHERS, key=lambda other: self.mean(other, measure))
         days = zip(self.handed[OURS], self.handed[best], strict=True)
         differences = [measure(mine) - measure(other) for mine, other in days]
@@ -95,7 +95,7 @@ def requests(gpus: int, seed: int) -> list[Request]:
 
 
 def served(gpus: int, wanted: Sequence[Request], choose: Policy) -> list[tuple[int, ...]]:
-    """What each request gets; nothing where fewer GPUs are free than it wants.
+    """The GPUs that each request gets; none where fewer GPUs are free than it needs.
 
     Raises:
         BenchError: the policy gave too few GPUs, or some that are not free.

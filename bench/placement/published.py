@@ -1,6 +1,6 @@
-"""What the best set is compared with: first fit, and two published policies, written anew from what they do.
+"""The policies to compare the best set with: first fit, and two published policies, reimplemented from their behavior.
 
-Each sees the points that it would see on a real box, and so not always the bandwidths that it is judged by.
+Each uses the points that it would have on a real box. These are not always the bandwidths by which it is judged.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -61,9 +61,9 @@ class BestPartition:
     """The best set out of the split of all free GPUs that has the highest sum of points inside its sets.
 
     As the best-effort policy of NVIDIA's go-gpuallocator (gpuallocator/besteffort_policy.go), which NVIDIA's device
-    plugin asks; it knows NVLinks between two GPUs, and none through an NVSwitch. A single GPU is the first free one.
-    What does not fill a set is one smaller set, whose points count and which is not handed out. First of equals, in
-    the order in which indexes count up.
+    plugin uses. It counts NVLinks between two GPUs, and none through an NVSwitch. A single GPU is the first free one.
+    The GPUs that do not fill a set are one smaller set, whose points count and which is not allocated. Of equals it
+    takes the first, in the order in which indexes count up.
     """
 
     def __init__(self, topology: Topology) -> None:

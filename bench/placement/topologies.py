@@ -32,7 +32,7 @@ pairs = [[0, 1, 4], [2, 3, 4], [4, 5, 4], [6, 7, 4]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wired:
-    """A box to measure on: a known one, or one told in `toml`; `down` are NVLinks (GPU, link) that are not up."""
+    """A box to measure on: a known one, or one described in `toml`; `down` are NVLinks (GPU, link) that are down."""
 
     box: str = ""
     toml: str = ""
@@ -54,7 +54,7 @@ BOXES: Mapping[str, Wired] = {
 
 
 def box_topology(name: str) -> Topology:
-    """What the agent makes of one of `BOXES`, read through the simulated NVML."""
+    """The topology that the agent derives from one of `BOXES`, read through the simulated NVML."""
     wired = BOXES[name]
     box = boxes.load(wired.box) if wired.box else boxes.parse(name, wired.toml)
     with library.install(box) as simulator:
@@ -65,7 +65,7 @@ def box_topology(name: str) -> Topology:
 
 
 def square(gpus: int, speed: Callable[[int, int], int]) -> Square:
-    """The bandwidths between GPU i and GPU j > i as a square."""
+    """The bandwidths between GPU `i` and GPU `j` > `i` as a square."""
     return tuple(tuple(speed(min(i, j), max(i, j)) if i != j else 0 for j in range(gpus)) for i in range(gpus))
 
 

@@ -1,4 +1,4 @@
-"""The best set of GPUs: how long a choice takes, whether it is the best, what bandwidth a day of choices hands out."""
+"""The best set of GPUs: how long a choice takes, whether it is the best, the bandwidth that a day of choices yields."""
 
 from operator import attrgetter
 

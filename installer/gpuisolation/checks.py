@@ -12,7 +12,7 @@ from gpuisolation.host.facts import HOOK, TOOLKIT, Facts
 
 
 class Verdict(StrEnum):
-    """What a check says: `note` decides nothing, `warn` is for a person to judge, `bad` forbids."""
+    """The result of a check: `note` decides nothing, `warn` is for a person to judge, `bad` forbids."""
 
     OK = "ok"
     NOTE = "note"
@@ -40,10 +40,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What the host is checked for.
+    """The subject of the checks: the host's facts and the planned installation.
 
     Attributes:
-        version: of cGPU that is to be installed; None if that is not known.
+        version: of cGPU to install; None if that is not known.
         modules: where the package's modules for the running kernel come from: `package`, `build`, or `nowhere`; empty
             where no package is given.
         ignore: names of processes that may use the GPUs (monitors).
@@ -232,7 +232,7 @@ CHECKS: Mapping[str, Callable[[Question], Row]] = {
     "users": in_use,
 }
 NEVER_ACCEPTED = frozenset({"users", "cgpu-version", "kernel"})
-"""Checks that nobody can wave through."""
+"""Checks whose result no flag can override."""
 
 
 def rows(question: Question) -> tuple[Row, ...]:

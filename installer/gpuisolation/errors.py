@@ -1,4 +1,4 @@
-"""What can go wrong, by exit code."""
+"""The installer's errors, by exit code."""
 
 
 class InstallerError(Exception):

@@ -1,4 +1,4 @@
-"""The layer that is on a node: what this program put there, or what it finds of somebody else's."""
+"""The layer that is on a node: installed by this program, or by another."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ RECORD = f"{STATE}/installed.json"
 CONF = "/etc/cgpu.conf"
 
 _WRAPPER_WORDS = (b"ALIYUN_COM_GPU_MEM", b"cgpu_km", b"cgpu-ctl")
-"""What the wrapper must know of, and the toolkit's own hook does not."""
+"""Words in the wrapper's binary that the toolkit's own hook lacks."""
 
 Settings = dict[str, dict[str, int]]
 """GPU index as text to what is set there: `policy`, `max_inst`. JSON keeps no numbers as keys."""
@@ -28,9 +28,9 @@ class Installed:
 
     Attributes:
         kernel: the modules are for.
-        package: SHA-256 of the package; empty for a layer that somebody else installed.
-        files: path to what was put there.
-        originals: path to what was there before, with a copy.
+        package: SHA-256 of the package; empty for a layer that another program installed.
+        files: path to the file that the install put there.
+        originals: path to the former file, with a copy.
         modules: names in the order in which they are loaded.
         policy: for GPUs that `settings` does not name.
     """
@@ -58,7 +58,7 @@ def load_order(names: list[str]) -> tuple[str, ...]:
 
 
 def recorded(host: Host) -> Installed | None:
-    """What this program put on the node; None if nothing.
+    """The layer that this program put on the node; None if there is none.
 
     Raises:
         InstallerError: the record cannot be understood.
@@ -95,7 +95,7 @@ def foreign(host: Host, files: Files) -> Installed | None:
     originals = {}
     if _is_wrapper(host, hook := files.look(HOOK)):
         found[HOOK] = hook
-        # What their own removal puts in place: they keep no copy of what was there.
+        # Restore the same file as Alibaba's own removal: their installer keeps no copy of the former one.
         there = host.exists(TOOLKIT) and host.at(TOOLKIT) != host.at(HOOK, follow=False)
         originals[HOOK] = Node("link", target=TOOLKIT) if there else Node()
     names = {path.rpartition("/")[2].removesuffix(".ko") for path in found if path.endswith(".ko")}
@@ -115,7 +115,7 @@ def _is_wrapper(host: Host, hook: Node) -> bool:
 
 
 def present(host: Host, files: Files) -> Installed | None:
-    """The layer on the node, ours or not."""
+    """The layer on the node, installed by this program or another."""
     return recorded(host) or foreign(host, files)
 
 

@@ -1,4 +1,4 @@
-"""What the documents say works with what: systems, drivers, container runtimes, GPU families."""
+"""Supported combinations by the documents: systems, drivers, container runtimes, GPU families."""
 
 import re
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def text_of(row: Drivers) -> str:
 
 
 def family(model: str) -> str:
-    """The letter of a data centre GPU's series (``Tesla V100-SXM2-16GB``: V); empty for anything else."""
+    """The letter of a data center GPU's series (``Tesla V100-SXM2-16GB``: V); empty for anything else."""
     if re.search(r"quadro|rtx|geforce|titan", model, re.IGNORECASE):
         return ""
     found = re.search(r"\b([A-Z])B?\d{1,3}[A-Z]?\b", model)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What is to be set; None and empty for what stays.
+    """The settings to change; None and empty leave a value as it is.
 
     Attributes:
         gpus: indices; empty for every GPU.
@@ -50,11 +50,11 @@ def parse(text: str) -> int:
 
 
 def writes(state: CgpuState, wish: Wish) -> tuple[Write, ...]:
-    """What has to be written for the wish. Pure.
+    """The writes that fulfill the wish. Pure.
 
     Raises:
-        UsageError: it names a GPU, an instance or a number that there is not.
-        RefusedError: the documents forbid it as the node is.
+        UsageError: it names a GPU, an instance or a number that does not exist.
+        RefusedError: the documents forbid it in the node's present state.
     """
     if said := cgpu_proc.problem(state):
         raise RefusedError(said)
@@ -154,7 +154,7 @@ def page(state: CgpuState) -> list[dict[str, Any]]:
 
 
 def remember(host: Host, files: Files, wish: Wish) -> None:
-    """Note in the record what was set, so that it holds again when the module is loaded anew."""
+    """Store the settings in the record, so that they apply again when the module is reloaded."""
     record = layer.recorded(host)
     state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if record is None or state is None or (wish.policy is None and wish.max_inst is None):

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def as_json(value: Any) -> str:  # noqa: ANN401 (whatever json takes)
 
 
 def checks(rows: Sequence[Row], forbidding: Sequence[Row]) -> str:
-    """The rows as a table, and what is to be done below it."""
+    """The rows as a table, with the required actions below it."""
     lines = [["CHECK", "VERDICT", "FOUND", "WANTED"]]
     lines += [[row.check, str(row.verdict), row.found, row.wanted] for row in rows]
     todo = [f"{row.check} ({row.verdict}): {row.todo}" for row in rows if row.todo]

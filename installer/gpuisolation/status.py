@@ -1,4 +1,4 @@
-"""What a node's isolation layer is and does, as a page for programs and a table for people."""
+"""The state of a node's isolation layer, as a page for programs and a table for people."""
 
 from collections.abc import Iterable
 from dataclasses import asdict

@@ -12,7 +12,7 @@ from inspectcgpu.cli import PROG, run
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
-    # Errors are told as results; what the libraries log besides is noise between the rows.
+    # Errors are shown as results; log lines of the libraries would be noise between the rows.
     logging.getLogger().addHandler(logging.NullHandler())
     warnings.simplefilter("ignore")
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""What each GPU of a cluster has on it: nodes, pods and what agents and ConfigMaps tell in, one value out."""
+"""The use of each GPU of a cluster: nodes, pods, and data of agents and ConfigMaps in, one value out."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,13 +26,13 @@ class Facts:
     Attributes:
         nodes: in the order in which they are shown.
         pods: of these nodes, and such as have no node yet.
-        told: node to what its ConfigMaps say.
-        views: node to its agent's page, where that was asked and answered.
-        unseen: node to why its agent did not answer, where it was asked.
-        usage: pod to what it uses, where agents' metrics say.
-        usage_problem: why no agent says what pods use; "" where one does, or none was asked.
-        problems: what could not be read, in words for people.
-        newer: pods that changed since agents were asked.
+        `told`: node to the data of its ConfigMaps.
+        views: node to its agent's page, where that was requested and answered.
+        unseen: node to the reason why its agent did not answer, where it was queried.
+        usage: pod to its usage, where agents' metrics show it.
+        usage_problem: why no agent shows the usage of pods; "" where one does, or none was queried.
+        problems: failed reads, in words for people.
+        newer: pods that changed since agents were queried.
     """
 
     nodes: Sequence[GpuNode]
@@ -59,7 +59,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """One GPU. `amounts` has the resources that its node offers; `cause` is "" for a healthy one."""
+    """One GPU. `amounts` has the resources that its node advertises; `cause` is "" for a healthy one."""
 
     number: int
     amounts: Mapping[str, Amount]
@@ -184,7 +184,7 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
 
 
 def _numbers(node: GpuNode, view: AgentView | None, told: Told | None) -> list[int] | None:
-    """Minor numbers of the node's GPUs; None where nothing tells how many there are."""
+    """Minor numbers of the node's GPUs; None where no source has their number."""
     if view:
         return sorted(view.gpus)
     if told and told.whole and told.health:
@@ -194,7 +194,7 @@ def _numbers(node: GpuNode, view: AgentView | None, told: Told | None) -> list[i
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """How much a GPU has in all, and whether it is ill, from whoever knows best."""
+    """The total amounts of a GPU, and whether it is unhealthy, each from the best source."""
 
     node: GpuNode
     measured: Measure
@@ -221,7 +221,7 @@ class _Sizes:
 
 
 def _pod(pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, facts: Facts) -> PodReport:
-    """Where it is: by kubelet's book as its node's agent shows it, else by the annotations of a scheduler."""
+    """The pod's GPUs: kubelet's allocations as its node's agent shows them, else a scheduler's annotations."""
     faults = list(pod.faults)
     places, sources = {}, {}
     for resource, gpus in pod.places.items():

@@ -1,7 +1,7 @@
-"""The journal of a change: written before the first step, gone after the last. Whoever comes next finishes it.
+"""The journal of a change: written before the first step, removed after the last. The next command finishes it.
 
-It goes on at the step that was begun, which is done or undone again: each is idempotent. After a reboot, which empties
-the kernel, it begins anew: forward with the first step, back with the last that was begun.
+The change continues with the step that was begun, and does or undoes it again: each step is idempotent. After a reboot,
+which empties the kernel, it starts again: forward from the first step, back from the last that was begun.
 """
 
 import json
@@ -27,7 +27,7 @@ BACKUP = f"{STATE}/backup"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """One change under way.
+    """One change in progress.
 
     Attributes:
         what: for people: ``install of cGPU 1.5.10``.
@@ -143,7 +143,7 @@ def _back(host: Host, files: Files, journal: Journal) -> None:
 
 
 def boot_of(host: Host) -> str:
-    """What tells this boot from others; empty where the host does not say."""
+    """The kernel's id of this boot; empty where the host does not show it."""
     return (host.text("/proc/sys/kernel/random/boot_id") or "").strip()
 
 

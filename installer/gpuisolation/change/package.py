@@ -1,6 +1,6 @@
 """The package an operator supplies: a folder, a tar or one image layer. Checked by SHA-256, unpacked, understood.
 
-What it holds is told in docs/installer.md: the wrapper, the modules or what builds them, a configuration, a version.
+docs/installer.md lists its contents: the wrapper, the modules or their sources, a configuration, a version.
 """
 
 import logging

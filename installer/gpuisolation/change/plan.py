@@ -1,4 +1,4 @@
-"""What has to be done, as steps: pure. The order is chosen so that no container ever starts unisolated unnoticed."""
+"""Plan a change as steps: pure. The order ensures that no container ever starts unisolated without a report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ def _unloading(now: Now, old: Installed) -> list[Step]:
 
 
 def originals(now: Now, old: Installed | None, paths: frozenset[str]) -> dict[str, Node]:
-    """What was at each path before any layer: kept from the first install, unless somebody put another thing there."""
+    """The contents of each path before any layer: kept from the first install unless the path was changed since."""
     found = {}
     for path in paths:
         if old and path in old.files and now.nodes[path].same(old.files[path]):

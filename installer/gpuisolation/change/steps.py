@@ -84,7 +84,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The index of modules is made anew: forward, or (`back`) on the way back. A kernel may be gone by now."""
+    """Rebuild the index of modules: forward, or (`back`) on the way back. A kernel may be gone by now."""
 
     kernel: str
     back: bool = False

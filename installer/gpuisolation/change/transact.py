@@ -115,7 +115,7 @@ class Changer:
         return f"{what}: done"
 
     def _left_alone(self, old: Installed, found: Package, *, dry_run: bool) -> str:
-        """What an install says of a node that has a layer; empty if it has something to do there."""
+        """The report of an install on a node that already has the layer; empty if it has something to do there."""
         state = cgpu_proc.read(self.host.at(cgpu_proc.CGPU_PROC))
         if not old.package and state is None:
             raise RefusedError(
@@ -168,7 +168,7 @@ class Changer:
         )
 
     def _toolkit(self, old: Installed | None, *, keep: bool) -> Node | None:
-        """What must be under the name that the wrapper hands on to; None if it may stay as it is.
+        """The required file at the path of the program that the wrapper calls; None if it may stay as it is.
 
         Since 1.10 the toolkit's program is the hook itself, and that name a link to it: with the wrapper in the hook's
         place, the wrapper would call itself. So the name gets a copy of the hook that was there.

@@ -25,7 +25,7 @@ POLL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """What to do while containers use the GPUs.
+    """How to wait while containers use the GPUs.
 
     Attributes:
         wait_s: how long to wait for them; 0 refuses at once.
@@ -61,7 +61,7 @@ class Turn:
                 )
             yield
             return
-        self.host.kernel()  # without the host's /proc nobody would be seen to use the GPUs
+        self.host.kernel()  # without the host's /proc no process would be found on the GPUs
         path = self.host.at(f"{STATE}/lock", follow=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -96,7 +96,7 @@ class Turn:
                 self.files.unlink(self.host.at(f"{ORIGINALS}/{name}", follow=False))
 
     def blocking(self) -> tuple[User, ...]:
-        """Who keeps the layer from being touched now."""
+        """The users of GPUs that prevent a change of the layer now."""
         return users.blocking(users.find(self.host), self.patience.ignore)
 
     def idle(self, why: str) -> None:

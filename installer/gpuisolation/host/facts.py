@@ -16,7 +16,7 @@ TOOLKIT = "/usr/bin/nvidia-container-toolkit"
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """One GPU as the driver's files tell of it."""
+    """One GPU as the driver's files describe it."""
 
     bus: str
     model: str

@@ -15,7 +15,7 @@ SCRATCH = ".gpu-isolation-new"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is, or shall be, at a path.
+    """The present or the desired content of a path.
 
     Attributes:
         kind: nothing there, a link, or a file.
@@ -50,7 +50,7 @@ class Files:
         self.host = host
 
     def look(self, path: str) -> Node:
-        """What is at `path`, its last part not followed.
+        """Return the content of `path`, without following its last part.
 
         Raises:
             InstallerError: it is a folder or something else that this program never replaces.
@@ -65,10 +65,10 @@ class Files:
         return Node("file", sha256=digest(real), mode=real.stat().st_mode & 0o7777)
 
     def place(self, path: str, node: Node) -> None:
-        """Make `path` what `node` says; at no time is anything half there.
+        """Replace `path` with `node`, atomically.
 
         Raises:
-            InstallerError: the copy it shall come from is not what it was.
+            InstallerError: the copy that is its source has changed.
         """
         real = self.host.at(path, follow=False)
         scratch = real.with_name(f".{real.name}{SCRATCH}")
@@ -90,7 +90,7 @@ class Files:
         _sync(real.parent)
 
     def save(self, path: str, source: str) -> Node:
-        """What is at `path`, with a copy of its content at `source` to put it back from."""
+        """Return the content of `path`, and copy a file to `source` so that it can be restored."""
         node = self.look(path)
         if node.kind != "file":
             return node

@@ -1,4 +1,4 @@
-"""NVIDIA MPS as its control program tells of it: servers, clients, limits, and what the clients use."""
+"""NVIDIA MPS as its control program reports it: servers, clients, limits, and the clients' usage."""
 
 import logging
 import re
@@ -35,9 +35,9 @@ class MpsState:
 
 
 def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
-    """What the daemon behind the first of `pipe_dirs` that answers says; None where none does.
+    """Read the state of the first daemon in `pipe_dirs` that answers; None where none does.
 
-    One that another user may run is not asked: what it says would be that user's words.
+    A daemon that another user may run is left out: that user would choose its answers.
     """
     if not host.has_command(CONTROL):
         return None

@@ -19,7 +19,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command left: exit code and both streams as one text."""
+    """The result of a command: exit code, and both streams as one text."""
 
     code: int
     text: str
@@ -33,7 +33,7 @@ class Commands(Protocol):
 
 
 class HostCommands:
-    """Commands of the host at `root`: through chroot, where that is not our own root."""
+    """Commands of the host at `root`: through chroot, where that is not this process's own root."""
 
     def __init__(self, root: Path) -> None:
         self._prefix = [] if root == Path("/") else ["chroot", str(root)]
@@ -44,7 +44,7 @@ class HostCommands:
     def run(self, argv: Sequence[str], stdin: str = "", env: dict[str, str] | None = None) -> Output:
         environment = {"PATH": COMMAND_PATH, "LC_ALL": "C", **(env or {})}
         try:
-            done = subprocess.run(  # noqa: S603 (no shell; the commands are ours)
+            done = subprocess.run(  # noqa: S603 (no shell; this program chooses the commands)
                 self.argv(argv),
                 input=stdin,
                 stdout=subprocess.PIPE,
@@ -63,7 +63,7 @@ class HostCommands:
 
 
 class Host:
-    """What lies below `root`. Paths are given as the host itself names them: ``/etc/os-release``."""
+    """The files below `root`. Paths are given as the host itself names them: ``/etc/os-release``."""
 
     def __init__(self, root: Path, commands: Commands | None = None) -> None:
         self.root = root.resolve()
@@ -72,7 +72,7 @@ class Host:
     def at(self, path: str | Path, *, follow: bool = True) -> Path:
         """Where `path` of the host lies here. Links lead where they lead on the host, never out of the root.
 
-        The last part is not followed with `follow` off: for what is to be replaced, or is a link itself.
+        With `follow` off the last part is not followed: for a path that will be replaced, or is a link itself.
 
         Raises:
             InstallerError: the links go round in a circle.

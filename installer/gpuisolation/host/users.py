@@ -1,4 +1,4 @@
-"""Who uses the GPUs now: processes with a GPU's device node open or mapped, and cGPU's instances."""
+"""The users of the GPUs now: processes with a GPU's device node open or mapped, and cGPU's instances."""
 
 import os
 import re
@@ -25,7 +25,7 @@ class User:
         container: id of its container, or the first 12 characters of it; empty for a process of the host.
         pod: its pod's UID, empty where the cgroup names none.
         nodes: device nodes it holds.
-        hidden: we may not see what it holds.
+        hidden: this process may not read which nodes it holds.
     """
 
     pid: int | None
@@ -54,7 +54,7 @@ def identity(cgroup: str) -> tuple[str, str]:
 
 
 def find(host: Host) -> tuple[User, ...]:
-    """Everybody on the GPUs, processes by pid, then instances of which no process is seen."""
+    """All users of the GPUs: processes by pid, then instances of which no process is seen."""
     users = [user for name in host.names("/proc") if name.isdigit() and (user := _process(host, int(name)))]
     users.sort(key=lambda user: user.pid or 0)
     seen = {user.container[:12] for user in users}
@@ -94,7 +94,7 @@ def _process(host: Host, pid: int) -> User | None:
 
 
 def _open_nodes(folder: Path) -> set[str]:
-    """Device nodes the process has open; PermissionError where we may not look."""
+    """Device nodes that the process has open; PermissionError where they may not be read."""
     found: set[str] = set()
     try:
         links = list((folder / "fd").iterdir())

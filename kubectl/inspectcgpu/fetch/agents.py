@@ -32,7 +32,7 @@ class Asking:
 
 @dataclass(slots=True)
 class Answers:
-    """What came back; `unseen` is node to why nothing did."""
+    """The agents' answers; `unseen` maps each node without an answer to the reason."""
 
     views: dict[str, AgentView] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Answers:
 def ask(
     client: Client, asking: Asking, nodes: Collection[str], *, marked: Collection[str], usage_of: Collection[str] = ()
 ) -> Answers:
-    """Ask these nodes' agents who has what, and those in `usage_of`, which are some of them, what is used.
+    """Query these nodes' agents for the holders of GPUs, and those in `usage_of`, a subset, also for usage.
 
     A node that is not `marked` as having an agent, and on which no pod of one runs, is not asked. Never raises.
     """

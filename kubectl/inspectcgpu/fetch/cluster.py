@@ -23,13 +23,13 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 NOT_SUCCEEDED = "status.phase!=Succeeded"
 """Failed pods are read too: one that was refused says why."""
 FEW_NAMES = 8
-"""So many nodes, and their pods, are asked for one by one; for more, all are listed."""
+"""Up to this number, nodes and their pods are requested one by one; for more, all are listed."""
 _NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """GPU nodes by name. Of the nodes asked for, `missing` do not exist, and `without` have no GPUs of ours."""
+    """GPU nodes by name. Of the requested nodes, `missing` do not exist, and `without` have no GPU resources."""
 
     gpu: tuple[GpuNode, ...]
     missing: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ def pods_selector(node: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is known besides nodes and pods."""
+    """Data from other sources than nodes and pods."""
 
     told: Mapping[str, Told]
     answers: Answers
@@ -98,9 +98,9 @@ class Beside:
 def look_beside(
     client: Client, nodes: Sequence[GpuNode], pods: Sequence[GpuPod], asking: Asking | None, *, usage: bool
 ) -> Beside:
-    """Read ConfigMaps where they matter, and ask agents (never where `asking` is None) where they know more.
+    """Read ConfigMaps where they matter, and query agents (never where `asking` is None) where they have more data.
 
-    With `usage` every agent is asked what containers use. Never raises: what fails is told.
+    With `usage` every agent is queried for the usage of containers. Never raises: the result has the problems.
     """
     told: dict[str, Told] = {}
     problems: list[str] = []
@@ -120,12 +120,12 @@ def look_beside(
     names = [node.name for node in nodes]
     wanted = agents_wanted(nodes, pods)
     users = [name for name in names if name in busy] if usage else []
-    # Who is asked what pods use is asked who has what, too: kubelet's book is nearer to the truth than an annotation.
+    # An agent that is queried for usage is queried for holders too: kubelet's allocations outrank annotations.
     marked = {node.name for node in nodes if node.agent}
     asked = [name for name in names if name in wanted or name in users]
     answers = ask(client, asking, asked, marked=marked, usage_of=users)
     for name in set(users) - wanted:
-        answers.unseen.pop(name, None)  # nothing is lost by it but what the metrics tell
+        answers.unseen.pop(name, None)  # without its answer only the metrics are missing
     return Beside(told, answers, tuple(problems))
 
 
@@ -134,7 +134,7 @@ def _joined(one: Told | None, other: Told) -> Told:
 
 
 def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
-    """Label selectors: topology reports, then lists of ill GPUs."""
+    """Label selectors: topology reports, then lists of unhealthy GPUs."""
     topology = any(node.offered(GPU_WHOLE) for node in nodes)
     ill = any(node.allocatable.get(name, 0) < node.capacity.get(name, 0) for node in nodes for name in RESOURCES)
     return [
@@ -147,7 +147,7 @@ def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
     """Nodes whose labels and annotations leave something open, as in the middle of a mode switch."""
     by_name = {node.name: node for node in nodes}
     bound = [pod for pod in pods if not pod.refused and pod.node in by_name]
-    # A pod that was not annotated, and one that holds what its node offers no more.
+    # Nodes of pods without annotations, or with resources that the node no longer advertises.
     open_pods = {
         pod.node
         for pod in bound

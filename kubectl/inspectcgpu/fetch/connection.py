@@ -45,7 +45,7 @@ def _files(environ: Mapping[str, str]) -> list[str]:
 
 
 def _current(files: list[str]) -> str | None:
-    """The first current context; a file that cannot be read is told of later."""
+    """The first current context; a file that cannot be read is reported later."""
     for file in files:
         try:
             found = mapping(yaml_text.load(Path(file).read_text(encoding="utf-8")))

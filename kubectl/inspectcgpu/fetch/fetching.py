@@ -15,7 +15,7 @@ from inspectcgpu.read.usage import Usage, read_usage
 
 AT_A_TIME = 16
 NODES_A_WAIT = 250
-"""For so many more nodes the longest wait is that much longer."""
+"""For each further group of this many nodes, the longest wait grows by the timeout."""
 _FORBIDDEN = 403
 
 
@@ -30,7 +30,7 @@ class Task:
 
 @dataclass(slots=True)
 class Page:
-    """What an agent said. `view` and `usage` are None where it did not; the problems are of the API server."""
+    """An agent's answer. `view` and `usage` are None without one; the problems are of the API server."""
 
     view: AgentView | None = None
     usage: Mapping[PodName, Usage] | None = None

@@ -21,7 +21,7 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 BESIDE_EVERY_S, REFRESH_S = 10.0, 30.0
-"""Agents and ConfigMaps are asked anew at most so often, and at least so often."""
+"""Shortest and longest time between two queries of agents and ConfigMaps."""
 
 
 class Collection(Generic[T]):
@@ -36,7 +36,7 @@ class Collection(Generic[T]):
         self._problem = ""
         self.listed_once = threading.Event()
 
-    # What Follow tells
+    # Follow calls these methods
 
     def read(self, found: Json) -> tuple[Key, T | None]:
         return _key(found), self._read(found)

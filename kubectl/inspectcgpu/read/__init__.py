@@ -1,1 +1,1 @@
-"""Reads what other programs wrote: Nodes, pods, ConfigMaps, agents' pages. It knows no cluster."""
+"""Parses objects that other programs wrote: Nodes, pods, ConfigMaps, agents' pages. It does not call a cluster."""

@@ -1,4 +1,4 @@
-"""What the status page of a node's agent says: the size of each GPU, and who has what of it by kubelet's book."""
+"""The status page of a node's agent: the size of each GPU, and its holders by kubelet's allocations."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _CONTAINER = re.compile(r"([^/\[\]]+)/([^/\[\]]+)\[.*\]")
 
 @dataclass(frozen=True, slots=True)
 class SeenGpu:
-    """One GPU as the agent shows it; `units` are those on offer, by resource."""
+    """One GPU as the agent shows it; `units` are the advertised ones, by resource."""
 
     minor: int
     model: str

@@ -1,4 +1,4 @@
-"""ConfigMaps that tell of a node's GPUs: which are ill, and what joins them in mode `topology`."""
+"""ConfigMaps about a node's GPUs: which are unhealthy, and which links join them in mode `topology`."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ HEALTHY = "Healthy"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one of them says of a node.
+    """One ConfigMap's data about a node.
 
     Attributes:
         node: name of the node.
@@ -31,7 +31,7 @@ class Told:
 
 
 def read_config_map(found: Mapping[str, Any]) -> Told | None:
-    """What it tells; None where it is another one. Never raises."""
+    """Parse a ConfigMap; None where it is about something else. Never raises."""
     name = text(mapping(found.get("metadata")).get("name"))
     labels, data = mapping(mapping(found.get("metadata")).get("labels")), mapping(found.get("data"))
     if name.startswith(UNHEALTHY):

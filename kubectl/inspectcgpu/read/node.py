@@ -1,4 +1,4 @@
-"""A Node as the inspector needs it: what it offers, what its labels say of its GPUs, and where it is."""
+"""A Node as the inspector needs it: its resources, its labels about GPUs, and its address."""
 
 import sys
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from gpuagent.domain.status.status_page import CONDITION_TYPE
 GPU_COUNT = "aliyun.com/gpu-count"
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 MOST_GPUS = 128
-"""A node that claims more is not believed: each would be a column."""
+"""A larger count in a node's labels is ignored: each GPU would be a column."""
 _LABEL = "aliyun.accelerator/nvidia_"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """One node that has, or should have, GPUs to offer.
+    """One node that has, or should have, GPUs.
 
     Attributes:
         name: of the Node.
@@ -37,10 +37,10 @@ class GpuNode:
         model: of the first GPU, by the node's label; "" without.
         first_mib: memory of the first GPU by the node's label; None without.
         gpu_count: how many GPUs the node has; None where nothing says.
-        capacity: resource to units, ill GPUs included; only those that are not 0.
-        allocatable: resource to units, ill GPUs left out; only those that are not 0.
+        capacity: resource to units, unhealthy GPUs included; only those that are not 0.
+        allocatable: resource to units, unhealthy GPUs left out; only those that are not 0.
         agent: it has the condition that this project's agent writes.
-        problem: what that condition says where it is not well; "" where it is.
+        problem: message of that condition where it is not True; "" where it is.
     """
 
     name: str
@@ -56,7 +56,7 @@ class GpuNode:
     problem: str = ""
 
     def offered(self, resource: str) -> int:
-        """Units in all, of which ill GPUs' are not allocatable."""
+        """All units, including those of unhealthy GPUs, which are not allocatable."""
         return max(self.capacity.get(resource, 0), self.allocatable.get(resource, 0))
 
 

@@ -30,7 +30,7 @@ class GpuPod:
         asks: resource to units, as kubelet counts them over containers, init containers and sidecars.
         places: what its annotations give it; nothing of a resource where that is another amount than it asks for.
         sources: family of annotations by resource in `places`: ``V2``, ``V1``, ``gpu-group``.
-        visible: names of the GPUs it shall see besides, mode topology.
+        visible: names of the other GPUs that it must see, mode topology.
         faults: what is wrong with its annotations.
         waits: what it waits for; "" while it runs.
         refused: it was not admitted, and holds nothing.

@@ -1,4 +1,4 @@
-"""What one unit of `aliyun.com/gpu-mem` is on a node, worked out of memory and amounts, never of the amount alone."""
+"""The size of one unit of `aliyun.com/gpu-mem` on a node, derived from memory and amounts together."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from inspectcgpu.read.node import GpuNode
 
 GIB, MIB = 1024, 1
 _BLOCKS = tuple(sorted({*(2**power for power in range(1, 18)), *(GIB * n for n in range(2, 65))}, reverse=True))
-"""Custom units that are recognised, in MiB: powers of two, and whole GiB."""
+"""Custom units that are recognized, in MiB: powers of two, and whole GiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a pod waits for, or why it was refused, as its own status says."""
+"""The reason why a pod waits or was refused, from the pod's status."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

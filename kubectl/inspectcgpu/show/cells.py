@@ -1,4 +1,4 @@
-"""Text in columns: printable, of the width that a terminal gives it, coloured where one asks for it."""
+"""Text in columns: printable, of the width that a terminal gives it, colored on request."""
 
 import enum
 import unicodedata
@@ -11,7 +11,7 @@ GAP = "  "
 
 
 class Style(enum.StrEnum):
-    """What stands out, as a terminal's code."""
+    """Terminal codes for text that stands out."""
 
     PLAIN = ""
     HEAD = "1"
@@ -65,5 +65,5 @@ def _line(cells: Sequence[tuple[str, Style]], widths: dict[int, int], *, colour:
 
 
 def painted(text: str, style: Style, *, colour: bool) -> str:
-    """The text, in the style's colour where there is colour."""
+    """The text, in the style's color where colors are on."""
     return f"\x1b[{style}m{text}\x1b[0m" if colour and style else text

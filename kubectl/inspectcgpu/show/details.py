@@ -46,12 +46,12 @@ def _node(node: NodeReport, *, wide: bool, colour: bool) -> list[str]:
 
 
 def _resources(node: NodeReport) -> tuple[str, ...]:
-    """Those with columns: memory or whole GPUs first, of which a node sells one."""
+    """The resources with columns: memory or whole GPUs first, of which a node advertises one."""
     return tuple(name for name in (GPU_MEM, GPU_WHOLE, GPU_CORE) if name in node.amounts)
 
 
 def _what(node: NodeReport, resource: str) -> str:
-    """What a column has; memory and whole GPUs are told apart where a node has both, in the middle of a mode switch."""
+    """A column's heading; it distinguishes memory and whole GPUs where a node has both, during a mode switch."""
     if resource == GPU_CORE:
         return " Core(%)"
     return f"{_both(node, resource)}(Allocated)"

@@ -19,7 +19,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def head(report: Report) -> dict[str, Any]:
-    """What stands first."""
+    """The first part of the document."""
     memory = report.having(GPU_MEM)
     totals = {
         "memory": [
@@ -42,7 +42,7 @@ def parts(report: Report) -> Iterator[tuple[str, Iterator[Any]]]:
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 (plain values)
-    """On one line. What could steer a terminal, or turn its lines around, is escaped; letters of any script are not."""
+    """JSON on one line. Characters that control a terminal or reverse text are escaped; letters of any script stay."""
     return escaped(json.dumps(value, ensure_ascii=False))
 
 

@@ -1,4 +1,4 @@
-"""What people should know besides the numbers: ill GPUs, doubts, pods whose annotations are wrong, agents not asked."""
+"""Notes below the numbers: unhealthy GPUs, doubts, pods with wrong annotations, agents that were not queried."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from inspectcgpu.read.node import RESOURCES
 from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, NodeReport, PodReport, Report
 
 MANY = 5
-"""So many names stand for all in a sentence."""
+"""The most names in a sentence; it counts the others."""
 
 
 def notes(report: Report) -> list[str]:

@@ -10,7 +10,7 @@ from inspectcgpu.show.notes import notes
 
 NO_ADDRESS = "unknown"
 MANY_PODS, MANY_NOTES = 10, 20
-"""So many are told below the tables; -d, JSON and YAML have all."""
+"""The most pods and notes below the tables; -d, JSON and YAML have all."""
 _DASHES_MORE = 20
 
 
@@ -95,10 +95,10 @@ def gpu_columns(nodes: Sequence[NodeReport]) -> range:
 
 
 class _Shared:
-    """Memory, then compute where a node sells it."""
+    """Memory, then compute where a node advertises it."""
 
     def __init__(self, nodes: Sequence[NodeReport]) -> None:
-        # A node that offers memory no more, and has pods of it still, does not tell its unit.
+        # A node that no longer advertises memory, but still has pods with it, does not show its unit.
         units = {node.unit for node in nodes if GPU_MEM in node.amounts and node.node.offered(GPU_MEM)}
         self._unit = units.pop() if len(units) == 1 else None
         self._gpus = gpu_columns(nodes)
@@ -178,7 +178,7 @@ def _wide(node: NodeReport) -> tuple[str, ...]:
 
 
 def gpu_cell(gpu: GpuReport | None, resource: str) -> Cell:
-    """Allocated and total of one GPU; `!` marks an ill one. A GPU that the node has not is ``0/0``."""
+    """Allocated and total of one GPU; `!` marks an unhealthy one. A GPU that the node lacks is ``0/0``."""
     if gpu is None or resource not in gpu.amounts:
         return Cell("0/0")
     return Cell(f"{gpu.amounts[resource]}!", Style.ILL) if gpu.cause else Cell(str(gpu.amounts[resource]))
