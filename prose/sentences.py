@@ -53,7 +53,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def findings(sentence: str) -> Iterator[str]:
-    """What is wrong with a sentence, one line each."""
+    """The faults of a sentence, one line each."""
     words = _plain(sentence).replace("\0", "").split()
     plain, length = " ".join(words), sum(bool(_WORD.search(word)) for word in words)
     if length > style().longest_sentence:

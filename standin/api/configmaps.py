@@ -1,4 +1,4 @@
-"""What an API server refuses in a ConfigMap: names, keys, label values, sizes, changes of an immutable one."""
+"""An API server's checks of a ConfigMap: names, keys, label values, sizes, changes of an immutable one."""
 
 import re
 from typing import Any

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _USER = "system:serviceaccount:kube-system:gpuagent"
 _PATCHES = {"application/merge-patch+json": False, "application/strategic-merge-patch+json": True}
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
-# What kubectl asks before anything else.
+# The answers to kubectl's discovery calls, which come before all others.
 _DISCOVERY: dict[str, Json] = {
     "/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.0-standin"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -41,7 +41,7 @@ _DISCOVERY: dict[str, Json] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names; ``name`` is "" for a collection."""
+    """The object or collection of a path; ``name`` is "" for a collection."""
 
     resource: str
     namespace: str

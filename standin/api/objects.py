@@ -1,4 +1,4 @@
-"""What the stand-in API server stores: objects with versions, and the log of changes that watches read."""
+"""The store of the stand-in API server: objects with versions, and the log of changes that watches read."""
 
 import copy
 import threading
@@ -56,7 +56,7 @@ def timestamp() -> str:
 
 
 def _may_go(found: Json) -> bool:
-    """Whether the last finalizer has gone from an object that somebody deleted."""
+    """Whether the last finalizer is gone from a deleted object."""
     metadata = found["metadata"]
     return (
         "deletionTimestamp" in metadata
@@ -144,9 +144,9 @@ class Objects:
     def delete(self, key: Key, *, grace_s: int | None = 0, preconditions: Mapping[str, str] | None = None) -> Json:
         """Delete; a bound pod with a grace (None: 30 s) only gets its deletionTimestamp, as before its kubelet acts.
 
-        One that has ended has no grace. What has finalizers stays until they are gone.
+        A pod that has ended has no grace. An object with finalizers stays until they are gone.
 
-        Raises Refusal 404, 409 (it is not the one, or not the version, that ``preconditions`` name).
+        Raises Refusal 404, 409 (``preconditions`` name another object or version).
         """
         with self.news:
             found = self.get(key)
@@ -177,7 +177,7 @@ class Objects:
             return [change for change in self._log if change.version > since]
 
     def forget(self) -> None:
-        """Let every version handed out so far be too old to watch from."""
+        """Let every version so far be too old to watch from."""
         with self.news:
             self.version += 1
             self.oldest = self.version

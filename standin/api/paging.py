@@ -15,7 +15,7 @@ _FORGOTTEN = (
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is left of a list, and the version it was begun at."""
+    """The items left of a list, and the version at which it began."""
 
     items: list[Json]
     version: int
@@ -41,7 +41,7 @@ def page(
 ) -> Page:
     """Begin a list, or go on with one. Raises Refusal 400, 410.
 
-    ``counted``: the answer tells how many items remain, which a real server does only without selectors.
+    ``counted``: the answer has the number of remaining items, which a real server adds only without selectors.
     """
     token, version = query.get("continue", ""), query.get("resourceVersion", "")
     if token and version not in ("", "0"):

@@ -12,7 +12,7 @@ _TIMEOUT_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the pod said."""
+    """The pod's answer."""
 
     status: int
     content_type: str

@@ -1,7 +1,7 @@
 """A small faithful API server on loopback: nodes, pods, events and config maps, with faults at run time.
 
-Plain HTTP; ``write_kubeconfig`` makes the file for clients (kubectl get, label, describe work too). What it does it
-does as kube-apiserver 1.36; it has no authentication, no admission, no json-patch and no server-side apply.
+Plain HTTP; ``write_kubeconfig`` makes the file for clients (kubectl get, label, describe work too). It behaves as
+kube-apiserver 1.36, but has no authentication, no admission, no json-patch and no server-side apply.
 """
 
 import copy
@@ -22,7 +22,7 @@ from standin.waiting import PATIENCE_S
 
 
 class _Server(ThreadingHTTPServer):
-    """Knows its connections, so that stopping ends them."""
+    """Keeps its connections, so that stopping ends them."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -58,7 +58,7 @@ class ApiServer:
     Args:
         node_name: name of that Node.
         labels: its labels.
-        kubelet: version of its kubelet, as the Node tells it; empty for none.
+        kubelet: version of its kubelet in the Node's status; empty for none.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ApiServer:
         self.answering.set()
 
     def deny(self, verb: str, resource: str) -> None:
-        """Answer 403 to ``verb`` (get, list, watch, create, patch, update, delete) on e.g. ``nodes/status``."""
+        """Answer 403 to ``verb`` (get, list, watch, create, patch, update, delete) on, say, ``nodes/status``."""
         self.denied.add((verb, resource))
 
     def allow(self, verb: str, resource: str) -> None:
@@ -145,7 +145,7 @@ class ApiServer:
         self.denied.discard((verb, resource))
 
     def expire(self) -> None:
-        """Answer 410 to the next watch from, or page of, any version handed out so far; open watches go on."""
+        """Answer 410 to the next watch from, or page of, any version so far; open watches continue."""
         self.objects.forget()
 
     def drop_watches(self) -> None:

@@ -53,7 +53,7 @@ class Admitter:
             return Admission(pod, {one.name: self._granted(pod, one) for one, _ in pod.all_containers()})
 
     def start(self, pod: Pod, container: Container) -> Granted:
-        """What happens at each start of a container."""
+        """Start a container as kubelet does, also at each restart."""
         state = self._state
         missing = False
         for resource in self._shuffled(container.limits):
@@ -89,7 +89,7 @@ class Admitter:
         return Admission(pod, {}, f"{self._state.personality.rejection}{text}", reason)
 
     def _node_lacks(self, pod: Pod) -> tuple[str, str] | None:
-        """The node-fit check for resources the device manager no longer knows: absent keys pass, zeros do not."""
+        """The node-fit check for resources that the device manager has dropped: absent keys pass, zeros do not."""
         state = self._state
         with state.change():
             for container in pod.lasting():

@@ -39,7 +39,7 @@ def write(directory: Path, devices: Devices, *, by_numa: bool) -> None:
 
 
 def read(directory: Path) -> tuple[Mapping[Slot, Held], list[str]]:
-    """What the last kubelet left: held devices and resource names; nothing where there is no file."""
+    """The last kubelet's checkpoint: held devices and resource names; empty where there is no file."""
     path = directory / FILE_NAME
     if not path.exists():
         return {}, []

@@ -55,10 +55,10 @@ class Connection:
         self._closed = threading.Event()
 
     def dial(self, timeout: float) -> None:
-        """Wait until somebody listens; kubelet blocks for up to 10 s here.
+        """Wait until the plugin listens; kubelet blocks for up to 10 s here.
 
-        A connection of its own, closed at once, tells. gRPC's way is a polling thread that dies of an exception when
-        the channel is closed under it.
+        A separate connection, closed at once, shows whether it listens. gRPC would use a polling thread, which fails
+        with an exception when the channel is closed meanwhile.
         """
         end = time.monotonic() + timeout
         while not self._listens():
@@ -97,7 +97,7 @@ class Connection:
         return "EOF"
 
     def drop(self) -> None:
-        """Close the connection if there is one; a dial that is under way goes on, as in kubelet."""
+        """Close the connection if there is one; a dial in progress continues, as in kubelet."""
         if self._dialled:
             self.close()
 
@@ -108,7 +108,7 @@ class Connection:
 
 
 class Stream:
-    """One more ``ListAndWatch`` on a connection of its own, for tests; it reads only when told to."""
+    """One more ``ListAndWatch`` on a connection of its own, for tests; it reads only on request."""
 
     def __init__(self, path: Path, *, timeout: float = PATIENCE_S) -> None:
         self._connection = Connection(path)

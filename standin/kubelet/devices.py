@@ -18,7 +18,7 @@ class AllocationError(Exception):
 
 
 class Slot(NamedTuple):
-    """What one ``Allocate`` is for."""
+    """The container and resource of one ``Allocate``."""
 
     uid: str
     container: str
@@ -26,7 +26,7 @@ class Slot(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What kubelet would put into ``GetPreferredAllocation``."""
+    """The values that kubelet would put into ``GetPreferredAllocation``."""
 
     available: frozenset[str]
     must_include: frozenset[str]
@@ -67,7 +67,7 @@ class Devices:
         self.held: dict[Slot, Held] = {}
         self._in_flight: dict[Slot, set[str]] = {}
 
-    # What plugins list.
+    # Devices of plugins.
 
     def replace(self, resource: str, devices: Iterable[dp.Device]) -> None:
         """Take a list; it replaces the former one. Only ``Healthy`` to the letter is healthy."""
@@ -94,10 +94,10 @@ class Devices:
         """Whether the resource belongs to a device plugin; admission ignores the others."""
         return resource in self.healthy or resource in self.reserved
 
-    # What pods hold.
+    # Devices of pods.
 
     def container(self, uid: str, container: str) -> dict[str, Held]:
-        """What a container holds, by resource."""
+        """A container's devices, by resource."""
         return {slot.resource: held for slot, held in self.held.items() if slot[:2] == (uid, container)}
 
     def restore(self, held: Mapping[Slot, Held], resources: Iterable[str]) -> None:
@@ -222,5 +222,5 @@ class Devices:
         self._rebuild()
 
     def leak(self, slot: Slot) -> None:
-        """The plugin answered with no container response: the devices stay reserved for nobody."""
+        """Handle an answer with no container response: the devices stay reserved for no container."""
         self._in_flight.pop(slot, None)

@@ -41,13 +41,13 @@ class Kubelet(Observation):
         version: the version to behave like, ``1.18`` to ``1.37``.
         seed: of every random choice.
         clock: drives the grace period and node status; everything else is real time.
-        pods: UIDs of active pods, where somebody else knows them; else ``terminate`` and ``remove`` say.
+        pods: returns the UIDs of active pods; without it ``terminate`` and ``remove`` end pods.
         double_allocation: lose reservations as a real kubelet does when pod-resources is listed during ``Allocate``.
         dial_timeout: how long ``Register`` waits for the plugin's socket.
         pre_start_timeout: deadline of ``PreStartContainer``.
 
     Attributes:
-        hooks: misbehaviour of the registry, to be set at any time.
+        hooks: misbehavior of the registry, which may be set at any time.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Kubelet(Observation):
         return self.root / ".k" / f"{next(self._numbers)}.sock"
 
     def _clean_up(self) -> None:
-        """What kubelet does to its directory at start: sockets go, formerly all files but the checkpoint."""
+        """Clean the directory as kubelet does at start: remove sockets, or, in old versions, all but the checkpoint."""
         every = self._state.personality.clears_every_file
         for path in self.plugins_dir.iterdir():
             if path.is_socket() or (every and not path.is_dir() and path.name != FILE_NAME):
@@ -213,7 +213,7 @@ class Kubelet(Observation):
             self._pods[pod.uid] = (pod, False)
 
     def book(self, pod: Pod, container: str, resource: str, ids: Collection[str]) -> None:
-        """Have a container hold devices that the plugin was asked for by somebody else in kubelet's place."""
+        """Record devices of a container that a test, and not this kubelet, requested from the plugin."""
         with self._state.change():
             self._state.devices.commit(Slot(pod.uid, container, resource), ids, dp.ContainerAllocateResponse())
 

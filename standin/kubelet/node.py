@@ -13,7 +13,7 @@ PERIOD_S = 10.0
 
 
 class SettableClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only when a test sets it."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -49,7 +49,7 @@ class NodeStatus:
     """Node status as kubelet writes it: sampled every 10 s, and a key once written never leaves it.
 
     Attributes:
-        current: the amounts as of the last run, whoever asked for it.
+        current: the amounts as of the last run, regular or requested.
         sampled: the amounts as of the last regular run: what the API server and the scheduler see.
     """
 

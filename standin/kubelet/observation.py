@@ -1,4 +1,4 @@
-"""What can be seen of the stand-in kubelet from outside, without sleeping."""
+"""Observe the stand-in kubelet from outside, without sleeping."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Observation:
 
     @property
     def crashes(self) -> list[str]:
-        """What would have ended a real kubelet; the stand-in goes on."""
+        """Faults that would have ended a real kubelet; the stand-in continues."""
         with self._state.changed:
             return list(self._state.crashes)
 
@@ -72,17 +72,17 @@ class Observation:
             return endpoint.options if endpoint is not None else None
 
     def capacity(self, resource: str) -> int | None:
-        """What node status would say now; None while it lacks the key."""
+        """The capacity that node status would have now; None while it lacks the key."""
         amount = self._state.amount(resource)
         return amount.capacity if amount is not None else None
 
     def allocatable(self, resource: str) -> int | None:
-        """What node status would say now; None while it lacks the key."""
+        """The allocatable amount that node status would have now; None while it lacks the key."""
         amount = self._state.amount(resource)
         return amount.allocatable if amount is not None else None
 
     def amounts(self) -> dict[str, Amount]:
-        """What node status would say now."""
+        """The amounts that node status would have now."""
         return self._state.amounts()
 
     def node_status(self) -> dict[str, Amount]:

@@ -1,4 +1,4 @@
-"""What differs between kubelet versions, as one value."""
+"""The differences between kubelet versions, as one value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Registry(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Personality:
-    """The behaviour of one kubelet version, derived from its minor number."""
+    """The behavior of one kubelet version, derived from its minor number."""
 
     minor: int
 
@@ -58,7 +58,7 @@ class Personality:
 
     @property
     def pod_resources_v1(self) -> bool:
-        """Whether pod-resources v1 is served besides v1alpha1."""
+        """Whether pod-resources v1 is served in addition to v1alpha1."""
         return self.minor >= 20
 
     @property
@@ -93,5 +93,5 @@ class Personality:
 
     @property
     def rejection(self) -> str:
-        """What kubelet puts before the reason when it rejects a pod."""
+        """The words that kubelet puts before the reason when it rejects a pod."""
         return "Pod was rejected: " if self.minor >= 25 else "Pod "

@@ -59,7 +59,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What one container gets: the answers for its resources, merged (first seen wins)."""
+    """One container's grant: the answers for its resources, merged (first seen wins)."""
 
     ids: Mapping[str, frozenset[str]]
     env: Mapping[str, str]

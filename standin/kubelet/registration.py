@@ -91,7 +91,7 @@ class Registration(dp_grpc.RegistrationServicer):
         connection = self._new(request)
         key = (resource, str(connection.path)) if by_path else (resource,)
         with state.change():
-            # Before the dial, and whoever is there: the old client's connection stays open but is not found again.
+            # Before the dial, even if there is a client: its connection stays open but is not found again.
             self._clients[key] = connection
         try:
             connection.dial(self._dial_timeout)
@@ -104,7 +104,7 @@ class Registration(dp_grpc.RegistrationServicer):
             self._connected(resource, Endpoint(str(connection.path), connection, options))
         except CallError:
             with state.change():
-                # Nobody will notice any more when the client that was here before ends.
+                # From now on, kubelet does not detect the end of the former client.
                 self._clients.pop(key, None)
             raise
         self._spawn(lambda: self._run(resource, key, connection))
@@ -139,7 +139,7 @@ class Registration(dp_grpc.RegistrationServicer):
         if state.personality.registry is Registry.BY_PATH:
             live = [one for one in known if one.stopped_at is None]
             rest = [one for one in live if one.path != path]
-            if rest:  # Another one is promoted; it may be one whose end nobody noticed.
+            if rest:  # Another one is promoted, even if it has ended undetected.
                 state.endpoints[resource] = rest
                 return
         if known:

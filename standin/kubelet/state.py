@@ -1,4 +1,4 @@
-"""What the parts of the stand-in kubelet share, under one lock."""
+"""The state that the parts of the stand-in kubelet share, under one lock."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class State:
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """Hold the lock for a change and tell everybody who waits."""
+        """Hold the lock for a change, then notify all waiting threads."""
         with self.changed:
             self.node.catch_up(self.clock(), self.devices, self.endpoints)
             yield
@@ -134,7 +134,7 @@ class State:
         return self.amounts().get(resource)
 
     def amounts(self) -> dict[str, Amount]:
-        """What a node-status run at this moment would write."""
+        """The amounts that a node-status run at this moment would write."""
         with self.changed:
             now = self.clock()
             self.node.catch_up(now, self.devices, self.endpoints)

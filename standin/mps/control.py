@@ -3,16 +3,18 @@
     nvidia-cuda-mps-control -d | -f [-M]      the daemon, in the background or the foreground
     nvidia-cuda-mps-control                   commands from standard input to the daemon at CUDA_MPS_PIPE_DIRECTORY
 
-Documented by NVIDIA (docs.nvidia.com/deploy/mps, the manual page): the options -d and -f, the two directories and their
-defaults, the PID file, the commands below with their arguments, that a server appears with the first client, that
-`set_default_…` is lost with the daemon, and that `quit` waits for clients unless -t says for how long.
-Seen in public reports: the socket's name and kind, `control_lock`, control.log, "Cannot find MPS control daemon
-process", "An instance of this daemon is already running", percentages as "100.0", the option -M.
-Assumed: exit codes, which text goes to which stream, the words of other errors, that an unknown option ends it, that
-one packet is one command, that -d returns when the files are there. The bytes on the
-real socket are not known and not imitated.
+NVIDIA documents (docs.nvidia.com/deploy/mps, the manual page) the options -d and -f, the two directories and their
+defaults, and the PID file. It also documents the commands below with their arguments. A server appears with the first
+client, and `set_default_…` is lost with the daemon. `quit` waits for clients, at most for the time of -t.
 
-Tests steer it with `standin.json` in the pipe directory, read anew at each command, all keys optional:
+Public reports show the socket's name and kind, `control_lock`, control.log, and the option -M. They also show "Cannot
+find MPS control daemon process", "An instance of this daemon is already running", and percentages as "100.0".
+
+Exit codes, the stream of each text, and the words of other errors are assumptions. So are these: an unknown option ends
+it, one packet is one command, and -d returns when the files are there. The stand-in does not imitate the bytes on the
+real socket, which are not known.
+
+Tests steer it with `standin.json` in the pipe directory, which it reads at each command, all keys optional:
 ``{"clients": [4711], "hang": true, "refuse": "text", "multi_user": false}``.
 """
 
@@ -35,7 +37,7 @@ POLL_S = 0.02
 
 
 def steering(pipes: Path) -> dict[str, Any]:
-    """What the test wants, as of now."""
+    """The test's settings, read now."""
     try:
         wanted: dict[str, Any] = json.loads((pipes / STEERING).read_text())
     except FileNotFoundError:
@@ -44,7 +46,7 @@ def steering(pipes: Path) -> dict[str, Any]:
 
 
 class Daemon:
-    """The control daemon: one listening socket, a thread for each connection, and what it was told."""
+    """The control daemon: one listening socket, a thread for each connection, and the limits that were set."""
 
     def __init__(self, pipes: Path, logs: Path) -> None:
         self._pipes, self._logs = pipes, logs

@@ -16,7 +16,7 @@ from standin.waiting import PATIENCE_S
 
 
 class MpsHost:
-    """Programs in `root`/bin, pipe directories `own` and `ack`, and what `nvidia-smi` knows."""
+    """Programs in `root`/bin, pipe directories `own` and `ack`, and the GPUs that `nvidia-smi` lists."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="m-"))  # not tmp_path: a socket path ends at 107 bytes
