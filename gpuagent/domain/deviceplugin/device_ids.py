@@ -1,4 +1,4 @@
-"""Device ids: the GPUs that they stand for, and which ids of a GPU a container gets."""
+"""Device ids: the GPU of each id, and the choice of ids on a GPU."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from gpuagent.domain.snapshot import Snapshot
 
 
 class Located(NamedTuple):
-    """Where the ids of one request are: kind of unit, units by GPU UUID in index order, whether all are on the list."""
+    """The ids of one request: kind of unit, units by GPU UUID in index order, whether all are listed."""
 
     kind: Kind
     counts: Mapping[str, int]
@@ -29,7 +29,7 @@ def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
         raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: the request names no device")
     kind, uuid = snapshot.sold.get(resource), snapshot.units.get(next(iter(ids)))
     if kind and uuid and snapshot.blocks.get((resource, uuid, kind), frozenset()).issuperset(ids):
-        return Located(kind, {uuid: len(ids)}, listed=True)  # as it should be; the rest takes ten times as long
+        return Located(kind, {uuid: len(ids)}, listed=True)  # the usual case, ten times faster than the rest
     counts = Counter(snapshot.units.get(device_id) or _unlisted(resource, device_id, snapshot) for device_id in ids)
     kinds = {Kind(code) for code in {device_id.split("-", 2)[1] for device_id in ids}}
     if len(kinds) > 1 or snapshot.policy.resources.of(next(iter(kinds))) != resource:
@@ -40,7 +40,7 @@ def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
 
 
 def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
-    """GPU UUID of an id that is not advertised now, as after a mode switch, but is one of this node's."""
+    """GPU UUID of an id of this node that is not advertised now, for example after a mode switch."""
     unit = parse_id(device_id)
     gpu = snapshot.gpu_by_key.get(unit.gpu_key) if unit else None
     if unit is None or gpu is None or unit.n >= units_of(gpu, unit.kind, snapshot.policy.unit):
@@ -51,7 +51,7 @@ def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
 def granted(
     resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrategy, beside: Collection[str] = ()
 ) -> Grant:
-    """The share that goes with the ids of one request. The same counts always give the same grant.
+    """The grant for the ids of one request. The same counts always give the same grant.
 
     Whole GPUs come in the order of their best ring. `beside` are UUIDs of GPUs that the container sees as well.
     """

@@ -1,4 +1,4 @@
-"""Reading decoded JSON that others wrote: what is absent or of another shape counts as empty, and nothing raises."""
+"""Reads decoded JSON of other authors. Values that are absent or of another shape count as empty; nothing raises."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the agent keeps true of a ConfigMap, and the smallest change that makes it so."""
+"""The desired state of a ConfigMap, and the smallest change that reaches it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ Json = Mapping[str, Any]
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 TAKEN_OVER = "gpuagent-taken-over"
-"""Label of a ConfigMap that somebody else made and that the agent's keys were put into: it is never deleted."""
+"""Label of a ConfigMap that another author created and that has keys of the agent. The agent never deletes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigMapFacts:
-    """What shall be true of one ConfigMap; everything else in it belongs to others.
+    """The desired state of one ConfigMap; everything else in it belongs to others.
 
     Attributes:
-        namespace: where it is; the API server makes no namespace for it.
+        namespace: its namespace; the API server does not create it.
         name: a DNS subdomain, at most 253 characters.
-        labels: value by label key, at most 63 characters each. They are also the mark by which it is known for ours:
-            one that lacks any of them is never deleted.
-        data: text by key; None for a key that shall not be there. None for the whole: nothing of ours shall be there,
-            nor the object if nothing else is in it.
-        keys: every key of the data that is ours to write and to remove.
+        labels: value by label key, at most 63 characters each. They also mark the object as the agent's: the agent
+            never deletes an object without all of them.
+        data: text by key; None for a key that must be absent. None in place of the mapping: all keys of the agent must
+            be absent, and also the object if it has nothing else.
+        keys: every key of the data that the agent may write and remove.
     """
 
     namespace: str
@@ -40,8 +40,8 @@ class ConfigMapFacts:
 class Change:
     """One request: ``create`` with the object, ``patch`` with a merge patch, ``delete`` with DeleteOptions.
 
-    A patch and a deletion name the version that was looked at, so that the server refuses them (409) once somebody
-    else has changed the object.
+    A patch and a deletion name the version that the agent read. So the server refuses them (409) if another client has
+    changed the object since.
     """
 
     verb: Literal["create", "patch", "delete"]
@@ -49,9 +49,9 @@ class Change:
 
 
 def change(found: Json | None, facts: ConfigMapFacts) -> Change | None:
-    """Return what makes ``found`` (decoded JSON as observed, None: there is none) agree with ``facts``.
+    """Return the change that makes ``found`` (decoded JSON as observed, None: there is none) agree with ``facts``.
 
-    None where it does already, or where what should go is not ours or is on its way out.
+    None if they agree already, or if the object to remove is not the agent's or has a deletion timestamp.
     """
     if facts.data is None:
         if found is None or not _is_ours(found, facts) or _is_going(found):
@@ -84,7 +84,7 @@ def _patch(found: Json, facts: ConfigMapFacts, data: Mapping[str, str | None]) -
 
 
 def _withdrawal(found: Json, facts: ConfigMapFacts) -> Change:
-    """Take out what is ours and leave the rest to those whose it is."""
+    """Remove the agent's labels and keys, and leave the rest to its authors."""
     labels = [key for key, value in _labels(found).items() if key == TAKEN_OVER or facts.labels.get(key) == value]
     metadata = {"resourceVersion": found["metadata"]["resourceVersion"], "labels": dict.fromkeys(labels)}
     ours = [key for key in found.get("data") or {} if key in facts.keys]
@@ -105,20 +105,20 @@ def _is_ours(found: Json, facts: ConfigMapFacts) -> bool:
 
 
 def _is_foreign(found: Json, facts: ConfigMapFacts) -> bool:
-    """Whether somebody else made it. One that has lost some of its labels is still ours."""
+    """Whether another author created it. An object with some of the agent's labels is still the agent's."""
     there = _labels(found)
     managed = there.get(MANAGED_BY, facts.labels.get(MANAGED_BY)) != facts.labels.get(MANAGED_BY)
     return bool(facts.labels) and (managed or not facts.labels.items() & there.items())
 
 
 def _is_shared(found: Json, facts: ConfigMapFacts) -> bool:
-    """Whether there is anything of others in it."""
+    """Whether it has data of other authors."""
     others = (found.get("data") or {}).keys() - facts.keys
     return bool(TAKEN_OVER in _labels(found) or others or found.get("binaryData"))
 
 
 def _is_going(found: Json) -> bool:
-    """Whether only finalizers keep it."""
+    """Whether it is deleted and only finalizers keep it."""
     return "deletionTimestamp" in found["metadata"]
 
 

@@ -1,8 +1,7 @@
-"""Which failed pods are deleted, and when: at once when the node serves again, then ever more seldom.
+"""Decides which failed pods to delete, and when: at once when the node serves again, then with growing delays.
 
-Kubelet tries a pod that it failed at admission never again. A pod whose controller makes another one is deleted as
-soon as what it asked for is offered again, so that it comes back. One that fails again and again is left for longer
-each time.
+Kubelet never retries a pod that failed admission. If its controller replaces it, the core deletes the pod as soon as
+its resources are advertised again. If the replacements keep failing, the delay between deletions grows.
 """
 
 from collections.abc import Iterator
@@ -12,15 +11,15 @@ from gpuagent.domain.pods.failed_pod import ControllerKey, FailedPod, Failure, R
 from gpuagent.domain.state import State
 
 FIRST_DELAY_S, MOST_DELAY_S = 10.0, 300.0
-"""Between two rounds of one controller; doubles with each."""
+"""Delay between two rounds of one controller; doubles with each."""
 REFUSED_S = 60.0
-"""A pod that the agent refused stands for so long before it may go: its status says why."""
+"""Seconds before the deletion of a pod that the agent refused, so that people can read the reason in its status."""
 FORGET_S = 1800.0
-"""After so long without a failed pod a controller's next one is its first."""
+"""After this time without a failed pod, a controller's delays start over."""
 
 
 def rounds(state: State, at: float) -> State:
-    """The state with the rounds that are due at this moment begun."""
+    """Start the rounds that are due at this moment."""
     if not state.policy.clean_failed_pods or not state.pods_watched:
         return state
     failed = _by_controller(state)
@@ -39,7 +38,7 @@ def rounds(state: State, at: float) -> State:
 
 
 def to_delete(state: State) -> tuple[FailedPod, ...]:
-    """The pods of rounds that have begun and that are still there."""
+    """Pods of started rounds that still exist."""
     begun = ((pod, state.rounds.get(_key(pod))) for pod in _failed(state)) if state.rounds else ()
     return tuple(pod for pod, found in begun if found and pod.uid in found.pods)
 
@@ -78,7 +77,7 @@ def _by_controller(state: State) -> dict[ControllerKey, list[FailedPod]]:
 
 
 def _failed(state: State) -> Iterator[FailedPod]:
-    """Failed pods for which a new try may end better."""
+    """Failed pods whose replacement may succeed."""
     if not state.policy.clean_failed_pods or not state.pods_watched:
         return
     ours = state.policy.resources.names
@@ -91,7 +90,10 @@ def _failed(state: State) -> Iterator[FailedPod]:
 
 
 def _is_served(state: State, resource: str) -> bool:
-    """Kubelet follows its list and there is something on it; or the mode does not sell it, and pods go elsewhere."""
+    """Whether kubelet follows its list and has a healthy device on it.
+
+    Also true if the mode does not advertise the resource: the replacement then goes to another node.
+    """
     if resource not in state.connected or not state.mode_known:
         return False
     sold = resource in state.policy.resources.sold(state.mode)

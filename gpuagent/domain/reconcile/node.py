@@ -1,4 +1,4 @@
-"""What the agent keeps true on its Node object, and the smallest patches that make it so."""
+"""The desired state of the agent's Node object, and the smallest patches that reach it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What shall be true of the Node; everything else on it belongs to others.
+    """The desired state of the Node; everything else on it belongs to others.
 
     Attributes:
-        labels: value by label key; None for a label that shall not be there.
+        labels: value by label key; None for a label that must be absent.
         capacity: quantity by resource name, ``{"aliyun.com/gpu-count": "8"}``; for capacity and allocatable alike.
-        no_taint: key of a taint that shall not be there; "" for none.
+        no_taint: key of a taint that must be absent; "" for none.
         condition: ``{"type": ..., "status": "True"|"False"|"Unknown", "reason": ..., "message": ...}``; None for none.
     """
 
@@ -35,13 +35,13 @@ class NodePatch:
 
 
 def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...]:
-    """Return what makes ``node`` (decoded JSON, as observed) agree with ``facts``; empty where it does already.
+    """Return patches that make ``node`` (decoded JSON, as observed) agree with ``facts``; empty if it already does.
 
     ``now`` is RFC 3339, for the condition's times. A condition's lastTransitionTime moves only with its status.
     """
     patches = []
     if taint := _without_taint(node, facts):
-        # First: it holds for the version that was looked at, so that a taint of others that came since is not lost.
+        # First: this patch names the version that the agent read, so that it cannot remove a newer taint of others.
         patches.append(NodePatch("", taint))
     if labels := _labels(node, facts):
         patches.append(NodePatch("", {"metadata": {"labels": labels}}))
@@ -66,7 +66,7 @@ def _without_taint(node: Json, facts: NodeFacts) -> dict[str, Any] | None:
 
 
 def same_quantity(one: str, other: str) -> bool:
-    """Tell whether two Kubernetes quantities are equal; the API server rewrites them (``1000`` becomes ``1k``)."""
+    """Whether two Kubernetes quantities are equal; the API server rewrites them (``1000`` becomes ``1k``)."""
     return one == other or (amount(one) is not None and amount(one) == amount(other))
 
 

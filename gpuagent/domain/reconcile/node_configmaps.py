@@ -6,19 +6,19 @@ from gpuagent.domain.status import topology_page
 
 
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
-    """What shall be true of them as follows from `state`; nothing of one while it is not known."""
+    """The desired state of each ConfigMap by `state`; a ConfigMap whose content is not determined yet is absent."""
     return (*topology_page.config_maps(state, node_name), *_unhealthy(state, node_name))
 
 
 def _unhealthy(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
-    """There while a GPU is unhealthy, in every mode; one of an earlier run stands until the driver was read."""
+    """Present while a GPU is unhealthy, in every mode. One of an earlier run stays until the driver was read."""
     if not state.gpus and state.driver_problem is not None:
         return ()
     ill = state.unhealthy
-    # A number that a lost GPU had may be another's now.
+    # Another GPU may have the minor number of a lost one now.
     well = {gpu.minor for uuid, gpu in state.gpus.items() if uuid not in ill}
     numbers = sorted({state.gpus[uuid].minor for uuid in ill} - well)
-    # The extender takes what is no number, an empty text too, for GPU 0.
+    # The extender reads any text that is no number, also an empty one, as GPU 0.
     data = {"gpus": ",".join(map(str, numbers))} if numbers else None
     labels = {MANAGED_BY: "gpuagent", "nodename": node_name}
     return (ConfigMapFacts("kube-system", f"unhealthy-gpu-{node_name}", labels, data, frozenset({"gpus"})),)

@@ -1,7 +1,7 @@
-"""What the annotations of this node's pods should be: the scheduler's decision completed, corrected, or made up for.
+"""The desired annotations of this node's pods: the scheduler's decision, completed, corrected or replaced.
 
-`docs/annotations.md` has the rules. Kubelet's book decides; only keys of `annotations.KEYS` are ever written, and none
-is removed.
+`docs/annotations.md` has the rules. Kubelet's allocations decide. The agent writes only keys of `annotations.KEYS`, and
+removes none.
 """
 
 from collections import Counter
@@ -21,20 +21,20 @@ from gpuagent.domain.state import Announcement, State
 _SHARES = ((GPU_MEM, an.MEMORY_ANNOTATION), (GPU_CORE, an.CORE_ANNOTATION))
 _DIGITS = 20
 _LONGEST = 200
-"""Characters of another's annotation that are repeated in an Event."""
+"""Characters of a former annotation that an Event repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodWrite:
-    """One change of a pod's annotations, against the version that was seen.
+    """One change of a pod's annotations, against the version that the agent has seen.
 
     Attributes:
-        pod: whose.
-        uid: which pod of that name.
-        version: `resourceVersion` of the pod from which it follows.
-        texts: by key, what is written.
-        stamped: `ALIYUN_COM_GPU_MEM_ASSUME_TIME` becomes the time of the write, as the open plugin does it.
-        corrections: where kubelet's book contradicts what somebody has written, in words.
+        pod: the pod's name.
+        uid: the pod's UID.
+        version: `resourceVersion` of the pod on which the change is based.
+        texts: annotation key to the new text.
+        stamped: set `ALIYUN_COM_GPU_MEM_ASSUME_TIME` to the time of the write, as the open plugin does.
+        corrections: contradictions between kubelet's allocations and the former annotations, in words.
     """
 
     pod: PodName
@@ -51,11 +51,11 @@ class PodWrite:
 
 
 def writes(state: State, before: State | None = None, former: Collection[PodWrite] = ()) -> tuple[PodWrite, ...]:
-    """The writes that pods of this node need; none for one that is as it should be.
+    """The writes that pods of this node need; none for a pod with correct annotations.
 
-    One on its way out is corrected only: others are still counted by what it says.
+    A terminating pod gets corrections only, because schedulers still count its annotations.
 
-    `former` are those of `before`: where kubelet's book is as it was then, a pod that has not changed needs the same.
+    `former` are the writes for `before`. If kubelet's allocations are the same, an unchanged pod needs the same write.
     """
     known = {pod.uid: pod for pod in before.pods} if before and _same_book(before, state) else {}
     new = [pod for pod in state.pods if known.get(pod.uid) is not pod]
@@ -66,13 +66,13 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
 
 
 def _same_book(before: State, after: State) -> bool:
-    """Whether pods hold the same; a pod that ended holds nothing, nor does one of its name that came before it did."""
+    """Whether all pods hold the same devices. A pod that ended holds none, and ends the holdings under its name."""
     was, now = ({pod.name for pod in state.pods if pod.ended} for state in (before, after))
     return after.same_book(before) and was == now
 
 
 def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:
-    """What pods should hear of the corrections that are new in `after`."""
+    """Announcements to pods of the corrections that are new in `after`."""
     known = {(write.uid, text) for write in before for text in write.corrections}
     for write in after:
         for text in write.corrections:
@@ -82,7 +82,7 @@ def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator
 
 @dataclass(slots=True)
 class _Draft:
-    """A write in the making."""
+    """An unfinished write."""
 
     has: Mapping[str, str]
     texts: dict[str, str] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def _write(held: PodHeld, state: State) -> PodWrite:
         whole_family = len(memory) == 1 or GPU_MEM not in told or an.V1_GPU in draft.has
         _complete(draft, held, state.gpus, state.policy.unit, whole_family=whole_family)
     for resource, key in _SHARES:
-        # V1 has one GPU for the whole pod: what it cannot say, the other family has to.
+        # V1 has one GPU for the whole pod. For several GPUs, write V2.
         by_v1 = handshake and resource == GPU_MEM and len(memory) == 1
         if resource in told or (annotate and not by_v1):
             _share(draft, key, held, resource, state.gpus)
@@ -125,15 +125,15 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
     found = an.shares(_numbered(draft.has, key, gpus), key)
     text = an.shares_text(Shares(got))
     if len(text) > an.MOST_TEXT:
-        return  # it could not be read back, so it would be written again and again
+        return  # the agent could not read it back, and would write it again and again
     if found is None:
-        if got and not held.besides.get(resource):  # else it would tell too little, and readers take it for all
+        if got and not held.besides.get(resource):  # else the annotation would be incomplete
             draft.put({key: text})
         return
     if isinstance(found, Shares):
         said = {n: {gpu: units for gpu, units in of.items() if units} for n, of in found.containers.items()}
         said = {n: of for n, of in said.items() if of}
-        if held.besides.get(resource):  # who wrote it may have a place for these; nobody says which
+        if held.besides.get(resource):  # the author may have added sidecars or init containers: skip their entries
             said = {n: of for n, of in said.items() if n in got}
         if said == got:
             return
@@ -144,15 +144,15 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
 
 
 def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: MemoryUnit, *, whole_family: bool) -> None:
-    """V1: one GPU and the pod's units on it, taken over by the device plugin.
+    """V1: one GPU and the pod's units on it, with the plugin's confirmation.
 
-    `whole_family`: keys that are missing are added; not where the pod is on several GPUs, which V2 says already.
+    `whole_family`: add missing keys. It is False if the pod is on several GPUs that V2 names already.
     """
     memory = _by_number(held.of(GPU_MEM), gpus)
     found = an.assumed({**draft.has, **_numbered(draft.has, an.V1_GPU, gpus)})
     named = found.gpu if isinstance(found, Assumed) else None
-    # A scheduler may count neither sidecars nor init containers: its sum is as right as that of everything held, and it
-    # is not their GPU that it chose.
+    # A scheduler may ignore sidecars and init containers. So accept its sum as well as the sum of all holdings, and
+    # prefer a GPU of the other containers.
     counted = _by_number(held.of_containers(GPU_MEM), gpus) or memory
     most = max(counted, key=lambda number: (counted[number], -number))
     gpu = most if named is None or named not in counted else named
@@ -160,7 +160,7 @@ def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: Memor
     units = found.units if isinstance(found, Assumed) and found.units in right else memory[gpu]
     wanted = an.assumed_texts(Assumed(gpu, units, _totals(held, gpus, unit)[gpu], assigned=True))
     if named == gpu:
-        wanted[an.V1_GPU] = draft.has[an.V1_GPU]  # as a UUID, if the scheduler likes it so
+        wanted[an.V1_GPU] = draft.has[an.V1_GPU]  # keep the scheduler's form, which may be a UUID
     if isinstance(found, Malformed):
         draft.correct(found.key, found, f"{memory[gpu]} units of GPU {gpu}")
     elif found and (named != gpu or found.units not in (None, *right)):
@@ -168,7 +168,7 @@ def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: Memor
         more = "" if len(memory) == 1 else f" (and of {len(memory) - 1} more GPUs, which one index cannot say)"
         draft.correct(an.V1_GPU, told, f"{memory[gpu]} units of GPU {gpu}{more}")
     elif draft.has.get(an.V1_ASSIGNED) == "true" and found and found.gpu_units is not None:
-        del wanted[an.V1_GPU_UNITS]  # of the time of the assignment: by it one sees that units have changed since
+        del wanted[an.V1_GPU_UNITS]  # keep the total of that time: it shows a later change of units
     draft.put({key: text for key, text in wanted.items() if whole_family or key in draft.has})
     time = draft.has.get(an.V1_ASSUMED)
     dated = time is not None and time.isascii() and time.isdecimal() and len(time) <= _DIGITS
@@ -176,7 +176,7 @@ def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: Memor
 
 
 def _whole(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], *, annotate: bool) -> None:
-    """The topology family: the pod's whole GPUs, and those that it sees."""
+    """The topology family: the pod's whole GPUs, and the GPUs that it sees."""
     got = {uuid for uuid, kind in held.of(GPU_WHOLE) if kind is Kind.WHOLE_TOPOLOGY}
     if not got:
         return
@@ -196,7 +196,7 @@ def _whole(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], *, annotate: b
     visible = an.gpu_names(draft.has, VISIBLE_ANNOTATION)
     if visible is None:
         return
-    # What it sees besides its own is in its environment only: that is nothing kubelet's book could contradict.
+    # Only the container's environment shows its other visible GPUs, so kubelet's allocations cannot contradict them.
     seen = set() if isinstance(visible, Malformed) else {by_name[name] for name in visible if name in by_name}
     if isinstance(visible, Malformed) or not seen >= got:
         said = visible if isinstance(visible, Malformed) else ",".join(visible)

@@ -1,4 +1,4 @@
-"""The start-up taint: it keeps pods off a node until the node shows what it has."""
+"""The startup taint keeps pods off a node until the node shows its amounts."""
 
 from gpuagent.domain.reconcile.node import same_quantity
 from gpuagent.domain.state import State
@@ -11,10 +11,10 @@ def taint_stands(state: State) -> bool:
 
 
 def shows_amounts(state: State) -> bool:
-    """Whether the node is what its mode promises: above 0, on kubelet's lists and on the Node alike.
+    """Whether every resource of the mode is above 0, with the same amount on kubelet's lists and on the Node.
 
-    The Node alone may still show the amounts of before a reboot, so kubelet has to follow every list as well. A mode
-    that sells nothing needs no more than that.
+    The Node may still show amounts from before a reboot, so kubelet must also follow every list. In a mode without
+    resources, that is enough.
     """
     if not state.mode_known or not state.connected.issuperset(state.policy.resources.names):
         return False
@@ -22,7 +22,7 @@ def shows_amounts(state: State) -> bool:
 
 
 def unwanted_taint(state: State) -> str:
-    """Key of the taint that is to go now; empty for none."""
+    """Key of the taint to remove now; empty for none."""
     return state.policy.startup_taint if taint_stands(state) and shows_amounts(state) else ""
 
 

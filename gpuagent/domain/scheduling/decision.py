@@ -1,8 +1,8 @@
-"""Which GPUs a scheduler chose for the shares of a pod: read from its annotations, believed after checks only.
+"""Reads the GPUs that a scheduler chose for the shares of a pod from its annotations, and checks them.
 
-Anybody may write annotations, and templates carry them from one pod to another. So what does not fit the pod it stands
-on is no decision: the pod is served as if nothing stood there, and told so. What fits the pod and cannot be kept on
-this node is one: whoever asks for that pod has to say no, or choose anew.
+Any author of a pod can write annotations, and templates copy them from one pod to another. So annotations that do not
+fit the pod are no decision: the agent serves the pod without them, and reports it. A decision that fits the pod but
+that this node can never keep remains a decision. The caller then refuses the request, or chooses other GPUs.
 """
 
 from collections import Counter, defaultdict
@@ -28,7 +28,7 @@ from gpuagent.domain.pods.pod import ContainerRef, Pod, asked
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind
 
 SKEW_NS = 60 * 10**9
-"""The clocks of scheduler and API server may be so far apart."""
+"""Accepted difference between the clocks of scheduler and API server, in nanoseconds."""
 
 GpuUnits = Mapping[str, int]
 """GPU UUID to units; the same number on each."""
@@ -38,14 +38,15 @@ _Numbers = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a scheduler chose for one pod.
+    """A scheduler's decision for one pod.
 
     Attributes:
         key: the annotation that names the GPUs, for messages.
-        units: container's name and resource to what it has of which GPU. Schedulers number `spec.containers` alone, so
-            init containers and sidecars have none.
-        follows: name of an ordinary init container, and resource, to the container that gets its units afterwards.
-        unmet: why this node can never keep it; empty where it may. Reads on after "annotation KEY ".
+        units: container's name and resource to its units on each GPU. Schedulers number only `spec.containers`, so init
+            containers and sidecars have no entry.
+        follows: name of an ordinary init container, and resource, to the container that reuses its units.
+        unmet: why this node can never keep the decision; empty if it may. It continues the sentence after "annotation
+            KEY ".
     """
 
     key: str
@@ -61,7 +62,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Annotations that are no decision for this pod; `why` reads on after "annotation "."""
+    """Annotations that are no decision for this pod. `why` continues the sentence after "annotation "."""
 
     why: str
 
@@ -86,13 +87,11 @@ def decided_containers(pod: Pod, decision: Decision) -> tuple[DecidedContainer, 
 def read(
     pod: Pod, sold: Mapping[str, Kind], minors: Mapping[str, int], amounts: Mapping[str, GpuUnits]
 ) -> Decision | Ignored | None:
-    """The scheduler's decision for a pod of this node; None where there is none to read.
+    """The scheduler's decision for a pod of this node; None if there is none.
 
-    Args:
-        pod: with its annotations.
-        sold: resource to kind of unit of the mode in force.
-        minors: GPU UUID to minor number, the index that schedulers use; of two with one number the last counts.
-        amounts: resource to what each GPU has of it in all; resources of other modes are at 0 and have none.
+    `sold` maps the resources of the mode in force to their kinds of unit. `minors` maps GPU UUIDs to minor numbers, the
+    indexes that schedulers use; of two GPUs with one number, the last counts. `amounts` maps each resource to the total
+    units of each GPU, and is empty for resources of other modes, which are at 0.
     """
     memory = next((name for name, kind in sold.items() if kind.is_memory), None)
     if memory is None or not pod.annotations:
@@ -110,7 +109,7 @@ def read(
 def _read(
     pod: Pod, memory: str, core: str | None, minors: Mapping[str, int]
 ) -> tuple[str, Mapping[str, _Numbers]] | Ignored | None:
-    """The annotation that names the GPUs, and what they say for each resource."""
+    """The annotation that names the GPUs, and the decided units of each resource."""
     tables: dict[str, _Numbers] = {}
     found = _memory(pod, memory, minors)
     if isinstance(found, Ignored):
@@ -126,7 +125,7 @@ def _read(
     if not tables:
         return None
     for one, other in ((memory, core), (core, memory)):
-        if one in tables and other and other not in tables:  # the other resource of a container is on the same GPU
+        if one in tables and other and other not in tables:  # a container has its other resource on the same GPU
             tables[other] = _beside(pod, other, tables[one])
     if core and (apart := _apart(pod, tables[memory], tables[core])):
         return apart
@@ -140,7 +139,7 @@ def for_another_pod(pod: Pod) -> str:
 
 
 def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, _Numbers] | Ignored | None:
-    """Memory by V2, or where that is no decision, by V1."""
+    """Memory by V2, or by V1 if V2 has no decision."""
     newer = _v2(pod, MEMORY_ANNOTATION, resource, minors)
     if newer is not None and not isinstance(newer, Ignored):
         return MEMORY_ANNOTATION, newer
@@ -193,16 +192,16 @@ def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
 
     Args:
         pod: with its annotations.
-        found: what they say.
-        wanted: units of `spec.containers`, which the open extender adds up.
-        most: units with sidecars and init containers, as Kubernetes counts. A sidecar may be on another GPU: what the
-            agent writes of the pod's GPU is in between.
+        found: the content of the annotations.
+        wanted: sum of the units of `spec.containers`, as the open extender counts.
+        most: units with sidecars and init containers, as Kubernetes counts. A sidecar may be on another GPU, so the
+            agent may write an amount between the two.
     """
     if found.assumed_ns is None or found.assigned is None:
         missing = V1_ASSUMED if found.assumed_ns is None else V1_ASSIGNED
         return f"{V1_GPU} stands without {missing}: no scheduler wrote it"
     created = _nanoseconds(pod.created)
-    skew = 0 if found.assigned else SKEW_NS  # who writes `true` sees the pod
+    skew = 0 if found.assigned else SKEW_NS  # a plugin writes `true`, after it has seen the pod
     if created is not None and found.assumed_ns < created - skew:
         return f"{V1_ASSUMED} is older than the pod: it was copied from another pod"
     if found.units is None or not wanted <= found.units <= most:
@@ -215,7 +214,7 @@ def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
 
 
 def _beside(pod: Pod, resource: str, table: _Numbers) -> _Numbers:
-    """Units of `resource` on the GPU where the container has its other resource, where that is one."""
+    """Units of `resource` on the GPU of the container's other resource, for containers on one GPU."""
     limits = {c.name: c.limits.get(resource, 0) for c in pod.app_containers}
     return {
         name: dict.fromkeys(gpus, limits[name]) for name, gpus in table.items() if limits.get(name) and len(gpus) == 1
@@ -264,7 +263,7 @@ def _resolved(
 def _too_much(
     pod: Pod, tables: Mapping[str, _Numbers], by_minor: Mapping[int, str], amounts: Mapping[str, GpuUnits]
 ) -> str:
-    """Why not even an empty node has room for the pod; empty where it has."""
+    """Why the pod does not fit even on an empty node; empty if it fits."""
     for resource, of in amounts.items():
         if (wanted := asked(pod, resource)) > (most := sum(of.values())):
             return f"is on a pod that asks for {wanted} of {resource}, and this node has {most} in all"
@@ -279,7 +278,7 @@ def _too_much(
 
 
 def _handing_on(pod: Pod, resource: str) -> Iterator[tuple[str, list[str]]]:
-    """Init containers, and the containers that kubelet hands their units on to."""
+    """Init containers, each with the containers that reuse its units."""
     most = 0
     for place, container in enumerate(pod.containers):
         if container.init and (units := container.limits.get(resource)):

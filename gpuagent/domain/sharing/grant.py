@@ -1,4 +1,4 @@
-"""What a container receives for its share: environment, device nodes, CDI names."""
+"""The grant that a container receives for its share: environment, device nodes, CDI names."""
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ CONTROL_NODES = (
 
 
 class DeviceStrategy(enum.StrEnum):
-    """How a container gets at its GPUs."""
+    """The means by which a container accesses its GPUs."""
 
     DEVICE_NODES = "device-nodes"
     CDI = "cdi"
@@ -36,7 +36,7 @@ class Mount:
 class Grant:
     """A container's share. `units` are those of `resource` on each of `gpus` (equal on all of them).
 
-    `beside` are GPUs of its job that it sees and does not have.
+    `beside` are GPUs of its job that it sees but does not own.
     """
 
     resource: str
@@ -53,13 +53,13 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How the containers of a node get at their GPUs.
+    """The means by which the containers of a node access their GPUs.
 
     Attributes:
-        unit: what one unit of memory is.
+        unit: the unit of memory.
         device_nodes: paths that the node has.
         strategy: whether containers get device nodes or CDI names.
-        indexes: containers are told NVML indexes in place of UUIDs.
+        indexes: containers get NVML indexes in place of UUIDs.
     """
 
     unit: MemoryUnit

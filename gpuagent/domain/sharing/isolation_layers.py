@@ -1,4 +1,4 @@
-"""What isolation drivers say of themselves, and which of them serves a mode."""
+"""The reported state of isolation drivers, and the choice of the driver for a mode."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ AUTO, NONE = "auto", "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One driver's word on itself at one moment.
+    """The state of one isolation driver at one moment, as the driver reports it.
 
     Attributes:
-        driver: its name, as `--isolation` has it.
-        installed: whether this node has what it needs at all; `auto` passes over a driver that is not installed.
-        isolates: what it keeps apart where it works.
+        driver: its name, as in `--isolation`.
+        installed: whether this node has its components; `auto` skips a driver that is not installed.
+        isolates: the resources that it isolates while it works.
         modes: the modes it can serve.
         problem: why it does not work right now, and what to do; None while it works.
-        standby: it is started when a mode in force needs it, and is the `problem` only until then.
-        unserved: modes it cannot serve as the node is set up, to why and what to do.
+        standby: the agent starts it when a mode in force needs it; until then, `problem` says that it is not running.
+        unserved: modes that it cannot serve with the setup of this node, to why and what to do.
         left_out: GPU UUID to why that GPU cannot be isolated, and what to do.
         max_sharers: most containers it takes on one GPU; None for no limit of its own.
-        version: of the layer, for people; empty where it does not say.
-        caveats: what it does not guarantee, one sentence each, for people.
-        untrusted: what it found on the node and does not use, because another user may run it, and what to do.
+        version: version of its software, for people; empty if unavailable.
+        caveats: limits of its guarantees, one sentence each, for people.
+        untrusted: components on the node that it does not use because another user may control them, and what to do.
     """
 
     driver: str
@@ -41,11 +41,11 @@ class Layer:
     untrusted: tuple[str, ...] = ()
 
     def keeps(self, mode: Mode) -> bool:
-        """Whether what `mode` promises is kept right now."""
+        """Whether the driver keeps the promises of `mode` right now."""
         return mode in self.modes and PROMISES[mode] <= self.isolates and self.problem_in(mode) is None
 
     def problem_in(self, mode: Mode) -> str | None:
-        """Why `mode` is not served right now although the driver can; None if it is."""
+        """Why the driver does not serve `mode` right now; None if it does."""
         return self.problem or self.unserved.get(mode)
 
 
@@ -58,8 +58,8 @@ def chosen(mode: Mode, setting: str, layers: Mapping[str, Layer], bound: Mapping
     Args:
         mode: one of the node's.
         setting: a driver's name, or `auto` for the first of `layers` that can serve the mode.
-        layers: what drivers say of themselves, best first.
-        bound: drivers that running containers have, by mode; they come before the best.
+        layers: states of the drivers by name, best first.
+        bound: mode to the driver of its running containers, which comes before the best one.
     """
     if not PROMISES[mode] or setting == NONE:
         return NO_LAYER

@@ -1,4 +1,4 @@
-"""Modes of a node: what `ack.node.gpu.schedule` may say, what each mode sells and what it promises."""
+"""Modes of a node: the values of `ack.node.gpu.schedule`, with the resources and promises of each mode."""
 
 import enum
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ GPU_MEM = "aliyun.com/gpu-mem"
 GPU_CORE = "aliyun.com/gpu-core.percentage"
 GPU_WHOLE = "aliyun.com/gpu"
 GPU_COUNT = "aliyun.com/gpu-count"
-"""An amount of the node that kubelet does not manage: how many GPUs there are."""
+"""Number of GPUs of the node, an amount that kubelet does not manage."""
 
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
@@ -19,9 +19,9 @@ REPLICAS_LABEL = "gpu-topology-replica"
 GROUP_ANNOTATION = "topology.kubernetes.io/gpu-group"
 """Pod annotation of a scheduler: the GPUs it chose for the pod, comma-separated minor numbers."""
 VISIBLE_ANNOTATION = "topology.kubernetes.io/gpu-visible"
-"""Pod annotation of a scheduler: the GPUs the pod's containers shall see, those of its job on the node."""
+"""Pod annotation of a scheduler: the GPUs that the pod's containers may see, those of its job on the node."""
 DISABLE_LABEL = "cgpu.disable.isolation"
-"""Node label: `true` has cGPU's containers run without isolation."""
+"""Node label: `true` makes cGPU run containers without isolation."""
 
 CORE_PERCENT_PER_GPU = 100
 
@@ -45,17 +45,17 @@ class Placement(enum.StrEnum):
 
 
 class Isolates(enum.StrEnum):
-    """What a mode promises to keep apart between containers on one GPU, or a driver is able to."""
+    """Resources that a mode or a driver isolates between containers on one GPU."""
 
     MEMORY = "memory"
     COMPUTE = "compute"
 
 
 class Kind(enum.StrEnum):
-    """What one device id counts, and in which mode it was sold: the middle part of the id.
+    """The resource and the mode of a device id, which are its middle part.
 
-    The mode is part of the id so that kubelet's own book says under which promise a unit was handed out:
-    a GPU-memory unit sold unisolated by `share` is not one sold by `cgpu`.
+    The mode is part of the id so that kubelet's allocations show the mode, and its promise, for every unit. A memory
+    unit of `share`, without isolation, differs from one of `cgpu`.
     """
 
     MEMORY_SHARE = "ms"
@@ -102,14 +102,14 @@ PROMISES: dict[Mode, frozenset[Isolates]] = {
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The extended resources of a node: which there are, and which kind of unit each mode sells under which."""
+    """The extended resources of a node, and the kind of unit that each mode advertises as each resource."""
 
     exclusive: str | None = None
     """Resource of mode `default`; None leaves whole GPUs to NVIDIA's own plugin."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every resource that is registered, whatever the mode."""
+        """Every registered resource, in any mode."""
         always = (GPU_MEM, GPU_CORE, GPU_WHOLE)
         return (*always, self.exclusive) if self.exclusive else always
 
@@ -120,7 +120,7 @@ class Resources:
         return _SOLD[mode]
 
     def of(self, kind: Kind) -> str:
-        """Name of the resource under which units of `kind` are sold."""
+        """Name of the resource of `kind`; empty if no mode advertises it."""
         return next((name for name, sold in self.sold(kind.mode).items() if sold is kind), "")
 
 

@@ -8,16 +8,16 @@ from gpuagent.domain.gpus.gpu import KEY_CHARS, Gpu
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, Kind
 
 MAX_LIST_BYTES = 4_000_000
-"""Kubelet's gRPC client receives 4,194,304 bytes at most; a larger list leaves the resource at 0 for ever."""
+"""Kubelet's gRPC client receives 4,194,304 bytes at most; a larger list leaves the resource at 0 forever."""
 
 MANY_DEVICES = 5_000
-"""Above this many devices of one resource kubelet's restarts and pod status become slow."""
+"""Above this number of devices of one resource, kubelet's restarts and pod status become slow."""
 
 _KINDS = {kind.value: kind for kind in Kind}
 _ID = re.compile(rf"([a-z2-7]{{{KEY_CHARS}}})-([a-z]{{2}})-(0|[1-9][0-9]{{0,6}})")
 
 MEMORY_UNIT = re.compile(r"([1-9][0-9]{0,6})?(MiB|GiB)")
-"""A whole block of MiB or GiB. The chart's schema has it, too, so it is one that RE2 reads."""
+"""A whole block of MiB or GiB. The chart's schema has the same pattern, so RE2 must support it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class UnitId:
 
 
 def device_ids(gpu_key: str, kind: Kind, count: int) -> Iterator[str]:
-    """The device ids of a GPU, in order. There may be many, so what they have in common is made once."""
+    """The device ids of a GPU, in order. There may be many, so the common prefix is formatted once."""
     prefix = str(UnitId(gpu_key, kind, 0)).removesuffix("0")
     return (f"{prefix}{n}" for n in range(count))
 
 
 def parse_id(device_id: str) -> UnitId | None:
-    """The parts of an id of ours; None for any other text."""
+    """The parts of an id of this agent; None for any other text."""
     match = _ID.fullmatch(device_id)
     kind = _KINDS.get(match[2]) if match else None
     return UnitId(match[1], kind, int(match[3])) if match and kind else None
@@ -47,7 +47,7 @@ def parse_id(device_id: str) -> UnitId | None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUnit:
-    """How much GPU memory one device of `aliyun.com/gpu-mem` stands for."""
+    """The amount of GPU memory of one device of `aliyun.com/gpu-mem`."""
 
     mib: int = 1024
 
@@ -56,7 +56,7 @@ class MemoryUnit:
         """Read ``GiB``, ``MiB``, ``2GiB`` or ``256MiB``.
 
         Raises:
-            ValueError: anything else, or a block of nothing.
+            ValueError: other text, or a block of size 0.
         """
         match = MEMORY_UNIT.fullmatch(text.strip())
         if not match:
@@ -66,7 +66,7 @@ class MemoryUnit:
 
     @property
     def phrase(self) -> str:
-        """What follows a number of units in a sentence: ``GiB``, ``x 256MiB``."""
+        """The words after a number of units in a sentence: ``GiB``, ``x 256MiB``."""
         return str(self) if self.mib in {1, 1024} else f"x {self}"
 
     def __str__(self) -> str:
@@ -87,8 +87,8 @@ def list_bytes(gpus: Iterable[Gpu], kind: Kind, unit: MemoryUnit) -> int:
     for gpu in gpus:
         fixed = len(gpu.key) + len(kind.value) + len("--")
         topology = 0 if gpu.numa_node is None else 2 + (4 if gpu.numa_node else 2)
-        # Field headers: 2 for the device in the list, 2 for the id, 2 + 9 for "Unhealthy"; one more byte where
-        # a device is 128 bytes or longer, which ids of this form never are.
+        # Field headers: 2 for the device in the list, 2 for the id, 2 + 9 for "Unhealthy". A device of 128 bytes or
+        # more would need one more byte, but devices with these ids are always shorter.
         per_device = 2 + 2 + fixed + 11 + topology
         count, digits, low = units_of(gpu, kind, unit), 1, 0
         while low < count:

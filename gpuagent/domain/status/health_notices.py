@@ -1,4 +1,4 @@
-"""What the pods that hold a GPU hear of it: that it is ill, worse, sound, fenced, or not fenced any more."""
+"""Announcements to the pods that hold a GPU: it has a new fault, has recovered, is fenced or no longer fenced."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ from gpuagent.domain.state import Announcement, State
 
 
 def health_news(before: State, after: State) -> Iterator[Announcement]:
-    """That a GPU recovered, for the node; for the pods that hold it, each change: ill, worse, sound, fenced or not."""
+    """Announce each recovery to the node, and each change of health or fence to the pods that hold the GPU."""
     news = [*_illness_news(before, after), *_fence_news(before, after)]
     holders = _holders(after, {uuid for uuid, _ in news}) if news else {}
     for uuid, said in news:
@@ -20,7 +20,7 @@ def health_news(before: State, after: State) -> Iterator[Announcement]:
 
 
 def _illness_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
-    """A cause that comes and goes is news once in an illness."""
+    """A cause that comes and goes is announced once in each unhealthy period."""
     was, now = before.sick, after.sick
     for uuid in now.keys() | was.keys():
         gpu = f"GPU {after.gpus[uuid].index} ({uuid})"
@@ -48,7 +48,7 @@ def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:
     """The pods that hold each of these GPUs."""
     holders: dict[str, set[PodName]] = {uuid: set() for uuid in uuids}
     for holding in state.living_holdings:
-        if holding.owner.pod.namespace:  # else only kubelet's checkpoint knows it, by its UID
+        if holding.owner.pod.namespace:  # else only kubelet's checkpoint has it, by its UID
             for uuid in uuids & {uuid for uuid, _ in located(holding, state.gpus)}:
                 holders[uuid].add(holding.owner.pod)
     return holders

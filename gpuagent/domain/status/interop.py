@@ -1,7 +1,7 @@
-"""Where others would take this node's amounts for something else than they are, in words.
+"""Warnings where other programs would misread this node's amounts.
 
-The gpushare scheduler extender and the inspect tools know two amounts of a node, `aliyun.com/gpu-mem` and
-`aliyun.com/gpu-count`. They divide one by the other, number the GPUs from 0 on, and count what pods use by annotations.
+The gpushare scheduler extender and the inspect tools read two amounts of a node, `aliyun.com/gpu-mem` and
+`aliyun.com/gpu-count`. They divide one by the other, number the GPUs from 0, and count the pods' units by annotations.
 """
 
 from collections import defaultdict
@@ -14,11 +14,11 @@ from gpuagent.domain.sharing.units import units_of
 from gpuagent.domain.state import State
 
 MANY_PODS = 8
-"""So many pods are named in one message."""
+"""Maximum number of pods that one message names."""
 
 
 def by_division(state: State) -> Iterator[str]:
-    """What dividing the node's memory by its number of GPUs gets wrong, in a mode that sells memory."""
+    """A warning if the GPUs differ in size, in a mode that advertises memory: other programs assume equal GPUs."""
     kind = state.policy.resources.sold(state.mode).get(GPU_MEM)
     if kind is None or not state.gpus:
         return
@@ -36,7 +36,7 @@ def by_division(state: State) -> Iterator[str]:
 
 
 def by_number(state: State) -> Iterator[str]:
-    """That the GPUs are not numbered from 0 on."""
+    """A warning if the GPUs are not numbered from 0."""
     numbers = sorted(gpu.minor for gpu in state.gpus.values())
     if GPU_MEM in state.policy.resources.sold(state.mode) and numbers != list(range(len(numbers))):
         yield (
@@ -46,7 +46,7 @@ def by_number(state: State) -> Iterator[str]:
 
 
 def by_former_units(state: State) -> Iterator[str]:
-    """Pods that were given units which are no longer what a unit, or their GPU, is now."""
+    """Warnings of pods whose units are from a time with another unit size or another size of their GPU."""
     former: dict[str, set[str]] = defaultdict(set)
     by_key = {gpu.key: gpu for gpu in state.gpus.values()}
     answers = {(entry.container, entry.ids): entry.gpu_units for entry in state.checkpoint if entry.gpu_units}

@@ -1,4 +1,4 @@
-"""What is wrong on the node now, for people and machines: problems, and where a mode switch stands."""
+"""Current problems of the node and the progress of a mode switch, for people and machines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ from gpuagent.domain.state import State, once
 from gpuagent.domain.status import interop
 
 MANY_ENTRIES = 8
-"""So many entries of a fence file are named in one message."""
+"""Maximum number of fence file entries that one message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that keeps the node from offering what it could. `reason` is CamelCase, as in conditions."""
+    """One problem that limits the resources of the node. `reason` is CamelCase, as in conditions."""
 
     reason: EventReason
     message: str
     warning: bool = True
     blocking: bool = False
-    """The mode's promise is not kept for it: the node condition is False."""
+    """Whether it breaks the mode's promise, so that the node condition is False."""
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Where a mode switch stands: ``steady``, ``settling`` (old units leave the lists) or ``waiting`` for pods."""
+    """The progress of a mode switch: ``steady``, ``settling`` (old units leave the lists) or ``waiting`` for pods."""
 
     phase: str
     waiting_for: tuple[Holding, ...] = ()
@@ -39,7 +39,7 @@ class Switch:
 
 @once
 def switch(state: State) -> Switch:
-    """The mode switch as people should see it."""
+    """The progress of the mode switch, for people."""
     waiting = tuple(dict.fromkeys(holding for holdings in state.held_otherwise.values() for holding in holdings))
     if any(one.block.kind.mode is not state.mode for one in state.draining) or state.unaudited:
         return Switch("settling", waiting)
@@ -48,7 +48,7 @@ def switch(state: State) -> Switch:
 
 @once
 def problems(state: State) -> list[Problem]:
-    """Everything that is wrong now, worst first."""
+    """All current problems, worst first."""
     return [
         *_driver_problems(state),
         *_mode_problems(state),
@@ -110,7 +110,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
 
 def _isolation_problems(state: State) -> Iterator[Problem]:
     mode, layer, promised = state.mode, state.layer, ", ".join(sorted(PROMISES[state.mode]))
-    if state.unheard or layer.standby:  # a moment later it is known
+    if state.unheard or layer.standby:  # the driver reports its state in a moment
         return
     if not layer.keeps(mode) and state.policy.allow_unisolated:
         text = (
@@ -167,7 +167,7 @@ def _outside_problems(state: State) -> Iterator[Problem]:
         )
         text = f"kubelet's pod-resources API: {state.holdings_problem}; {still}"
         yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
-    # A text that is about one resource names it; what is about kubelet itself is one problem.
+    # A text about one resource names it. Equal texts are about kubelet itself, and become one problem.
     for text in dict.fromkeys(state.registration_problems.values()):
         yield Problem("ResourceNotRegistered", text, blocking=True)
     if state.counts_only:

@@ -1,4 +1,4 @@
-"""What the agent says of its node: labels, amounts, condition, the status page."""
+"""The agent's reports on its node: labels, amounts, condition, the status page."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ CONDITION_TYPE = "GPUAgentReady"
 
 
 def node_labels(state: State) -> dict[str, str | None]:
-    """The labels `aliyun.accelerator/nvidia_*` as they should be (None: absent); empty until the driver answered."""
+    """The desired labels `aliyun.accelerator/nvidia_*` (None: absent); empty until the driver has answered."""
     gpus = state.gpus_by_index
     if not gpus:
         none = {"aliyun.accelerator/nvidia_name": None, "aliyun.accelerator/nvidia_mem": None}
@@ -33,7 +33,7 @@ def node_labels(state: State) -> dict[str, str | None]:
 
 
 def node_capacity(state: State) -> dict[str, str]:
-    """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`; empty until the driver answered."""
+    """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`. Empty until the driver has answered."""
     return {GPU_COUNT: str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
 
 
@@ -42,7 +42,7 @@ def _has_no_gpus(state: State) -> bool:
 
 
 def node_condition(state: State) -> dict[str, str]:
-    """The node condition: type, status, reason, message. Times are the writer's."""
+    """The node condition: type, status, reason, message. The writer adds the times."""
     found = problems(state)
     blocking = [problem for problem in found if problem.blocking]
     ready = () if blocking else (Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs"),)
@@ -55,7 +55,7 @@ def node_condition(state: State) -> dict[str, str]:
 
 
 def status(state: State) -> dict[str, Any]:
-    """The node's state as plain JSON values: what `gpuagent status` shows."""
+    """The node's state as plain JSON values, which `gpuagent status` shows."""
     now = switch(state)
     return {
         "mode": str(state.mode),

@@ -1,4 +1,4 @@
-"""What is told of a node's topology: the page for people, and the ConfigMap that arena reads."""
+"""Reports on a node's topology: the page for people, and the ConfigMap that arena reads."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -19,11 +19,11 @@ INEXACT = (
 
 
 def page(state: State, sets: BestSets) -> dict[str, Any]:
-    """Plain JSON values: GPUs, what joins every two of them, and the best set of each size out of the free ones.
+    """Plain JSON values: GPUs, the link between every two, and the best set of each size among the free ones.
 
     Args:
-        state: what is known now.
-        sets: worked out for its topology.
+        state: the current state.
+        sets: the chooser of sets for its topology.
     """
     holders = _holders(state)
     gpus = [state.gpus[uuid] for uuid in state.topology.gpus]
@@ -60,7 +60,7 @@ def _holders(state: State) -> dict[str, list[str]]:
 
 
 def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:
-    """``Healthy``; anything else is not offered."""
+    """``Healthy``, ``Unhealthy`` or ``MIG``; only ``Healthy`` GPUs are available to new pods."""
     return "Unhealthy" if gpu.uuid in unhealthy else "MIG" if gpu.mig else "Healthy"
 
 
@@ -83,11 +83,11 @@ _KEYS = frozenset({"nodeName", "devices", "bandwidth", "linkType"})
 
 
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
-    """The node's report: there while mode `topology` is in force, gone in every other; nothing before it is known."""
+    """The desired ConfigMap: present in mode `topology`, absent in every other; none until the mode is determined."""
     shall_be = state.mode is Mode.TOPOLOGY
     if not state.mode_known or (shall_be and not state.gpus):
         return ()
-    # By the labels, not by the name, arena finds it.
+    # Arena finds it by labels, not by name.
     labels = {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
     data = {"nodeName": node_name, **_squares(state)} if shall_be else None
     return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data, _KEYS),)
@@ -102,7 +102,7 @@ def _squares(state: State) -> dict[str, str]:
         return state.topology.links[place[i]][place[j]] if i in place and j in place else None
 
     square = [[link(i, j) for j in every] for i in every]
-    # A GPU that the driver does not list any more is ill; its number may be another one's by now.
+    # A GPU that the driver no longer lists is unhealthy, and another GPU may have its minor number.
     unhealthy = state.unhealthy
     health = {gpu.minor: _health(gpu, unhealthy) for gpu in state.gpus.values()}
     health |= {minor: _health(state.gpus[state.topology.gpus[n]], unhealthy) for minor, n in place.items()}

@@ -1,4 +1,4 @@
-"""What GPUs are used for, and which containers use them: the driver's samples joined with pods."""
+"""The use of each GPU by containers: the driver's samples joined with pods."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ class GpuProcess:
 
     Attributes:
         pid: in the agent's PID namespace.
-        memory_bytes: GPU memory that it has; None where the driver does not tell.
-        busy: part of its time that the GPU works for it, 0 to 1; None where the driver does not tell.
-        place: where it runs; None if it cannot be seen, or has ended.
+        memory_bytes: GPU memory of the process; None if the driver does not report it.
+        busy: share of time in which the GPU works for it, 0 to 1; None if the driver does not report it.
+        place: its container and pod; None if the agent cannot read them, or the process has ended.
     """
 
     pid: int
@@ -27,16 +27,16 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One look at what a GPU is used for. What the driver does not tell is None.
+    """One sample of the use of a GPU. A value that the driver does not report is None.
 
     Attributes:
-        uuid: the GPU's.
-        at: when it was taken, in monotonic seconds.
-        memory_used_bytes: in use, without what driver and firmware reserve.
-        busy: part of its time that it works, 0 to 1.
-        temperature_celsius: of the chip.
-        power_watts: drawn by the board.
-        processes: those that use it.
+        uuid: UUID of the GPU.
+        at: time of the sample, in monotonic seconds.
+        memory_used_bytes: memory in use, without the part that driver and firmware reserve.
+        busy: share of time in which the GPU works, 0 to 1.
+        temperature_celsius: temperature of the chip.
+        power_watts: power draw of the board.
+        processes: the processes that use the GPU.
     """
 
     uuid: str
@@ -53,9 +53,9 @@ class Samples:
     """The last sample of each GPU that has a fresh one.
 
     Attributes:
-        by_uuid: samples that are not too old to be shown.
-        failing: GPUs that were asked in vain, by UUID, and why.
-        pids_seen: PIDs of containers are seen for certain; else only a process that is found in one shows it.
+        by_uuid: samples that are recent enough to show.
+        failing: UUID of each GPU whose query failed, to the reason.
+        pids_seen: the agent can certainly see PIDs of containers. If False, only a process found in one proves it.
     """
 
     by_uuid: Mapping[str, GpuSample] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one container uses of one GPU; None where it is not known."""
+    """The use of one GPU by one container; None for a value that the driver does not report."""
 
     memory_bytes: int | None = 0
     busy: float | None = 0.0
@@ -73,12 +73,13 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Who uses which GPU.
+    """The use of each GPU by containers.
 
     Attributes:
-        by_container: GPU UUID and container to what it uses; also of containers to which nothing was given.
-        strays: GPU UUID to how many processes are of no container of this node's pods. Absent: not known.
-        pids_seen: PIDs of containers are seen: a container without a process here really has none.
+        by_container: GPU UUID and container to the use; includes containers that hold no device.
+        strays: GPU UUID to the number of processes outside the containers of this node's pods. A GPU is absent if the
+            driver does not list its processes.
+        pids_seen: the agent can see PIDs of containers, so a container without a process here has none.
     """
 
     by_container: Mapping[tuple[str, ContainerRef], Used]
@@ -90,9 +91,9 @@ def use(samples: Samples, state: State, holders: Iterable[tuple[str, ContainerRe
     """Join processes with containers.
 
     Args:
-        samples: what the driver told.
-        state: pods and kubelet's book.
-        holders: GPU UUID and container of everything that was given out.
+        samples: the driver's samples.
+        state: has the pods and kubelet's allocations.
+        holders: GPU UUID and container of every allocation.
         resolved: a process was found in a container before.
     """
     names = _Names(state, frozenset(holders))
@@ -123,7 +124,7 @@ def _sum(one: float | None, other: float | None) -> "int | None":
 
 
 class _Names:
-    """Containers by what cgroups say of them."""
+    """Finds containers by the cgroups of their processes."""
 
     def __init__(self, state: State, holders: frozenset[tuple[str, ContainerRef]]) -> None:
         self.holders = holders
@@ -137,7 +138,7 @@ class _Names:
         self._names = {**(_names_in_book(state) if not self._pods else {}), **{pod.uid: pod.name for pod in living}}
 
     def owner(self, place: Place, uuid: str) -> ContainerRef | None:
-        """The container, by its id; by its pod where the id is not known (yet) and the pod leaves no choice."""
+        """The container by its id, or by its pod if the id is unknown and only one container of the pod fits."""
         name = self._names.get(place.pod or "")
         found = self._by_id.get(place.container or "")
         if found and name in {None, found.pod}:
@@ -153,7 +154,7 @@ class _Names:
 
 
 def _names_in_book(state: State) -> dict[str, PodName]:
-    """Pod UID to name, without an API server: kubelet's checkpoint has the one, its API the other, both the devices."""
+    """Pod UID to name without an API server: devices join kubelet's checkpoint, with UIDs, to its API, with names."""
     owners = {device_id: holding.owner.pod for holding in state.holdings or () for device_id in holding.ids}
     found: dict[str, PodName] = {}
     for entry in state.checkpoint:

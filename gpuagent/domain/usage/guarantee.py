@@ -1,4 +1,4 @@
-"""What containers were given of each GPU, in bytes and parts of its compute."""
+"""Shares of containers on each GPU, in bytes and parts of its compute."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container was given of one GPU.
+    """The share of one container on one GPU.
 
     Attributes:
-        memory_bytes: its limit; None where none was given, or another device plugin gave the GPU.
-        compute: part of the GPU's compute that it may use, 0 to 1; None where nothing was said of it.
-        mode: the mode that it was given in; None where another plugin gave it.
+        memory_bytes: its memory limit; None without a limit, or if another device plugin assigned the GPU.
+        compute: part of the GPU's compute that it may use, 0 to 1; None without a limit.
+        mode: the mode of its units; None if another device plugin assigned the GPU.
     """
 
     memory_bytes: int | None
@@ -30,7 +30,7 @@ class Share:
 
 
 def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
-    """GPU UUID and container to its share, for every container that holds something."""
+    """GPU UUID and container to its share, for every container that holds devices."""
     return {
         (uuid, owner): _share(state.gpus[uuid], counts, state.policy.unit)
         for (uuid, owner), counts in _held(state).items()
@@ -70,10 +70,10 @@ def _share(gpu: Gpu, counts: "Counter[Kind | str]", unit: MemoryUnit) -> Share:
 
 
 def memory_limit(gpu: Gpu, kind: Kind, count: int, unit: MemoryUnit) -> int:
-    """Bytes that `count` units of GPU memory stand for.
+    """Bytes of `count` units of GPU memory.
 
-    What isolates memory gives a container its units' part of all the GPU has, so that nothing is left over; without,
-    what was asked for is meant.
+    With memory isolation, a container gets its units' proportion of the whole GPU memory, so that no memory is left
+    over. Without isolation, the limit is the requested amount.
     """
     if Isolates.MEMORY in PROMISES[kind.mode]:
         return gpu.memory_mib * count // units_of(gpu, kind, unit) * MIB

@@ -1,4 +1,4 @@
-"""Which container and pod a process belongs to, as the text of its /proc/PID/cgroup tells."""
+"""Finds the container and pod of a process in the text of its /proc/PID/cgroup."""
 
 import re
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ _POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process runs.
+    """The container and pod of a process.
 
     Attributes:
-        container: id of its container; None where its cgroups do not tell it.
-        pod: UID of its pod, likewise. A static pod's is the hash of its file, not the UID at the API server.
+        container: id of its container; None if its cgroups do not show it.
+        pod: UID of its pod; None if its cgroups do not show it. For a static pod, it is the hash of its file, not the
+            UID at the API server.
     """
 
     container: str | None = None
@@ -23,10 +24,10 @@ class Place:
 
 
 def parse_cgroup(text: str) -> Place:
-    """Read /proc/PID/cgroup: cgroup v1, v2 or both; seen from whichever cgroup namespace.
+    """Read /proc/PID/cgroup: cgroup v1, v2 or both, seen from any cgroup namespace.
 
     A line is ``<hierarchy>:<controllers>:<path>``. In v1 each hierarchy has a path of its own, and not all need name
-    the container; from within a namespace paths begin with ``/..``. Lines of any other shape mean nothing.
+    the container; from within a namespace paths begin with ``/..``. Lines of any other shape are ignored.
 
     The outermost pod counts, and the first container in it: a container may make cgroups within its own, with any name.
     """
@@ -40,12 +41,12 @@ def parse_cgroup(text: str) -> Place:
 
 
 def _place(path: str) -> Place:
-    """What one hierarchy tells."""
+    """The container and pod in the path of one hierarchy."""
     pod = container = None
     for part in path.split("/"):
-        # A slice may be followed by the container in the same part; the pod stands in the first.
+        # One part may have slice and container; the pod is in the first field.
         if not pod and (found := _POD.search(part.partition(":")[0])):
-            # What is around the pod is the node's own container, where a node is one.
+            # A container id before the pod is that of the node itself, if the node is a container.
             pod, container = found[1].replace("_", "-"), None
         if not container and (found := _CONTAINER.search(part)):
             container = found[1]
