@@ -18,7 +18,7 @@ WAIT_S = 1.0
 """How long a call waits for a pod that kubelet sees before the agent does."""
 
 REST_S = 5.0
-"""Where no scheduler decides, don't search again for this long after an unsuccessful search."""
+"""If no scheduler decides, wait this long after an unsuccessful search before the next one."""
 
 NAMING_S = 1.0
 """How long to wait for kubelet's allocations, which name the containers."""
@@ -98,7 +98,7 @@ class PreferredAllocation:
     def _unseen(self, view: View, *, listing: bool) -> list[PodName]:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
 
-        Where no scheduler decides, the agent limits these queries: it never sees a static pod in time. A newer pod of
+        If no scheduler decides, the agent limits these queries: it never sees a static pod in time. A newer pod of
         the same name may have replaced a pod that held devices or was rejected. Kubelet does not list the devices of
         ordinary init containers.
         """

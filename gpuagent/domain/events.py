@@ -43,7 +43,7 @@ class XidRaised:
 
 @dataclass(frozen=True, slots=True)
 class GpuLost:
-    """A GPU that was read before does not answer any more."""
+    """A GPU that was read before no longer answers."""
 
     uuid: str
     reason: str

@@ -149,7 +149,7 @@ class Snapshot:
 
     @cached_property
     def first_asks(self) -> dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]]:
-        """Resource and units to the living pods whose first container with a share asks for them.
+        """Resource and units to the living pods whose first container with a share requests them.
 
         Units are None if they could not be read. The pods are in the order in which the agent saw them, which is also
         the order of kubelet's own watch.

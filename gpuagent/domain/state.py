@@ -38,7 +38,7 @@ class Policy:
     core_step: int = 5
     """Requests for compute are multiples of this many percent."""
     core_mem_both: bool = True
-    """In core_mem a container asks for memory and compute, or for neither."""
+    """In core_mem, a container must request memory and compute, or neither."""
     keep_decisions: bool = True
     """Refuse a share if the GPU that a scheduler chose is unavailable; if False, assign another GPU."""
     trust_visible: bool = False
@@ -108,7 +108,7 @@ class State:
         connected: resources whose list kubelet follows now.
         rounds: by controller, its last round of deletions of failed pods.
         deleted: cause of failure to the number of failed pods deleted in this run.
-        lists: what is advertised now.
+        lists: the devices that the agent advertises now.
         draining: units that leave the lists.
         layers: isolation driver's name to its reported state, best first.
         bound: mode to the isolation driver of its running containers, which they keep if another driver appears.

@@ -2,11 +2,11 @@
 core except `status` and `reconcile`. It answers in six verbs.
 
 - `advertise`: which device ids each resource advertises, and which of them are healthy.
-- `identity`: which container a call is for; where pods differ, by what kubelet itself lists.
-- `occupancy`: what is in use or reserved at the moment of a call.
+- `identity`: which container a call is for, with a query to kubelet if the answer depends on it.
+- `occupancy`: which devices are in use or reserved at the moment of a call.
 - `assignment`: which device ids the container gets.
-- `checks`: what must hold before a call is granted.
-- `start_checks`: what must hold before a container starts.
+- `checks`: whether the devices of an Allocate satisfy the rules of the mode.
+- `start_checks`: whether a container keeps the mode's promises when it starts.
 
 `device_ids` turns ids into GPUs and back. `job` finds the GPUs of a pod's job. `counts` serves kubelets before
 1.19, which do not ask which ids to take.

@@ -26,8 +26,8 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
 
     Args:
         request: kubelet's.
-        requester: the container; one without a pod gets only what is reserved for none.
-        occupancy: what is in use.
+        requester: the container; one without a pod gets only GPUs that are reserved for no pod.
+        occupancy: the devices in use.
 
     Raises:
         Refusal: no GPU can serve the request.
@@ -105,7 +105,7 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
 
 
 def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> set[str]:
-    """UUIDs of GPUs with too little left of the mode's other resource, where it has another."""
+    """UUIDs of GPUs with too few free units of the mode's other resource; empty if the mode has only one."""
     snap = occupancy.snapshot
     for other in snap.sold.keys() - {resource}:
         need = max(requester.other(resource, snap.sold), 1)
@@ -217,7 +217,7 @@ def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> i
 
 
 def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
-    """The rules of mode core_mem: compute in whole steps; a container that asks for one resource asks for the other.
+    """The rules of mode core_mem: compute in whole steps, and both resources or none for each container.
 
     A container with compute alone could use all memory of the GPU.
     """

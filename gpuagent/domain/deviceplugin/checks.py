@@ -24,7 +24,7 @@ def check_allocated(
         requester: the container.
         before: the allocation that has these ids already.
         at: their GPUs.
-        occupancy: what is in use.
+        occupancy: the devices in use.
 
     Raises:
         Refusal: the devices break a rule of the mode or a scheduler's decision.

@@ -1,4 +1,4 @@
-"""Which container kubelet asks for: its calls carry device ids and no pod.
+"""Finds the container of a call: kubelet's calls carry device ids and no pod.
 
 Kubelet admits one pod at a time, and lists a pod as soon as its admission begins. It adds the pod's devices in order:
 init containers first, then the others, and the resources of one container in any order. So the requesting container is
@@ -19,7 +19,7 @@ ADMISSION_S = 30.0
 """The calls of one pod's admission follow each other. After a pause of this length, a call is for another pod."""
 
 DELETED_S = 30.0
-"""How long kubelet may still ask for a pod whose deletion the agent has seen."""
+"""How long kubelet may still admit a pod whose deletion the agent has seen."""
 
 Listed = Mapping[PodName, Sequence[Holding] | None]
 """Holdings of each queried pod; None for a pod that kubelet does not list."""
@@ -75,13 +75,13 @@ class Requester:
         return self.pod.name if self.pod else None
 
     def room(self, resource: str) -> int:
-        """Units that the largest container to reuse this one's GPU asks for; 0 unless it is an init container."""
+        """Units of the pod's largest container, which may reuse this GPU; 0 unless this is an init container."""
         if self.pod is None or self.container is None or not self.container.init:
             return 0
         return max(container.limits.get(resource, 0) for container in self.pod.containers)
 
     def other(self, resource: str, sold: Collection[str]) -> int:
-        """Units of the mode's other resource that this container, or one that reuses its GPU, asks for."""
+        """Units of the mode's other resource for this container, or for the largest one that may reuse its GPU."""
         if self.pod is None or self.container is None:
             return 0
         asking = self.pod.containers if self.container.init else (self.container,)
@@ -123,7 +123,7 @@ class Unknown(Requester):
         unseen: a pod that the agent may see soon.
         between: pods that it may be, for which schedulers decided differently.
         undecided: it may be a pod for which none decided.
-        deleted: a deleted pod that kubelet may ask for: after this call it does not.
+        deleted: a deleted pod that may be in admission; after this call, it no longer is.
     """
 
     why: str = ""
@@ -299,7 +299,7 @@ class _Search:
         ]
 
     def _lacking(self, pod: Pod, held: Sequence[_Held], *, certain: bool = False) -> Requester | None:
-        """The pod's first container that lacks something, if it lacks what the request is for."""
+        """The pod's first container with a missing resource, if the request fits that container."""
         given = {(name, resource) for name, resource, _ in held}
         container = _next_container(pod, given, self.snap.sold)
         resource = self.request.resource
@@ -325,7 +325,7 @@ class _Search:
         yield [*deleted, *self._asking(self.snap.living_pods.values())]
 
     def _deleted(self) -> list[Pod]:
-        """Pods that kubelet may still ask for, although the agent has seen that they were deleted."""
+        """Pods that kubelet may still admit, although the agent has seen their deletion."""
         return self._asking(pod for _, pod in self.tracker.deleted)
 
     def _asking(self, pods: Iterable[Pod]) -> list[Pod]:
@@ -343,7 +343,7 @@ class _Search:
             holdings = listed[pod.name]
             if holdings is None or self._was_given_up(pod, holdings):
                 continue
-            # Kubelet does not list what ordinary init containers hold.
+            # Kubelet does not list devices of ordinary init containers.
             init = [one for one in self._given() if pod.uid == uid and one[0] in pod.init_names]
             held = [*init, *self._held(holdings)]
             if found := self._lacking(pod, held, certain=True):
@@ -413,7 +413,7 @@ class _Search:
 
 
 def _next_container(pod: Pod, given: Collection[tuple[str, str]], sold: Collection[str]) -> ContainerSpec | None:
-    """The first container that lacks a resource; kubelet does not list what ordinary init containers hold."""
+    """The first container that lacks a resource; kubelet does not list devices of ordinary init containers."""
     names = {name for name, _ in given}
     last = max([n for n, container in enumerate(pod.containers) if container.name in names], default=0)
     for n, container in enumerate(pod.containers):

@@ -1,4 +1,4 @@
-"""Pods of one distributed job on this node, and what a scheduler decided for a pod in mode `topology`."""
+"""Pods of one distributed job on this node, and schedulers' decisions for pods in mode `topology`."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -53,7 +53,7 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
     """UUIDs of the GPUs a scheduler chose for the pod in mode `topology`; None without its annotation.
 
     Raises:
-        Refusal: the annotation names no GPUs of this node, or not as many as the pod asks for.
+        Refusal: the annotation names no GPUs of this node, or another number than the pod requests.
     """
     if snapshot.sold.get(resource) is not Kind.WHOLE_TOPOLOGY:
         return None
@@ -88,7 +88,7 @@ def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterat
 
 
 def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapshot) -> Iterator[str]:
-    """Where the pod's annotations name other GPUs than it gets or sees.
+    """Texts about annotations of the pod that name other GPUs than it gets or sees.
 
     Args:
         pod: with its annotations.

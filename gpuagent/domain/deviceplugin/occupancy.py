@@ -178,7 +178,7 @@ class Occupancy:
         return reduce(joined, self.recent.exchanged, self.snapshot.exchanged)
 
     def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
-        """The allocation that has all of `ids`: kubelet asks for them again, or reuses them."""
+        """The allocation that has all of `ids`, which kubelet requests again or reuses."""
         for one in self.recent.all:
             if one.resource == resource and ids <= one.ids and self.may_live(one):
                 return one
@@ -237,7 +237,7 @@ class Occupancy:
         return found
 
     def _to_come(self, requester: PodName | None) -> Iterator[Pod]:
-        """Pods with a decision that kubelet may still ask for while it admits `requester`, oldest first.
+        """Pods with a decision that kubelet may still admit, while it admits `requester`, oldest first.
 
         Kubelet admits pods in order of arrival, by age if many arrive at once, and tries none twice. So it has admitted
         or rejected every pod that precedes the requesting pod in both orders. A running pod was admitted: its GPUs are

@@ -38,7 +38,7 @@ class Start:
 
 
 def check_start(start: Start, recorded: Recorded) -> None:
-    """Check what kubelet has recorded for the containers that have these units.
+    """Check kubelet's allocations of the containers that have these units.
 
     Raises:
         Refusal: it breaks a promise of the mode.

@@ -74,7 +74,7 @@ class Inventory:
     device_nodes: frozenset[str] = frozenset()
     """Device nodes of the driver that exist on this node, full paths: ``/dev/nvidia0``, ``/dev/nvidiactl``, …"""
     wiring: Mapping[str, Wiring] = field(default_factory=dict)
-    """GPU UUID to what it reports of its connections; a GPU that could not be asked is absent."""
+    """GPU UUID to its reported connections; a GPU that could not be queried is absent."""
     unasked: frozenset[str] = field(default=frozenset(), compare=False)
     """UUIDs of GPUs that have not reported their health yet. Health has its own event, so it is not compared here."""
 
@@ -86,7 +86,7 @@ def unambiguous(inventory: Inventory, known: Collection[Gpu]) -> Inventory:
     that share the property are left out, so the order of reading does not matter.
 
     Args:
-        inventory: what the driver reports.
+        inventory: as the driver reports it.
         known: GPUs that were read before. Kubelet may have allocations on one that the driver no longer lists.
     """
     listed = {gpu.uuid for gpu in inventory.gpus}

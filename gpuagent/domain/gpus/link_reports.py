@@ -63,7 +63,7 @@ class Wiring:
 
     Attributes:
         nvlinks: its active links.
-        inactive: how many more links it has, which are down: all of them on a card without a bridge.
+        inactive: number of further links, which are down: all links on a card without a bridge.
         relations: PCI bus id of another GPU to the PCIe path to it.
         pcie: generation and number of lanes that GPU and slot support; None if the driver does not report them.
         fabric: None where there is none, as on boxes before Hopper.

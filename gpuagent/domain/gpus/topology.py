@@ -44,7 +44,7 @@ class Link:
 
     @property
     def type(self) -> str:
-        """``NV2`` where NVLinks join the two, else the PCIe relation, as ``nvidia-smi topo -m`` shows it."""
+        """``NV2`` for two NVLinks, else the PCIe relation, as ``nvidia-smi topo -m`` shows it."""
         return f"NV{self.nvlinks}" if self.nvlinks else str(self.relation)
 
 
@@ -84,7 +84,7 @@ def topology(gpus: Sequence[Gpu], wiring: Mapping[str, Wiring]) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """A GPU, and where its NVLinks end: GB/s of each link, by bus id for GPUs, and to the switches."""
+    """A GPU and the ends of its NVLinks: GB/s of each link, by bus id of the other GPU, and to the switches."""
 
     gpu: Gpu
     wiring: Wiring

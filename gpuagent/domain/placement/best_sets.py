@@ -59,10 +59,13 @@ class BestSets:
     ) -> tuple[int, ...]:
         """The best `size` of the GPUs in `free`, with all of `must` among them; ascending.
 
-        By the weakest link; then by the highest total bandwidth; then by the best set of 8, of 4 and of 2 (weakest
-        link, total) among the free GPUs that are left; then among all other GPUs, busy ones too; then by the highest
-        total of all other GPUs, and of the free ones that are left; then by the lowest indexes. Where there are GPUs to
-        be `beside`, sets are compared together with those, by weakest link and total; equal ones by their own.
+        Each criterion decides between sets that are equal by those before it:
+
+        - the fastest weakest link, then the highest total bandwidth, both together with the GPUs in `beside`;
+        - if there are GPUs in `beside`: weakest link and total of the set alone;
+        - the best remaining sets of 8, 4 and 2 GPUs (weakest link, total) among the free GPUs;
+        - the best remaining sets of these sizes among all GPUs, then the highest total of all remaining GPUs;
+        - the highest total of the remaining free GPUs, then the lowest indexes.
 
         Raises:
             ValueError: there is no such set, or a GPU is unknown, named twice, or both free and `beside`.
@@ -92,7 +95,7 @@ class BestSets:
     def _lowest(
         self, found: list[int], tables: SetTables, free: frozenset[int], must: frozenset[int]
     ) -> tuple[int, ...]:
-        """The GPUs with the lowest indexes that one of the masks `found` stands for."""
+        """The GPUs with the lowest indexes among the sets that the masks `found` represent."""
         bit = {gpu: 1 << (len(self._mbps) - 1 - gpu) for gpu in free}
         if not self._all_differ:
             sums: list[list[int]] = []

@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterator, Sequence
 
 EXACT_GPUS = 8
-"""Up to here the ring is the best one. Beyond, the search ends after `MOST_STEPS` and gives the best it has seen."""
+"""Up to this number of GPUs, the ring is the best one. Beyond it, the search returns the best of `MOST_STEPS` steps."""
 MOST_STEPS = 2_000
 
 
 def best_ring(mbps: Sequence[Sequence[int]], members: Collection[int]) -> tuple[int, ...]:
     """`members` in the order of the ring with the best weakest link, then the highest total, then the lowest indexes.
 
-    It begins with the lowest index, and goes the way round on which the lower one comes second.
+    It begins with the lowest index, in the direction in which the lower of its two neighbors comes second.
     """
     gpus = sorted(members)
     if len(gpus) <= 3:
@@ -63,7 +63,7 @@ class _Search:
 
 
 def _greedy(mbps: Sequence[Sequence[int]], gpus: Sequence[int]) -> Iterator[int]:
-    """Always on to the nearest one."""
+    """A ring that always continues with the nearest GPU."""
     here, left = gpus[0], set(gpus[1:])
     yield here
     while left:

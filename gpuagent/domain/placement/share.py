@@ -1,4 +1,4 @@
-"""Which GPUs a share gets: one, by binpack or spread, or several, evenly."""
+"""Chooses the GPUs of a share: one, by binpack or spread, or several with equal parts."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ class Request:
 
     Attributes:
         resource: name, for messages.
-        unit: what one unit is, for messages: ``GiB``, ``%``.
+        unit: name of one unit, for messages: ``GiB``, ``%``.
         size: units wanted in all, `must_include` among them.
         free: GPU UUID to the number of units that kubelet calls free.
         must_include: GPU UUID to units that are fixed already.
@@ -23,13 +23,13 @@ class Request:
         room: units that later containers of the pod need on that GPU.
         pinned: UUIDs of GPUs preferred before all others.
         leaving: UUIDs of GPUs that are unhealthy or leave the list; kubelet may not have read that yet.
-        short: UUIDs of GPUs that seem to lack the other resource this container asks for.
+        short: UUIDs of GPUs that seem to lack the container's other resource.
         only: UUIDs the choice is limited to; None for no limit.
         full: UUIDs of GPUs that have as many pods as they may have.
         most: the caps behind `full`, for messages: ``20 pods``.
         requester: the container, for messages.
         reserved: GPU UUID to units that schedulers chose for containers that have not requested them yet.
-        decided: says that a scheduler set `only`; empty where none did.
+        decided: words for the scheduler's decision that set `only`; empty without one.
     """
 
     resource: str
@@ -61,7 +61,7 @@ def choose_share(request: Request) -> tuple[str, ...]:
     """UUIDs of the GPUs: one, or `gpu_count` of them for a share that is even on all.
 
     Raises:
-        Refusal: no GPU, or not that many, can take it; the text says what is free where.
+        Refusal: no GPU, or not that many, can take it; the text lists the free units of each GPU.
     """
     fixed = request.must_include
     each = request.size // request.gpu_count
@@ -81,7 +81,7 @@ def choose_share(request: Request) -> tuple[str, ...]:
 
 
 def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
-    """Best first: not leaving, pinned, not short, enough undoubted units, room for what comes next, placement."""
+    """Best first: not leaving, pinned, not short, enough certain units, room for later containers, placement."""
     free = request.left(uuid)
     return (
         uuid in request.leaving,
@@ -95,7 +95,7 @@ def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, boo
 
 
 def _why_not(request: Request, each: int) -> str:
-    """Why the GPUs that a scheduler chose cannot be given."""
+    """Why the GPUs that a scheduler chose are unavailable."""
     for uuid in sorted(request.only or (), key=request.order.__getitem__):
         name, free = f"GPU {request.order[uuid]}", request.free.get(uuid, 0)
         if uuid in request.leaving:

@@ -51,7 +51,7 @@ class WholeRequest:
 def choose_whole(request: WholeRequest) -> tuple[str, ...]:
     """UUIDs of the chosen GPUs.
 
-    Unhealthy, leaving, suspect or reserved GPUs are taken only where there are not enough others.
+    The result has unhealthy, leaving, suspect or reserved GPUs only if there are not enough others.
 
     Raises:
         Refusal: not enough GPUs are free, or not those that a scheduler named.

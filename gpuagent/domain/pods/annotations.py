@@ -107,7 +107,7 @@ def shares(
 ) -> Shares | Malformed | None:
     """Read one V2 annotation (`MEMORY_ANNOTATION` or `CORE_ANNOTATION`); None where it is absent.
 
-    `numbers` are UUID to minor number of the node's GPUs, where a GPU may be named by its UUID too.
+    `numbers` maps UUIDs of the node's GPUs to minor numbers, so that annotations may also name GPUs by UUID.
     """
     text = annotations.get(key)
     if text is None:

@@ -33,8 +33,8 @@ def key(resource: str) -> str:
 def picks_itself(kubelet: str, *, asked: bool) -> bool:
     """Whether a kubelet of that version takes units without asking which ones.
 
-    An unknown version counts as one that asks, so the agent refuses it if it does not ask. `asked`: this kubelet has
-    asked; some builds of version 1.19 do not.
+    An unknown version counts as one that asks, and the agent refuses its calls if it does not. `asked`: this kubelet
+    has asked before; some builds of version 1.19 never do.
     """
     minor = minor_of(kubelet)
     return minor is not None and (minor < FIRST_THAT_ASKS or (minor == FIRST_THAT_ASKS and not asked))

@@ -74,7 +74,7 @@ class ContainerSpec:
     unread: frozenset[str] = frozenset()
 
     def asks(self, resource: str) -> bool:
-        """Whether it asks for any units."""
+        """Whether it requests any units."""
         return bool(self.limits.get(resource)) or resource in self.unread
 
     def may_want(self, resource: str, size: int) -> bool:
@@ -118,7 +118,7 @@ class Pod:
 
     @property
     def init_names(self) -> frozenset[str]:
-        """Names of the ordinary init containers: kubelet does not list what they hold."""
+        """Names of the ordinary init containers. Kubelet does not list their devices."""
         return frozenset([container.name for container in self.containers if container.init])
 
     @property
@@ -288,7 +288,7 @@ def asked(pod: Pod, resource: str) -> int:
 
 
 def requests(pods: Iterable[Pod], resource: str, size: int) -> Iterator[tuple[Pod, ContainerSpec]]:
-    """Containers of living pods that may ask for `size` units of `resource`, oldest pod first.
+    """Containers of living pods that may request `size` units of `resource`, oldest pod first.
 
     Pods of one second keep the order in which the agent saw them, which is kubelet's.
     """

@@ -52,7 +52,7 @@ def _exponent(suffix: str) -> int | None:
 
 def _binary(whole: str, part: str, exponent: int) -> int | None:
     if len(part) > _FAST_DIGITS:
-        return None  # the API server has no such text: it stores what it rounded
+        return None  # the API server stores a rounded text, never this one
     if len(whole) > len(str(MOST)):
         return MOST
     rounded_up: int = -(-(int(whole + part or "0") << exponent) // 10 ** len(part))
