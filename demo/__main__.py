@@ -115,7 +115,7 @@ def walk(node: DemoNode) -> None:
 
 
 def isolation(node: DemoNode) -> None:
-    """A mode that promises isolation: without a layer, with one, and when it dies."""
+    """A mode that requires isolation: without a layer, with one, and when the layer ends."""
     step("Mode core_mem promises isolation of memory and compute. No layer isolates here: 0 is advertised.")
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
     node.end_pod("train")

@@ -46,10 +46,10 @@ FIRST_LIST_WAIT_S = 0.3
 The first device list is then complete.
 """
 FIRST_PODS_S = 3.0
-"""How long after the start kubelet's questions wait for the first list of pods: without it no decision is known."""
+"""How long after the start kubelet's calls wait for the first list of pods, which has the schedulers' decisions."""
 BEAT_S = 5.0
 LOOK_AGAIN_S = 0.02
-"""While an Allocate holds up units that are to leave a list."""
+"""Longest pause of the loop while an Allocate in progress delays the removal of draining units."""
 STALL_S = 30.0
 DRIVER_PATIENCE_S = 5.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
@@ -101,7 +101,7 @@ class Agent:
         self._plugins = plugins
         self._nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
-        # Made now, started last: what is said before waits in its queue. Making it loads no library.
+        # Made now, started last: earlier events wait in its queue. The constructor loads no library.
         self._kube: Reconciler | None = None
         if settings.uses_api_server:
             self.allocator.expect_pods(FIRST_PODS_S)
@@ -208,7 +208,7 @@ class Agent:
                 log.exception("the core failed on an event", extra={"event_type": type(event).__name__})
 
     def _silent_driver(self) -> ev.LayerSeen | None:
-        """A driver that ought to have said something by now: it is taken for one that does not work."""
+        """Report an isolation driver that has not reported in time as one that does not work."""
         if not self._state.unheard or self._clock() - self._began < DRIVER_PATIENCE_S:
             return None
         name = min(self._state.unheard)
@@ -220,7 +220,7 @@ class Agent:
         before, now = self._state, self._clock()
         known, seen = before, tuple[Announcement, ...]()
         if before.draining and not isinstance(event, ev.AllocatesSeen):
-            # No unit leaves a list on old knowledge of what kubelet is waiting for.
+            # A unit leaves a list only after a fresh count of the Allocate calls in progress.
             known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
         after, news = step(known, replace(event, at=now))
         self._state = after
@@ -231,7 +231,7 @@ class Agent:
         for announcement in (*seen, *news):
             self._announce(announcement)
         if self._kube:
-            # First: what was wanted of the node before need not be wanted of this one.
+            # First: an older desired state may not apply to the node that was just read.
             corrections = self._kube.desire(after)
             if isinstance(event, ev.NodeSeen):
                 self._kube.observe(event.node)
@@ -261,7 +261,7 @@ class Agent:
                 log.info("advertised", extra={"resource": name, **counts})
         sets = now.sets
         if sets and not sets.exact and sets is not self._working_out:
-            # Sixteen GPUs that are all joined differently; nothing else waits for it.
+            # This takes long only for sixteen GPUs with different links; nothing else waits for it.
             self._working_out = sets
             threading.Thread(target=sets.work_out, name="best-sets", daemon=True).start()
         return now

@@ -64,7 +64,7 @@ def find_program(name: str, folders: Sequence[str] = DRIVER_FOLDERS) -> Path | N
 
 
 def too_long(pipe_dir: Path) -> bool:
-    """Whether the daemon's sockets would not fit there: it then starts, fails to bind, and says something else."""
+    """Whether the paths of the daemon's sockets would be too long: it then fails with a misleading error."""
     return len(os.fsencode(pipe_dir / _LONGEST_SOCKET)) > _SOCKET_PATH_BYTES
 
 

@@ -22,7 +22,7 @@ MODES = frozenset({Mode.CGPU, Mode.CORE_MEM})
 NO_CDI = "cGPU's wrapper does not see GPUs that come as CDI devices; use --device-strategy device-nodes"
 
 WEIGHED = frozenset({2, 3})
-"""Policies by which a container's weight decides what compute it gets."""
+"""Policies by which a container's weight decides its share of compute."""
 CAVEATS = (
     "that cGPU's wrapper is in the container runtime's way is seen on the host only: gpu-isolation-installer status",
     "unified memory (cudaMallocManaged) is not limited",
@@ -39,11 +39,11 @@ class CgpuIsolation:
     """Watches `proc` and adds cGPU's environment.
 
     Args:
-        proc: where the module shows itself.
+        proc: the module's directory in procfs.
         percent_per_weight: compute percent that make one unit of weight.
         cdi: whether containers get their GPUs as CDI devices.
-        period_s: between two looks at `proc`.
-        answer_s: how long the kernel may take to answer one.
+        period_s: seconds between two reads of `proc`.
+        answer_s: how long the kernel may take for one read.
     """
 
     name = "cgpu"
@@ -167,7 +167,7 @@ class CgpuIsolation:
 
 
 class _Reading:
-    """One look at `proc`, in a thread of its own: a kernel module that locks up does not answer."""
+    """One read of `proc`, in a thread of its own: a kernel module that locks up does not answer."""
 
     def __init__(self, proc: Path) -> None:
         self.state: cgpu_proc.CgpuState | None = None

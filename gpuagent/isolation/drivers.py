@@ -1,4 +1,4 @@
-"""The isolation drivers there are: every module of this package that says `PREFERENCE` and `make`."""
+"""The list of isolation drivers: every module of this package with `PREFERENCE` and `make`."""
 
 import importlib
 import pkgutil
@@ -22,5 +22,5 @@ SETTINGS = (AUTO, *_MODULES)
 
 
 def make(options: Options) -> dict[str, Isolation]:
-    """The drivers by name, best first. One that is not chosen still clears away what an earlier run left."""
+    """The drivers by name, best first. A driver that is not chosen still removes the remains of an earlier run."""
     return {name: module.make(options) for name, module in _MODULES.items()}

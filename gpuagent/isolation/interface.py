@@ -81,7 +81,7 @@ class Isolation(Protocol):
         """End the threads within a second; the layer of running containers stays as it is."""
 
     def prepare(self, grant: Grant) -> Grant:
-        """The grant with what the driver adds: environment, mounts, device nodes. Quick, local, repeatable.
+        """Return the grant with the driver's environment, mounts and device nodes. Quick, local, repeatable.
 
         Raises:
             IsolationError: this share cannot be isolated; the pod is refused with the text.

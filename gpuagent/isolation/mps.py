@@ -94,10 +94,10 @@ class MpsIsolation:
         self._clock = clock
         self._need = Need()
         self._unneeded_since = clock()
-        self._known = False  # a daemon answered, and has not been missed since
+        self._known = False  # a daemon answered, and has not failed since
         self._well_since = clock()
         self._not_before = clock()
-        self._ended: int | None = None  # PID of a daemon whose end was noticed
+        self._ended: int | None = None  # PID of a daemon that has ended
         self._stuck: Mapping[str, str] = {}
         self._layer: Layer | None = None
         self._report: Report = lambda _: None
@@ -193,7 +193,7 @@ class MpsIsolation:
             self._wait(pause_s)
 
     def _look(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
-        """One turn: what does not work right now, and how long to wait for the next turn."""
+        """One turn: returns the present problem, if any, and the seconds until the next turn."""
         problem, pause_s = self._keep(daemon, need) if _wanted(need) else self._release(daemon)
         if self._exclusive:
             self._set_modes(self._exclusive, need)
@@ -216,7 +216,7 @@ class MpsIsolation:
             log.warning("compute modes are not given back yet", extra={"error": str(err)})
 
     def _keep(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
-        """Have a daemon that answers."""
+        """Find or start a daemon that answers."""
         able = tuple(gpu.uuid for gpu in need.gpus if why_not(gpu) is None)
         if not able:
             return NO_GPU, self._every_s
@@ -230,7 +230,7 @@ class MpsIsolation:
         except NoDaemonError as err:
             return self._lost(daemon, str(err) if isinstance(err, UntrustedError) else f"{err}: it died")
         except MpsError as err:
-            # Not killed: containers compute on, and what holds the daemon up may pass.
+            # The daemon is not killed: containers still compute, and it may answer again.
             self._well_since = self._clock()
             pid = daemon_pid(daemon.pipe_dir)
             return f"{err}; if this stays, look at its log and end process {pid or 'of the daemon'}", self._every_s
@@ -239,7 +239,7 @@ class MpsIsolation:
         return None, self._every_s
 
     def _lost(self, daemon: MpsDaemon, reason: str) -> tuple[str | None, float]:
-        """The daemon died: say so first, look for another in the next turns, and start one after a pause."""
+        """Report the daemon's end, look for another daemon in the next turns, and start one after a pause."""
         log.error("the MPS control daemon is gone", extra={"reason": reason, "started_here": daemon.is_ours})
         self._known = False
         delay_s = self._delays.next_s()
@@ -296,11 +296,11 @@ class MpsIsolation:
             self._report(layer)
 
     def _ring(self) -> None:
-        with suppress(BlockingIOError):  # it rings already
+        with suppress(BlockingIOError):  # the bell has rung already
             os.eventfd_write(self._bell, 1)
 
     def _wait(self, pause_s: float) -> None:
-        """Until the bell rings, the daemon dies, or the time is over."""
+        """Wait until the bell rings, the daemon ends, or the time is over."""
         bells = select.poll()
         bells.register(self._bell, select.POLLIN)
         pid = daemon_pid(self._daemon.pipe_dir) if self._known else None

@@ -1,4 +1,4 @@
-"""`gpuagent mps-control`: NVIDIA MPS's control daemon in a container of its own, which no agent's end ends."""
+"""`gpuagent mps-control`: NVIDIA MPS's control daemon in a container of its own, which outlives the agent."""
 
 import contextlib
 import subprocess
@@ -36,7 +36,7 @@ def serve(control: str, pipe_dir: Path, log_dir: Path, *, exclusive: bool, smi: 
         control: name or path of `nvidia-cuda-mps-control`.
         pipe_dir: where clients find it; made where it is missing.
         log_dir: where its logs go; made where it is missing.
-        exclusive: have every GPU of the node in compute mode EXCLUSIVE_PROCESS as long as it runs.
+        exclusive: keep every GPU of the node in compute mode EXCLUSIVE_PROCESS as long as the daemon runs.
         smi: name or path of `nvidia-smi`, which sets it.
 
     Raises:

@@ -80,22 +80,22 @@ class MpsDaemon:
 
     @property
     def control(self) -> Control:
-        """The way to ask the daemon.
+        """The client of the daemon.
 
         Raises:
             UntrustedError: another user may run it.
-            MpsError: there is no program to ask with.
+            MpsError: the control program is missing.
         """
         return self._at(self.pipe_dir)
 
     @property
     def started_one(self) -> bool:
-        """The agent started a daemon, in this life or a former one, and did not see the end of it."""
+        """Whether this agent, or one before a restart, started a daemon that it has not seen end."""
         return self._record.daemon is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether the agent started it, in this life or a former one. Only then it is ever stopped."""
+        """Whether this agent, or one before a restart, started it. The agent stops only such a daemon."""
         noted = self._record.daemon
         return noted is not None and self.in_own_place and noted in {0, daemon_pid(self._own)}
 
@@ -124,7 +124,7 @@ class MpsDaemon:
                 self._at(pipe_dir).alive()
             except NoDaemonError:
                 continue
-            except MpsError as err:  # there is one: a second daemon on the node would only make it worse
+            except MpsError as err:  # there is one: a second daemon on the node would not help
                 log.warning("an MPS control daemon does not answer well", extra={"error": str(err)})
             self.pipe_dir = pipe_dir
             log.info("MPS control daemon found", extra={"pipe_dir": str(pipe_dir), "started_here": self.is_ours})
@@ -159,7 +159,7 @@ class MpsDaemon:
             raise MpsError(f"{program} -d failed: {refused}{self._log_end()}")
         self.pipe_dir = self._own
         self._await_answer()
-        with suppress(OSError):  # 0 stays noted, which does as well
+        with suppress(OSError):  # 0 stays noted, which suffices
             self._record.started(daemon_pid(self._own) or 0)
         log.info("MPS control daemon started", extra={"pipe_dir": str(self._own), "one_user": self.one_user})
 
@@ -178,7 +178,7 @@ class MpsDaemon:
                 log.info("asked the MPS control daemon to quit", extra={"pipe_dir": str(self._own)})
         except NoDaemonError:
             pass
-        with suppress(OSError):  # what is noted then names a process that is gone
+        with suppress(OSError):  # the record then names a process that has ended
             self._record.started(None)
         return True
 
@@ -190,7 +190,7 @@ class MpsDaemon:
         return Control(self.program, pipe_dir, deadline_s=self._ask_s)
 
     def _launch(self, command: Sequence[str], visible: Sequence[str]) -> str | None:
-        """Run the program until it is in the background. None, or what it said when it failed. MpsError: it hangs."""
+        """Run the program until it is in the background. None, or its output when it failed. MpsError: it hangs."""
         more = {"CUDA_VISIBLE_DEVICES": ",".join(visible)} if visible else {}
         env = environment(CUDA_MPS_PIPE_DIRECTORY=str(self._own), CUDA_MPS_LOG_DIRECTORY=str(self._logs), **more)
         with tempfile.TemporaryFile() as said:  # a pipe would stay open as long as the daemon lives

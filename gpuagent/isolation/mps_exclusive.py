@@ -21,7 +21,7 @@ _OFF = "make it work for root, or run MPS without exclusive compute mode"
 
 
 class ExclusiveModes:
-    """Sets and gives back compute modes through nvidia-smi. May be used from any thread; one change at a time.
+    """Sets and restores compute modes through nvidia-smi. May be used from any thread; one change at a time.
 
     Args:
         record: where former modes are noted.
@@ -34,7 +34,7 @@ class ExclusiveModes:
         self._lock = threading.Lock()
 
     def hold(self, uuids: Iterable[str]) -> None:
-        """Have these GPUs exclusive to MPS. Asks nvidia-smi each time: others may have changed a mode since.
+        """Make these GPUs exclusive to MPS. Runs nvidia-smi each time: others may have changed a mode since.
 
         Raises:
             MpsError: a mode cannot be read, noted or set.
@@ -54,7 +54,7 @@ class ExclusiveModes:
                 self._change(uuid, EXCLUSIVE)
 
     def give_back(self, keep: Collection[str] = ()) -> None:
-        """Give back what was changed on every GPU that no program computes on; the others wait for the next call.
+        """Restore the changed mode of every GPU on which no program computes; the others wait for the next call.
 
         Args:
             keep: GPUs (UUIDs) that containers of MPS hold, computing at this moment or not.

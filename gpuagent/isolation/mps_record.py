@@ -31,7 +31,7 @@ class MpsRecord:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
-            # A daemon that runs is then adopted and never stopped, and compute modes stay: nothing is harmed.
+            # The agent then adopts a running daemon and never stops it, and compute modes stay: both are harmless.
             log.warning("cannot read the record of MPS", extra={"path": str(self._path), "error": err})
 
     def started(self, pid: int | None) -> None:
@@ -47,7 +47,7 @@ class MpsRecord:
             self._save()
 
     def given_back(self, uuid: str) -> None:
-        """Forget a compute mode. Raises OSError: it is given back once more after a restart."""
+        """Delete a compute mode from the record. Raises OSError: the agent restores it again after a restart."""
         with self._lock:
             self.modes = {other: mode for other, mode in self.modes.items() if other != uuid}
             self._save()

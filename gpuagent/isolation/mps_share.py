@@ -59,10 +59,10 @@ def left_out(gpus: Iterable[Gpu]) -> dict[str, str]:
 
 
 def share(grant: Grant, *, unit: MemoryUnit, pipe_dir: Path, shm: Path | None) -> Grant:
-    """The grant with MPS in it. The same grant always gives the same result.
+    """Return the grant with MPS's environment and mounts. The same grant always gives the same result.
 
-    A memory share brings the pipe directory and the caps, in MiB and keyed by the GPU's ordinal in the container; a
-    share of compute the directory too and its percentage: kubelet takes what both answers say once.
+    A memory share adds the pipe directory and the caps, in MiB and keyed by the GPU's ordinal in the container. A
+    compute share adds the directory and its percentage: kubelet merges equal values of both answers.
     """
     env = {**grant.env, PIPE_VARIABLE: str(pipe_dir)}
     mounts = [*grant.mounts, Mount(str(pipe_dir), str(pipe_dir), read_only=False)]

@@ -14,7 +14,7 @@ def make(_options: Options) -> Isolation:
 
 
 class NoIsolation:
-    """Adds nothing and promises nothing."""
+    """Adds nothing and isolates nothing."""
 
     name = NONE
 

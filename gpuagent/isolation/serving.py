@@ -1,4 +1,4 @@
-"""Which isolation driver a share goes to, and that it works."""
+"""Find the isolation driver for a share, and check that it works."""
 
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import Layer

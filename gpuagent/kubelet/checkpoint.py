@@ -1,7 +1,7 @@
 """Kubelet's device checkpoint, read only: the one place that shows what ordinary init containers hold.
 
-Pod-resources leaves them out although kubelet keeps their devices until the pod ends. The format is kubelet's own; what
-is not understood is skipped, and entries of pods that have ended may linger.
+Pod-resources leaves them out although kubelet keeps their devices until the pod ends. The format is kubelet's own. The
+reader skips unknown entries, and entries of pods that have ended may remain.
 """
 
 import base64

@@ -27,9 +27,9 @@ CALL_DEADLINE_S = 5.0
 LOOK_DEADLINE_S = 1.0
 RETRY_S = 0.25
 SOON_S = 0.1
-"""From an Allocate to the reading that has it: pods that come together are read together."""
+"""Pause from an Allocate to the read that should show it: one read covers pods that come together."""
 MIN_GAP_S = 0.02
-"""Kubelet allows all clients together 100 calls a second."""
+"""Least time between two reads: kubelet allows 100 calls a second of all clients together."""
 LIMITED_PAUSE_S = 0.012
 """Pause before a call beyond that limit is repeated.
 
@@ -41,7 +41,7 @@ _SILENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class PodResources:
-    """Client of one kubelet's pod-resources socket. Raises `grpc.RpcError` nowhere: None means "did not say"."""
+    """Client of one kubelet's pod-resources socket. It never raises `grpc.RpcError`: None means no answer."""
 
     def __init__(self, socket_path: Path) -> None:
         options = [
@@ -120,7 +120,7 @@ class PodResources:
 
 
 def _patient(call: Callable[[], _T]) -> _T:
-    """A call that kubelet's limit may refuse, asked again."""
+    """Repeat a call that kubelet's rate limit refuses."""
     until = time.monotonic() + LOOK_DEADLINE_S
     while True:
         try:
@@ -241,5 +241,5 @@ class HoldingsWatch:
                 self._done = turn
                 self._cond.notify_all()
                 if holdings is None:
-                    self._wanted = self._begun + 1  # kubelet is away: ask again until it answers
+                    self._wanted = self._begun + 1  # kubelet does not answer: read again until it does
                 self._cond.wait_for(lambda: self._stopping, RETRY_S if holdings is None else MIN_GAP_S)

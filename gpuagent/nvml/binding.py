@@ -108,7 +108,7 @@ class Nvml:
                 self._call("nvmlShutdown")
 
     def driver_version(self) -> str:
-        """``580.95.05``; empty if the driver does not say."""
+        """The driver's version, such as ``580.95.05``; empty if the driver does not report it."""
         function = "nvmlSystemGetDriverVersion"
         try:
             return answers.read(function, self._call(function), answers.printable)
@@ -164,7 +164,7 @@ class Nvml:
         return self._read("nvmlDeviceGetNumaNodeId", gpu, unsigned)
 
     def link_count(self, gpu: Handle) -> int | None:
-        """How many NVLinks the GPU has, numbered from 0; None where the driver does not say."""
+        """How many NVLinks the GPU has, numbered from 0; None where the driver does not report it."""
         count = self._fields(gpu, LINK_COUNT)[LINK_COUNT]
         return None if count is None else answers.read("nvmlDeviceGetFieldValues", count, _link_count)
 
@@ -193,7 +193,7 @@ class Nvml:
         return generation, self._read("nvmlDeviceGetMaxPcieLinkWidth", gpu, lambda number: whole(number, 0, 32))
 
     def fabric(self, gpu: Handle) -> Fabric | None:
-        """None if the GPU is in no NVLink fabric. Drivers before 545 know only the first form of the question."""
+        """The GPU's NVLink fabric; None if it is in none. Drivers before 545 have only the older of the two calls."""
         for function, info in (
             ("nvmlDeviceGetGpuFabricInfoV", pynvml.c_nvmlGpuFabricInfo_v2_t()),
             ("nvmlDeviceGetGpuFabricInfo", pynvml.c_nvmlGpuFabricInfo_t()),
@@ -254,7 +254,7 @@ class Nvml:
         self._ask("nvmlDeviceRegisterEvents", gpu, kinds, events)
 
     def wait(self, events: Any, timeout_s: float) -> NvmlEvent | None:  # noqa: ANN401 (opaque)
-        """Block until an event arrives; None after `timeout_s`. Not in `pending`: it is meant to take its time."""
+        """Block until an event arrives; None after `timeout_s`. Not in `pending`, as it may last long."""
         self.waiting_since = self._clock()
         try:
             got = pynvml.nvmlEventSetWait_v2(events, int(timeout_s * 1000))
@@ -285,7 +285,7 @@ class Nvml:
         return values
 
     def _clocks_event_reasons(self, gpu: Handle) -> int:
-        """Bits of why the clocks are as they are; 0 where the GPU does not say. The second name is from before 535."""
+        """NVML's bits of the reasons for slow clocks; 0 where the GPU has none. Drivers before 535 use the second."""
         for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
             try:
                 return self._read(function, gpu, unsigned)

@@ -11,7 +11,7 @@ from gpuagent.nvml.link_queries import joined, read_links, read_relations
 
 SYSFS, DEV = Path("/sys"), Path("/dev")
 MOST_NUMA_NODE = 1023
-"""Linux numbers no more of them (MAX_NUMNODES)."""
+"""The most NUMA nodes of Linux (MAX_NUMNODES)."""
 
 
 def discover(*, nvml: Nvml | None = None, sysfs: Path = SYSFS, dev: Path = DEV) -> Inventory:
@@ -63,7 +63,7 @@ def count_gpus(nvml: Nvml) -> int:
 
 
 def device_nodes(dev: Path = DEV) -> frozenset[str]:
-    """The driver's device nodes under `dev`, by the paths that containers know: ``/dev/nvidia0``."""
+    """The driver's device nodes under `dev`, by their paths in containers: ``/dev/nvidia0``."""
     return frozenset(f"/dev/{path.name}" for path in dev.glob("nvidia*") if not path.is_dir())
 
 

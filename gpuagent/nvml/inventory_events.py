@@ -44,7 +44,7 @@ class DriverNews:
             return True
 
     def unavailable(self, reason: str) -> bool:
-        """Post that the driver cannot be used, unless exactly that stands already. Returns whether it was posted."""
+        """Post that the driver cannot be used, unless the last post had the same reason. Returns whether it posted."""
         with self._lock:
             if reason == self._problem:
                 return False

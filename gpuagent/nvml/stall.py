@@ -1,4 +1,4 @@
-"""Notices NVML calls that hang: they block inside the driver and cannot be interrupted, only reported."""
+"""Detects NVML calls that hang: they block inside the driver and cannot be interrupted, only reported."""
 
 import logging
 import threading
@@ -20,7 +20,7 @@ class StallGuard:
     Args:
         pending: the calls in progress now.
         news: takes the report.
-        stall_s: what counts as hanging.
+        stall_s: a call that takes longer counts as hanging.
         clock: monotonic seconds.
         stopping: ends `run`.
         changed: called from the thread of `run`.
@@ -45,7 +45,7 @@ class StallGuard:
         self._known: frozenset[Pending] = frozenset()
 
     def run(self) -> None:
-        """Look until stopping. A call is noticed on time although there is one look in `stall_s` while all is well."""
+        """Check until stopping. One check every `stall_s` suffices to detect a hanging call on time."""
         while not self._stopping.wait(self.look()):
             pass
 

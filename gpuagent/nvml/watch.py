@@ -1,4 +1,4 @@
-"""Keeps an eye on the driver for the agent: reads the GPUs, waits for faults, notices calls that hang."""
+"""Watches the driver for the agent: reads the GPUs, waits for faults, detects calls that hang."""
 
 import logging
 import threading

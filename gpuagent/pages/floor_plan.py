@@ -205,7 +205,7 @@ def _side(a: Spot, b: Spot, c: Spot) -> float:
 
 
 def _is_straight(spots: Mapping[int, Spot], pair: Pair) -> bool:
-    """Whether the line between two middles keeps off all other GPUs."""
+    """Whether the line between the middles of two GPUs touches no other GPU."""
     a, b = spots[pair[0]], spots[pair[1]]
     return not any(_touches(a, b, spot) for i, spot in spots.items() if i not in pair)
 

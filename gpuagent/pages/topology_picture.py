@@ -181,7 +181,7 @@ def _draw_legend(root: Element, page: dict[str, Any], floor: Plan) -> float:
 
 
 def _legend(page: dict[str, Any]) -> list[tuple[str, str, str, _Style]]:
-    """The types of links there are, the fastest way first: name, bandwidth, meaning, and how it is drawn."""
+    """The types of links in the page, fastest first: name, bandwidth, meaning, and style of the line."""
     speeds: dict[tuple[int, bool, str], list[float]] = defaultdict(list)
     for _, _, link in pairs(page):
         speeds[nvlinks(link), link["switched"], link["type"]].append(link["gbps"])

@@ -60,7 +60,7 @@ def path(table: Table, text: str) -> tuple[str, ...]:
 
 
 def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) -> None:
-    """Paths begin alike just where GPUs are of one NUMA node. Raises BoxError."""
+    """Check that two paths have the same first part exactly if their GPUs share a NUMA node. Raises BoxError."""
     placed = [(index, numa, path[0]) for index, (numa, path) in enumerate(gpus) if path and numa is not None]
     for (one, numa, begin), (other, other_numa, other_begin) in combinations(placed, 2):
         if (numa == other_numa) != (begin == other_begin):

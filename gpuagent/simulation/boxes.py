@@ -23,8 +23,8 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class BoxGpu:
     """One simulated GPU. Sizes in MiB as NVML reports them; `mig` is None where the GPU cannot do MIG.
 
-    `pcie` is generation and lanes; `pcie_path` leads from its NUMA node down to it. The driver does not say what is
-    None or empty here.
+    `pcie` is generation and lanes; `pcie_path` leads from its NUMA node down to it. The driver does not report values
+    that are None or empty here.
     """
 
     uuid: str
@@ -125,7 +125,7 @@ def parse(name: str, text: str) -> Box:
 
 
 def uuid_of(name: str, index: int) -> str:
-    """A UUID that is always the same for GPU `index` of box `name`; those of a box begin alike."""
+    """A UUID that is always the same for GPU `index` of box `name`; those of one box have the same beginning."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:28]}{index:04x}"
 

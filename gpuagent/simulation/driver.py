@@ -187,7 +187,7 @@ class SimulatedDriver:
             self.find(gpu).processes[pid, kind] = SimulatedProcess(pid, kind, memory_bytes, sm)
 
     def end(self, gpu: GpuRef, pid: int) -> None:
-        """Let a process use `gpu` no more."""
+        """End the use of `gpu` by a process."""
         with self._changing():
             for kind in KINDS:
                 self.find(gpu).processes.pop((pid, kind), None)

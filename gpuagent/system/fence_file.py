@@ -17,9 +17,9 @@ MAX_BYTES = 65536
 
 
 class FenceWatch:
-    """Posts `FenceRead` and `FenceUnreadable` when the file says something else than before.
+    """Posts `FenceRead` and `FenceUnreadable` when the content of the file changes.
 
-    The directory is watched and not the file: editors and ConfigMap mounts put another file in its place.
+    It watches the directory and not the file: editors and ConfigMap mounts put another file in its place.
     """
 
     def __init__(

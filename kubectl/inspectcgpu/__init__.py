@@ -1,1 +1,1 @@
-"""`kubectl inspect cgpu`: which GPU of a cluster has what on it."""
+"""`kubectl inspect cgpu`: the use of each GPU of a cluster."""

@@ -135,7 +135,7 @@ def build(facts: Facts) -> Report:
 
 
 def _node_at_least(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
-    """The node, without what others say of it where that cannot be shown: it must not cost the other nodes."""
+    """The node; without the data of agents and ConfigMaps if they cannot be shown, so that other nodes still are."""
     try:
         return _node(node, pods, facts)
     except Exception as err:  # noqa: BLE001 - whatever a page of another program makes of it
@@ -148,7 +148,7 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
     measured = measure(node) if node.offered(GPU_MEM) else Measure(None, None)
     if page and page.unit:
         measured = Measure(page.unit, measured.per_gpu, measured.doubt)
-    # Without a driver an agent shows no GPUs: what labels and annotations say of them stands.
+    # Without a driver an agent shows no GPUs: labels and annotations then count.
     view = page if page and page.gpus else None
     known = _numbers(node, view, told)
     unseen = facts.unseen.get(node.name, "")

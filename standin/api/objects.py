@@ -38,7 +38,7 @@ def not_found(resource: str, name: str) -> Refusal:
 
 
 def status(refusal: Refusal) -> Json:
-    """Return the Status object that says so."""
+    """Return the Status object of a refusal."""
     return {
         "kind": "Status",
         "apiVersion": "v1",

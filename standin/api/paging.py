@@ -23,7 +23,7 @@ class Rest:
 
 @dataclass(slots=True)
 class OpenLists:
-    """Lists that a client has not read to their end, by the token that goes on with them."""
+    """Lists that a client has not read to their end, by the token that continues them."""
 
     by_token: dict[str, Rest] = field(default_factory=dict)
 

@@ -208,7 +208,7 @@ class Kubelet(Observation):
     # Pods.
 
     def hear(self, pod: Pod) -> None:
-        """Know of a pod that is admitted next: pod-resources has it from then on."""
+        """Receive a pod that is admitted next: pod-resources has it from then on."""
         with self._state.change():
             self._pods[pod.uid] = (pod, False)
 

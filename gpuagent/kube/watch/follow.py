@@ -153,7 +153,7 @@ class Follow(Generic[T]):
         except Exception as err:
             self._leave_out(found, err)
             if kind == "DELETED":
-                # It may be an object that is known from before: a new list has it no more.
+                # The follower may still have the object from before: a new list removes it.
                 raise ApiError(0, "BadAnswer", "the watch deleted an object that cannot be read") from err
 
     def _leave_out(self, found: Mapping[str, Any], err: Exception) -> None:

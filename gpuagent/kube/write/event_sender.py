@@ -190,7 +190,7 @@ class EventLog(Worker):
         return 0.0
 
     def _failed(self, key: _Key, series: _Series, err: Exception) -> float:
-        # While nothing answers, the watch of the Node says so.
+        # While the server does not answer, the watch of the Node reports that.
         if isinstance(err, ApiError) and str(err) not in self._complained:
             self._complained.add(str(err))
             log.warning("event not sent", extra={"reason": key.reason, "error": str(err)})
@@ -201,7 +201,7 @@ class EventLog(Worker):
                 self._queue[key] = series
             return 0.0
         if not isinstance(err, KubeError) or (isinstance(err, ApiError) and not err.passing):
-            # Refused for good (RBAC, a namespace that is going away): it must not hold up the others.
+            # Permanently refused (RBAC, a namespace in deletion): it must not delay the others.
             with self._wake:
                 self._count(refused=1)
             return 0.0

@@ -26,7 +26,7 @@ class Feed:
         self.encoded_bytes = 0
 
     def publish(self, blocks: tuple[DeviceRange, ...], *, urgent: bool = False, verified: bool = False) -> bool:
-        """Replace the list; False if it is the same (kubelet is not bothered then).
+        """Replace the list; False if it is the same, and kubelet gets no update.
 
         An `urgent` list, with a GPU that became unhealthy, is sent without the usual pause after the last one.
         `verified`: kubelet must call PreStartContainer before it starts a container with these devices.
@@ -75,7 +75,7 @@ class Feed:
                 yield message
 
     def wake(self) -> None:
-        """Let every stream look whether it was closed."""
+        """Let every stream check whether it was closed."""
         with self._changed:
             self._changed.notify_all()
 

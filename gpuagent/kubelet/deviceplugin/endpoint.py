@@ -38,9 +38,9 @@ REGISTER_DEADLINE_S = 15.0
 STREAM_DEADLINE_S = 5.0
 """From a successful Register to the first ListAndWatch; kubelets up to 1.24 dial only after they answered."""
 SETTLE_S = 0.2
-"""A kubelet restart fires several triggers together; they are taken as one."""
+"""Triggers within this time count as one: a restart of kubelet fires several together."""
 SAME_KUBELET_PAUSE_S = 1.0
-"""The same kubelet must notice the end of the old stream before the new one registers."""
+"""Pause before registering again with the same kubelet, which must first detect the end of the old stream."""
 POLL_S = 1.0
 CONNECTED_POLL_S = 5.0
 """While connected: the directory watch and the stream's end act at once, and this poll covers what they miss."""
@@ -98,7 +98,7 @@ class Endpoint:
             self._thread.join(timeout_s)
 
     def nudge(self) -> None:
-        """Something may have changed: a file in the directory, a stream."""
+        """Check the state again, as a file in the directory or a stream may have changed."""
         with self._wake:
             self._nudged = True
             self._wake.notify_all()
@@ -152,7 +152,7 @@ class Endpoint:
             raise OSError(msg)
         self._enter(Stage.SERVING)
         servicer = self._make_servicer(self.nudge)
-        # Requests carry every free id: no limit on what comes in.
+        # Requests carry every free id: so there is no limit on the size of a request.
         options = [("grpc.max_receive_message_length", -1)]
         pool = ThreadPoolExecutor(WORKERS, thread_name_prefix=f"rpc {self.resource}")
         server = grpc.server(pool, options=options)
@@ -217,11 +217,11 @@ class Endpoint:
             if inode is not None and _accepts(self._kubelet_socket):
                 self.waits_for = ""
                 return inode
-            if inode != seen:  # a socket just bound may not listen yet: look again very soon for a while
+            if inode != seen:  # a socket that was just bound may not listen yet: check at short intervals at first
                 seen, fresh_until = inode, time.monotonic() + POLL_S
             quick = inode is not None and time.monotonic() < fresh_until
             self.waits_for = f"{'nobody listens on' if inode else 'there is no'} {self._kubelet_socket}"
-            if time.monotonic() - began >= WAIT_NOTED_S:  # a restart of kubelet is no news
+            if time.monotonic() - began >= WAIT_NOTED_S:  # a normal restart of kubelet is not logged
                 self._note(self.waits_for)
             self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]
         return None
@@ -241,7 +241,7 @@ class Endpoint:
         self._wait(is_new, seconds)
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float, poll_s: float = POLL_S) -> bool:
-        """Wait for `ready()`, looked at on every nudge; False on timeout or when stopping."""
+        """Wait for `ready()`, checked on every nudge; False on timeout or when stopping."""
         end = time.monotonic() + timeout_s
         with self._wake:
             while not self._stopping:

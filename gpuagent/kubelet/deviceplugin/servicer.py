@@ -36,7 +36,7 @@ _CODES = {
 
 
 class Meter(Protocol):
-    """Counts what the service does."""
+    """Counts the calls of the service."""
 
     def answered(self, method: str, resource: str, seconds: float) -> None:
         """One call was answered or refused."""

@@ -1,8 +1,8 @@
-"""Asks a GPU how it is: seldom while it is well, often while it is not, and at once after an XID.
+"""Polls the health of a GPU: rarely while it is healthy, often while it is not, and at once after an XID.
 
-In between one cheap call shows whether it is still there: a GPU may be lost without an XID.
+In between, one cheap call shows whether the GPU is still there: a GPU may be lost without an XID.
 
-In a thread of its own for each GPU, so that a question that hangs in the driver holds up nothing else.
+Each GPU has a thread of its own, so that a call that hangs in the driver delays nothing else.
 """
 
 import logging
@@ -47,12 +47,12 @@ class PollSchedule:
 
 
 class HealthPoll:
-    """One GPU's health, asked for again and again. Posts HealthRead when something is new, and GpuLost.
+    """Polls one GPU's health. Posts HealthRead on a change, and GpuLost.
 
     Args:
         index: NVML's.
-        uuid: the GPU's as it was read, empty if it was not: under this name it is lost if it never answers here.
-        pulse: what all threads share.
+        uuid: the GPU's as it was read, empty if it was not: GpuLost names it if the GPU never answers here.
+        pulse: shared by all threads.
     """
 
     def __init__(self, index: int, uuid: str, pulse: PollSchedule) -> None:
@@ -61,7 +61,7 @@ class HealthPoll:
         self._index = index
         self._pulse = pulse
         self._changed = threading.Condition(threading.RLock())
-        # Every wish to ask has a number; a look fulfils those that were there when it began.
+        # Every request to poll has a number; a poll serves the requests that came before it began.
         self._wish = self._looking = self._looked = 0
         self._gpu: Handle | None = None
         self._awaited: int | None = None
@@ -92,29 +92,29 @@ class HealthPoll:
         self._thread.join(timeout_s)
 
     def wake(self) -> None:
-        """Ask now; take note of `stopping`."""
+        """Poll now, and check `stopping`."""
         with self._changed:
             self._wish += 1
             self._changed.notify_all()
 
     def first_look(self, patience_s: float) -> bool:
-        """Wait for the first whole answer, also for one that is none; whether it came in time, else it is posted."""
+        """Wait for the first complete answer or failure; whether it came in time. A late answer is posted."""
         with self._changed:
             in_time = self._changed.wait_for(lambda: self._looked_once, patience_s)
             self._missed |= not in_time
             return in_time
 
     def after_xid(self, uuid: str, patience_s: float) -> HealthReading | None:
-        """How that GPU is right after an XID; None if it does not say: then it is posted when it does.
+        """Read that GPU's health right after an XID; None without an answer in time, which is then posted later.
 
-        Nor does it where another GPU has its index by now.
+        Also None where another GPU has its index by now.
         """
         with self._changed:
             self._wary_until = self._pulse.clock() + WARY_S
             self.wake()
             call = self.nvml.pending
             if call and self._pulse.clock() - call.since > patience_s:
-                patience_s = 0.0  # it hangs: XIDs in a row would wait for it one after the other
+                patience_s = 0.0  # the call hangs: each of several XIDs would wait for it
             mine = self._awaited = self._wish
             in_time = self._changed.wait_for(lambda: self._looked >= mine, patience_s)
             self._awaited = None
@@ -123,7 +123,7 @@ class HealthPoll:
             return vitals
 
     def goes(self, uuid: str, err: CallError) -> None:
-        """The GPU was seen to be lost: post it, and ask whether it is back."""
+        """Post that the GPU is lost, and poll whether it is back."""
         if err.code == INVALID_ARGUMENT:  # no GPU has its handle now; it may answer under another index
             self._pulse.back()
             return
@@ -135,7 +135,7 @@ class HealthPoll:
     def _run(self) -> None:
         while not self._pulse.stopping.is_set():
             with self._changed:
-                self._looking = self._wish  # a driver that is away fulfils the wish as well: nothing spins
+                self._looking = self._wish  # a missing driver serves the requests too, so that the loop does not spin
             try:
                 with self.nvml.session():
                     self._driver_away = False
@@ -151,7 +151,7 @@ class HealthPoll:
             self._rest()
 
     def _rest(self) -> None:
-        """Wait until the next look is due, or wished for, or the GPU does not answer any more."""
+        """Wait until the next poll is due or requested, or the GPU no longer answers."""
         with self._changed:
             wary = self._pulse.clock() < self._wary_until
             # While the driver is away, discovery looks for it and wakes every thread.
@@ -171,16 +171,16 @@ class HealthPoll:
         return self._wish > self._looked or self._pulse.stopping.is_set()
 
     def _is_alive(self) -> bool:
-        """Whether the GPU answers, as far as it did at the last look."""
+        """Whether the GPU answers; true if it did not answer at the last poll either."""
         try:
             if self._gpu:
                 self.nvml.probe(self._gpu)
-        except CallError:  # the look that follows finds out what it is
+        except CallError:  # the next poll finds the cause
             return False
         return True
 
     def _look(self) -> None:
-        """Ask once. Raises CallError if the driver as a whole does not answer."""
+        """Poll once. Raises CallError if the driver as a whole does not answer."""
         with self._changed:
             self._looking = self._wish
         try:
@@ -211,7 +211,7 @@ class HealthPoll:
             return
         self._told(uuid, vitals)
         if in_a_hurry:
-            self.wake()  # for all else
+            self.wake()  # for the other values
 
     def _told(self, uuid: str, vitals: HealthReading) -> None:
         with self._changed:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 REST_PATIENCE_S = 0.02
 """How long the recovery action waits for the other answers; a later answer is reported when it comes."""
 SILENT_S = 1.0
-"""After so long without an answer a GPU is silent on it."""
+"""A query without an answer for this long counts as unanswered."""
 _NOT_THERE = GONE | {INVALID_ARGUMENT}
 
 
@@ -35,7 +35,7 @@ class HealthQuery:
         self._begin()
 
     def _begin(self) -> None:
-        """Know nothing, and await no answer."""
+        """Drop all values and pending queries."""
         self._questions = Questions[str, HealthReading](patience_s=REST_PATIENCE_S, clock=self._clock, late=self._late)
         self._known: HealthReading | None = None
         self._asked_at: float | None = None
@@ -68,7 +68,7 @@ class HealthQuery:
         return replace(self._known or HealthReading(), action=action, silent_on=frozenset(silent), partial=partial)
 
     def _ask_rest(self, gpu: Handle) -> str:
-        """Learn all else, or what was learnt before if that takes long; why it is not said, empty if it is."""
+        """Read the other values, or keep the former ones if that takes long; why they are missing, or empty."""
         name = f"nvml-condition-{self._index}"
         asked = self._questions.ask("condition", name, lambda nvml: [nvml.condition(gpu)])
         if self._asked_at is None:

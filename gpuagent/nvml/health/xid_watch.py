@@ -1,6 +1,6 @@
-"""Waits for the driver's XID events: a thread and an event set for each GPU, so that none can silence another.
+"""Waits for the driver's XID events: a thread and an event set for each GPU, so that no GPU can block another's events.
 
-A driver may hand an event to any waiter, so the handle in the event decides which GPU it is about, not the thread.
+A driver may give an event to any waiter, so the handle in the event decides which GPU it is about, not the thread.
 """
 
 import logging
@@ -98,12 +98,12 @@ class HealthWatch:
                     self._watches[index].start()
             self._told_of = True
             for index, uuid in uuids.items():
-                if watch := self._watches.get(index):  # none where it is to stop
+                if watch := self._watches.get(index):  # none while stopping
                     watch.is_of(uuid)
         self.wake()
 
     def first_looks(self, patience_s: float) -> frozenset[int]:
-        """Wait until each GPU was asked once how it is; one that has not answered in time is not waited for again.
+        """Wait for the first health reading of each GPU; a GPU that has not answered in time is not waited for again.
 
         Returns the indexes of those that have not answered yet: their first answers are posted, whatever they are.
         """
@@ -116,7 +116,7 @@ class HealthWatch:
         return frozenset(unasked)
 
     def wake(self) -> None:
-        """Try again at once what could not be watched; take note of `stopping`."""
+        """Try the unwatched GPUs again at once, and check `stopping`."""
         for part in self._parts:
             part.wake()
 
@@ -133,7 +133,7 @@ class HealthWatch:
         return [part.name for part in self._parts if part.alive and part.nvml.waiting_since is None]
 
     def _heard(self, event: NvmlEvent) -> None:
-        """Charge an event to the GPU that it names, and to no other."""
+        """Attribute an event to the GPU that it names, and to no other."""
         xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
         watches = tuple(self._watches.values())
         # The handle goes first: the driver gives no UUID of a GPU that is lost.
@@ -159,7 +159,7 @@ class HealthWatch:
         return asked.known or "", str(asked.error or "")
 
     def _raised_by_none(self, event: NvmlEvent, xid: int, error: str) -> None:
-        """Report an XID that belongs to no known GPU; every GPU is asked what the driver says of it."""
+        """Report an XID that belongs to no known GPU, and poll the health of every GPU."""
         with self._lock:
             now = self._ears.clock()
             self._untied = {key: at for key, at in self._untied.items() if now - at <= UNTIED_S}
@@ -255,7 +255,7 @@ class GpuWatch:
                 log.exception("the health watch of a GPU failed", extra={"gpu": self._index})
             finally:
                 self._listening = False
-            if not self._ears.stopping.is_set():  # its wake may have been cleared on the way here
+            if not self._ears.stopping.is_set():  # the wake-up may have been cleared meanwhile
                 self._wake.wait(pause_s)
             self._wake.clear()
 
@@ -263,7 +263,7 @@ class GpuWatch:
         """Watch through one event set. Returns the seconds to rest before the next attempt."""
         handle = self.nvml.handle(self._index)
         uuid = self.nvml.uuid(handle)
-        self.address = None  # another thread never sees the one with the other's former value
+        self.address = None  # so that no other thread reads the new UUID with the old address
         self.uuid = uuid
         self.address = handle.address
         self.nvml.probe(handle)

@@ -58,7 +58,7 @@ class Places:
         return place
 
     def forget_all_but(self, pids: Container[int]) -> None:
-        """Keep no more than these."""
+        """Drop the cgroups of all other processes."""
         self._known = {pid: known for pid, known in self._known.items() if pid in pids}
 
     def _began(self, pid: int) -> str | None:

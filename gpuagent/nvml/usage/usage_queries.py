@@ -82,7 +82,7 @@ class UsageNvml(Nvml):
         return {pid: busy / 100 for _, pid, busy in sorted(samples) if pid and busy <= 100}
 
     def _process_list(self, kind: str, gpu: Handle) -> Iterator[tuple[_Process, int | None]]:
-        """Entries of one list. Drivers before 510 know only the second version, and lists came one by one."""
+        """Entries of one list. Drivers before 510 have only the second version, and older ones lack some lists."""
         for version in ("_v3", "_v2"):
             try:
                 yield from self._read(f"nvmlDeviceGet{kind}RunningProcesses{version}", gpu, _processes_of)

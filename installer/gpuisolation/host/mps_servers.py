@@ -16,7 +16,7 @@ PIPE_DIRS = tuple(map(str, (OWN_DIRECTORY, *KNOWN_DIRECTORIES)))
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client process; memory is None where the driver does not say."""
+    """One client process; memory is None where the driver does not report it."""
 
     pid: int
     server: int

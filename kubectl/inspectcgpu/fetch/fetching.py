@@ -54,7 +54,7 @@ def fetch(client: Client, tasks: Sequence[Task], timeout_s: float) -> dict[str, 
     for task in tasks:
         todo.put(task)
     given_up = threading.Event()
-    # Daemons: one that waits for a silent agent must not hold up the end of the program.
+    # Daemons: a thread that waits for a silent agent must not delay the end of the program.
     for _ in range(min(AT_A_TIME, len(tasks))):
         threading.Thread(target=_work, args=(client, todo, done, given_up), daemon=True).start()
     left = sum(1 + task.metrics for task in tasks)

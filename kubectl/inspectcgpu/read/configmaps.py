@@ -21,7 +21,7 @@ class Told:
         node: name of the node.
         health: minor number of a GPU to ``Healthy`` or another word; only those that it names.
         whole: it names every GPU of the node.
-        links: type of link between every two GPUs, ``NV2``; empty where it does not say.
+        links: type of link between every two GPUs, ``NV2``; empty where it has none.
     """
 
     node: str

@@ -36,7 +36,7 @@ class GpuNode:
         placement: raw value of the label `ack.node.gpu.placement`; "" without.
         model: of the first GPU, by the node's label; "" without.
         first_mib: memory of the first GPU by the node's label; None without.
-        gpu_count: how many GPUs the node has; None where nothing says.
+        gpu_count: how many GPUs the node has; None where no label or amount shows it.
         capacity: resource to units, unhealthy GPUs included; only those that are not 0.
         allocatable: resource to units, unhealthy GPUs left out; only those that are not 0.
         agent: it has the condition that this project's agent writes.
