@@ -82,30 +82,30 @@ class Agent:
         self.metrics = Metrics()
         plugins = settings.kubelet_dir / "device-plugins"
         self._pod_resources = PodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock")
-        self._holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
+        self.holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
         self.allocator = Allocator(
             clock=self._clock,
-            book=self._holdings,
+            book=self.holdings,
             isolation=self._isolation,
             strategy=settings.device_strategy,
             say=self._say,
-            allocated=self._holdings.refresh_soon,
+            allocated=self.holdings.refresh_soon,
             fetch=self._fetch,
         )
-        self._feeds = {name: Feed() for name in settings.resources.names}
+        self.feeds = {name: Feed() for name in settings.resources.names}
         self._endpoints = {
             name: Endpoint(name, plugins, self._servicer_maker(name), self._endpoint_changed)
             for name in settings.resources.names
         }
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
         self._plugins = plugins
-        self._nvml = NvmlWatch(self.post, clock=self._clock)
+        self.nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
         # Made now, started last: earlier events wait in its queue. The constructor loads no library.
-        self._kube: Reconciler | None = None
+        self.kube: Reconciler | None = None
         if settings.uses_api_server:
             self.allocator.expect_pods(FIRST_PODS_S)
-            self._kube = Reconciler(
+            self.kube = Reconciler(
                 settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
             )
         self._http: HttpServer | None = None
@@ -140,12 +140,12 @@ class Agent:
             thread.start()
         if self._fence:
             self._fence.start()
-        self._nvml.start()
-        self._holdings.start()
+        self.nvml.start()
+        self.holdings.start()
         for driver in self._watched_drivers.values():
             driver.start(self._layer_seen)
-        if self._kube:
-            self._kube.start()
+        if self.kube:
+            self.kube.start()
 
     def stop(self) -> None:
         """End streams, servers, threads; no empty list is sent: running pods and amounts stay as they are."""
@@ -156,14 +156,14 @@ class Agent:
             endpoint.begin_stop()
         for endpoint in self._endpoints.values():
             endpoint.join(1.5)
-        self._holdings.stop()
+        self.holdings.stop()
         if self._fence:
             self._fence.stop()
-        self._nvml.stop()
+        self.nvml.stop()
         for driver in self._watched_drivers.values():
             driver.stop()
-        if self._kube:
-            self._kube.stop()
+        if self.kube:
+            self.kube.stop()
         if self._http:
             self._http.stop()
         self._events.put(None)
@@ -182,6 +182,11 @@ class Agent:
             self._directory_watch.start()
 
     # -- the loop: the only place where the state changes --------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the agent knows now."""
+        return self._state
 
     def post(self, event: ev.Event) -> None:
         """Queue an event for the loop; callable from any thread, never blocks."""
@@ -230,11 +235,11 @@ class Agent:
         self._keep_mode(after)
         for announcement in (*seen, *news):
             self._announce(announcement)
-        if self._kube:
+        if self.kube:
             # First: an older desired state may not apply to the node that was just read.
-            corrections = self._kube.desire(after)
+            corrections = self.kube.desire(after)
             if isinstance(event, ev.NodeSeen):
-                self._kube.observe(event.node)
+                self.kube.observe(event.node)
             for announcement in corrections:
                 self._announce(announcement)
         self._follow_holdings(before, after)
@@ -250,13 +255,13 @@ class Agent:
 
     def _publish(self, state: State) -> Snapshot:
         self._snapshot = now = snapshot(state, self._snapshot)
-        if self._kube:
-            self._kube.know(state.pods)  # first: an RPC that waits for a pod may send an Event about it at once
+        if self.kube:
+            self.kube.know(state.pods)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
         fell_ill, self._told_sick = state.unhealthy.keys() - self._told_sick, frozenset(state.unhealthy)
         verified = state.verified
         for name, blocks in state.lists.items():
-            if self._feeds[name].publish(blocks, urgent=bool(fell_ill), verified=name in verified):
+            if self.feeds[name].publish(blocks, urgent=bool(fell_ill), verified=name in verified):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
                 log.info("advertised", extra={"resource": name, **counts})
         sets = now.sets
@@ -268,35 +273,35 @@ class Agent:
 
     def _follow_holdings(self, before: State, after: State) -> None:
         waits = problems.switch(after).phase != "steady" or after.holdings_problem is not None
-        self._holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
+        self.holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
         pods_left = after.pods is not before.pods and not before.living_uids <= after.living_uids
         cleared = bool(after.unaudited) and after.cleared_at != before.cleared_at
         unread = after.holdings_problem is not None and before.holdings_problem is None
         unread = unread or (after.holdings is None and before.holdings is not None)
         if pods_left or cleared or unread or not after.unaudited <= before.unaudited:
-            self._holdings.refresh()
+            self.holdings.refresh()
 
     def _announce(self, announcement: Announcement) -> None:
         level = logging.WARNING if announcement.warning else logging.INFO
         pods = {"pods": ",".join(map(str, announcement.pods))} if announcement.pods else {}
         log.log(level, "%s", announcement.reason, extra={**pods, "text": announcement.message})
-        if self._kube:
+        if self.kube:
             kind = "Warning" if announcement.warning else "Normal"
             for about in announcement.pods or (None,):
-                self._kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
+                self.kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
 
     def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
-        return self._kube.fetch(pods, timeout_s) if self._kube else None
+        return self.kube.fetch(pods, timeout_s) if self.kube else None
 
     def _say(self, pod: PodName | None, reason: EventReason, message: str) -> None:
-        if self._kube:
-            self._kube.event(pod, "Warning", reason, message)
+        if self.kube:
+            self.kube.event(pod, "Warning", reason, message)
 
     # -- what the edges ask for ------------------------------------------------------------------------------------
 
     def _servicer_maker(self, resource: str) -> Callable[[Callable[[], None]], Servicer]:
         return lambda streams_changed: Servicer(
-            resource, self._feeds[resource], self.allocator, self.metrics, streams_changed
+            resource, self.feeds[resource], self.allocator, self.metrics, streams_changed
         )
 
     def _wait_idle(self, timeout_s: float) -> bool:
@@ -309,7 +314,7 @@ class Agent:
         connected = endpoint.stage is Stage.CONNECTED
         self.post(ev.RegistrationChanged(endpoint.resource, endpoint.problem, self._clock(), connected))
         if connected:
-            self._holdings.refresh()
+            self.holdings.refresh()
 
     def _nudge_endpoints(self) -> None:
         for endpoint in self._endpoints.values():
@@ -321,9 +326,9 @@ class Agent:
         return Sources(
             state=lambda: self._state,
             endpoints=self._endpoint_views,
-            health_watch_up=lambda: self._nvml.health_watch_up,
+            health_watch_up=lambda: self.nvml.health_watch_up,
             samples=Sampler(self._clock).samples,
-            api=self._kube is not None,
+            api=self.kube is not None,
             node_name=self._settings.node_name if self._settings.compat_metrics else None,
         )
 
@@ -333,7 +338,7 @@ class Agent:
                 stage=endpoint.stage.value,
                 registered=endpoint.stage is Stage.CONNECTED,
                 registrations=endpoint.registrations,
-                list_bytes=self._feeds[name].encoded_bytes,
+                list_bytes=self.feeds[name].encoded_bytes,
                 problem=endpoint.waits_for or endpoint.problem,
             )
             for name, endpoint in self._endpoints.items()

@@ -130,6 +130,10 @@ class NvmlWatch:
         for thread in self._threads:
             thread.start()
 
+    def reread(self) -> None:
+        """Read the GPUs again, now."""
+        self._wishes.now()
+
     def stop(self) -> None:
         """End the threads; returns within about a second even if a call hangs. Nothing is posted afterwards.
 

@@ -169,7 +169,7 @@ class Node:
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
         # But for its periods: tests are not to wait for them.
         quick = {"wait_s": 0.1, "vitals_s": 0.1, "sick_vitals_s": 0.05}
-        agent._nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, **quick)
+        agent.nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, **quick)
         self.agents.append(agent)
         agent.start()
         return agent
@@ -274,11 +274,11 @@ class Node:
         version = int(self.server.node()["metadata"]["resourceVersion"])
 
         def caught_up() -> bool:
-            state = agent._state
+            state = agent.state
             return (
                 state.node is not None
                 and int(state.node["metadata"]["resourceVersion"]) >= version
-                and all(agent._feeds[name]._blocks == blocks for name, blocks in state.lists.items())
+                and all(agent.feeds[name]._blocks == blocks for name, blocks in state.lists.items())
             )
 
         wait_for(caught_up, timeout, "the agent has not taken the node's last label")
@@ -305,7 +305,7 @@ class Node:
         }
         created = self.server.objects.create("pods", pod.namespace, body)
         for agent in self.agents:
-            wait_for(lambda a=agent: any(p.name.name == pod.name for p in a._state.pods))  # type: ignore[misc]
+            wait_for(lambda a=agent: any(p.name.name == pod.name for p in a.state.pods))  # type: ignore[misc]
         return replace(pod, uid=created["metadata"]["uid"])
 
     def end(self, pod: Pod) -> None:

@@ -21,7 +21,7 @@ def watched(one: Node, **settings: Any) -> None:
     """An agent in mode share that hears faults of both GPUs."""
     agent = one.run(**settings)
     one.offers(mem=48)
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
 
 
 def test_an_xid_after_which_the_driver_asks_for_nothing_costs_no_gpu(node: MakeNode) -> None:
@@ -75,7 +75,7 @@ def test_the_pod_that_holds_a_gpu_hears_that_it_is_fenced(node: MakeNode) -> Non
     asked = one.bind(pod("p", {MEM: 6}))
     assert one.kubelet.admit(asked)
     one.kubelet.start_container(asked, "c0")
-    wait_for(lambda: one.agents[0]._state.living_holdings)
+    wait_for(lambda: one.agents[0].state.living_holdings)
     one.fence_file.parent.mkdir(exist_ok=True)
     one.fence_file.write_text('{"index": ["0"]}')
     assert one.event("GPUFenced", "which this pod holds")["involvedObject"]["name"] == "p"
@@ -138,11 +138,11 @@ def test_an_odd_answer_about_a_gpu_costs_that_gpu_alone(node: MakeNode, caplog: 
     assert any(words in problem["message"] for problem in agent.status()["problems"])
     wait_for(lambda: any(words in c["message"] for c in one.api.node()["status"]["conditions"]))
     one.simulator.odd(2, "uuid", one.uuids[3])
-    agent._nvml._wishes.now()
+    agent.nvml.reread()
     one.offers(mem=48)
     assert one.event("GPUUnhealthy", f"its UUID ({one.uuids[3]}) is also that of GPU 2")
     one.simulator.odd(2, "uuid", None)
-    agent._nvml._wishes.now()
+    agent.nvml.reread()
     one.offers(mem=96)
 
 
@@ -189,10 +189,10 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.Log
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     agent = one.run(settle=0.2)
     one.offers(mem=48)
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
     held = [one.kubelet.admit(one.bind(pod(name, {MEM: 20}))).containers["c0"].ids[MEM] for name in ("first", "second")]
-    agent._holdings.refresh()
-    wait_for(lambda: len(agent._state.living_holdings) == 2)
+    agent.holdings.refresh()
+    wait_for(lambda: len(agent.state.living_holdings) == 2)
     sick = next(n for n, uuid in enumerate(one.uuids) if ids_on(uuid, held[0]))
     one.simulator.action(sick, 1)
     one.event("GPUUnhealthy", "which this pod holds")
@@ -213,7 +213,7 @@ def test_metrics_name_the_last_xid_and_count_them_all(node: MakeNode, monkeypatc
     one = node("1.36", box(2, 24))
     agent = one.run()
     one.offers(mem=48)
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
     began = time.time()
     for xid in (94, 94, 31):
         one.simulator.xid(0, xid)

@@ -322,7 +322,7 @@ def test_stop_during_an_allocate_is_clean(node: MakeNode) -> None:
     driver.on_prepare = slow
     with in_thread(lambda: one.kubelet.admit(pod("p", {MEM: 4}))):
         assert entered.wait(PATIENCE_S)
-        agent._holdings.refresh()
+        agent.holdings.refresh()
         observe(0.2)
         one.stop(agent)
         assert agent.allocator.in_flight.now()[0] == 1, "the Allocate is still under way"

@@ -139,7 +139,7 @@ def test_14_an_idle_agent_sends_nothing(node: MakeNode, monkeypatch: pytest.Monk
     for _ in range(24):
         before = agent._beat_at
         wait_for(lambda: agent._beat_at > before)  # noqa: B023
-        agent._holdings.refresh()
+        agent.holdings.refresh()
     assert {resource: len(one.kubelet.lists(resource)) for resource in ALWAYS} == counts
 
 
@@ -152,7 +152,7 @@ def test_15_fatal_error_marks_all_units_of_that_gpu_unhealthy(node: MakeNode, ve
     agent = one.run(Isolating(), mode=mode)
     active = ACTIVE[mode]
     assert one.kubelet.wait(lambda: all(len(one.kubelet.lists(r)) >= 1 for r in ALWAYS))
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
     assert one.kubelet.wait(lambda: all(one.kubelet.allocatable(r) for r in active))
     before = {resource: (len(one.kubelet.lists(resource)), one.ids(resource)) for resource in ALWAYS}
     assert one.simulator.xid(0, FATAL_XID) == 1
@@ -173,7 +173,7 @@ def test_15_a_lost_gpu_and_an_uncorrectable_memory_error_too(node: MakeNode, fau
     one = node("1.36", box(2, 24))
     agent = one.run()
     one.offers(mem=48)
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
     getattr(one.simulator, fault)(0)
     one.offers(mem=24)
     assert one.kubelet.capacity(MEM) == 48
@@ -184,7 +184,7 @@ def test_15_an_applications_own_fault_costs_no_gpu(node: MakeNode) -> None:
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     agent = one.run()
     one.offers(mem=48)
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
     count = len(one.kubelet.lists(MEM))
     assert one.simulator.xid(0, 31) == 1
     assert one.event("ApplicationXID", one.uuids[0])
@@ -200,7 +200,7 @@ def test_16_flapping_health_takes_few_messages(node: MakeNode, lost_at_last: boo
     one = node("1.36", box(2, 24))
     agent = one.run()
     one.offers(mem=48)
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
     count = len(one.kubelet.lists(MEM))
     for turn in range(20 + lost_at_last):
         (one.simulator.restore if turn % 2 else one.simulator.lose)(0)
@@ -217,7 +217,7 @@ def test_17_of_two_streams_one_may_end(node: MakeNode, version: str) -> None:
     one = node(version, box(2, 24))
     agent = one.run()
     one.offers(mem=48)
-    wait_for(lambda: agent._nvml.health_watch_up)
+    wait_for(lambda: agent.nvml.health_watch_up)
     first, second = one.kubelet.open_stream(MEM), one.kubelet.open_stream(MEM)
     assert first.wait(lambda: len(first.messages) == 1)
     assert second.wait(lambda: len(second.messages) == 1)

@@ -24,7 +24,7 @@ def test_01_waits_for_kubelet_and_registers(node: MakeNode, version: str, direct
     if directory:
         one.plugins.mkdir(parents=True)
     agent = one.run()
-    wait_for(lambda: all(agent._feeds[r] is not None for r in ALWAYS))
+    wait_for(lambda: all(agent.feeds[r] is not None for r in ALWAYS))
     busy = time.process_time()
     observe(3)
     busy = time.process_time() - busy

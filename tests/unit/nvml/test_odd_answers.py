@@ -191,7 +191,7 @@ def test_a_gpu_that_is_read_elsewhere_is_not_confused_with_the_one_that_hangs(si
     before = watched.next(InventoryRead).inventory
     simulator.gpus[1].spec, simulator.gpus[2].spec = simulator.gpus[2].spec, simulator.gpus[1].spec
     simulator.hang("nvmlDeviceGetName", 2)
-    watched.watch._wishes.now()
+    watched.watch.reread()
     after = watched.next(InventoryRead).inventory
     assert [gpu.uuid for gpu in after.gpus] == [before.gpus[0].uuid, before.gpus[2].uuid]
 

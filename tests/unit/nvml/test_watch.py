@@ -327,7 +327,7 @@ def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make
     simulator.hang("nvmlDeviceGetUUID", 1)
     simulator.lose(0)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
-    watched.watch._wishes.now()
+    watched.watch.reread()
     while not (inventory := watched.next(InventoryRead).inventory).unreadable or len(inventory.gpus) > 1:
         pass
     assert inventory.gpus == before.gpus[1:], "it stays as it was read before"
