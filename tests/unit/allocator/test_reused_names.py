@@ -56,10 +56,10 @@ class Kubelet(FakeAllocations):
         super().__init__()
         self.pods: dict[str, Made] = {}
 
-    def look(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
         known = [pod for pod in self.pods.values() if not pod.failed]
         found = [ListedPod(PodName("ml", pod.name), tuple(pod.held)) for pod in known]
-        return [look for look in found if pods is None or look.pod in pods]
+        return [one for one in found if pods is None or one.pod in pods]
 
 
 class ReusedNames(RuleBasedStateMachine):
