@@ -263,7 +263,7 @@ class OtherAgentError(Exception):
 
 
 def _shown(draw: Callable[[dict[str, Any]], str], page: dict[str, Any]) -> str:
-    """`page` drawn; one of another version may lack what is drawn. Raises OtherAgentError."""
+    """Draw `page`. Raises OtherAgentError if it lacks a key, as a page of another version may."""
     try:
         return draw(_printable(page))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as err:
@@ -311,5 +311,5 @@ def _is_url(text: str) -> bool:
 
 
 def _words(error: object) -> str:
-    """An error without its number, which says nothing to people."""
+    """An error without its number, which does not help people."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,4 +1,4 @@
-"""`gpuagent run --dry-run`: what would be advertised, without a word to kubelet."""
+"""`gpuagent run --dry-run`: print the resources that the agent would advertise, without contact to kubelet."""
 
 import json
 import queue

@@ -18,7 +18,7 @@ MAX_INSTANCES_08 = 16
 MAX_PODS = 20
 """Most pods on one GPU; the next one fails to start (ACK)."""
 MAX_WEIGHT = 999
-"""A weight is written with at most 3 digits (0.8.8); no source says what the weights of one GPU may come to."""
+"""A weight is written with at most 3 digits (0.8.8); no source limits the sum of the weights of one GPU."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,8 +121,8 @@ class CgpuState:
     """The module at one moment.
 
     Attributes:
-        version: None where it could not be read or is no version; `version_text` is what stands there.
-        unread: what could not be read or understood, one text each, for people.
+        version: None where it could not be read or is no version; `version_text` is the raw text.
+        unread: one text for people for each value that could not be read or parsed.
     """
 
     version: Version | None = None
@@ -166,7 +166,7 @@ class _Reader:
 
     def instances(self, path: Path) -> tuple[Instance, ...]:
         found = []
-        # A container's id is hexadecimal; later versions may keep folders of their own beside.
+        # A container's id is hexadecimal; later versions may have other folders here.
         for folder in self.folders(path, r"[0-9a-f]{12}"):
             before = len(self.unread)
             instance = self.instance(folder)
@@ -210,7 +210,7 @@ class _Reader:
 
 
 def read(proc: Path = CGPU_PROC) -> CgpuState | None:
-    """The module's state; None where it is not loaded. Raises nothing: what cannot be read is None, and listed."""
+    """The module's state; None where it is not loaded. Raises nothing: an unreadable value is None, and in `unread`."""
     try:
         if not proc.is_dir():
             return None
@@ -250,7 +250,7 @@ def caveats(version: Version) -> tuple[str, ...]:
 
 
 def problem(state: CgpuState | None) -> str | None:
-    """Why the layer must not be used, and what to do; None if nothing speaks against it."""
+    """Why the layer must not be used, and what to do; None if it may be used."""
     if state is None:
         return f"cGPU is not loaded (no {CGPU_PROC}): run `gpu-isolation-installer install`, or load the module"
     if state.version is None:

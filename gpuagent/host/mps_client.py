@@ -41,7 +41,7 @@ _END_S = 1.0
 
 
 class MpsError(Exception):
-    """The control daemon did not do what was asked; the text says what happened."""
+    """A command to the control daemon failed; the text says what happened."""
 
 
 class NoDaemonError(MpsError):
@@ -49,11 +49,11 @@ class NoDaemonError(MpsError):
 
 
 class UntrustedError(NoDaemonError):
-    """Another user of the host may run the control daemon at this pipe directory, so it is not asked."""
+    """Another user of the host may run the control daemon at this pipe directory, so the agent does not use it."""
 
 
 class HangsError(MpsError):
-    """The control daemon took the question and did not answer in time."""
+    """The control daemon received the command and did not answer in time."""
 
 
 def find_program(name: str, folders: Sequence[str] = DRIVER_FOLDERS) -> Path | None:
@@ -71,7 +71,7 @@ def too_long(pipe_dir: Path) -> bool:
 def daemon_pid(pipe_dir: Path) -> int | None:
     """PID of the daemon at `pipe_dir` as its file has it; None without one, or where that process is something else.
 
-    A daemon in another container writes the PID of its own namespace: the name of the process is looked at, too.
+    A daemon in another container writes the PID of its own namespace, so the name of the process must match, too.
     """
     try:
         pid = int((pipe_dir / PID_FILE).read_text(encoding="ascii"))
@@ -94,7 +94,7 @@ def untrusted(pipe_dir: Path) -> str | None:
             process = Path(f"/proc/{pid}")
             why = foreign_owner(process, process.stat().st_uid)
     except FileNotFoundError:
-        return None  # there is none, or it has just gone
+        return None  # there is none, or it has just ended
     except OSError as err:
         why = f"its owner is not known ({error_words(err)})"
     if why is None:
@@ -134,13 +134,13 @@ def make_directories(*folders: Path) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what would steer CUDA or MPS, and with `more`."""
+    """This process's environment without the variables of CUDA and MPS, and with `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     return kept | more
 
 
 class Control:
-    """Questions to the control daemon at one pipe directory. May be used from any thread.
+    """Client of the control daemon at one pipe directory. May be used from any thread.
 
     Args:
         program: path of `nvidia-cuda-mps-control`.
@@ -188,7 +188,7 @@ class Control:
         return text
 
     def alive(self, *, deadline_s: float | None = None) -> None:
-        """One real round trip to the daemon that changes nothing.
+        """Make one real round trip to the daemon that changes nothing.
 
         Raises:
             MpsError: it does not answer, or not with a percentage.
@@ -209,7 +209,7 @@ class Control:
         return tuple(pid for server in self.servers() for pid in _numbers(self.ask(f"get_client_list {server}")))
 
     def memory_limit(self, device: str) -> str:
-        """The default memory cap of a client on `device` (ordinal or UUID), as the daemon says it. Raises MpsError."""
+        """The default memory cap of a client on `device` (ordinal or UUID), from the daemon. Raises MpsError."""
         return self.ask(f"get_default_device_pinned_mem_limit {device}")
 
     def limit_memory(self, device: str, mib: int) -> None:
@@ -230,7 +230,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Kill what hangs, and do not wait long: in a call into the driver even that may take its time."""
+    """Kill a process that hangs, and wait only briefly: during a driver call its end may take long."""
     process.kill()
     for stream in (process.stdin, process.stdout):
         if stream:

@@ -5,8 +5,10 @@ import stat
 from pathlib import Path
 
 SYSTEM_GROUPS = frozenset(range(1000)) - {100}
-"""Groups of the distribution's own programs, as Ubuntu's ``syslog``, which may write in /var/log. Of ``users``, 100,
-people are members."""
+"""Groups of the distribution's own programs, such as Ubuntu's ``syslog``, which may write in /var/log.
+
+Without group 100, ``users``, which has people as members.
+"""
 
 
 def foreign(path: Path, *, shared: bool = False) -> str | None:
@@ -19,7 +21,7 @@ def foreign(path: Path, *, shared: bool = False) -> str | None:
         shared: others may write in the directory `path`, if they cannot replace it.
 
     Raises:
-        OSError: it is not there, or its links go round in a circle.
+        OSError: it does not exist, or its links form a loop.
     """
     path.stat()
     return _foreign(path, shared=shared)

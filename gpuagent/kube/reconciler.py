@@ -1,4 +1,4 @@
-"""The API server's side of the agent: what is watched there, and what is written there."""
+"""The API server's side of the agent: its watches and its writes."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ from gpuagent.kube.write.node_writer import Writer
 from gpuagent.kube.write.pod_deleter import Deletions
 
 STOP_S = 1.0
-"""For all threads together: one in a call to a silent server is left behind."""
+"""Limit for all threads together: a thread in a call to a silent server is left behind."""
 
 
 class Reconciler:
@@ -81,18 +81,18 @@ class Reconciler:
         self._client.close()
 
     def observe(self, node: Mapping[str, Any]) -> None:
-        """The Node as it is now."""
+        """Take the Node as it is now."""
         self._writer.observe(node)
         self._annotations.nudge()
 
     def know(self, pods: Collection[Pod]) -> None:
-        """The pods of this node, which Events may be about."""
+        """Take the pods of this node, which Events may be about."""
         self._uids = {pod.name: pod.uid for pod in pods}
 
     def fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
-        """Read pods that the watch has not shown yet: UIDs of those there are, None if no answer comes in time.
+        """Read pods that the watch has not shown yet; return the UIDs of those that exist, or None after a timeout.
 
-        While an earlier read is unanswered the answer is None at once: a silent API server costs the node one wait.
+        While an earlier read is unanswered it returns None at once: a silent API server costs the node one wait.
         """
         if self._fetching.is_alive():
             return None
@@ -124,7 +124,7 @@ class Reconciler:
     def _annotate(self, state: State) -> tuple[Announcement, ...]:
         known = self._annotated
         if not state.pods_watched or (known and known.pods is state.pods and known.same_book(state)):
-            return ()  # an old pod is refused as such; each held unit is looked at only where something changed
+            return ()  # the server refuses writes to an outdated pod; held units are checked only after a change
         self._annotated, before = state, self._writes
         self._writes = pod_annotations.writes(state, known, before)
         self._annotations.desire(self._writes)

@@ -58,7 +58,7 @@ def arena(reading: Reading) -> Told:
 
 
 def _pods(reading: Reading) -> Mapping[str, Mapping[tuple[PodName, str], int | None]]:
-    """GPU UUID to pods with how they hold it, and what memory they use of it."""
+    """GPU UUID to its pods, each with its way of holding the GPU, and its memory use."""
     found: dict[str, dict[tuple[PodName, str], int | None]] = defaultdict(dict)
     for uuid, holders in reading.derived.holders.items():
         for owner, share in holders.items():

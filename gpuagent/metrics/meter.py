@@ -24,7 +24,7 @@ class Metrics:
     """The agent's meter, and the page Prometheus reads."""
 
     def __init__(self) -> None:
-        # process_start_time_seconds says as much as a series of its own for each counter.
+        # process_start_time_seconds replaces the created series of each counter.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._rpc = Histogram(f.RPC.name, f.RPC.help, f.RPC.labels, buckets=_SECONDS, registry=self._registry)
@@ -49,15 +49,15 @@ class Metrics:
         self._refusals.labels(method, resource, reason.value).inc()
 
     def api_answered(self, verb: str, code: str) -> None:
-        """The API server answered with this HTTP status, ``none``: not at all."""
+        """Count an answer of the API server by HTTP status; ``none`` for no answer."""
         self._api.labels(verb, code).inc()
 
     def show(self, sources: Sources) -> None:
-        """Read all else from these for each page."""
+        """Set the sources of all other values, which each page reads."""
         self._sources = sources
 
     def page(self) -> bytes:
-        """The text exposition. Those who come while it is made for another wait, and share the next one."""
+        """The text exposition. Requests that come while a page is in progress wait, and share the next one."""
         came = time.monotonic()
         with self._turn:
             if self._page_began < came:

@@ -69,7 +69,7 @@ class Derived:
 
     @cached_property
     def holders(self) -> Mapping[str, Mapping[ContainerRef, Share]]:
-        """The same by GPU, every GPU among them."""
+        """The shares by GPU, with an entry for every GPU."""
         found: dict[str, dict[ContainerRef, Share]] = {uuid: {} for uuid in self.state.gpus}
         for (uuid, owner), share in self.shares.items():
             found[uuid][owner] = share
@@ -78,11 +78,11 @@ class Derived:
 
 @dataclass(frozen=True)
 class Reading:
-    """One look.
+    """One reading of all sources.
 
     Attributes:
-        unix_times: moments of the monotonic clock to Unix time, the same at every look, also after the clock was set.
-        resolved: in an earlier one a process was found in a container.
+        unix_times: moments of the monotonic clock to Unix time, the same in every reading, even if the clock is set.
+        resolved: an earlier reading found a process in a container.
     """
 
     derived: Derived

@@ -10,7 +10,7 @@ _BEGIN, _END = "<!-- tables: written by `make generate` -->", "<!-- end of table
 
 
 def tables() -> str:
-    """One table a chapter, as Markdown."""
+    """One table for each chapter, as Markdown."""
     return "\n".join(f"### {title}\n\n{_table(families)}" for title, families in CHAPTERS.items())
 
 

@@ -1,4 +1,4 @@
-"""Checks of NVML's answers. A value that NVML does not allow is an error of that call, and so costs one GPU."""
+"""Checks of NVML's answers. A value that NVML does not allow is an error of that call, and so affects one GPU."""
 
 import ctypes
 import re
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 MIB = 1 << 20
 MOST_MEMORY = 4 << 40
-"""Bytes. No GPU has a quarter of it, and units of a larger one would not fit into a device list."""
+"""Bytes. No GPU has a quarter of this, and the units of a larger GPU would not fit into a device list."""
 MOST_MINOR = 255
 """Device nodes of the driver's major number, 195, have minor numbers of 8 bits."""
 MOST_NAME = 96
@@ -25,13 +25,13 @@ class OddAnswerError(ValueError):
     """NVML gave an answer that its interface does not allow."""
 
     def __init__(self, value: object, wanted: str) -> None:
-        plain = isinstance(value, str | bytes | int | float | None)  # what others look like may depend on the moment
+        plain = isinstance(value, str | bytes | int | float | None)  # the repr of other types may vary
         shown = ascii(value)[:_SHOWN] if plain else f"a value of type {type(value).__name__}"
         super().__init__(f"answered {shown}, which is not {wanted}")
 
 
 def read(function: str, answer: Any, parse: Callable[[Any], T]) -> T:  # noqa: ANN401 (untyped binding)
-    """`parse(answer)`. Raises CallError, which does not depend on the moment, where it is not what NVML defines."""
+    """Return `parse(answer)`. Raises CallError, with the same text each time, if the answer is not valid."""
     try:
         return parse(answer)
     except OddAnswerError as err:
@@ -44,7 +44,7 @@ def read(function: str, answer: Any, parse: Callable[[Any], T]) -> T:  # noqa: A
 
 
 def undecodable(function: str, err: UnicodeDecodeError) -> CallError:
-    """The binding decodes texts by itself."""
+    """The CallError for a text that the binding, which decodes texts itself, could not decode."""
     return CallError(function, ODD, str(OddAnswerError(err.object, "text in UTF-8")))
 
 
@@ -61,19 +61,19 @@ def flag(value: object) -> bool:
 
 
 def unsigned(value: object) -> int:
-    """A C number that NVML numbers things with, or counts in."""
+    """An unsigned C number, such as an index or a count."""
     return whole(value, 0, (1 << 64) - 1)
 
 
 def gpu_uuid(value: object) -> str:
-    """It goes into environment variables, device ids of others, Events and terminals: only NVML's own form will do."""
+    """A UUID in NVML's form; no other is safe in environment variables, device ids, Events and terminals."""
     if not isinstance(value, str) or not _UUID.fullmatch(value):
         raise OddAnswerError(value, "GPU- and a UUID")
     return value
 
 
 def printable(value: object) -> str:
-    """A name or a version, which people and their terminals are shown."""
+    """A name or a version that terminals can show."""
     if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= MOST_NAME:
         raise OddAnswerError(value, f"a text of 1 to {MOST_NAME} printable characters")
     return value
@@ -88,6 +88,6 @@ def pci_address(info: Any) -> str:  # noqa: ANN401 (NVML's structure)
 
 
 def memory(total: object, reserved: object) -> tuple[int, int]:
-    """Bytes in all, and of those what driver and firmware keep."""
+    """All bytes, and the bytes of those that driver and firmware reserve."""
     total = whole(total, MIB, MOST_MEMORY)
     return total, whole(reserved, 0, total)

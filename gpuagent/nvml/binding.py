@@ -29,12 +29,12 @@ ABSENT = frozenset(
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     }
 )
-"""Codes by which a driver or GPU says that it does not have what was asked for."""
+"""Codes for a value that the driver or the GPU does not have."""
 TIMEOUT = int(pynvml.NVML_ERROR_TIMEOUT)
 INVALID_ARGUMENT = int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
 GPU_IS_LOST = int(pynvml.NVML_ERROR_GPU_IS_LOST)
 GONE = DRIVER_WIDE | {GPU_IS_LOST}
-"""Codes by which nothing else about this GPU can be asked either."""
+"""Codes after which no other call about this GPU can succeed."""
 MOST_LINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 """NVLinks are numbered from 0 to below this; a GPU has fewer, or none."""
 MOST_GPUS = 256
@@ -86,7 +86,7 @@ class NvmlEvent:
 class Nvml:
     """NVML for one thread. Other threads may read `pending`: the call in progress, None between calls.
 
-    Every method raises CallError if NVML refuses, unless it says otherwise.
+    Every method raises CallError if NVML refuses, unless its docstring differs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -179,7 +179,7 @@ class Nvml:
         return self._read(function, gpu, lambda number: link_values.ENDS.get(unsigned(number), End.UNKNOWN), link)
 
     def link_remote(self, gpu: Handle, link: int) -> tuple[str, int]:
-        """Bus id, and PCI device and vendor, of what the link leads to; empty and 0 where unknown."""
+        """Bus id, and PCI device and vendor, of the link's other end; empty and 0 where unknown."""
         return self._read("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link_values.remote, link)
 
     def relation(self, gpu: Handle, other: Handle) -> Relation | None:
@@ -188,7 +188,7 @@ class Nvml:
         return self._read(function, gpu, lambda level: link_values.RELATIONS.get(unsigned(level)), other.pointer)
 
     def pcie(self, gpu: Handle) -> tuple[int, int]:
-        """Generation and lanes that GPU and slot can do together."""
+        """Generation and lanes that both GPU and slot support."""
         generation = self._read("nvmlDeviceGetMaxPcieLinkGeneration", gpu, lambda number: whole(number, 0, 99))
         return generation, self._read("nvmlDeviceGetMaxPcieLinkWidth", gpu, lambda number: whole(number, 0, 32))
 
@@ -226,7 +226,7 @@ class Nvml:
         )
 
     def probe(self, gpu: Handle) -> None:
-        """Ask for something cheap that the library does not answer from memory of its own.
+        """Make a cheap call that the library does not answer from its own cache.
 
         By NVML's reference the call returns GPU_IS_LOST for a GPU that fell off the bus.
         """

@@ -45,7 +45,7 @@ class BoundedQuery(Generic[T]):
         return self._nvml.pending
 
     def wait(self) -> bool:
-        """Whether it has ended, if need be at the end of its patience."""
+        """Wait for the end, at most until `patience_s` is over; whether it has ended."""
         with self._end:
             self._given_up = not self._end.wait_for(lambda: self.ended, max(0.0, self._until - time.monotonic()))
         return self.ended
@@ -81,7 +81,7 @@ class Questions(Generic[K, T]):
         self._open: dict[K, BoundedQuery[T]] = {}
 
     def ask(self, about: K, name: str, question: Callable[[Nvml], Iterable[T]]) -> BoundedQuery[T]:
-        """The question that is open about this; if none is, a new one."""
+        """Return the open query about this subject, or start a new one."""
         if about not in self._open:
             nvml = Nvml(self._clock)
             self._open[about] = BoundedQuery(

@@ -4,7 +4,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 class DriverError(Exception):
-    """The driver as a whole cannot be used: not there, not loaded, of another version, not permitted. Worth a retry."""
+    """The driver as a whole cannot be used: missing, not loaded, of another version, not permitted. Retry later."""
 
 
 class CallError(Exception):
@@ -53,7 +53,7 @@ _GPU_ADVICE = {
 }
 
 DRIVER_WIDE = frozenset({1, 9, 12, 18})
-"""Codes that are about the driver, whichever GPU was asked: uninitialised, not loaded, no library, version mismatch."""
+"""Codes about the driver, not about a GPU: uninitialized, not loaded, no library, version mismatch."""
 
 
 def driver_error(err: CallError) -> DriverError:

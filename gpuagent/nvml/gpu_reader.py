@@ -1,4 +1,4 @@
-"""One look at the driver: which GPUs are there, and what they are."""
+"""Reads the inventory from the driver: the GPUs and their properties."""
 
 from pathlib import Path
 
@@ -111,10 +111,10 @@ def _mig(nvml: Nvml, handle: Handle) -> bool:
 
 
 def _numa_node(nvml: Nvml, handle: Handle, sysfs_file: Path) -> int | None:
-    """The node whose CPUs are nearest.
+    """The NUMA node whose CPUs are nearest.
 
-    sysfs goes first: NVML's call answers where GPU memory is itself a NUMA node (Grace), and names that node,
-    which has no CPUs; kubelet would align pods to nothing.
+    sysfs takes precedence. Where GPU memory is itself a NUMA node (Grace), NVML's call names that node, which has no
+    CPUs, so kubelet could not align pods to it.
     """
     try:
         node = int(sysfs_file.read_text(encoding="ascii"))

@@ -1,4 +1,4 @@
-"""One look at all GPUs at once: one that hangs costs no other, and a query about links that hangs costs no GPU."""
+"""Reads all GPUs at once: a GPU that hangs affects no other, and a hanging query of links affects no GPU."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _About = tuple[str, str]
-"""UUID of a GPU, and which of its connections."""
+"""UUID of a GPU, and the kind of its connections."""
 _Part = tuple[_About, BoundedQuery[Wiring]]
 
 
@@ -72,7 +72,7 @@ class Readings:
         self._answers: dict[_About, Wiring] = {}
 
     def look(self, count: int) -> list[Reading]:
-        """The reading of each of `count` GPUs. Raises DriverError if links cannot be read for the driver's sake."""
+        """The reading of each of `count` GPUs. Raises DriverError if the driver as a whole fails."""
         asked = [self._ask_gpu(index) for index in range(count)]
         self._gpus.wait()
         readings = [_reading(index, question) for index, question in enumerate(asked)]
@@ -100,7 +100,7 @@ class Readings:
         )
 
     def _known(self, part: _Part) -> Wiring:
-        """The answer; until there is one, the last that there was, or as much as was answered so far."""
+        """The answer; until there is one, the former answer, or the part of the new one so far."""
         about, question = part
         if question.ended:
             known, error = question.known or Wiring(), question.error
@@ -161,7 +161,7 @@ def inventory_of(  # noqa: PLR0913 (all by name)
     Raises:
         DriverError: a reading failed because of the driver as a whole.
     """
-    # Indexes move when a GPU goes: the GPU that hangs is not the one that has its former index now.
+    # Indexes move when a GPU is lost: the GPU that hangs is not the one that has its former index now.
     here = {reading.gpu.uuid for reading in readings if reading.gpu}
     known = {gpu.index: gpu for gpu in former.gpus if gpu.uuid not in here} if former else {}
     gpus: list[Gpu] = []

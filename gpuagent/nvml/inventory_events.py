@@ -31,7 +31,7 @@ class DriverNews:
 
     @property
     def problem(self) -> str | None:
-        """The reason of the DriverUnavailable that stands; None after an InventoryRead."""
+        """The reason of the current DriverUnavailable; None after an InventoryRead."""
         return self._problem
 
     def read(self, inventory: Inventory) -> bool:

@@ -14,9 +14,9 @@ U = TypeVar("U")
 
 
 def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
-    """PCIe, NVLinks and fabric of one GPU, after each answer what is known by then.
+    """Yield PCIe, NVLinks and fabric of one GPU as known after each answer.
 
-    Raises CallError for the driver's sake only.
+    Raises CallError only for errors of the driver as a whole.
     """
     asking = _Asking()
     gpu = asking.ask(lambda: nvml.handle(index), None)
@@ -35,7 +35,7 @@ def read_links(nvml: Nvml, index: int) -> Iterator[Wiring]:
             down.append(number)
         wiring = replace(wiring, problems=asking.problems)
         yield wiring
-    if down:  # some drivers say so of links that the GPU does not have
+    if down:  # some drivers report links as down that the GPU does not have
         count = asking.ask(lambda: nvml.link_count(gpu), None)
         inactive = sum(count is None or number < count for number in down)
         wiring = replace(wiring, inactive=inactive, problems=asking.problems)
@@ -94,7 +94,7 @@ def _nvlink(nvml: Nvml, gpu: Handle, link: int, asking: "_Asking") -> Nvlink:
 
 
 class _Asking:
-    """Asks, and keeps what failed: once for all links or GPUs about which the same call failed the same way."""
+    """Makes calls, and collects failures: one for all links or GPUs about which the same call failed alike."""
 
     def __init__(self) -> None:
         self._failed: dict[tuple[str, str], list[int]] = {}

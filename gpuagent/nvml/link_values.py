@@ -19,7 +19,7 @@ VERSIONS: Mapping[int, str] = {
     pynvml.NVML_NVLINK_VERSION_5_0: "5.0",
     pynvml.NVML_NVLINK_VERSION_6_0: "6.0",
 }
-"""NVML counts the versions; their names are NVIDIA's."""
+"""NVLink version names of NVIDIA, by NVML's numbers."""
 
 ENDS: Mapping[int, End] = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: End.GPU,
@@ -47,7 +47,7 @@ def version(number: int) -> str:
 
 
 def bus_id(text: str) -> str:
-    """A bus id as NVML spells those of GPUs, ``00000000:07:00.0``; empty if it is no address or one of nothing."""
+    """A bus id in NVML's form for GPUs, ``00000000:07:00.0``; empty for an invalid or an empty address."""
     spelled = _BUS_ID.fullmatch(text.upper())
     if spelled is None:
         return ""
@@ -57,7 +57,7 @@ def bus_id(text: str) -> str:
 
 
 def remote(info: Any) -> tuple[str, int]:  # noqa: ANN401 (NVML's structure)
-    """Bus id, and PCI device and vendor, of what a link leads to; empty and 0 where unknown."""
+    """Bus id, and PCI device and vendor, of a link's other end; empty and 0 where unknown."""
     return bus_id(str(info.busId)), 0 if info.pciDeviceId in _NO_PCI_ID else int(info.pciDeviceId)
 
 

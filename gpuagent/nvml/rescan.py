@@ -1,14 +1,14 @@
-"""Wishes for another look at the driver, from any thread, and the wait of the one that looks."""
+"""Requests to read the driver again, from any thread, and the wait of the reading thread."""
 
 import threading
 import time
 
 
 class RescanRequests:
-    """A wish to look counts from when it is uttered until a look begins: `begin`, look, `wait`, and again.
+    """A request counts until the next read begins. The reading thread repeats `begin`, read, `wait`.
 
     Args:
-        apart_s: between the beginnings of two looks that were wished for with `soon`.
+        apart_s: least time between the beginnings of two reads that `soon` requested.
     """
 
     def __init__(self, apart_s: float) -> None:
@@ -19,26 +19,26 @@ class RescanRequests:
         self._not_before = float("-inf")
 
     def now(self) -> None:
-        """Wish for a look at once."""
+        """Request a read at once."""
         with self._changed:
             self._now = True
             self._changed.notify_all()
 
     def soon(self) -> None:
-        """Wish for a look as soon as `apart_s` have gone by since the last one for such a wish."""
+        """Request a read once `apart_s` have passed since the last one that `soon` requested."""
         with self._changed:
             self._soon = True
             self._changed.notify_all()
 
     def begin(self) -> None:
-        """A look begins; what is wished for from now on it may miss."""
+        """Begin a read; later requests lead to another read."""
         with self._changed:
             if self._soon:
                 self._not_before = time.monotonic() + self._apart_s
             self._now = self._soon = False
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Return when a look is due: wished for, or after `timeout_s` (None: never). Whether it was wished for."""
+        """Wait until a read is due: requested, or after `timeout_s` (None: never). Whether it was requested."""
         until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while not self._now:

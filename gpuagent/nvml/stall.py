@@ -50,7 +50,7 @@ class StallGuard:
             pass
 
     def hung(self) -> Mapping[int, str]:
-        """NVML index of each GPU about which a call hangs at this moment, and which."""
+        """NVML index of each GPU about which a call hangs at this moment, and that call."""
         return {call.gpu: self._words(call) for call in self._overdue() if call.gpu is not None}
 
     def driver_hangs(self) -> bool:
@@ -58,7 +58,7 @@ class StallGuard:
         return any(call.gpu is None for call in self._overdue())
 
     def look(self) -> float:
-        """Report what hangs now. Returns the seconds until the next look is due."""
+        """Report the calls that hang now. Returns the seconds until the next check."""
         overdue = self._overdue()
         for call in overdue - self._known:
             log.error("an NVML call hangs", extra={"call": str(call), "for_s": self._stall_s})

@@ -217,7 +217,7 @@ class Settings:
 
     @property
     def uses_api_server(self) -> bool:
-        """Without a forced mode the node label decides; with one, an API server is used where one is named."""
+        """Whether the agent uses the API server: always without a forced mode, else only where one is named."""
         named = self.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ
         return self.mode is None or (named and bool(self.node_name))
 

@@ -27,7 +27,7 @@ TAINT_KEY = re.compile(rf"({_PREFIX}/)?{_NAME}")
 """The API server's rule for a taint's key."""
 
 RESERVED_TAINT = re.compile(r"^node\.(cloudprovider\.)?kubernetes\.io/")
-"""Kubernetes' own taints say what is wrong with a node: they stay."""
+"""Kubernetes' own taints, which show problems of a node: the agent does not remove them."""
 
 
 def path(text: str) -> Path:

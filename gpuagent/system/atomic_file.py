@@ -1,4 +1,4 @@
-"""Small files that are there whole or as they were before, also after a crash."""
+"""Small files that are replaced atomically, also in a crash."""
 
 import os
 import tempfile
@@ -27,7 +27,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in `folder` on disk."""
+    """Write the names in `folder` to disk."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(number)

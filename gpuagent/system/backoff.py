@@ -10,7 +10,7 @@ class Backoff:
     Args:
         first_s: the first delay after ``reset``.
         limit_s: the longest delay before the spread.
-        spread: returns a number in [0, 1); one node's agents must not knock in step with all others.
+        spread: returns a number in [0, 1); it keeps the agents of all nodes from retrying at the same time.
     """
 
     def __init__(
@@ -28,5 +28,5 @@ class Backoff:
         return delay_s * (0.75 + self._spread() / 2)
 
     def reset(self) -> None:
-        """Start small again: something worked."""
+        """Start with the first delay again, after a success."""
         self._next_s = self._first_s

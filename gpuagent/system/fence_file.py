@@ -12,7 +12,7 @@ from gpuagent.system.inotify import DirectoryWatch
 
 POLL_S = 10.0
 SECOND_LOOK_S = 0.2
-"""Editors move a file away, or empty it, before they write it: a file that is gone or bad is looked at twice."""
+"""Editors move a file away, or empty it, before they write it: so a missing or bad file is read a second time."""
 MAX_BYTES = 65536
 
 
@@ -33,7 +33,7 @@ class FenceWatch:
         self._watch = DirectoryWatch(path.parent, self._look, name="fence", contents=True)
 
     def start(self) -> None:
-        """Look once before anything else is read, so that the first list has the fence in it; then follow the file."""
+        """Read the file once before all else, so that the first device list respects it; then follow the file."""
         self._look()
         self._watch.start()
 
@@ -65,7 +65,7 @@ def _read(path: Path) -> Fence | str | None:
                 return "it is not a regular file"
             data = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        # A link is put there on purpose: what it leads to may be a mount that is late, or gone by mistake.
+        # An operator put the link there on purpose: its target may be a late mount, or missing by mistake.
         return "it is a link to a file that does not exist" if path.is_symlink() else None
     except OSError as err:
         return f"it cannot be read: {err.strerror}"
@@ -84,5 +84,5 @@ def _parse(data: bytes) -> Fence | str:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open without waiting: at a pipe, one would wait for a writer."""
+    """Open without waiting: the open of a pipe would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)

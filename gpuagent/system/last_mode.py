@@ -30,7 +30,7 @@ class LastMode:
         self.saved: Mode | None = None
 
     def load(self) -> Mode | None:
-        """The mode of the last run; None if there was none or the file cannot be read (said in the log)."""
+        """The mode of the last run; None if there was none or the file cannot be read, which is logged."""
         try:
             self.saved = Mode(json.loads(self._path.read_text(encoding="utf-8"))["mode"])
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class LastMode:
         return self.saved
 
     def keep(self, mode: Mode) -> str | None:
-        """Have `mode` in the file. Returns None, or why it is not there; call again, after a pause it is retried."""
+        """Write `mode` to the file. Returns None, or why that failed; call it again to retry, which it does in time."""
         if mode is not self.saved and self._clock() >= self._next_try:
             try:
                 write_whole(self._path, json.dumps({"mode": str(mode)}))

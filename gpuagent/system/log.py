@@ -25,7 +25,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 (a JSON value)
-    """A field's value as JSON has it, so that no line shows how Python spells one."""
+    """A field's value as JSON, so that no line shows a Python repr."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
@@ -74,7 +74,7 @@ def _quoted(value: object) -> str:
 
 
 class _Later(logging.handlers.QueueHandler):
-    """Hands records over as they are; formatting and writing are the listener's."""
+    """Queues records unchanged; the listener formats and writes them."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
@@ -83,7 +83,7 @@ class _Later(logging.handlers.QueueHandler):
 def setup(log_format: str, level: str) -> Callable[[], None]:
     """Send all log lines to stderr in `log_format` (``text`` or ``json``), from a thread of their own.
 
-    Returns what writes out the last ones and ends the thread; needed only where the process ends without `atexit`.
+    Returns a function that writes the last lines and ends the thread, for processes that end without `atexit`.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
@@ -97,7 +97,7 @@ def setup(log_format: str, level: str) -> Callable[[], None]:
 
 
 def _take_over() -> None:
-    """Log what Python and libraries would print to stderr past the log; of equal warnings the first."""
+    """Log the lines that Python and libraries would print to stderr; of equal warnings only the first."""
     warned: set[tuple[str, str]] = set()
 
     def warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 INTERRUPTED = 130
-"""As of a program that SIGINT ends."""
+"""Exit code as of a program that SIGINT ends."""
 PIPE_CLOSED = 141
-"""As of a program that SIGPIPE ends: `gpuagent status | head` is no failure that needs words."""
+"""Exit code as of a program that SIGPIPE ends: `gpuagent status | head` needs no error message."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -39,12 +39,12 @@ def exit_with(program: str, run: Callable[[], int | str | None]) -> NoReturn:
 
 
 def _have_streams() -> None:
-    """Python has none for a descriptor that was closed (``>&-``), and a file or socket would get its number."""
+    """Open /dev/null for each closed standard stream (``>&-``): otherwise a file or socket would get its number."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (until the end)
 
 
 def _drop_output() -> None:
-    """Or the interpreter complains at its end."""
+    """Discard pending output, which the interpreter would otherwise fail to write at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Text for terminals, without what could steer them: control characters, and those that reorder a line."""
+"""Text for terminals, without control characters and characters that reorder a line."""
 
 import json
 
@@ -11,7 +11,7 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""`text` with ``\uXXXX`` in place of what is not printable: inside of a JSON string the same value."""
+    r"""`text` with ``\uXXXX`` for characters that are not printable: a JSON string keeps its value."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else _escape(one) for one in text)

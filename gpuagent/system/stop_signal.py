@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as something to wait for."""
+"""Wait for SIGTERM or SIGINT."""
 
 import os
 import select
@@ -6,7 +6,7 @@ import signal
 
 
 class StopSignal:
-    """Set by the first SIGTERM or SIGINT from its making on. Make it in the main thread.
+    """Set by the first SIGTERM or SIGINT after its creation. Create it in the main thread.
 
     Not a `threading.Event`: a signal handler runs between two steps of the main thread. It would wait forever for the
     event's lock if the main thread holds it.

@@ -2,25 +2,25 @@
 
 
 class KubeError(Exception):
-    """Root of this edge's errors. Its text is stable for the same cause, so that a reader may say it once."""
+    """Root of this package's errors. Its text is the same for the same cause, so that it can be logged once."""
 
 
 class ConfigError(KubeError):
-    """The way to the API server is not configured, or not readably. An operator must act."""
+    """The configuration of the API server is missing or cannot be read. An operator must act."""
 
 
 class ApiUnreachable(KubeError):  # noqa: N818 - a state of the world, as the events name it
-    """No answer: refused, timed out, broken off, TLS. Worth another try later."""
+    """No answer: connection refused, timed out or broken, or a TLS failure. A later try may succeed."""
 
 
 class ApiError(KubeError):
-    """The API server answered no.
+    """The API server answered with an error.
 
     Attributes:
         status: HTTP status, or the code of a watch's ERROR event.
         reason: the Status object's reason, such as ``NotFound``, ``Forbidden``, ``Expired``; "" where there is none.
-        message: what the server said.
-        retry_after_s: when to ask again, where the server says so (``Retry-After``); None where it does not.
+        message: the server's text.
+        retry_after_s: seconds until the next try, from ``Retry-After``; None where the server sends none.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class ApiError(KubeError):
 
     @property
     def passing(self) -> bool:
-        """True where the same request may well succeed later: login renewed, overload, a fault of the server."""
+        """Whether the same request may succeed later: after renewed login, overload, or a fault of the server."""
         return self.status in (401, 408, 429) or self.status >= 500
 
 
 def refused(verb: str, resource: str, group: str, message: str) -> ApiError:
-    """Return the 403 for ``verb`` on ``resource`` (``nodes/status``): it says what RBAC must allow."""
+    """Return the 403 for ``verb`` on ``resource`` (``nodes/status``): its text names the right that RBAC must allow."""
     hint = f'RBAC refuses: allow verb "{verb}" on resource "{resource}" in API group "{group}" ({message})'
     return ApiError(403, "Forbidden", message, hint)

@@ -31,7 +31,7 @@ class Timeouts:
     """Seconds.
 
     Attributes:
-        connect_s: until a connection stands.
+        connect_s: longest time to open a connection.
         call_s: longest silence of an ordinary call.
         watch_s: the server is asked to end a watch after this long; it may end it sooner.
         watch_silence_s: longest silence of a watch; a bit above ``watch_s``, so only a dead peer reaches it.
@@ -90,12 +90,12 @@ class Client:
         return metadata, _checked(status, items)
 
     def text(self, path: str) -> str:
-        """Return what is no object, such as a page of a pod that the API server fetches (``…/proxy/metrics``)."""
+        """Return an answer that is not an object, such as a pod's page by the API server (``…/proxy/metrics``)."""
         _, data = self._answer("get", "GET", path, accept="*/*")
         return data.decode(errors="replace")
 
     def create(self, path: str, body: Mapping[str, Any]) -> Json:
-        """POST ``body`` to a collection and return what was made."""
+        """POST ``body`` to a collection and return the new object."""
         return self._call("create", "POST", path, None, body)
 
     def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> Json:

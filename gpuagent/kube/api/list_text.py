@@ -15,7 +15,7 @@ def read_list(pieces: Iterable[bytes]) -> tuple[Json, Iterator[Json]]:
     """ListMeta, and the items, which are decoded as they are taken. API servers write ListMeta before them.
 
     `pieces` are the body as it arrives, cut anywhere. A List of another order or spacing is decoded whole. Raises
-    ValueError for what is no List, also while items are taken, and whatever reading `pieces` raises.
+    ValueError for a body that is not a List, also while items are taken, and any error of reading `pieces`.
     """
     body = _Body(pieces)
     while (at := body.text.find(_ITEMS)) < 0 and body.more():
@@ -47,7 +47,7 @@ class _Body:
         self.text, self.at = self.text[end:], 0
 
     def more(self) -> bool:
-        """Take in about as much again as is waiting, so that a long item is not tried at every piece."""
+        """Read about as much again as is buffered, so that a long item is not parsed at every piece."""
         if self._ended:
             return False
         self.drop(self.at)
@@ -68,7 +68,7 @@ class _Body:
         return self.text
 
     def next_is(self, char: str) -> bool:
-        """Whether `char` is next, which is taken then."""
+        """Whether `char` is next; if so, skip it."""
         while self.at >= len(self.text) and self.more():
             pass
         found = self.text.startswith(char, self.at)
@@ -76,7 +76,7 @@ class _Body:
         return found
 
     def value(self) -> Any:  # noqa: ANN401 - JSON
-        """Take the next JSON value, all of which may have to arrive first."""
+        """Take the next JSON value; reads until it is complete."""
         while True:
             try:
                 found, end = _DECODER.raw_decode(self.text, self.at)
@@ -84,7 +84,7 @@ class _Body:
                 if not self.more():
                     raise
             else:
-                # Of a number that ends with the text, more digits may come.
+                # A number at the end of the text may have more digits.
                 if end < len(self.text) or not self.more():
                     self.at = end
                     return found

@@ -1,4 +1,4 @@
-"""Large lists, a page at a time: of each page only what is asked for stays in memory."""
+"""Large lists, a page at a time: only the kept items of each page stay in memory."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +10,10 @@ T = TypeVar("T")
 Params = Mapping[str, str | int | bool]
 
 PAGE = 500
-"""Objects a page, as kubectl asks for them."""
+"""Objects a page, as kubectl requests them."""
 MOST_STARTS = 4
 MOST_WAITS, LONGEST_WAIT_S = 3, 10
-"""So often, and so long at a time, a list that the server puts off (429) is waited for."""
+"""How often, and for how long at a time, to wait for a list that the server delays (429)."""
 _GONE, _TOO_MANY = 410, 429
 
 

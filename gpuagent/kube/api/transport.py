@@ -33,12 +33,12 @@ from gpuagent import __version__
 from gpuagent.kube.api.api_errors import ApiUnreachable, ConfigError
 from gpuagent.system.printable import error_words
 
-# A dead host is noticed after 10 + 3 * 5 s also where the watch is quiet.
+# The kernel detects a dead host after 10 + 3 * 5 s, even while the watch is quiet.
 _KEEPALIVE = {"idle": 10, "interval": 5, "count": 3}
 PIECE = 65_536
-"""Bytes of a body that are read at a time. Go writes a large answer as one HTTP chunk, however long."""
+"""Bytes of a body that are read at a time. Go writes a large answer as one HTTP chunk of any length."""
 POOL = 16
-"""Connections that are kept; more threads than that at a time would open new ones again and again."""
+"""Connections that are kept; more threads than this at a time would open new ones repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Transport:
             response.release_conn()
 
     def unreachable(self, err: Exception, silence_s: float) -> ApiUnreachable:
-        """Return the error for people; equal causes give equal texts, so no addresses of objects in it."""
+        """Return the error for people; equal causes give equal texts, so it has no addresses of objects."""
         match err:
             case urllib3.exceptions.NameResolutionError():
                 text = "its name cannot be resolved"
@@ -201,7 +201,7 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
     logging.getLogger().addHandler(told)
     try:
         kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
-    except Exception as err:  # the loader lets through whatever odd input makes it raise
+    except Exception as err:  # invalid input can make the loader raise any exception
         if context is not None and (names := _contexts(path)) and context not in names:
             raise ConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
         text = " ".join(str(err).split()) or type(err).__name__
@@ -215,7 +215,7 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
 
 
 class _Told(logging.Handler):
-    """Keeps what the library only logs, in this thread: why a credential plugin (``exec``) gave nothing."""
+    """Keeps this thread's log lines of the library, which alone show why a credential plugin (``exec``) failed."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The loop that keeps up with one list of objects: list, watch from there, and list again whenever that ends badly."""
+"""The loop that follows one collection: list, watch from that version, and list again after a failure."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _GONE = 410
-# A watch that stood this long was a success, even if it was quiet; one that ended sooner is not opened again at once.
+# A watch that stayed open this long was a success, even if quiet; after a shorter one there is a pause.
 _STEADY_S = 5.0
 
 
@@ -36,13 +36,13 @@ class Follower(Protocol[T]):
         """Return the item to keep of one object. The object is dropped before the next one is read."""
 
     def listed(self, items: Sequence[T]) -> None:
-        """All objects as they are now; replaces everything said before."""
+        """Take all objects as they are now; they replace all earlier ones."""
 
     def changed(self, kind: str, item: T) -> None:
-        """One object was ADDED, MODIFIED or DELETED (``kind``)."""
+        """Take one object that was ADDED, MODIFIED or DELETED (``kind``)."""
 
     def failed(self, reason: str) -> None:
-        """Nothing can be known for now; said once per reason until the next ``listed``."""
+        """Take the reason of a failure; called once per reason until the next ``listed``."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Follow(Generic[T]):
         self._open: Watch | None = None
         self._said: set[str] = set()
         self._odd: set[str] = set()
-        # "0": any version the server has in memory, which spares etcd; "" after that one proved too old.
+        # "0": any version that the server has in memory, which spares etcd; "" once that one was too old.
         self._list_from = "0"
 
     def run(self) -> None:
@@ -123,7 +123,7 @@ class Follow(Generic[T]):
                 self._stopped.wait(self.backoff.next_s())
 
     def _watch(self, version: str) -> str:
-        """Return the version to go on from when the server has ended the watch in good order."""
+        """Watch until the server ends the watch without an error; return the version to continue from."""
         with self.client.watch(self.path, _query(self.selector, version)) as watch:
             with self._lock:
                 self._open = watch

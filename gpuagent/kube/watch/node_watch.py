@@ -248,10 +248,10 @@ class _Pods:
 
 
 def _same(known: Pod, listed: Pod) -> Pod:
-    """The one that is known, where it has not changed: others see by its identity that there is nothing to do."""
+    """The former object of an unchanged pod: its identity shows other code that nothing changed."""
     return known if known.version and known.version == listed.version else listed
 
 
 def _age(pod: Pod) -> tuple[str, int]:
-    """When it was created, by the second, and its version: etcd counts them."""
+    """The pod's creation time in seconds, and its version, which etcd counts up."""
     return pod.created, int(pod.version) if pod.version.isdecimal() else 0

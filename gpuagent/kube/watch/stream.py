@@ -24,7 +24,7 @@ class Body(Protocol):
 class Watch:
     """Iterator of events ``{"type": "ADDED"|"MODIFIED"|"DELETED"|"BOOKMARK", "object": {...}}``.
 
-    Ends when the server ends the watch in good order or ``close`` is called. Raises ApiError for an ERROR event (410
+    Ends when the server ends the watch without an error or ``close`` is called. Raises ApiError for an ERROR event (410
     when the version is too old) and ApiUnreachable when the connection breaks or stays silent for too long.
     """
 
@@ -67,7 +67,7 @@ class Watch:
 def events(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the events of a watch body; pieces may cut lines, and characters, anywhere.
 
-    Raises ApiError for an ERROR event and for what is not an event.
+    Raises ApiError for an ERROR event and for anything that is not an event.
     """
     rest = b""
     for piece in pieces:

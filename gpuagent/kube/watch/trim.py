@@ -1,4 +1,4 @@
-"""Leaves of a Node object only what the agent reads, so that what others put there costs no memory."""
+"""Reduces a Node object to the parts that the agent reads, so that the other parts cost no memory."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 def trim_node(node: Mapping[str, Any]) -> Json:
-    """Return the Node without annotations, image list, field ownership, volumes, and what else may be long."""
+    """Return the Node without annotations, image list, field ownership, volumes, and other long parts."""
     spec, status = mapping(node.get("spec")), mapping(node.get("status"))
     return {
         "metadata": _picked(mapping(node.get("metadata")), ("name", "uid", "resourceVersion", "labels")),

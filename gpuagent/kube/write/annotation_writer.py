@@ -14,9 +14,9 @@ from gpuagent.system.backoff import Backoff
 log = logging.getLogger(__name__)
 
 AGAIN_S = 30.0
-"""When the same write is tried again although the pod's next version should have come by the watch."""
+"""Seconds after which the same write is tried again if the watch has not shown the pod's next version."""
 QUIET_S = 60.0
-"""After so long without a write a pod's next one need not wait."""
+"""After this long without a write, a pod's next write does not wait."""
 _NOT_FOUND, _CONFLICT = 404, 409
 
 
@@ -35,7 +35,7 @@ class _Tried:
         version: of the pod, in the last try.
         again_at: when the write for that version may be tried again.
         next_at: when a write for another version may be tried.
-        pace: after tries that the server took.
+        pace: delays after tries that the server accepted.
         failing: after those that failed.
         outrun: after those that it refused because another writer was quicker: short, or a busy pod is never written.
     """
@@ -110,7 +110,7 @@ class PodAnnotations(Worker):
         self._tell()
 
     def nudge(self) -> None:
-        """The server can be reached again: no need to wait out the delay. Never blocks."""
+        """End the delays, as the server can be reached again. Never blocks."""
         with self._wake:
             self._cut_off_until = 0.0
             self._wake.notify_all()
@@ -185,7 +185,7 @@ class PodAnnotations(Worker):
     def _tell(self) -> None:
         with self._wake:
             failing = {str(one.write.pod): one.tried.failure for one in self._wanted.values() if one.tried.failure}
-            # The same pod as long as it fails: another text is another Event.
+            # Name the same pod as long as it fails: another text would be another Event.
             pod = self._said[0] if self._said[0] in failing else min(failing, default="")
             said = (pod, failing.get(pod, ""))
             news, self._said = said != self._said, said

@@ -105,14 +105,14 @@ class ConfigMaps(Worker):
         self._tell()
 
     def recheck(self) -> None:
-        """Look at all of them now, also at those that wait after a failure; never blocks."""
+        """Read all of them now, also those that wait after a failure; never blocks."""
         with self._wake:
             for kept in self._kept.values():
                 kept.ask(0.0)
             self._wake.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every one was looked at and is right; False where ``timeout_s`` was too short."""
+        """Wait until every one was read and is right; False where ``timeout_s`` was too short."""
         with self._wake:
             return self._wake.wait_for(lambda: all(kept.right for kept in self._kept.values()), timeout_s)
 
@@ -152,7 +152,7 @@ class ConfigMaps(Worker):
             self._tell()
 
     def _next(self) -> tuple[_Kept, ConfigMapFacts] | None:
-        """Wait for the next one to look at; None when stopped."""
+        """Wait for the next one to read; None when stopped."""
         with self._wake:
             while not self._stopped:
                 kept = min(self._kept.values(), key=lambda one: one.due, default=None)
@@ -175,7 +175,7 @@ class ConfigMaps(Worker):
         kept.due = now + self._recheck_s if kept.right else kept.not_before
 
     def _make_right(self, facts: ConfigMapFacts) -> str:
-        """Look and write; return what failed and what to do, "" where nothing did."""
+        """Read and write; return the failure and the remedy in words, "" without a failure."""
         try:
             self._look_and_write(facts)
         except Exception as err:  # a bug must not end the thread that keeps the others right
@@ -225,7 +225,7 @@ def _collection(facts: ConfigMapFacts) -> str:
 
 def _reason(err: Exception, facts: ConfigMapFacts) -> str:
     status = err.status if isinstance(err, ApiError) else 0
-    if status == _FORBIDDEN:  # all the rights at once: each look may be refused another one
+    if status == _FORBIDDEN:  # name all required rights at once: each try may lack another one
         return f"{err}; the agent needs get, create, patch and delete on configmaps in namespace {facts.namespace}"
     if status == _CONFLICT:  # the server's words name versions, which differ each time
         return "another client writes it again and again at the same time; its managedFields name the client"

@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 _COMPONENT = "gpuagent"
 _REPEAT_S = 300.0
 COUNT_GAP_S = 10.0
-"""An Event's count is written once in so long: XIDs come by the hundred in a second, and each of them repeats one."""
+"""Least time between two writes of an Event's count: hundreds of XIDs may come in a second, each a repeat."""
 FORBIDDEN_GAP_S, FORBIDDEN_TRIES = 5.0, 6
-"""An API server that has just started forbids everything until it has read its roles."""
+"""Retries after a 403: an API server that has just started forbids everything until it has read its roles."""
 _QUEUE = 256
 _REMEMBERED = 512
 MESSAGE_CHARS = 1024
@@ -92,7 +92,7 @@ class _Series:
 
 
 class EventLog(Worker):
-    """A daemon thread that sends what ``add`` queued, oldest first, again and again while the server is away.
+    """A daemon thread that sends the queued Events, oldest first, and retries while the server is away.
 
     The count of an Event that the server has is sent once in ``count_gap_s``, the last one too.
     """
@@ -122,7 +122,7 @@ class EventLog(Worker):
         self._complained: set[str] = set()
 
     def add(self, involved: Involved, kind: str, reason: str, message: str) -> None:
-        """Queue one; never blocks. From a full queue the oldest falls out and is counted."""
+        """Queue one; never blocks. A full queue drops its oldest Event and counts it."""
         key = _Key(involved, kind, reason, printable(message[:MESSAGE_CHARS]))
         now_s = self._wall()
         with self._wake:
@@ -162,7 +162,7 @@ class EventLog(Worker):
                 return None
             self._busy = True
             series = self._queue.pop(key)
-            # From now on, so that a repeat during the call is counted on this one.
+            # Before the call, so that a repeat during the call is counted on this one.
             self._begun[key] = series
             self._begun.move_to_end(key)
             if len(self._begun) > _REMEMBERED:

@@ -1,4 +1,4 @@
-"""Keeps the agent's facts on its Node true, and sends Events; nothing here ever blocks the caller."""
+"""Keeps the agent's fields of its Node up to date, and sends Events; nothing here ever blocks the caller."""
 
 import logging
 import time
@@ -33,7 +33,7 @@ class Api(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriterCounts:
-    """Since the start. ``error`` is what keeps the Node from being right just now; "" while nothing does."""
+    """Counts since the start. ``error`` is the reason why the Node is not as desired now; "" if it is."""
 
     patches: int
     failures: int
@@ -117,7 +117,7 @@ class Writer(Worker):
             self._node = node
             self._dirty = True
             if self._cut_off:
-                self._cut_off, self._not_before = False, 0.0  # the server is back: no need to wait out the delay
+                self._cut_off, self._not_before = False, 0.0  # the server is back: end the delay
             self._wake.notify_all()
 
     def event(self, involved: Involved, kind: str, reason: str, message: str) -> None:

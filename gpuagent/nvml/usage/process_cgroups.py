@@ -1,4 +1,4 @@
-"""Finds where a process of this PID namespace runs: reads its cgroups, and sees to it that it is still the same one."""
+"""Finds the container of a process in this PID namespace: reads its cgroups, and checks that the PID was not reused."""
 
 import os
 import time
@@ -20,7 +20,7 @@ def boot_s() -> float:
 
 
 def sees_every_pid(proc: Path = PROC) -> bool:
-    """Whether this process is in the machine's own PID namespace, for certain: there containers' PIDs are seen."""
+    """Whether this process is certainly in the machine's own PID namespace, which shows the PIDs of containers."""
     try:
         return (proc / "self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE
     except OSError:
@@ -39,7 +39,7 @@ class Places:
         self._known: dict[int, tuple[str, Place]] = {}
 
     def of(self, pid: int, asked_s: float) -> Place | None:
-        """Where the process runs that had this PID at `asked_s` (`boot_s`); None if it cannot be seen or has ended."""
+        """The place of the process that had this PID at `asked_s` (`boot_s`); None if hidden or ended."""
         began = self._began(pid)
         if began is None:
             return None
@@ -62,7 +62,7 @@ class Places:
         self._known = {pid: known for pid, known in self._known.items() if pid in pids}
 
     def _began(self, pid: int) -> str | None:
-        """When the process began, in ticks; None if there is none, or only what is left of one."""
+        """The start time of the process in ticks; None if there is no such process, or only a zombie."""
         try:
             text = self._read(pid, "stat")
         except OSError:
@@ -71,7 +71,7 @@ class Places:
         return fields[19] if len(fields) > 19 and fields[0] not in {"Z", "X"} else None
 
     def _read(self, pid: int, name: str) -> str:
-        """A small file, in half the time that a file object takes: there may be hundreds of processes."""
+        """Read a small file, in half the time that a file object takes: there may be hundreds of processes."""
         file = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return b"".join(iter(lambda: os.read(file, _CHUNK), b"")).decode("utf-8", "replace")

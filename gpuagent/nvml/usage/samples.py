@@ -97,9 +97,9 @@ class Sampler:
         )
 
     def _keep(self, asked: _Asked) -> None:
-        """Take note of how the question stands; an answer that came after its time counts too.
+        """Store the query's result so far; a late answer counts too.
 
-        Where processes run is read here, one after the other: many threads that read would wait for each other.
+        The cgroups of processes are read here, one after the other: many threads that read would wait for each other.
         """
         question = asked.question
         if question is None:

@@ -20,7 +20,7 @@ _LISTS = ("Compute", "Graphics", _MPS)
 _NOT_FOUND = int(pynvml.NVML_ERROR_NOT_FOUND)
 _FUNCTION_NOT_FOUND = int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 UTILISATION_WINDOW_S = 5.0
-"""Samples of processes that are older say nothing of now."""
+"""Older samples of processes do not count."""
 
 MOST_POWER_MW = 100_000_000
 
@@ -29,10 +29,10 @@ _Process = tuple[int, int, int]
 
 
 class UsageNvml(Nvml):
-    """NVML for a thread that looks at what GPUs are used for."""
+    """NVML for a thread that reads the usage of GPUs."""
 
     def memory_used_bytes(self, gpu: Handle) -> int:
-        """Memory in use. Drivers before 510 count what is reserved as used."""
+        """Memory in use. Drivers before 510 count the reserved part as used."""
         try:
             return self._read("nvmlDeviceGetMemoryInfo", gpu, _used, pynvml.nvmlMemory_v2)
         except CallError as err:
@@ -70,7 +70,7 @@ class UsageNvml(Nvml):
         return found_
 
     def process_busy(self, gpu: Handle) -> dict[int, float]:
-        """PID to the part of the GPU's time that it had lately; those without work are absent."""
+        """PID to its recent part of the GPU's time; processes without work are absent."""
         since_us = int((time.time() - UTILISATION_WINDOW_S) * 1e6)
         try:
             samples = self._read("nvmlDeviceGetProcessUtilization", gpu, _samples, since_us)
@@ -117,7 +117,7 @@ def _used(info: Any) -> int:  # noqa: ANN401 (NVML's structure)
 
 
 def read_sample(nvml: UsageNvml, index: int, uuid: str, clock: Callable[[], float]) -> tuple[GpuSample, float]:
-    """One look at the GPU, which must be the one at that index, and when it began (`boot_s`), for `placed`.
+    """Sample the GPU, which must be the one at that index; also returns the time of the start (`boot_s`) for `placed`.
 
     Raises:
         CallError: the GPU does not answer, or is another one.
@@ -159,7 +159,7 @@ def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:
 
 
 def _told(ask: Callable[[], T]) -> T | None:
-    """The answer; None where the driver does not give it. Raises CallError if the GPU or the driver is gone."""
+    """The answer; None where the driver has none. Raises CallError if the GPU or the driver is gone."""
     try:
         return ask()
     except CallError as err:
