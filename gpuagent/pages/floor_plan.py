@@ -1,7 +1,7 @@
-"""Where the GPUs of a topology page stand in its picture.
+"""The positions of the GPUs of a topology page in its picture.
 
-They stand in two rows, their NUMA nodes side by side, the NVSwitches between the rows. Within a NUMA node, or behind a
-PCIe switch there, GPUs change places until NVLinks lead straight and cross little.
+They are in two rows, their NUMA nodes side by side, the NVSwitches between the rows. Within a NUMA node, or behind a
+PCIe switch there, GPUs change places until NVLinks are straight with few crossings.
 """
 
 from collections import defaultdict
@@ -14,16 +14,16 @@ from typing import Any
 from gpuagent.pages.topology_words import MEANING, nvlinks, pairs
 
 WIDTH, HEIGHT = 164, 80
-"""Of a GPU."""
+"""Size of a GPU."""
 MARGIN, PAD, INNER_PAD = 32, 20, 12
-"""Around the picture, in a NUMA node, in a PCIe switch."""
+"""Space around the picture, in a NUMA node, in a PCIe switch."""
 HEAD, BAR, BAR_GAP = 36, 32, 12
 """Heights of a NUMA node's name, of an NVSwitch, and between two of them."""
 _SPOKE, _NEAR, _NODE_GAP = 40, 24, 60
-"""Between a GPU and an NVSwitch, between GPUs with no link to show, between NUMA nodes."""
+"""Space between a GPU and an NVSwitch, between GPUs with no link to show, between NUMA nodes."""
 
 Pair = tuple[int, int]
-"""Two GPUs by their places in the page, which name GPUs everywhere here."""
+"""Two GPUs by their positions in the page, which name GPUs in this whole module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """How many rows there are, and how far it is from GPU to GPU."""
+    """The number of rows, and the distances from GPU to GPU."""
 
     rows: int
     right: float
@@ -88,7 +88,7 @@ class _Grid:
 
 
 def plan(page: dict[str, Any], top: float, least: float) -> Plan:
-    """Plan a picture whose NUMA nodes begin at `top`, and which is at least so wide between its margins."""
+    """Plan a picture whose NUMA nodes begin at `top`, at least `least` wide between its margins."""
     direct = {(i, j): nvlinks(link) for i, j, link in pairs(page) if nvlinks(link) and not link["switched"]}
     fabrics = _joined((i, j) for i, j, link in pairs(page) if link["switched"])
     rows = 1 if len(page["gpus"]) < 4 else 2
@@ -165,7 +165,7 @@ def _joined(joins: Iterable[Pair]) -> list[list[int]]:
 
 
 def _untangled(blocks: Sequence[Mapping[int, Spot]], direct: Mapping[Pair, int], grid: _Grid) -> dict[int, Spot]:
-    """Let two GPUs of a block change places as long as that leaves less of a tangle; then the first one goes up."""
+    """Swap two GPUs of a block as long as that makes the picture clearer; then the first one is in the upper row."""
     spots = {i: spot for block in blocks for i, spot in block.items()}
     if not direct:
         return spots
@@ -184,7 +184,7 @@ def _untangled(blocks: Sequence[Mapping[int, Spot]], direct: Mapping[Pair, int],
 
 
 def _tangle(spots: Mapping[int, Spot], direct: Mapping[Pair, int], grid: _Grid) -> tuple[int, float]:
-    """Lines that cross or have to lead around GPUs; then how far all NVLinks reach, in columns and rows."""
+    """The number of lines that cross or lead around GPUs; then the length of all NVLinks, in columns and rows."""
     lines = [pair for pair in direct if _is_straight(spots, pair)]
     crossings = sum(_cross(*(spots[i] for i in one + other)) for one, other in combinations(lines, 2))
     reach = sum(
@@ -195,7 +195,7 @@ def _tangle(spots: Mapping[int, Spot], direct: Mapping[Pair, int], grid: _Grid) 
 
 
 def _cross(a: Spot, b: Spot, c: Spot, d: Spot) -> bool:
-    """Whether the line from `a` to `b` crosses that from `c` to `d`; to meet at an end is no crossing."""
+    """Whether the line from `a` to `b` crosses that from `c` to `d`; a common end is no crossing."""
     return _side(a, b, c) * _side(a, b, d) < 0 and _side(c, d, a) * _side(c, d, b) < 0
 
 
@@ -224,7 +224,7 @@ def _touches(a: Spot, b: Spot, gpu: Spot) -> bool:
 
 
 def _detour(spots: Mapping[int, Spot], pair: Pair) -> float:
-    """How far a link leads below its row, or above (negative), around GPUs of the row; 0 where it need not."""
+    """How far a link leads below its row, or above (negative), around GPUs of the row; 0 for a straight link."""
     a, b = spots[pair[0]], spots[pair[1]]
     if a.y != b.y or _is_straight(spots, pair):
         return 0

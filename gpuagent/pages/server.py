@@ -15,7 +15,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 16
-"""Open at a time. Another one takes the place of the one that has waited longest for its client."""
+"""Connections open at a time. A further one replaces the one that has waited longest for its client."""
 MOST_PAGES = 12
 """Requests whose page is in progress or queued. Fewer than the connections, so that one can always be closed."""
 PAGE_THREADS = 2
@@ -23,9 +23,9 @@ HEAD_S, ANSWER_S = 5.0, 10.0
 """How long a client may take to send a request, and to read the answer: the whole of it."""
 HEAD_BYTES = 16 * 1024
 BACKLOG = 128
-"""With 5, the default, the sixth client that comes at once tries again after a second."""
+"""Length of the accept queue. With the default, 5, the sixth simultaneous client tries again after a second."""
 PAUSE_S = 1.0
-"""After an accept that failed, as it does where the process has no file descriptor left."""
+"""Pause after an accept that failed, for example because the process has no file descriptor left."""
 WARNING_GAP_S = 60.0
 
 Page = Callable[[], tuple[str, bytes]]
@@ -40,9 +40,9 @@ def json_page(read: Callable[[], Any]) -> Page:
 
 
 class HttpServer:
-    """Serves `pages` and `probes` by path until stopped. `port` is the real one where 0 was asked for.
+    """Serves `pages` and `probes` by path until stopped. `port` is the real one where 0 was requested.
 
-    One thread serves all connections, so that no number of clients costs kubelet's questions more than that thread.
+    One thread serves all connections, so that clients in any number delay kubelet's calls by that one thread only.
     """
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, Page], probes: Mapping[str, Probe]) -> None:
@@ -84,7 +84,7 @@ class HttpServer:
                 if len(self._waiting) + self._making >= MOST_CONNECTIONS:
                     self._close_one()
                 self._waiting[client] = connections.create_task(self._talk(client))
-                await asyncio.sleep(0)  # what was accepted is read before the next one can push it out
+                await asyncio.sleep(0)  # read the accepted connection before the next one can replace it
 
     def _close_one(self) -> None:
         self._waiting.pop(next(iter(self._waiting))).cancel()
@@ -93,7 +93,7 @@ class HttpServer:
             log.warning("Closed a slow HTTP connection", extra={"connections": MOST_CONNECTIONS})
 
     async def _talk(self, client: socket.socket) -> None:
-        """One request, one answer."""
+        """Read one request and send one answer."""
         head = b""
         try:
             with client:
@@ -159,7 +159,7 @@ def _listen(address: tuple[str, int]) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # A connection is accepted with its first bytes: what a probe asks is read before anything can push it out.
+        # A connection is accepted with its first bytes: a probe's request is read before another can replace it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         listener.bind(address)
         listener.listen(BACKLOG)

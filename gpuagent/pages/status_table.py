@@ -8,7 +8,7 @@ from gpuagent.pages.columns import align
 
 
 def render(page: dict[str, Any]) -> str:
-    """A few lines of facts, the GPUs, the resources, what holds what, and problems."""
+    """A few lines of facts, the GPUs, the resources, their holders, and problems."""
     label = next(iter(page["label"].values()))
     head = {
         "node": page["node"] or "-",

@@ -29,7 +29,7 @@ _Style = Mapping[str, str | float]
 
 _TOP = 92
 _STATES, _ENTRY, _LINE = 160, 520, 26
-"""Of the legend: widths of its columns, and height of a line."""
+"""Widths of the legend's columns, and height of its lines."""
 _FONTS = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _BOLD = 1.2
 """How much wider bold text is, at most."""
@@ -50,7 +50,7 @@ _BETWEEN: _Style = {"stroke": "#8c959f", "stroke_width": 1.5}
 
 
 def svg(page: dict[str, Any]) -> str:
-    """One picture that needs nothing else: no script, no font, no file."""
+    """The picture as one self-contained file: it needs no script, font or other file."""
     floor = plan(page, _TOP, _STATES + _ENTRY)
     root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "font-family": _FONTS})
     name = f"GPUs of {page['node'] or 'this node'}"
@@ -153,7 +153,7 @@ def _draw_gpu(root: Element, gpu: dict[str, Any], spot: Spot) -> None:
 
 
 def _draw_legend(root: Element, page: dict[str, Any], floor: Plan) -> float:
-    """Below the box, what fills and lines mean; the height where it ends."""
+    """Draw the meaning of fills and lines below the box; returns the height where the legend ends."""
     states = Counter(state(gpu) for gpu in page["gpus"])
     kinds = [kind for kind in _STATE if states[kind]]
     links = _legend(page)
@@ -220,7 +220,7 @@ def _printable(words: str) -> str:
 
 
 def _length(words: str, size: float) -> float:
-    """About how long a text becomes in whatever font there is; rather too long."""
+    """The approximate width of a text in any font, rather too large than too small."""
     return sum(size if char in "MWmw@%" or east_asian_width(char) in "WF" else size * 0.6 for char in words)
 
 

@@ -8,7 +8,7 @@ from gpuagent.pages.topology_words import MEANING, gbps, models, nvlinks, pairs,
 
 
 def render(page: dict[str, Any]) -> str:
-    """Links by type and by bandwidth, who holds what, the best sets of free GPUs, and notes."""
+    """Links by type and by bandwidth, the holders of GPUs, the best sets of free GPUs, and notes."""
     gpus = page["gpus"]
     notes = "\n".join(f"! {note}" for note in page["notes"])
     node = f"node {page['node']}" if page["node"] else "this node"

@@ -42,7 +42,7 @@ Wired = tuple[tuple[BoxLink, ...], BoxFabric | None]
 
 
 def pcie(table: Table) -> tuple[int, int] | None:
-    """Generation and lanes from ``4x16``; None where it is not said."""
+    """Generation and lanes from ``4x16``; None where the table has none."""
     text = table.take("pcie", str, None)
     if text is None:
         return None

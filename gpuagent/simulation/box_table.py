@@ -39,7 +39,7 @@ class Table:
         return values
 
     def check(self, key: str, texts: Iterable[str], pattern: re.Pattern[str]) -> None:
-        """Every text of `key` must be like `pattern`."""
+        """Check that every text of `key` matches `pattern`. Raises BoxError."""
         wrong = next((text for text in texts if not pattern.fullmatch(text)), None)
         if wrong is not None:
             raise BoxError(f"{self.where}: {key}: {wrong!r} is not like {pattern.pattern}")

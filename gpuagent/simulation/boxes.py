@@ -49,10 +49,10 @@ class Box:
 
     Attributes:
         missing: C functions that its driver is too old to have.
-        disabled_links: how many NVLinks its driver calls disabled that a GPU does not have, after those that it has.
+        disabled_links: how many further NVLinks, which a GPU does not have, its driver reports as disabled.
 
     Raises:
-        BoxError: two GPUs share what must be their own.
+        BoxError: two GPUs share a value that must be unique.
     """
 
     name: str
@@ -81,7 +81,7 @@ def load(name_or_path: str | Path) -> Box:
     """The box of that name, or of that file (anything with a slash or ending in ``.toml``).
 
     Raises:
-        BoxError: there is no such box (lists those there are), or its file is not right (says where and what).
+        BoxError: there is no such box (the text lists the known ones), or its file is invalid (the text says why).
     """
     text = str(name_or_path)
     is_path = "/" in text or text.endswith(".toml")
@@ -131,7 +131,7 @@ def uuid_of(name: str, index: int) -> str:
 
 
 def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
-    """GPUs of one kind. Their number is that of their bus ids; every other list is as long."""
+    """GPUs of one kind. There is one for each bus id; every other list has the same length."""
     table = Table(where, group)
     buses = table.items("pci_bus_ids", str)
     indices = list(range(first, first + len(buses)))

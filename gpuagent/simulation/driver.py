@@ -49,7 +49,7 @@ class SimulatedProcess:
 
 @dataclass(slots=True)
 class SimulatedGpu:
-    """A GPU of the box and its present condition."""
+    """A GPU of the box and its present state."""
 
     index: int
     spec: BoxGpu
@@ -68,7 +68,7 @@ class SimulatedGpu:
 
     @property
     def used_bytes(self) -> int:
-        """Memory in use, what driver and firmware keep not among it."""
+        """Memory in use, without the part that driver and firmware reserve."""
         known: dict[int, int] = {}
         for process in self.processes.values():  # one may be in several lists
             known[process.pid] = max(known.get(process.pid, 0), process.memory_bytes or 0)
@@ -165,7 +165,7 @@ class SimulatedDriver:
             self.find(gpu).action = value
 
     def remap(self, gpu: GpuRef, pending: bool = False, failed: bool = False) -> None:
-        """Let memory wait to be replaced at the next reset, or have the replacement fail."""
+        """Set whether rows of memory wait for a remap at the next reset, and whether a remap has failed."""
         with self._changing():
             found = self.find(gpu)
             found.remap_pending, found.remap_failed = pending, failed
@@ -203,7 +203,7 @@ class SimulatedDriver:
             self._hangs.add(self._key(function, gpu))
 
     def unhang(self, function: str | None = None, gpu: GpuRef | None = None) -> None:
-        """Let calls of `function` go on; of every function if None."""
+        """Let calls of `function` return; of every function if None."""
         with self._changing():
             if function is None:
                 self._hangs.clear()
@@ -236,7 +236,7 @@ class SimulatedDriver:
             found.mig = enabled
 
     def odd(self, gpu: GpuRef, what: str, value: str | int | None) -> None:
-        """Let the driver answer with `value` for one of `ODD`; None: with what is in the box again."""
+        """Let the driver answer with `value` for one of `ODD`; None: with the box's value again."""
         with self._changing():
             found = self.find(gpu)
             if what not in ODD:
@@ -248,7 +248,7 @@ class SimulatedDriver:
             found.spec = replace(found.spec, **changed)
 
     def nvlink(self, gpu: GpuRef, link: int, up: bool) -> None:
-        """Take `gpu`'s end of an NVLink down, or up again. The other end says what it said before."""
+        """Take `gpu`'s end of an NVLink down, or up again. The other end reports the same as before."""
         with self._changing():
             found = self.find(gpu)
             if not 0 <= link < len(found.spec.links):

@@ -15,7 +15,7 @@ from gpuagent.simulation.driver import FaultError
 log = logging.getLogger(__name__)
 
 CLIENT_S = 2.0
-"""How long a client may take to say what it wants."""
+"""How long a client may take to send its fault."""
 
 
 def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "xid", "gpu": 0, "code": 79, "any_waiter": true}      the event goes to a waiter of another GPU
         {"fault": "ecc", "gpu": 0}                          a double-bit ECC error; answers {"heard_by": 1}
         {"fault": "lose", "gpu": 0}                         until {"fault": "restore", "gpu": 0}
-        {"fault": "lose", "gpu": 0, "silent": true}         only calls about it say so, no wait for events
+        {"fault": "lose", "gpu": 0, "silent": true}         only calls about it show that, no wait for events
         {"fault": "hang", "function": "nvmlDeviceGetMemoryInfo", "gpu": 3}    gpu left out: on every GPU
         {"fault": "unhang"}                                 everything, or "function" and "gpu" as above
         {"fault": "fail", "function": "nvmlDeviceGetUUID", "gpu": 1, "error": "UNKNOWN"}    error null: works again
@@ -42,11 +42,11 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
         {"fault": "driver", "present": false, "error": "LIBRARY_NOT_FOUND"}
         {"fault": "process", "gpu": 0, "pid": 4711, "mib": 2048, "kind": "mps", "sm": 30}   uses the GPU from now on;
                                 kind compute if left out, or graphics; mib null: not reported; sm null: no sample
-        {"fault": "end", "gpu": 0, "pid": 4711}             uses it no more
-        {"fault": "busy", "gpu": 0, "percent": 80}          how much of its time it works
+        {"fault": "end", "gpu": 0, "pid": 4711}             ends its use of the GPU
+        {"fault": "busy", "gpu": 0, "percent": 80}          busy for this part of the time
 
     Raises:
-        FaultError: the fault is not one, or not for that box.
+        FaultError: there is no such fault, or that box does not support it.
         OSError: no process listens at `path`, or no answer comes.
     """
     with socket.socket(socket.AF_UNIX) as client:
@@ -64,7 +64,7 @@ def inject(path: str | Path, fault: Mapping[str, Any], *, timeout_s: float = 5.0
 
 
 class FaultSocket:
-    """Listens at `path` in a thread of its own and hands every fault to `apply`.
+    """Listens at `path` in a thread of its own and passes every fault to `apply`.
 
     A socket file that a former process left is replaced. Raises OSError, also if a live process listens there.
     """

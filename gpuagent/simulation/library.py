@@ -42,7 +42,7 @@ _FAULTS: dict[str, dict[str, Any]] = {
     "end": {"pid": int},
     "busy": {"percent": int},
 }
-"""Faults that answer nothing: methods of the driver, and the types of their arguments."""
+"""Faults without an answer: methods of the driver, and the types of their arguments."""
 _WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "a number",
@@ -99,7 +99,7 @@ class _Library:
 class Simulator(SimulatedDriver):
     """A box in place of the real driver, with the faults of `SimulatedDriver`; a context manager.
 
-    The methods raise FaultError for what the box does not have.
+    The methods raise FaultError for GPUs and links that the box does not have.
     """
 
     def __init__(self, box: Box) -> None:
@@ -112,7 +112,7 @@ class Simulator(SimulatedDriver):
         self._socket = FaultSocket(path, self.apply)
 
     def close(self) -> None:
-        """Give the binding its former library back, free what hangs, and stop listening."""
+        """Restore the binding's former library, release hanging calls, and stop listening."""
         if self._socket:
             self._socket.close()
             self._socket = None

@@ -15,7 +15,7 @@ LINKS: dict[str, Callable[..., int]] = {}
 
 _TYPES = {end: number for number, end in ENDS.items()}
 _ANCESTORS = (pynvml.NVML_TOPOLOGY_SYSTEM, pynvml.NVML_TOPOLOGY_NODE, pynvml.NVML_TOPOLOGY_HOSTBRIDGE)
-"""By how many steps two paths share; those that follow the host bridge are switches."""
+"""Topology levels by the number of steps that two paths share; steps after the host bridge are switches."""
 
 OfLink = Callable[[SimulatedGpu, int, Any], int]
 

@@ -1,4 +1,4 @@
-"""NVML's C functions about what a GPU is used for, over a simulated driver; as those in `simulated_calls`."""
+"""NVML's C functions about the use of a GPU, over a simulated driver; as those in `calls`."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -241,7 +241,7 @@ def rows(question: Question) -> tuple[Row, ...]:
 
 
 def forbidding(found: Sequence[Row], accepted: Collection[str] = ()) -> tuple[Row, ...]:
-    """Rows that forbid, but those that the operator accepts."""
+    """Rows that forbid, except those that the operator accepts."""
     return tuple(
         row for row in found if row.verdict is Verdict.BAD and row.check not in frozenset(accepted) - NEVER_ACCEPTED
     )

@@ -228,7 +228,7 @@ def _upgrade(options: argparse.Namespace, host: Host, files: Files) -> int:
 
 
 def _must_pass(options: argparse.Namespace, host: Host) -> None:
-    """Refuse where a check forbids it; who uses the GPUs is asked later, and can be waited for."""
+    """Refuse where a check forbids it; users of GPUs are checked later, as the change can wait for them."""
     rows, forbidding = _checked(options, host, LayerKind.CGPU)
     for row in rows:
         log.log(

@@ -19,7 +19,7 @@ _WRAPPER_WORDS = (b"ALIYUN_COM_GPU_MEM", b"cgpu_km", b"cgpu-ctl")
 """Words in the wrapper's binary that the toolkit's own hook lacks."""
 
 Settings = dict[str, dict[str, int]]
-"""GPU index as text to what is set there: `policy`, `max_inst`. JSON keeps no numbers as keys."""
+"""GPU index, as text, to its settings `policy` and `max_inst`. Keys of JSON objects cannot be numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def present(host: Host, files: Files) -> Installed | None:
 
 
 def drift(files: Files, installed: Installed) -> tuple[str, ...]:
-    """Paths of the layer that are no longer what was put there."""
+    """Paths of the layer whose content has changed since the install."""
     return tuple(path for path, node in installed.files.items() if not files.look(path).same(node))
 
 

@@ -41,7 +41,7 @@ Write = tuple[str, int, int | None]
 
 
 def parse(text: str) -> int:
-    """A policy by number or name; ValueError says which there are."""
+    """A policy by number or name; the text of a ValueError lists the policies."""
     for policy in cgpu_proc.POLICIES.values():
         if text in {str(policy.number), policy.name}:
             return policy.number
@@ -109,7 +109,7 @@ def _weight(gpus: Sequence[CgpuGpu], name: str, weight: int) -> list[Write]:
 
 
 def apply(host: Host, files: Files, todo: Sequence[Write]) -> None:
-    """Write all, or put back what was written.
+    """Write all values, or restore those that were written.
 
     Raises:
         InstallerError: the module does not take one of the values.
@@ -129,7 +129,7 @@ def apply(host: Host, files: Files, todo: Sequence[Write]) -> None:
 
 
 def change(host: Host, files: Files, wish: Wish, *, dry_run: bool) -> str:
-    """Set what is wished, and note it; what was done, for people.
+    """Change the settings and record them; returns a report for people.
 
     Raises:
         InstallerError: as `writes` and `apply` do; cGPU is not loaded.

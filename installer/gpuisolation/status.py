@@ -15,7 +15,7 @@ from gpuisolation.show import align, known, mib
 
 
 def page(host: Host, files: Files, pipe_dirs: Iterable[str]) -> dict[str, Any]:
-    """Everything at once. Sizes in bytes; None for what is not known; `errors` says what could not be read."""
+    """The whole state. Sizes in bytes; None for an unknown value; `errors` lists failed reads."""
     errors: list[str] = []
     record, left = None, None
     try:

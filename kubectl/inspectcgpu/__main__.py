@@ -16,8 +16,8 @@ def main() -> None:
     logging.getLogger().addHandler(logging.NullHandler())
     warnings.simplefilter("ignore")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
-    gc.disable()  # what one look makes has no cycles, and searching for them costs a third of the time
+        sys.stdout.reconfigure(errors="backslashreplace")  # do not fail on a name that the locale cannot show
+    gc.disable()  # the objects of one read have no cycles, and a search for cycles takes a third of the time
     exit_with(PROG, lambda: run(sys.argv[1:]))
 
 

@@ -53,13 +53,13 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
 
 
 def _complain(text: str) -> None:
-    """Servers' words may be in it."""
+    """Print an error, made printable, as it may contain text of servers."""
     print(printable(f"{PROG}: {text}"), file=sys.stderr)
 
 
 def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     nodes = read_nodes(client, options.nodes)
-    # With a node in sight at least: pods of a cluster without GPU nodes wait for one.
+    # At least one node is shown: in a cluster without GPU nodes, all pods wait for one.
     pods = read_pods(client, options.nodes) if nodes.gpu or not options.nodes else ()
     beside = look_beside(client, nodes.gpu, pods, _asking(options), usage=options.details)
     report = build(facts(nodes.gpu, pods, beside))

@@ -70,7 +70,7 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """One pod: `places` are the GPUs it has, `pending` what it asks for without having a GPU, and `why` that is."""
+    """One pod: `places` are its GPUs, `pending` its requests without a GPU, and `why` the reason for those."""
 
     pod: GpuPod
     places: Places
@@ -97,7 +97,7 @@ class NodeReport:
 
     @property
     def unit(self) -> str:
-        """Of memory: ``GiB``, ``256MiB``, or ``?``."""
+        """The unit of memory: ``GiB``, ``256MiB``, or ``?``."""
         return str(self.measure.unit) if self.measure.unit else UNKNOWN
 
 

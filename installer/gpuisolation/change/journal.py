@@ -46,7 +46,7 @@ class Journal:
 
     @property
     def nearly_done(self) -> bool:
-        """Only the record is missing: what is left touches nothing that a container could notice."""
+        """Whether only the record is missing: the steps that are left do not affect containers."""
         last = self.steps[-1]
         return not self.failed and self.begun >= len(self.steps) - 1 and isinstance(last, Place) and last.path == RECORD
 
@@ -148,12 +148,12 @@ def boot_of(host: Host) -> str:
 
 
 def clear(host: Host, files: Files) -> None:
-    """The change is over: the journal goes first, then what only it needed."""
+    """End the change: remove the journal first, then the files that only it needed."""
     files.unlink(host.at(JOURNAL, follow=False))
     clean(files)
 
 
 def clean(files: Files) -> None:
-    """Remove what a change left that ended, or never began."""
+    """Remove the files of a change that has ended, or that never began."""
     files.remove_tree(STAGED)
     files.remove_tree(BACKUP)

@@ -33,7 +33,7 @@ class Package:
 
     Attributes:
         folder: where it lies on this machine.
-        sha256: what identifies it: of the tar, or of the folder's SHA256SUMS.
+        sha256: identifies the package: of the tar, or of the folder's SHA256SUMS.
     """
 
     folder: Path
@@ -44,7 +44,7 @@ class Package:
         """The modules for that kernel; none if it has none.
 
         Raises:
-            InstallerError: one of them says it is for another kernel.
+            InstallerError: one of them was built for another kernel.
         """
         own = self.folder / "modules" / kernel
         if own.is_dir():
@@ -119,7 +119,7 @@ def build(host: Host, package: Package, folder: str, kernel: str) -> None:
 
 
 def vermagic(module: Path) -> str:
-    """The kernel release a module says it is for; empty if it says none."""
+    """The kernel release for which a module was built; empty if the module has none."""
     found = re.search(rb"vermagic=([^\s\0]+)", module.read_bytes())
     return found[1].decode("ascii", "replace") if found else ""
 

@@ -10,7 +10,7 @@ from gpuisolation.layer import CONF, RECORD, Installed, Settings
 
 ABSENT = Node()
 _SHARED = frozenset({HOOK, CONF, TOOLKIT})
-"""Paths that others write to, too: what they put there since stays."""
+"""Paths that other programs write to, too: their later changes stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +18,10 @@ class Now:
     """The node before the change.
 
     Attributes:
-        nodes: what is at each path that may change, with copies.
+        nodes: the content of each path that may change, with copies.
         loaded: the present layer's modules that are loaded, in load order.
         running: version that /proc/cgpu_km shows; empty if it shows none.
-        settings: what its GPUs are set to.
+        settings: the settings of its GPUs.
     """
 
     nodes: Mapping[str, Node]
@@ -33,8 +33,8 @@ class Now:
 def put(now: Now, old: Installed | None, new: Installed, record: Node) -> tuple[Step, ...]:
     """Steps that make `new` the node's layer, in place of `old` where there is one.
 
-    The hook comes last: before it, containers start as they did. In an upgrade the old hook stays in force while the
-    modules change, so that a container which starts then fails, and does not get a whole GPU.
+    The hook comes last: until then, containers start as before. In an upgrade the old hook stays active while the
+    modules change. A container that starts meanwhile fails, and does not get a whole GPU.
     """
     same = old is not None and all(
         now.nodes[path].same(node) for path, node in new.files.items() if path not in _SHARED

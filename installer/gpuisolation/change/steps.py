@@ -65,7 +65,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """A kernel module is unloaded, unless a container came since it was asked who uses the GPUs."""
+    """A kernel module is unloaded, unless a container has started since the check of GPU users."""
 
     module: str
 

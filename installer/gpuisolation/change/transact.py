@@ -1,4 +1,4 @@
-"""Installing, upgrading and removing: what is there, what is wanted, and the change from one to the other."""
+"""Installing, upgrading and removing: the present state, the desired state, and the change between them."""
 
 import logging
 import secrets
@@ -88,7 +88,7 @@ class Changer:
         return self._run(what, plan.put(now, old, new, record), dry_run=dry_run)
 
     def remove(self, *, dry_run: bool) -> str:
-        """Take the layer off the node; what was there before it comes back.
+        """Remove the layer from the node and restore the former files.
 
         Raises:
             RefusedError: containers use the GPUs.
@@ -186,7 +186,7 @@ class Changer:
         return hook if hook.kind == "file" else None
 
     def _edited(self, old: Installed | None) -> bool:
-        """Whether the configuration on the node is a person's: it stays."""
+        """Whether a person has edited the configuration on the node: it then stays."""
         here = self.files.look(CONF)
         if here.kind == "absent" or (old and CONF in old.files and here.same(old.files[CONF])):
             return False
@@ -214,7 +214,7 @@ class Changer:
         )
 
     def load_again(self, old: Installed, *, dry_run: bool) -> str:
-        """Load what is installed but not loaded, as after a reboot.
+        """Load an installed layer that is not loaded, as after a reboot.
 
         Raises:
             UsageError: it is for another kernel.

@@ -1,4 +1,4 @@
-"""One change at a time: the lock, what an earlier run left, and the moment when no container uses a GPU."""
+"""One change at a time: the lock, the remains of an earlier run, and the wait until no container uses a GPU."""
 
 import fcntl
 import logging
@@ -48,10 +48,10 @@ class Turn:
 
     @contextmanager
     def alone(self, *, dry_run: bool = False) -> Iterator[None]:
-        """Hold the lock, after finishing what an earlier run left. A dry run only says what is left.
+        """Hold the lock, and first finish the change of an earlier run. A dry run only reports that change.
 
         Raises:
-            RefusedError: another run holds it, or containers use what is left to finish.
+            RefusedError: another run holds it, or containers use GPUs, so that the earlier change cannot be finished.
         """
         if dry_run:
             if left := journal.pending(self.host):

@@ -35,7 +35,7 @@ class Facts:
         vendor: of the machine, by its DMI.
         cpu_policy: kubelet's CPU manager policy; `cpu_policy_from` is where it was read.
         cgroup: 1, 2 or None.
-        hook: whether there is a container hook; `toolkit` whether the program is there that it hands on to.
+        hook: whether there is a container hook; `toolkit`: whether the program exists that the hook calls.
     """
 
     os_name: str = ""
@@ -125,7 +125,7 @@ def _cgroup(host: Host) -> int | None:
 
 
 def _cpu_policy(host: Host) -> tuple[str, str]:
-    """The state file says what is in force; else kubelet's flag; else its configuration."""
+    """The active policy: from the state file, else from kubelet's flag, else from its configuration."""
     state = "/var/lib/kubelet/cpu_manager_state"
     try:
         policy = json.loads(host.text(state) or "{}").get("policyName")

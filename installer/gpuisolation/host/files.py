@@ -31,7 +31,7 @@ class Node:
     source: str = ""
 
     def same(self, other: "Node") -> bool:
-        """Whether both say the same of a path, wherever the copies are."""
+        """Whether both describe the same content, regardless of the copies."""
         return (self.kind, self.target, self.sha256) == (other.kind, other.target, other.sha256) and (
             self.kind != "file" or self.mode == other.mode
         )
@@ -98,7 +98,7 @@ class Files:
         return Node("file", sha256=node.sha256, mode=node.mode, source=source)
 
     def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
-        """Put a file there whole, or not at all."""
+        """Write a file completely, or not at all."""
         real = self.host.at(path, follow=False)
         real.parent.mkdir(parents=True, exist_ok=True)
         scratch = real.with_name(f".{real.name}{SCRATCH}")
@@ -114,7 +114,7 @@ class Files:
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(self.host.at(path, follow=False), ignore_errors=True)
 
-    # The primitives below are what a test counts, and stops at.
+    # A test counts the primitives below, and stops at each.
 
     def copy(self, source: Path, to: Path, mode: int) -> None:
         with source.open("rb") as read, to.open("xb") as written:

@@ -11,7 +11,7 @@ from gpuisolation.host.root import Host
 log = logging.getLogger(__name__)
 
 PIPE_DIRS = tuple(map(str, (OWN_DIRECTORY, *KNOWN_DIRECTORIES)))
-"""Where a daemon may have its pipes, looked at in this order."""
+"""Directories that may have a daemon's pipes, in the order of the search."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 COMMAND_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TIMEOUT_S = 600.0
-"""Enough for a build of the modules; everything else takes seconds."""
+"""Limit for one command: enough for a build of the modules; all others take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Host:
         self.commands = commands or HostCommands(self.root)
 
     def at(self, path: str | Path, *, follow: bool = True) -> Path:
-        """Where `path` of the host lies here. Links lead where they lead on the host, never out of the root.
+        """The path here of the host's `path`. Links resolve as on the host, and never lead out of the root.
 
         With `follow` off the last part is not followed: for a path that will be replaced, or is a link itself.
 
@@ -131,7 +131,7 @@ class Host:
         return tuple(line.split()[0] for line in (self.text("/proc/modules") or "").splitlines() if line.strip())
 
     def run(self, *argv: str, stdin: str = "", env: dict[str, str] | None = None) -> Output:
-        """Run a command of the host; what it said goes to the log."""
+        """Run a command of the host, and log its output."""
         output = self.commands.run(argv, stdin, env)
         log.debug("command", extra={"argv": " ".join(argv), "code": output.code, "output": output.text.strip()[-400:]})
         return output

@@ -69,7 +69,7 @@ def find(host: Host) -> tuple[User, ...]:
 
 
 def blocking(users: Collection[User], ignore: Collection[str]) -> tuple[User, ...]:
-    """Those because of whom the layer must not be touched: all in containers, but monitors that are named."""
+    """The users that forbid a change of the layer: all in containers, except the monitors in `ignore`."""
     return tuple(user for user in users if user.container and (user.pid is None or user.command not in ignore))
 
 
