@@ -2,4 +2,4 @@
 
 import os
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when grpc is imported; its C core logs every goodbye
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when grpc is imported; its C core logs every disconnect

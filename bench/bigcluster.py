@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def node(n: int) -> Json:
-    """As a kubelet with this agent writes it, 50 images included."""
+    """A Node as a kubelet with this agent writes it, 50 images included."""
     amounts = {
         "cpu": "96",
         "memory": "1056Gi",
@@ -115,7 +115,7 @@ def _packed(page: Json) -> tuple[bytes, int]:
 
 
 def serve(nodes: int, pods_a_node: int) -> None:
-    """Make everything, say where it is, and serve until stdin closes."""
+    """Make everything, print the URL, and serve until stdin closes."""
     lists = {
         "nodes": pages("NodeList", map(node, range(nodes))),
         "pods": pages("PodList", (pod(n, n % nodes) for n in range(nodes * pods_a_node))),
@@ -141,7 +141,7 @@ def serve(nodes: int, pods_a_node: int) -> None:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

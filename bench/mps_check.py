@@ -41,11 +41,11 @@ from gpuagent.system.output import exit_with
 PATIENCE_S = 60.0
 SPEED_S = 4.0
 CONTEXT_MIB = 1024
-"""How much less than its cap a client may get: its context counts against the cap, too."""
+"""The most by which a client may miss its cap: its context counts against the cap, too."""
 
 
 class Check:
-    """One run: the driver, what it reported, and what was found wrong."""
+    """One run: the driver, its reports, and the number of faults found."""
 
     def __init__(self, gpu: Gpu, folder: Path) -> None:
         self.gpu, self.wrong = gpu, 0
@@ -174,7 +174,7 @@ def finish(check: Check) -> None:
 
 
 def client(what: str) -> dict[str, Any]:
-    """In a process of its own: what one container would do, as values."""
+    """Do the work of one container, in a process of its own; returns the results."""
     try:
         cuda = Cuda()
         if what == "fill":

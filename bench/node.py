@@ -36,14 +36,14 @@ _COMPILED = ("gpuagent", "grpc", "google.protobuf", "kubernetes", "urllib3", "pr
 
 
 class BenchError(Exception):
-    """The thing to be measured did not come up; the text holds what the agent said."""
+    """The measured program did not start; the text has the agent's output."""
 
 
 class Node:
-    """Stand-ins in a folder of their own; `start_agent` and `stop_agent` as often as wanted.
+    """Stand-ins in a folder of their own; `start_agent` and `stop_agent` may be repeated.
 
     Args:
-        box: what the agent simulates; empty for the machine's own driver.
+        box: the box that the agent simulates; empty for the machine's own driver.
         mode: value of the node label; None for no label.
         flags: further flags of the agent.
         api: whether an API server is named to the agent.
@@ -118,7 +118,7 @@ class Node:
         said = self.log.read_text(encoding="utf-8") if self.log.exists() else ""
         return BenchError(f"{what}; the agent said:\n{said[-4000:]}")
 
-    # -- what kubelet sees -------------------------------------------------------------------------------------
+    # -- kubelet's view ----------------------------------------------------------------------------------------
 
     def last(self, resource: str) -> Received | None:
         """The newest list of this agent."""
@@ -182,9 +182,9 @@ class Node:
         self.kubelet.book(self._heard[name], "main", resource, ids)
 
     def end(self, name: str) -> None:
-        """A pending pod ends; the one that ended before it is deleted.
+        """End a pending pod, and delete the one that ended before it.
 
-        One that were deleted at once could be what kubelet asks for next, and the agent would ask kubelet for it.
+        If a pod were deleted at once, kubelet's next call could be for it, and the agent would query kubelet for it.
         """
         self.api.patch_pod(name, {"status": {"phase": "Succeeded"}}, subresource="status")
         for ended in self._ended:
@@ -194,7 +194,7 @@ class Node:
             self.kubelet.remove(pod)
 
     def run_pod(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> Pod:
-        """A pod that kubelet has admitted and whose container it has started."""
+        """Make a pod, and let kubelet admit it and start its container."""
         return self.start_pod(self.pend(name, limits, annotations))
 
     def start_pod(self, pod: Pod) -> Pod:

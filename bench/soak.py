@@ -1,4 +1,4 @@
-"""`python -m bench.soak --minutes 30`: a node under hostile pods for a while; does anything of the agent grow?
+"""`python -m bench.soak --minutes 30`: run a node with hostile pods, and check whether the agent's resources grow.
 
 Pods come ten a second, a third of them with annotations by schedulers, good, wrong and junk of up to 250 kB. Watches
 break and expire, kubelet restarts, the placement flips, metrics and status are read. A row each minute, and rules at
@@ -64,7 +64,7 @@ class Minute:
 
 
 class Soak:
-    """One node and what happens to it."""
+    """One node and the events on it."""
 
     def __init__(self, node: Node, seed: int) -> None:
         self._node = node
@@ -75,7 +75,7 @@ class Soak:
         self._placement = "binpack"
 
     def pod(self, now: Minute) -> None:
-        """One pod comes, and one goes where there are too many."""
+        """Add a pod, and remove one if there are too many."""
         while len(self._running) >= RUNNING:
             self._end(self._running.popleft())
         self._number += 1

@@ -53,7 +53,7 @@ def _python(module: str, *arguments: str) -> None:
 
 
 def main() -> None:
-    """Build it where the command line says."""
+    """Build the file at the path from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / NAME)
     out = parser.parse_args().out

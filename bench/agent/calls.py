@@ -25,7 +25,7 @@ _WARM_UP = 30
 
 
 class Server:
-    """A connection to one DevicePlugin socket that takes and gives encoded messages."""
+    """A connection to one DevicePlugin socket that sends and receives encoded messages."""
 
     def __init__(self, path: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix:{path}", options=_OPTIONS)

@@ -28,7 +28,7 @@ again:
     ret;
 }
 \0"""
-"""A kernel that only computes, so that its speed goes with the multiprocessors it may use."""
+"""A kernel that only computes, so that its speed is proportional to the multiprocessors that it may use."""
 
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _BLOCKS, _THREADS, _ROUNDS = 2048, 256, 20_000

@@ -112,7 +112,7 @@ def _run(node: Node, count: int, size: int) -> None:
 
 
 def fail(node: Node, count: int, size: int) -> None:
-    """As pods end that kubelet refuses, which then need no place on the node. Nothing makes new ones for these."""
+    """Fail pods as kubelet's refusal does, which need no place on the node then. No controller replaces them."""
     words = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
     status = {"phase": "Failed", "reason": REJECTED, "message": f"{words} {GPU_MEM}, which is unexpected"}
     for n in range(count):

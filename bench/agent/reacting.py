@@ -1,4 +1,4 @@
-"""How soon kubelet has the right list again: after a label change, a fault of a GPU, a restart, a lost connection."""
+"""The time until kubelet has the right list again: after a label change, a GPU fault, a restart, a lost connection."""
 
 import http.client
 import json
@@ -131,7 +131,7 @@ def _healthy(one: Received) -> int:
 
 
 def _rest(node: Node) -> None:
-    """Wait until the least time between two lists on a stream has passed: it is not what is measured."""
+    """Wait until the least time between two lists on a stream has passed, to keep it out of the measurement."""
     last = max((one.time for one in map(node.last, RESOURCES) if one), default=0.0)
     time.sleep(max(0.0, last + MIN_GAP_S + 0.15 - time.monotonic()))
 

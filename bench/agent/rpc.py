@@ -33,7 +33,7 @@ Decided = Callable[[int], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A box and what its GPUs amount to."""
+    """A box, the number of its GPUs, and the memory units of each."""
 
     name: str
     box: str
@@ -58,10 +58,10 @@ class Rpc:
     def close(self) -> None:
         self._stack.close()
 
-    # -- what is measured --------------------------------------------------------------------------------------
+    # -- measurements ------------------------------------------------------------------------------------------
 
     def empty_node(self, size: Size, mode: str) -> None:
-        """Preferences and allocations on a node of which nothing is held."""
+        """Preferences and allocations on a node without allocated devices."""
         self._say(f"calls: {size.name}, {mode}")
         limits = {GPU_MEM: ASK} if mode == "share" else {GPU_MEM: ASK, GPU_CORE: PERCENT}
         whole = {name: size.units if name == GPU_MEM else 100 for name in limits}
@@ -322,7 +322,7 @@ def _decided(number: int, size: Size, limits: Mapping[str, int]) -> dict[str, st
 
 
 def _until_quick(agent: Server, request: bytes) -> None:
-    """Ask until the agent has seen the asking pod at the API server; before, it waits for it for 0.1 s."""
+    """Repeat the call until the agent has seen the pod at the API server; until then it waits 0.1 s for the pod."""
     ask = agent.method("GetPreferredAllocation")
     for _ in range(50):
         began = time.monotonic()

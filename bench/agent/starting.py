@@ -1,4 +1,4 @@
-"""From exec to registered: how long a new agent leaves kubelet without it."""
+"""From exec to registered: the time that a new agent needs at its start."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ BAR_MS = 500.0
 
 
 def measure(results: Results, runs: int, say: Say) -> None:
-    """All the ways a start can go."""
+    """All kinds of starts."""
     _starts(results, runs, say, "first start on a node", lambda _: None)
     _starts(results, runs, say, "API server refuses connections", lambda node: node.api.stop(), offers=False)
     _starts(results, runs, say, "API server accepts and is silent", lambda node: node.api.pause(), offers=False)

@@ -1,4 +1,4 @@
-"""Choosing the best set: how long it takes for every question there is, and whether trying every set finds the same."""
+"""Choosing the best set: the time for every possible question, and a comparison with trying every set."""
 
 import random
 import time
@@ -15,7 +15,7 @@ from gpuagent.domain.placement.best_sets import BestSets
 Question = tuple[tuple[int, ...], int]
 
 ASK_AGAIN_US = 500.0
-"""Above, a question is asked twice more after all others, and its fastest answer counts: hiccups do not come back."""
+"""Slower questions are repeated twice after all others, and the fastest answer counts: pauses do not recur."""
 _VALUES = ((1,), (1, 2), (10, 25, 50), tuple(range(1, 100)))
 
 
@@ -95,7 +95,7 @@ def compare(samples: int) -> int:
     """How many questions were compared with trying every set.
 
     Raises:
-        BenchError: an answer is another one. The text has the question.
+        BenchError: an answer differs. The text has the question.
     """
     compared = 0
     for mbps, asked in _compared(samples):

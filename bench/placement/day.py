@@ -18,9 +18,9 @@ SIZES = (1, 1, 1, 2, 2, 4, 8)
 """Drawn from evenly; those that the box does not have are left out."""
 MEAN_STAY_H = 1 / 3
 SPREAD = 1.0
-"""Of the logarithm of how long a request stays: one in a hundred stays six times as long as the mean one."""
+"""Spread of the logarithm of a request's duration: one in a hundred lasts six times as long as the mean one."""
 OFFERED = 2.5
-"""GPUs wanted at a time, as a multiple of the box: what does not fit is turned away, and most of that is large."""
+"""GPUs requested at a time, as a multiple of the box: requests that do not fit are refused, mostly large ones."""
 
 OURS = "ours"
 OTHERS = ("first fit", "pair sum", "best partition")

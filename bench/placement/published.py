@@ -28,7 +28,7 @@ def first_fit(free: Collection[int], size: int) -> tuple[int, ...]:
 
 
 def remembered(policy: Policy) -> Policy:
-    """`policy`, asked every question only once: a day asks many again and again."""
+    """`policy` with a cache: a day repeats many questions."""
     answers: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
     def choose(free: Collection[int], size: int) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def _ring_distance(i: int, j: int) -> int:
 
 
 def sixteens() -> dict[str, Square]:
-    """16 GPUs in many ways. The last four have few bandwidths and many ties, though every GPU is one of a kind."""
+    """16 GPUs in many ways. The last four have few bandwidths and many ties, though all GPUs differ."""
     rng = random.Random(16)  # noqa: S311 (the same every time is the point)
     return {
         "all alike (DGX-2)": square(16, lambda _i, _j: 150_000),

@@ -115,7 +115,7 @@ class Report:
         return tuple(node for node in self.nodes if resource in node.amounts)
 
     def total(self, nodes: Iterable[NodeReport], resource: str) -> Amount:
-        """Over those nodes; what is not known counts as nothing."""
+        """The sum over those nodes; unknown amounts count as 0."""
         amounts = [node.amounts[resource] for node in nodes]
         return Amount(sum(one.allocated for one in amounts), sum(one.total or 0 for one in amounts))
 
@@ -242,7 +242,7 @@ def _pod(pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unsee
 
 
 def _why(pod: GpuPod, faults: Sequence[str], view: AgentView | None, unseen: str, *, newer: bool) -> str:
-    """Why no GPU of it is known."""
+    """Why none of the pod's GPUs is known."""
     agent = "the node's agent could not be asked" if unseen else ""
     if view:
         agent = "the node's agent has given it none yet" if view.gpus else "the node's agent sees no GPUs"

@@ -1,4 +1,4 @@
-"""Asking the agents of nodes, through the API server: which have one, where it is, and what came of it."""
+"""Queries the agents of nodes through the API server: which nodes have an agent, its address, and its answer."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ USE_NOT_SEEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Where agents are, and how long they are waited for (see `fetching.deadline_s`)."""
+    """The namespace and port of agents, and the timeout of their answers (see `fetching.deadline_s`)."""
 
     namespace: str = "kube-system"
     port: int = 9445
@@ -45,7 +45,7 @@ def ask(
 ) -> Answers:
     """Query these nodes' agents for the holders of GPUs, and those in `usage_of`, a subset, also for usage.
 
-    A node that is not `marked` as having an agent, and on which no pod of one runs, is not asked. Never raises.
+    A node that is not `marked` as having an agent, and on which no agent's pod runs, is not queried. Never raises.
     """
     answers = Answers()
     if not nodes:
@@ -74,14 +74,14 @@ def ask(
 
 
 def _use_unknown(page: Page) -> str:
-    """Why it is not known what containers use; "" where it is."""
+    """Why the usage of containers is not known; "" where it is."""
     if page.usage is None:
         return page.metrics_problem or "its agent's metrics do not show what containers use"
     return USE_NOT_SEEN if page.usage and all(one.used is None for one in page.usage.values()) else ""
 
 
 def _pods(client: Client, namespace: str) -> tuple[Mapping[str, str], str]:
-    """Node to name of the agent's pod on it, and why there are none where that could not be asked."""
+    """Node to name of the agent's pod on it, and the reason if the pods could not be read."""
 
     def running(found: Mapping[str, Any]) -> tuple[str, str] | None:
         node, status = text(mapping(found.get("spec")).get("nodeName")), mapping(found.get("status"))
@@ -96,7 +96,7 @@ def _pods(client: Client, namespace: str) -> tuple[Mapping[str, str], str]:
 
 
 def _path(asking: Asking, pods: Mapping[str, str], node: str) -> str:
-    """By its pod; by the node where the agent has none, as one that runs as a service of the host."""
+    """The path to the agent: through its pod, or through the node for an agent that is a service of the host."""
     if node in pods:
         where = f"namespaces/{quote(asking.namespace, safe='')}/pods/{quote(pods[node])}"
     else:

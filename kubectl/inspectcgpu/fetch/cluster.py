@@ -1,4 +1,4 @@
-"""Reading the cluster: nodes and pods in pages, ConfigMaps, and agents where labels and annotations do not say all."""
+"""Reads the cluster: nodes and pods in pages, ConfigMaps, and agents where labels and annotations do not suffice."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +21,7 @@ from inspectcgpu.report import Facts
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 NOT_SUCCEEDED = "status.phase!=Succeeded"
-"""Failed pods are read too: one that was refused says why."""
+"""Failed pods are read too: the status of a refused pod has the reason."""
 FEW_NAMES = 8
 """Up to this number, nodes and their pods are requested one by one; for more, all are listed."""
 _NOT_FOUND = 404
@@ -73,7 +73,7 @@ def _one(client: Client, path: str) -> Mapping[str, Any] | None:
 
 
 def read_pods(client: Client, names: Sequence[str] = ()) -> tuple[GpuPod, ...]:
-    """The pods that ask for GPUs: on these nodes, or all, those without a node too. Raises KubeError."""
+    """The pods that request GPUs: on these nodes, or all, including those without a node. Raises KubeError."""
     selectors = [pods_selector(name) for name in dict.fromkeys(names)] if 0 < len(names) <= FEW_NAMES else []
     found: list[GpuPod] = []
     for selector in selectors or [NOT_SUCCEEDED]:
@@ -144,7 +144,7 @@ def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
 
 
 def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
-    """Nodes whose labels and annotations leave something open, as in the middle of a mode switch."""
+    """Nodes whose labels and annotations do not suffice, as during a mode switch."""
     by_name = {node.name: node for node in nodes}
     bound = [pod for pod in pods if not pod.refused and pod.node in by_name]
     # Nodes of pods without annotations, or with resources that the node no longer advertises.
@@ -157,7 +157,7 @@ def agents_wanted(nodes: Sequence[GpuNode], pods: Sequence[GpuPod]) -> set[str]:
 
 
 def _unclear(node: GpuNode) -> bool:
-    """The size of a unit, or of a GPU, does not follow from what the node says."""
+    """Whether the size of a unit, or of a GPU, does not follow from the Node's data."""
     return bool(node.offered(GPU_MEM) and measure(node).doubt) or any(
         node.offered(name) and part_of_each(node, name) is None for name in (GPU_CORE, GPU_WHOLE)
     )
@@ -170,7 +170,7 @@ def facts(
     problems: Sequence[str] = (),
     newer: AbstractSet[PodName] = frozenset(),
 ) -> Facts:
-    """Everything for a report. `newer` are pods that changed since agents were asked."""
+    """All data of a report. `newer` are pods that changed since agents were queried."""
     answers = beside.answers
     return Facts(
         nodes=nodes,

@@ -1,4 +1,4 @@
-"""Fetching the pages of many agents: some at a time, and no longer than people wait for a table."""
+"""Fetches the pages of many agents: some at a time, and with a limit on the whole time."""
 
 import queue
 import threading
@@ -21,7 +21,7 @@ _FORBIDDEN = 403
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The pages of one node's agent, below `path`; with `metrics` what containers use, too."""
+    """The pages of one node's agent, below `path`; with `metrics` also the usage of containers."""
 
     node: str
     path: str
@@ -40,12 +40,12 @@ class Page:
 
 
 def deadline_s(timeout_s: float, nodes: int) -> float:
-    """How long all of them have, where answers keep coming; without any for `timeout_s` the rest is given up."""
+    """The time for all answers together; after `timeout_s` without an answer, no further one is awaited."""
     return timeout_s * (1 + nodes // NODES_A_WAIT)
 
 
 def fetch(client: Client, tasks: Sequence[Task], timeout_s: float) -> dict[str, Page]:
-    """Node to what its agent said. Never raises."""
+    """Node to its agent's answer. Never raises."""
     late = f"no answer within {timeout_s:g} s"
     pages = {task.node: Page(problem=late, metrics_problem=late) for task in tasks}
     ends = time.monotonic() + deadline_s(timeout_s, len(tasks))
@@ -85,12 +85,12 @@ def _work(
     done: "queue.SimpleQueue[tuple[Task, str, str | KubeError]]",
     given_up: threading.Event,
 ) -> None:
-    """Take nodes until there is none: both pages of one before another's, so that no kind starves."""
+    """Process all nodes: both pages of one node before those of another, so that both kinds progress."""
     refused: KubeError | None = None
     with suppress(queue.Empty):
         while not given_up.is_set():
             task = todo.get_nowait()
-            failed = refused  # what RBAC refuses for one pod it refuses for all
+            failed = refused  # RBAC refuses the same for all pods
             for which in ("status", "metrics") if task.metrics else ("status",):
                 found = failed or _text(client, f"{task.path}/{which}")
                 done.put((task, which, found))

@@ -1,4 +1,4 @@
-"""`--watch`: real watches keep nodes and pods as they are, so that a large cluster is listed once and not again."""
+"""`--watch`: watches keep nodes and pods up to date, so that a large cluster is listed only once."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ BESIDE_EVERY_S, REFRESH_S = 10.0, 30.0
 
 
 class Collection(Generic[T]):
-    """The objects of one collection as they are, each as `read` makes it; those it makes None of are left out."""
+    """The current objects of one collection, each mapped by `read`; objects that it maps to None are left out."""
 
     def __init__(self, what: str, read: Callable[[Json], T | None], news: threading.Event) -> None:
         self._what = what
@@ -55,7 +55,7 @@ class Collection(Generic[T]):
             if kept is not None and kind != "DELETED":
                 self._known[key] = kept
             same = before == self._known.get(key)
-        if not same:  # kubelets write each Node every few minutes, and more
+        if not same:  # kubelets rewrite each Node every few minutes or more often
             self._news.set()
 
     def failed(self, reason: str) -> None:
@@ -63,7 +63,7 @@ class Collection(Generic[T]):
             self._problem = f"{self._what} cannot be followed, and are shown as they were last seen: {reason}"
         self._news.set()
 
-    # What is read
+    # Properties
 
     def known(self) -> tuple[T, ...]:
         with self._lock:
@@ -71,7 +71,7 @@ class Collection(Generic[T]):
 
     @property
     def problem(self) -> str:
-        """Why it is not up to date; "" while it is."""
+        """The reason why the objects are not up to date; "" while they are."""
         with self._lock:
             return self._problem
 
@@ -85,10 +85,10 @@ class Following:
     """Follows a cluster from daemon threads until it is stopped.
 
     Args:
-        client: to follow with.
-        names: of the nodes wanted; all where there are none.
-        asking: how agents are asked; None for never.
-        usage: ask what containers use.
+        client: the API server's.
+        names: of the nodes to show; all where there are none.
+        asking: how agents are queried; None for never.
+        usage: query the usage of containers.
     """
 
     def __init__(self, client: Client, names: Sequence[str], asking: Asking | None, *, usage: bool) -> None:
@@ -132,11 +132,11 @@ class Following:
 
     @property
     def good_for_s(self) -> float:
-        """How long the last facts may stand without news: not long where agents were asked before pods changed."""
+        """How long the last facts are valid without a change: shorter if pods changed since agents were queried."""
         return max(0.0, self._beside_at + BESIDE_EVERY_S - time.monotonic()) if self._behind else REFRESH_S
 
     def facts(self) -> Facts:
-        """As of now."""
+        """The facts as of now."""
         nodes = by_name(self._nodes.known())
         pods = sorted(self._pods.known(), key=lambda pod: pod.name)
         problems = self.problems

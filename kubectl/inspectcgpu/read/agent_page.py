@@ -30,7 +30,7 @@ class SeenGpu:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """One node's page. `places` has every pod that kubelet has given GPUs of these resources to."""
+    """One node's page. `places` has every pod to which kubelet has allocated GPUs of these resources."""
 
     unit: MemoryUnit | None
     gpus: Mapping[int, SeenGpu]
@@ -38,7 +38,7 @@ class AgentView:
 
 
 def read_page(page: str) -> AgentView | None:
-    """The page (JSON text); None where it is none of an agent's. Never raises."""
+    """Parse the page (JSON text); None where it is not an agent's. Never raises."""
     try:
         found = json.loads(page)
     except (ValueError, RecursionError):

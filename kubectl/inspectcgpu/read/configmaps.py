@@ -38,7 +38,7 @@ def read_config_map(found: Mapping[str, Any]) -> Told | None:
         numbers = (_number(part.strip()) for part in text(data.get("gpus")).split(","))
         return Told(name.removeprefix(UNHEALTHY), {gpu: "Unhealthy" for gpu in numbers if gpu is not None})
     if name.endswith(REPORT):
-        # Arena goes by the label, and so may others that write it.
+        # Arena uses the label, and other writers may do so, too.
         node = text(labels.get("nodename")) or text(data.get("nodeName")) or name.removesuffix(REPORT)
         devices = mapping(_json(data.get("devices")))
         health = {gpu: text(word) for key, word in devices.items() if (gpu := _number(str(key))) is not None}

@@ -61,7 +61,7 @@ class GpuNode:
 
 
 def read_node(found: Mapping[str, Any]) -> GpuNode | None:
-    """The node; None where it has nothing to do with these resources. Never raises."""
+    """Parse the node; None where it has none of these resources. Never raises."""
     meta, status = mapping(found.get("metadata")), mapping(found.get("status"))
     labels = mapping(meta.get("labels"))
     capacity, allocatable = (_amounts(mapping(status.get(side))) for side in ("capacity", "allocatable"))

@@ -1,4 +1,4 @@
-"""A Pod as the inspector needs it: what it asks for, and which GPUs it has by its annotations."""
+"""A Pod as the inspector needs it: its requests, and its GPUs by its annotations."""
 
 import sys
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ V2, V1, GROUP = "V2", "V1", "gpu-group"
 
 @dataclass(frozen=True, slots=True)
 class GpuPod:
-    """A pod that asks for GPUs and has not ended, or was refused.
+    """A pod that requests GPUs and has not ended, or was refused.
 
     Attributes:
         name: namespace and name.
         node: where it is bound to; "" while it is not.
         phase: as the API server has it.
         asks: resource to units, as kubelet counts them over containers, init containers and sidecars.
-        places: what its annotations give it; nothing of a resource where that is another amount than it asks for.
+        places: its GPUs by its annotations; a resource is left out if the amount differs from the request.
         sources: family of annotations by resource in `places`: ``V2``, ``V1``, ``gpu-group``.
         visible: names of the other GPUs that it must see, mode topology.
-        faults: what is wrong with its annotations.
-        waits: what it waits for; "" while it runs.
+        faults: the faults of its annotations.
+        waits: the reason why it waits; "" while it runs.
         refused: it was not admitted, and holds nothing.
     """
 
@@ -49,7 +49,7 @@ class GpuPod:
 
 
 def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
-    """The pod; None where it asks for none of these resources, or has ended. Never raises."""
+    """Parse the pod; None where it requests none of these resources, or has ended. Never raises."""
     spec, status = mapping(found.get("spec")), mapping(found.get("status"))
     if not _may_ask(spec):  # most pods of most clusters end here
         return None
@@ -67,7 +67,7 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
         has = sum(gpus.values())
         if not has or has not in (asks[resource], lasting):
             reading.faults.append(f"its annotation gives it {has} of {resource}, and it asks for {asks[resource]}")
-            del reading.places[resource], reading.sources[resource]  # so the agent is asked, as for a malformed one
+            del reading.places[resource], reading.sources[resource]  # so the agent is queried, as for a malformed one
     return GpuPod(
         name=PodName(sys.intern(parsed.name.namespace), parsed.name.name),
         node=sys.intern(text(spec.get("nodeName"))),

@@ -18,7 +18,7 @@ class Measure:
     Attributes:
         unit: None where it is not known.
         per_gpu: units of each GPU; None where GPUs differ or it is not known.
-        doubt: why the node's agent is worth asking; "" where labels and amounts settle it.
+        doubt: why only the node's agent can show the unit; "" where labels and amounts suffice.
     """
 
     unit: MemoryUnit | None
@@ -27,7 +27,7 @@ class Measure:
 
 
 def measure(node: GpuNode) -> Measure:
-    """Work it out: memory of the first GPU and number of GPUs (labels) against the units offered (node status).
+    """Derive it: compare memory of the first GPU and number of GPUs (labels) with the advertised units (node status).
 
     A GPU of 143771 MiB with 140 units counts in GiB, one with 143771 units in MiB, one with 561 units in 256MiB.
     """
@@ -55,7 +55,7 @@ def part_of_each(node: GpuNode, resource: str) -> int | None:
 
 def _alike(each: int, memory: int, *, cut: bool) -> Measure | None:
     """Every GPU has the units of the first. `cut`: only whole ones count, as with this project's agent."""
-    # Some plugins count a GiB that is not whole, as the first of 15109 MiB to 15 GiB.
+    # Some plugins round up: they count 15109 MiB as 15 GiB.
     if each == memory // GIB or (not cut and each == -(-memory // GIB)):
         return Measure(MemoryUnit(GIB), each)
     return Measure(MemoryUnit(MIB), each) if each == memory else None
@@ -71,7 +71,7 @@ def _some_offered(units: int, count: int, memory: int) -> Measure | None:
 
 
 def _odd(each: int | None, units: int, count: int, memory: int) -> Measure:
-    """A unit of one's own choice, or GPUs of different sizes."""
+    """A custom unit, or GPUs of different sizes."""
     for block in _BLOCKS if each else ():
         if memory // block == each:
             text = f"the unit {MemoryUnit(block)} follows from the first GPU and is right if all GPUs are alike"

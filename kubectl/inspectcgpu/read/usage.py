@@ -13,14 +13,14 @@ LIMIT = "gpuagent_container_gpu_memory_limit_bytes"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Bytes of all containers of a pod over all its GPUs; None where the metrics do not say."""
+    """Bytes of all containers of a pod over all its GPUs; None where the metrics lack them."""
 
     used: int | None = None
     limit: int | None = None
 
 
 def read_usage(page: str) -> Mapping[PodName, Usage] | None:
-    """Pod to what it uses; None where the page has no such metrics, or is none. Never raises."""
+    """Pod to its usage; None where the page has no such metrics, or is no metrics page. Never raises."""
     found: dict[PodName, dict[str, int]] = {}
     told = False
     try:
@@ -33,7 +33,7 @@ def read_usage(page: str) -> Mapping[PodName, Usage] | None:
                 if "namespace" in labels and "pod" in labels and sample.value >= 0:
                     mine = found.setdefault(PodName(labels["namespace"], labels["pod"]), {})
                     mine[family.name] = mine.get(family.name, 0) + int(sample.value)
-    except (ValueError, OverflowError, KeyError, IndexError, TypeError):  # what the parser lets through
+    except (ValueError, OverflowError, KeyError, IndexError, TypeError):  # errors that the parser lets through
         return None
     return {name: Usage(values.get(USED), values.get(LIMIT)) for name, values in found.items()} if told else None
 

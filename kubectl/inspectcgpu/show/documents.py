@@ -35,7 +35,7 @@ def head(report: Report) -> dict[str, Any]:
 
 
 def parts(report: Report) -> Iterator[tuple[str, Iterator[Any]]]:
-    """The lists that come after it, made as they are read: of a large cluster they are the most of it."""
+    """The lists after the head, made as they are read: for a large cluster they are most of the document."""
     yield "nodes", map(_node, report.nodes)
     yield "waiting", map(_pod, report.waiting)
     yield "notes", iter(notes(report) + ([f"use is not known: {report.usage_problem}"] if report.usage_problem else []))

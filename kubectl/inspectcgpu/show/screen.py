@@ -1,4 +1,4 @@
-"""Where reports go: drawn over each other on a terminal, one after the other elsewhere."""
+"""Shows reports: each replaces the last on a terminal; elsewhere they follow each other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
@@ -7,18 +7,18 @@ _TOP_AND_CLEAR = "\x1b[H\x1b[2J"
 
 
 def has_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """On a terminal, unless NO_COLOR is set or the terminal is a dumb one."""
+    """Whether to use colors: on a terminal, unless NO_COLOR is set or the terminal is a dumb one."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 class Screen:
-    """Shows a report whenever it is another than before.
+    """Shows a report whenever it differs from the last one.
 
     Args:
         stream: to write to.
-        over: draw over what was there.
-        now: the time as people read it, which stands above each report.
-        heading: what stands there, with the time for ``{}``; "" for nothing, as in streams for programs.
+        over: draw over the last report.
+        now: returns the time for people, which is shown above each report.
+        heading: the line above each report, with the time for ``{}``; "" for none, as in streams for programs.
     """
 
     def __init__(self, stream: TextIO, *, over: bool, now: Callable[[], str], heading: str) -> None:

@@ -15,7 +15,7 @@ _DASHES_MORE = 20
 
 
 def summary(report: Report, *, wide: bool = False, colour: bool = False) -> list[str]:
-    """Lines. Memory and compute have one table, whole GPUs another; each is there where a node has such."""
+    """The lines. Memory and compute share one table, whole GPUs have another; each appears if a node needs it."""
     shared = tuple(node for node in report.nodes if {GPU_MEM, GPU_CORE} & node.amounts.keys())
     whole = report.having(GPU_WHOLE)
     lines: list[str] = []
@@ -33,7 +33,7 @@ def summary(report: Report, *, wide: bool = False, colour: bool = False) -> list
 
 
 def totals(report: Report, joint: str = "\n") -> list[str]:
-    """Of memory, for each unit, and of compute, where there is some. `joint` stands between a sum and its name."""
+    """Totals of memory, for each unit, and of compute, if there is any. `joint` separates a sum and its name."""
     memory = report.having(GPU_MEM)
     units = sorted({node.unit for node in memory})
     sums = []

@@ -15,7 +15,7 @@ def dump(value: Any) -> str:  # noqa: ANN401 (plain values, as for JSON)
 
 
 def load(text: str) -> Any:  # noqa: ANN401 (anything)
-    """Raises ValueError."""
+    """Parse YAML. Raises ValueError."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as err:
