@@ -27,6 +27,8 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.utils.keepalive import tcp_keepalive_socket_options
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util import create_urllib3_context
 
 from gpuagent import __version__
@@ -66,7 +68,8 @@ class Transport:
         self._api = ApiClient(configuration)
         self._api.user_agent = f"gpuagent/{__version__}"
         if urlsplit(self._server).scheme == "https":
-            self._api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = _tls(configuration)
+            pools = self._api.rest_client.pool_manager
+            pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": _tls_pool(configuration)}
 
     def send(self, request: Request) -> urllib3.HTTPResponse:
         """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ConfigError."""
@@ -163,6 +166,24 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
     if _is_loopback(str(configuration.host)):
         configuration.proxy = None  # as Go clients do; the library would ask the proxy
     return Transport(configuration)
+
+
+def _tls_pool(configuration: Configuration) -> type[HTTPSConnectionPool]:
+    """Connections to the API server, each with a context of its own.
+
+    urllib3 loads the certificates into the context whenever it connects. If another thread connects with the same
+    context at that moment, the handshake fails or the process crashes.
+    """
+
+    class Connection(HTTPSConnection):
+        def connect(self) -> None:
+            self.ssl_context = _tls(configuration)
+            super().connect()
+
+    class Pool(HTTPSConnectionPool):
+        ConnectionCls = Connection
+
+    return Pool
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext:

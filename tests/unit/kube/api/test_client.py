@@ -7,10 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from urllib3.exceptions import NewConnectionError
 
 from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
 from gpuagent.kube.api.client import STRATEGIC_MERGE_PATCH, Client, Timeouts, resource_of
-from gpuagent.kube.api.transport import Request, connect
+from gpuagent.kube.api.transport import Request, Transport, connect
 from standin.api.handler import Handler
 from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
@@ -203,10 +204,29 @@ def test_certificates_without_key_identifiers_are_taken(
     skip = "" if verified else ", insecure-skip-tls-verify: true"
     config.write_text(NO_URL.replace("nonsense", f"https://127.0.0.1:1{skip}"))
     transport = connect(str(config))
-    pool = transport._api.rest_client.pool_manager.connection_from_url("https://127.0.0.1:1")
-    context = pool.conn_kw["ssl_context"]
+    (context,) = contexts(transport, 1)
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
     assert (context.verify_mode is ssl.CERT_REQUIRED, context.check_hostname) == (verified, verified)
+    transport.close()
+
+
+def contexts(transport: Transport, count: int) -> list[ssl.SSLContext]:
+    """What that many connections use for TLS; nothing listens where they connect to."""
+    pool = transport._api.rest_client.pool_manager.connection_from_url("https://127.0.0.1:1")
+    connections = [pool._new_conn() for _ in range(count)]
+    for connection in connections:
+        with pytest.raises(NewConnectionError):
+            connection.connect()
+    return [connection.ssl_context for connection in connections]
+
+
+def test_connections_share_no_tls_context(tmp_path: Path) -> None:
+    """urllib3 loads certificates into it at each connection; beside a handshake in another thread Python crashes."""
+    config = tmp_path / "config"
+    config.write_text(NO_URL.replace("nonsense", "https://127.0.0.1:1"))
+    transport = connect(str(config))
+    first, second = contexts(transport, 2)
+    assert first is not second
     transport.close()
 
 
