@@ -185,7 +185,7 @@ class Agent:
 
     @property
     def state(self) -> State:
-        """What the agent knows now."""
+        """The current state of the agent."""
         return self._state
 
     def post(self, event: ev.Event) -> None:
