@@ -76,7 +76,7 @@ class Agent:
         )
         self._snapshot: Snapshot | None = None
         self._working_out: BestSets | None = None
-        self._told_sick: frozenset[str] = frozenset()
+        self._unhealthy: frozenset[str] = frozenset()
         self._beat_at = self._began = self._clock()
         self._first_look = threading.Event()
         self.metrics = Metrics()
@@ -258,10 +258,10 @@ class Agent:
         if self.kube:
             self.kube.know(state.pods)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
-        fell_ill, self._told_sick = state.unhealthy.keys() - self._told_sick, frozenset(state.unhealthy)
+        former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)
         verified = state.verified
         for name, blocks in state.lists.items():
-            if self.feeds[name].publish(blocks, urgent=bool(fell_ill), verified=name in verified):
+            if self.feeds[name].publish(blocks, urgent=not self._unhealthy <= former, verified=name in verified):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
                 log.info("advertised", extra={"resource": name, **counts})
         sets = now.sets

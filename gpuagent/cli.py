@@ -24,7 +24,7 @@ from gpuagent.system.printable import printable
 from gpuagent.system.stop_signal import StopSignal
 
 if TYPE_CHECKING:
-    from gpuagent.simulation.library import Simulator
+    from gpuagent.simulation.simulator import Simulator
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
 STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
@@ -173,10 +173,10 @@ def _simulated(settings: Settings, *, listen: bool) -> None:
 
 def _install(box: str) -> "Simulator":
     """Put a simulated box in place of the driver."""
-    from gpuagent.simulation import boxes, library  # noqa: PLC0415 (only for simulation)
+    from gpuagent.simulation import boxes, simulator  # noqa: PLC0415 (only for simulation)
 
     try:
-        return library.install(boxes.load(box))
+        return simulator.install(boxes.load(box))
     except boxes.BoxError as err:
         raise ConfigError(f"--simulate: {err}") from err
 

@@ -7,7 +7,8 @@ from itertools import combinations
 
 from gpuagent.domain.gpus.topology import Topology, topology
 from gpuagent.nvml.gpu_reader import discover
-from gpuagent.simulation import boxes, library
+from gpuagent.simulation import boxes
+from gpuagent.simulation.simulator import install
 
 Square = tuple[tuple[int, ...], ...]
 
@@ -57,7 +58,7 @@ def box_topology(name: str) -> Topology:
     """The topology that the agent derives from one of `BOXES`, read through the simulated NVML."""
     wired = BOXES[name]
     box = boxes.load(wired.box) if wired.box else boxes.parse(name, wired.toml)
-    with library.install(box) as simulator:
+    with install(box) as simulator:
         for gpu, link in wired.down:
             simulator.apply({"fault": "nvlink", "gpu": gpu, "link": link, "up": False})
         inventory = discover()

@@ -40,9 +40,12 @@ class PreferredAllocation:
         self._memory, self._book, self._say, self._fetch = memory, book, say, fetch
         self._rest_until = float("-inf")
 
-    def prefer(self, request: AllocationRequest, *, certainly: bool = False) -> tuple[str, ...]:
-        """The ids to answer with; with `certainly`, query kubelet in any case. Raises Refusal."""
+    def prefer(self, request: AllocationRequest) -> tuple[str, ...]:
+        """The ids to answer with. Raises Refusal."""
         self._have_containers_named(request)
+        return self._prefer(request, certainly=False)
+
+    def _prefer(self, request: AllocationRequest, *, certainly: bool) -> tuple[str, ...]:
         requester = self._identify(request, certainly=certainly)
         if isinstance(requester, Unknown) and requester.deleted:
             self._memory.refused(requester.deleted)
@@ -51,7 +54,7 @@ class PreferredAllocation:
         except Refusal as refusal:
             if requester.paired and not (requester.certain or certainly):
                 # The agent assumed a container's second resource. Kubelet may have rejected that container's pod.
-                return self.prefer(request, certainly=True)
+                return self._prefer(request, certainly=True)
             refusal.pod = requester.pod_name
             # Bar only a certain pod: kubelet may still admit a guessed one.
             self._memory.refused(requester.pod if requester.certain else None)

@@ -52,12 +52,12 @@ class GpuLost:
 
 @dataclass(frozen=True, slots=True)
 class HealthRead:
-    """A GPU reported a change of its health. ``anew``: the GPU or the driver was away before."""
+    """A GPU reported a change of its health. `returned`: the GPU or the driver was away before."""
 
     uuid: str
     vitals: HealthReading
     at: float
-    anew: bool = False
+    returned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

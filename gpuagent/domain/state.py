@@ -172,7 +172,7 @@ class State:
         return sorted(self.gpus.values(), key=lambda gpu: gpu.index)
 
     @cached_property
-    def sick(self) -> dict[str, str]:
+    def faults(self) -> dict[str, str]:
         """GPU UUID to why it is unhealthy."""
         return {uuid: case.cause for uuid, case in self.health.items() if case.cause is not None}
 
@@ -194,7 +194,7 @@ class State:
     @cached_property
     def unhealthy(self) -> dict[str, str]:
         """By UUID, why the agent shows a GPU as unhealthy: it has a fault, is fenced, or has not answered yet."""
-        whys = (self.sick, self.fenced, self._unasked)
+        whys = (self.faults, self.fenced, self._unasked)
         return {uuid: "; ".join(why[uuid] for why in whys if uuid in why) for uuid in whys[0] | whys[1] | whys[2]}
 
     @cached_property

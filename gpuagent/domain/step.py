@@ -50,7 +50,7 @@ def _take(state: State, event: ev.Event) -> State:  # noqa: C901, PLR0911, PLR09
         case ev.GpuLost():
             return _case(state, event.uuid, lambda case: case.goes(event.reason))
         case ev.HealthRead():
-            return _case(state, event.uuid, lambda case: case.answers(event.vitals, anew=event.anew))
+            return _case(state, event.uuid, lambda case: case.answers(event.vitals, returned=event.returned))
         case ev.NodeSeen():
             return _node(state, event.node, event.at)
         case ev.PodsSeen():
@@ -232,7 +232,7 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
         case ev.XidRaised(uuid=None):
             text = f"XID {event.xid} names no GPU of this node, so no GPU is marked unhealthy for it"
             return (Announcement("XIDUntied", text, warning=True),)
-        case ev.XidRaised(uuid=str(uuid)) if uuid in after.gpus and uuid not in after.sick:
+        case ev.XidRaised(uuid=str(uuid)) if uuid in after.gpus and uuid not in after.faults:
             if event.xid in APPLICATION_XIDS:
                 text = f"GPU {uuid}: XID {event.xid} is an application's own fault; the GPU stays in use"
                 return (Announcement("ApplicationXID", text),)
@@ -262,7 +262,7 @@ def _news(before: State, after: State) -> tuple[Announcement, ...]:
         text = f"the node shows its amounts; its taint {after.policy.startup_taint} is removed"
         news.append(Announcement("StartupTaintRemoved", text))
     for uuid in before.fenced.keys() - after.fenced.keys():
-        still = f"it stays unhealthy: {after.sick[uuid]}" if uuid in after.sick else "it is healthy"
+        still = f"it stays unhealthy: {after.faults[uuid]}" if uuid in after.faults else "it is healthy"
         text = f"GPU {after.gpus[uuid].index} ({uuid}) is not fenced any more; {still}"
         news.append(Announcement("GPUUnfenced", text))
     was = {(problem.reason, problem.message) for problem in problems(before)}

@@ -208,14 +208,6 @@ class Control:
         """PIDs of the clients of every server. Raises MpsError."""
         return tuple(pid for server in self.servers() for pid in _numbers(self.ask(f"get_client_list {server}")))
 
-    def memory_limit(self, device: str) -> str:
-        """The default memory cap of a client on `device` (ordinal or UUID), from the daemon. Raises MpsError."""
-        return self.ask(f"get_default_device_pinned_mem_limit {device}")
-
-    def limit_memory(self, device: str, mib: int) -> None:
-        """Set that default for servers that start from now on, in MiB. Raises MpsError."""
-        self.ask(f"set_default_device_pinned_mem_limit {device} {mib}M")
-
     def quit(self, *, force_after_s: int | None = None, deadline_s: float | None = None) -> None:
         """Shut the daemon down. It waits for its clients, or ends its servers after `force_after_s` seconds.
 

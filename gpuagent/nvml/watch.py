@@ -45,7 +45,7 @@ class NvmlWatch:
         most_retry_s: the longest such delay.
         wait_s: longest single wait for events; its thread may live this long after `stop`.
         vitals_s: period of health readings of a healthy GPU.
-        sick_vitals_s: the same for an unhealthy GPU.
+        unhealthy_vitals_s: the same for an unhealthy GPU.
         alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
         sysfs: where sysfs is mounted.
         dev: where device nodes are.
@@ -66,7 +66,7 @@ class NvmlWatch:
         most_retry_s: float = 30.0,
         wait_s: float = 5.0,
         vitals_s: float = 30.0,
-        sick_vitals_s: float = 5.0,
+        unhealthy_vitals_s: float = 5.0,
         alive_s: float = 4.0,
         sysfs: Path = SYSFS,
         dev: Path = DEV,
@@ -101,8 +101,8 @@ class NvmlWatch:
                 back=self._wishes.now,
                 clock=clock,
                 stopping=self._stopping,
-                well_s=vitals_s,
-                sick_s=sick_vitals_s,
+                healthy_s=vitals_s,
+                unhealthy_s=unhealthy_vitals_s,
                 alive_s=alive_s,
             ),
         )

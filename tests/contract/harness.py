@@ -33,7 +33,7 @@ from gpuagent.isolation.interface import IsolationError, Need, Report
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation.boxes import Box, BoxGpu, uuid_of
-from gpuagent.simulation.library import Simulator, install
+from gpuagent.simulation.simulator import Simulator, install
 from standin.api.server import ApiServer
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Container, Pod
@@ -168,7 +168,7 @@ class Node:
         agent = Agent(self.settings(**settings), isolation=drivers)
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
         # But for its periods: tests are not to wait for them.
-        quick = {"wait_s": 0.1, "vitals_s": 0.1, "sick_vitals_s": 0.05}
+        quick = {"wait_s": 0.1, "vitals_s": 0.1, "unhealthy_vitals_s": 0.05}
         agent.nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, **quick)
         self.agents.append(agent)
         agent.start()

@@ -334,7 +334,7 @@ def test_a_changed_unit_under_a_running_pod_is_said_aloud(node: MakeNode, annota
 
 @pytest.mark.parametrize("version", ["1.18", "1.36", "1.37"])
 def test_gpu_count_comes_back_when_kubelet_resets_the_node(node: MakeNode, version: str) -> None:
-    """A kubelet that registers its Node anew forgets what others wrote into its status."""
+    """A kubelet that registers its Node again forgets what others wrote into its status."""
     one = node(version, box(2, 24), labels={MODE_LABEL: "share"})
     one.run()
 

@@ -1,4 +1,4 @@
-"""A GPU that falls ill leaves kubelet's lists at once, and comes back by itself when it is well."""
+"""An unhealthy GPU leaves the lists that kubelet gets at once, and returns by itself when it is healthy."""
 
 import threading
 import time
@@ -182,7 +182,7 @@ def test_a_gpu_that_relapses_stays_out_longer(node: MakeNode) -> None:
 
 
 def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
-    """Two pods on two GPUs: the one whose GPU falls ill and recovers gets both Events, the other none.
+    """Two pods on two GPUs: the one whose GPU becomes unhealthy and recovers gets both Events, the other none.
 
     The lines of the log name the pod, too: else they would repeat those about the node.
     """
@@ -193,10 +193,10 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.Log
     held = [one.kubelet.admit(one.bind(pod(name, {MEM: 20}))).containers["c0"].ids[MEM] for name in ("first", "second")]
     agent.holdings.refresh()
     wait_for(lambda: len(agent.state.living_holdings) == 2)
-    sick = next(n for n, uuid in enumerate(one.uuids) if ids_on(uuid, held[0]))
-    one.simulator.action(sick, 1)
+    unhealthy = next(n for n, uuid in enumerate(one.uuids) if ids_on(uuid, held[0]))
+    one.simulator.action(unhealthy, 1)
     one.event("GPUUnhealthy", "which this pod holds")
-    one.simulator.action(sick, 0)
+    one.simulator.action(unhealthy, 0)
     one.offers(mem=48)
 
     def told() -> list[tuple[str, str]]:

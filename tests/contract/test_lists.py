@@ -162,9 +162,9 @@ def test_15_fatal_error_marks_all_units_of_that_gpu_unhealthy(node: MakeNode, ve
         count, ids = before[resource]
         assert len(one.kubelet.lists(resource)) == count + (resource in active)
         assert one.ids(resource).keys() == ids.keys()
-        sick = set(ids_on(one.uuids[0], ids))
-        assert {i for i, health in one.ids(resource).items() if health == "Unhealthy"} == sick
-        assert {i for i, health in one.ids(resource).items() if health == "Healthy"} == ids.keys() - sick
+        unhealthy = set(ids_on(one.uuids[0], ids))
+        assert {i for i, health in one.ids(resource).items() if health == "Unhealthy"} == unhealthy
+        assert {i for i, health in one.ids(resource).items() if health == "Healthy"} == ids.keys() - unhealthy
 
 
 @pytest.mark.parametrize("fault", ["lose", "double_bit_ecc"])

@@ -223,6 +223,8 @@ class Occupancy:
         are free. The oldest pods come first, and the sum on a GPU never exceeds its free units.
         """
         found: Counter[str] = Counter()
+        if not self.snapshot.decided:
+            return found
         free = self.free(resource)
         served = {one.owner for one, _ in self.standing}.union(one.owner for one in self.suspect)
         for pod in self._to_come(requester):

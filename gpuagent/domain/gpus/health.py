@@ -133,7 +133,7 @@ class GpuHealth:
         cause: why the GPU is unhealthy; None while it is healthy. It stays until the settle time has ended.
         causes: all faults of this unhealthy period, in words.
         passing: each passing note, and the time when it ended; None while it applies.
-        well_since: when the last fault of an unhealthy GPU ended; None while one applies.
+        healthy_since: when the last fault of an unhealthy GPU ended; None while one applies.
         settle_s: the settle time of this unhealthy period, or of the last one if the GPU is healthy.
         recovered_at: when the GPU last recovered.
         last_xid: the GPU's last XID of any class, and its time.
@@ -152,7 +152,7 @@ class GpuHealth:
     cause: str | None = None
     causes: frozenset[str] = frozenset()
     passing: Mapping[str, float | None] = field(default_factory=dict)
-    well_since: float | None = None
+    healthy_since: float | None = None
     settle_s: float = 0.0
     recovered_at: float = float("-inf")
     last_xid: tuple[int, float] | None = None
@@ -161,7 +161,7 @@ class GpuHealth:
     @property
     def due(self) -> float | None:
         """When an unhealthy GPU recovers without an event; None if it cannot."""
-        return None if self.well_since is None else self.well_since + self.settle_s
+        return None if self.healthy_since is None else self.healthy_since + self.settle_s
 
     @property
     def next(self) -> float | None:
@@ -204,12 +204,12 @@ class GpuHealth:
         known = xid in self.xids or len(self.xids) == MOST_TOLD
         return replace(case, stuck=stuck, shaken=True, xids=self.xids if known else (*self.xids, xid))
 
-    def answers(self, vitals: HealthReading, *, anew: bool) -> "GpuHealth":
-        """The GPU answered. With `anew`, it or the whole driver was away before, which is equivalent to a reset."""
+    def answers(self, vitals: HealthReading, *, returned: bool) -> "GpuHealth":
+        """The GPU answered. With `returned`, it or the whole driver was away before, which is equivalent to a reset."""
         known = vitals.after(self.vitals)
-        if anew and ACTION in vitals.silent_on:  # a reset clears the former recovery action
+        if returned and ACTION in vitals.silent_on:  # a reset clears the former recovery action
             known = replace(known, action=None)
-        stuck = self.stuck and not (anew or vitals.decides)
+        stuck = self.stuck and not (returned or vitals.decides)
         asked, until = self.asked or not vitals.partial, self.awaited_until if vitals.partial else None
         return replace(self, vitals=known, lost=None, stuck=stuck, asked=asked, awaited_until=until)
 
@@ -249,16 +249,17 @@ class GpuHealth:
             words = [_words(self.xids)] if self.xids and not self.stuck else []
             now = (*words, *against)
             causes = self.causes.union(now)
-            return replace(self, cause="; ".join(now), causes=causes, shaken=False, settle_s=settle_s, well_since=since)
+            cause = "; ".join(now)
+            return replace(self, cause=cause, causes=causes, shaken=False, settle_s=settle_s, healthy_since=since)
         if self.cause is None:
             return self
         if not known:
-            return replace(self, well_since=None)
-        if self.well_since is None:
-            return replace(self, well_since=at)
-        if at < self.well_since + self.settle_s:
+            return replace(self, healthy_since=None)
+        if self.healthy_since is None:
+            return replace(self, healthy_since=at)
+        if at < self.healthy_since + self.settle_s:
             return self
-        return replace(self, cause=None, causes=frozenset(), well_since=None, recovered_at=at, xids=())
+        return replace(self, cause=None, causes=frozenset(), healthy_since=None, recovered_at=at, xids=())
 
     def _settles(self, at: float, settle_s: float) -> float:
         """The settle time of a GPU that becomes unhealthy now."""

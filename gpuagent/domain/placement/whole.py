@@ -98,10 +98,10 @@ def _check_named(request: WholeRequest) -> None:
             f"{GROUP_ANNOTATION}), and {_missing(request, missing)}"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
-    if ill := set(named).intersection(request.leaving):
+    if unhealthy := set(named).intersection(request.leaving):
         text = (
             f"asks for {request.size} GPUs; the scheduler chose {_names(request, named)} for its pod (annotation "
-            f"{GROUP_ANNOTATION}), and {_names(request, ill)} is unhealthy or leaves the mode"
+            f"{GROUP_ANNOTATION}), and {_names(request, unhealthy)} is unhealthy or leaves the mode"
         )
         raise Refusal(Reason.GPU_GROUP, _text(request, text))
     if strangers := set(request.must_include).difference(named):

@@ -167,14 +167,6 @@ class CheckpointEntry:
     gpu_units: frozenset[int] = frozenset()
 
 
-Owners = Mapping[tuple[str, frozenset[str]], ContainerRef]
-"""Resource and ids of each holding to its container, for holdings with the name of the pod."""
-
-
-def owners_of(holdings: Iterable[Holding]) -> Owners:
-    return {(h.resource, h.ids): h.owner for h in holdings if h.owner.pod.namespace}
-
-
 def count_of(label: str | None) -> int | None:
     """A label's number, from 1 to 9999; None where it is absent or something else."""
     return int(label) if label is not None and _COUNT.fullmatch(label) else None

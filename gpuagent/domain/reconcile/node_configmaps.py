@@ -14,10 +14,10 @@ def _unhealthy(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     """Present while a GPU is unhealthy, in every mode. One of an earlier run stays until the driver was read."""
     if not state.gpus and state.driver_problem is not None:
         return ()
-    ill = state.unhealthy
+    unhealthy = state.unhealthy
     # Another GPU may have the minor number of a lost one now.
-    well = {gpu.minor for uuid, gpu in state.gpus.items() if uuid not in ill}
-    numbers = sorted({state.gpus[uuid].minor for uuid in ill} - well)
+    well = {gpu.minor for uuid, gpu in state.gpus.items() if uuid not in unhealthy}
+    numbers = sorted({state.gpus[uuid].minor for uuid in unhealthy} - well)
     # The extender reads any text that is no number, also an empty one, as GPU 0.
     data = {"gpus": ",".join(map(str, numbers))} if numbers else None
     labels = {MANAGED_BY: "gpuagent", "nodename": node_name}

@@ -10,7 +10,7 @@ from gpuagent.domain.state import Announcement, State
 
 def health_news(before: State, after: State) -> Iterator[Announcement]:
     """Announce each recovery to the node, and each change of health or fence to the pods that hold the GPU."""
-    news = [*_illness_news(before, after), *_fence_news(before, after)]
+    news = [*_fault_news(before, after), *_fence_news(before, after)]
     holders = _holders(after, {uuid for uuid, _ in news}) if news else {}
     for uuid, said in news:
         if said.reason == "GPURecovered":
@@ -19,9 +19,9 @@ def health_news(before: State, after: State) -> Iterator[Announcement]:
             yield replace(said, pods=tuple(sorted(pods)))
 
 
-def _illness_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
+def _fault_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
     """A cause that comes and goes is announced once in each unhealthy period."""
-    was, now = before.sick, after.sick
+    was, now = before.faults, after.faults
     for uuid in now.keys() | was.keys():
         gpu = f"GPU {after.gpus[uuid].index} ({uuid})"
         if uuid not in now:

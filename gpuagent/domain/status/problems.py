@@ -64,8 +64,8 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}", blocking=not state.gpus)
     elif not state.gpus and not state.unreadable:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
-    sick = state.sick
-    known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in sick}
+    faults = state.faults
+    known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in faults}
     for bad in state.unreadable:
         lead = "stays as it was read before" if bad.index in known else "is left out"
         yield Problem("GPUUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not state.gpus)
@@ -73,8 +73,8 @@ def _driver_problems(state: State) -> Iterator[Problem]:
         if gpu_.mig:
             text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
             yield Problem("MIGEnabled", text)
-        if gpu_.uuid in sick:
-            yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {sick[gpu_.uuid]}")
+        if gpu_.uuid in faults:
+            yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {faults[gpu_.uuid]}")
         if case := state.health.get(gpu_.uuid):
             yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
     if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):

@@ -32,8 +32,8 @@ class PollSchedule:
         back: called when a GPU that was away answers again.
         clock: monotonic seconds.
         stopping: ends every thread that is woken.
-        well_s: polling period of a healthy GPU.
-        sick_s: polling period of an unhealthy GPU.
+        healthy_s: polling period of a healthy GPU.
+        unhealthy_s: polling period of an unhealthy GPU.
         alive_s: period of one cheap call in between, which shows a GPU that is lost without an XID.
     """
 
@@ -41,8 +41,8 @@ class PollSchedule:
     back: Callable[[], None]
     clock: Callable[[], float]
     stopping: threading.Event
-    well_s: float
-    sick_s: float
+    healthy_s: float
+    unhealthy_s: float
     alive_s: float
 
 
@@ -158,7 +158,7 @@ class HealthPoll:
             said = self._vitals
             fine = said is not None and said.well and not said.silent_on and not said.partial
             often = (self._failed or wary or not fine) and not self._driver_away
-            period_s = self._pulse.sick_s if often else self._pulse.well_s
+            period_s = self._pulse.unhealthy_s if often else self._pulse.healthy_s
         until = time.monotonic() + period_s
         while (left_s := until - time.monotonic()) > 0:
             with self._changed:
@@ -226,7 +226,7 @@ class HealthPoll:
             was_out = self._away or self._lost  # posted as lost, whatever the error was
             late = self._missed and not vitals.partial
             if self._owed or was_out or moved or late or (news and not taken):
-                self._post(HealthRead(uuid, vitals, self._pulse.clock(), anew=self._away))
+                self._post(HealthRead(uuid, vitals, self._pulse.clock(), returned=self._away))
             self._missed = (self._missed or moved) and vitals.partial
             if was_out or moved:
                 self._pulse.back()

@@ -136,10 +136,10 @@ def _joined(one: Told | None, other: Told) -> Told:
 def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
     """Label selectors: topology reports, then lists of unhealthy GPUs."""
     topology = any(node.offered(GPU_WHOLE) for node in nodes)
-    ill = any(node.allocatable.get(name, 0) < node.capacity.get(name, 0) for node in nodes for name in RESOURCES)
+    unhealthy = any(node.allocatable.get(name, 0) < node.capacity.get(name, 0) for node in nodes for name in RESOURCES)
     return [
         *([f"{MODE_LABEL}={Mode.TOPOLOGY}"] if topology else []),
-        *(["app.kubernetes.io/managed-by=gpuagent"] if ill else []),
+        *(["app.kubernetes.io/managed-by=gpuagent"] if unhealthy else []),
     ]
 
 

@@ -43,8 +43,8 @@ def _pods(report: Report) -> Iterator[PodReport]:
 
 def _of_node(node: NodeReport) -> Iterator[str]:
     spec = node.node
-    ill = [gpu for gpu in node.gpus if gpu.cause]
-    for gpu in ill:
+    unhealthy = [gpu for gpu in node.gpus if gpu.cause]
+    for gpu in unhealthy:
         cause = "" if gpu.cause == "Unhealthy" else f" ({gpu.cause})"
         yield f"GPU {gpu.number} is unhealthy{cause}"
     if node.measure.doubt and not node.seen:
@@ -56,7 +56,7 @@ def _of_node(node: NodeReport) -> Iterator[str]:
         yield spec.problem
     for name in RESOURCES:
         has, shall = spec.allocatable.get(name, 0), spec.capacity.get(name, 0)
-        if has < shall and not (ill and has):
+        if has < shall and not (unhealthy and has):
             yield f"{has} of {shall} {name} are allocatable: GPUs are unhealthy, or the node's agent is away"
 
 

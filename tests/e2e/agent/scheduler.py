@@ -100,7 +100,7 @@ class Scheduler:
         self._cluster.client.expect("POST", f"{_PODS}/{name}/binding", binding)
 
     def restart(self) -> None:
-        """Forget everything, and read the book anew from what bound pods say."""
+        """Forget everything, and read what bound pods hold from their annotations."""
         self._free = Counter(dict.fromkeys(self._free, self._units))
         for pod in self._cluster.client.expect("GET", _PODS)["items"]:
             if "nodeName" not in pod["spec"]:

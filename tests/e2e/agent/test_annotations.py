@@ -117,7 +117,7 @@ def test_the_api_server_compares_the_version_and_the_uid(make_node: Callable[...
 
 
 def test_gpu_count_comes_back_whatever_resets_it(kubelet: str, make_node: Callable[..., Node]) -> None:
-    """Somebody removes it; kubelet is killed; the Node is deleted, and kubelet makes it anew without it."""
+    """The annotation is removed; kubelet is killed; the Node is deleted, and kubelet creates it without the annotation."""
     node = make_node(mode="share")
 
     def right(found: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""A GPU falls ill, is fenced, and comes back, on a real kubelet: what the node offers, and what its pod is told."""
+"""A GPU becomes unhealthy, is fenced, and comes back, on a real kubelet: what the node offers, and the Events of its pod."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A node comes back without its agent: kubelet fails the pods, the agent has them made anew; the start-up taint."""
+"""A node comes back before its agent: kubelet fails the pods, the agent deletes them; the start-up taint."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -245,7 +245,7 @@ def config_map(name: str) -> Json:
 @pytest.mark.parametrize("name", ["unhealthy-gpu-{}", "{}-gputopo-report"])
 def test_reports_are_each_agents_own(cluster: Cluster, agents: Agents, name: str) -> None:
     mine, body = f"{MAPS}/{name.format(NODE_NAME)}", config_map(name.format(NODE_NAME))
-    cluster.api("DELETE", mine)  # an agent that ended while a GPU was ill leaves its report, for schedulers
+    cluster.api("DELETE", mine)  # an agent that ended while a GPU was unhealthy leaves its report, for schedulers
     for agent in (agents.others, agents.unbound):
         assert cluster.api("POST", MAPS, body, token=agent)[0] == 422
     assert cluster.api("POST", MAPS, body, token=agents.ours)[0] == 201

@@ -43,7 +43,7 @@ class Pki:
         return self.directory / "sa.key"
 
     def kubeconfig(self, user: str) -> Path:
-        """Written anew each time; JSON is YAML, too."""
+        """Written each time; JSON is YAML, too."""
         cluster = {
             "server": self.server,
             "certificate-authority-data": base64.b64encode(self.ca.read_bytes()).decode(),

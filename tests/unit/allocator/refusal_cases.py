@@ -617,7 +617,7 @@ def decided_gpu_that_is_not_offered() -> Refusal:
 
 
 @case
-def decided_gpu_that_is_sick() -> Refusal:
+def decided_gpu_that_is_unhealthy() -> Refusal:
     desk = share(pods=(sharer(0, 4),))
     offered = desk.free(MEM)
     desk.node.tell(ev.XidRaised(uuid(0), 79, desk.node.now))

@@ -163,7 +163,7 @@ def test_the_setting_changes_nothing_where_the_chosen_gpu_has_room():
     assert not desk.said
 
 
-def test_a_chosen_gpu_that_is_sick_is_refused():
+def test_a_chosen_gpu_that_is_unhealthy_is_refused():
     from gpuagent.domain import events as ev
 
     desk = desk_of(decided("a", 1))

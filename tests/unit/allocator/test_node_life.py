@@ -273,8 +273,8 @@ class NodeLife(RuleBasedStateMachine):
         }[action](what)
 
     def the_driver_says(self, said: tuple[int, int | None, bool]) -> None:
-        n, action, anew = said
-        self.tell(ev.HealthRead(uuid(n), HealthReading(action=action), self.now, anew))
+        n, action, returned = said
+        self.tell(ev.HealthRead(uuid(n), HealthReading(action=action), self.now, returned))
 
     def change_label(self, label: str | None) -> None:
         self.label = label
@@ -467,7 +467,7 @@ class NodeLife(RuleBasedStateMachine):
         self.read_book(False)
 
     @rule(n=st.integers(0, 2))
-    def a_sick_gpu_recovers(self, n: int) -> None:
+    def an_unhealthy_gpu_recovers(self, n: int) -> None:
         """It is back, the driver asks for nothing, and that holds: it is offered again with the same units."""
         self.the_driver_says((n, 0, True))
         case = self.state.health.get(uuid(n))
@@ -475,7 +475,7 @@ class NodeLife(RuleBasedStateMachine):
             return
         assert case.due is not None, f"nothing stands against it, and still it is {case.cause}"
         self.wait(case.due - self.now)
-        assert uuid(n) not in self.state.sick
+        assert uuid(n) not in self.state.faults
         fenced = uuid(n) in self.state.fenced
         mine = [b for blocks in self.state.lists.values() for b in blocks if b.gpu.uuid == uuid(n)]
         draining = {one.block.key for one in self.state.draining}
@@ -624,7 +624,7 @@ class NodeLife(RuleBasedStateMachine):
             self.wait(max(SETTLE_S, MOST_SETTLE_S) + 1)
             self.read_book(True)
             self.read_book(False)
-        assert self.state.sick.keys() == self.state.gpus.keys() - self.present.keys(), "a sound GPU stays out"
+        assert self.state.faults.keys() == self.state.gpus.keys() - self.present.keys(), "a sound GPU stays out"
         from gpuagent.domain.deviceplugin.advertise import unkept_promise
 
         sold = {} if unkept_promise(self.state) else self.policy.resources.sold(self.state.mode)
@@ -740,7 +740,7 @@ def test_a_long_life_by_dice(seed):
         elif act == "late book":
             node.the_book_arrives_late(one_pod(dice), str(dice.choice(list(Mode))))
         elif act == "recover":
-            node.a_sick_gpu_recovers(dice.randrange(3))
+            node.an_unhealthy_gpu_recovers(dice.randrange(3))
         elif act == "settle":
             node.all_is_settled()
         elif act == "start" and node.living:

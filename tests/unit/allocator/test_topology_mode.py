@@ -407,7 +407,7 @@ def test_the_same_ids_get_the_same_answer():
 
 
 def made_again(pod):
-    """A pod of that name anew, as a StatefulSet or an operator makes it."""
+    """Another pod of that name, as a StatefulSet or an operator makes it."""
     pod["metadata"]["uid"] += "-again"
     return pod
 

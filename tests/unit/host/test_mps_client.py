@@ -81,11 +81,6 @@ def test_servers_and_clients(host, control):
     assert control.clients() == (4711, 4712)
 
 
-def test_memory_limits(control):
-    control.limit_memory("GPU-0a", 900)
-    assert control.memory_limit("GPU-0a") == "900M"
-
-
 def test_quit(host, control):
     control.quit()
     with pytest.raises(NoDaemonError):

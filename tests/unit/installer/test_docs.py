@@ -55,7 +55,7 @@ def test_the_samples_are_what_the_commands_print(host, run, package_of):
         renewed = renewed.replace(f"```console\n{block}```", f"```console\n{fresh}```", 1)
         samples += len(lines)
     assert samples > 10
-    if os.environ.get("RENEW"):  # writes the samples anew; see what changed before you commit it
+    if os.environ.get("RENEW"):  # rewrites the samples; see what changed before you commit it
         PAGE.write_text(renewed, encoding="utf-8")
     assert renewed == text
 

@@ -19,7 +19,7 @@ from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.simulation import boxes
 from gpuagent.simulation.boxes import Box
 from gpuagent.simulation.driver import base_name
-from gpuagent.simulation.library import Simulator, install
+from gpuagent.simulation.simulator import Simulator, install
 from standin.waiting import PATIENCE_S
 
 E = TypeVar("E")

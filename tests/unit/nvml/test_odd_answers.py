@@ -20,7 +20,7 @@ from gpuagent.nvml.gpu_reader import discover
 from gpuagent.nvml.inventory import Readings, inventory_of
 from gpuagent.nvml.usage.usage_queries import UsageNvml
 from gpuagent.simulation import boxes
-from gpuagent.simulation.library import FaultError, inject, install
+from gpuagent.simulation.simulator import FaultError, inject, install
 from tests.unit.domain.builders import NodeUnderTest
 
 ODD_GPU = 2

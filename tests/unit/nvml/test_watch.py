@@ -16,7 +16,7 @@ from gpuagent.nvml.health import xid_watch
 from gpuagent.nvml.health.xid_watch import GpuWatch
 from gpuagent.nvml.watch import lacks_nodes, unsettled
 from gpuagent.simulation.driver import SimulatedGpu
-from gpuagent.simulation.library import inject
+from gpuagent.simulation.simulator import inject
 from standin.waiting import PATIENCE_S
 
 
@@ -173,7 +173,7 @@ def test_a_gpu_that_comes_back_is_watched_again(simulate, watch, make_box):
     simulator.restore(0)
     watched.watching(0, 1)
     event = watched.next(HealthRead)
-    assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
+    assert (event.uuid, event.returned) == (uuid(simulator, 0), True)
     simulator.lose(0)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
 

@@ -5,7 +5,7 @@ import ctypes
 import pynvml
 import pytest
 
-from gpuagent.simulation.library import inject
+from gpuagent.simulation.simulator import inject
 
 OF_A_LINK = (
     pynvml.nvmlDeviceGetNvLinkState,

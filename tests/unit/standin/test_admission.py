@@ -86,11 +86,11 @@ def test_an_error_fails_the_pod_and_frees_its_devices(
     answer = made.answer
 
     def refuse(ids: list[str]) -> dp.AllocateResponse:
-        raise ValueError("GPU 0 is sick")
+        raise ValueError("GPU 0 is unhealthy")
 
     made.answer = refuse
     assert one.admit(pod("p", mem=1)).failed == (
-        f"{prefix}Allocate failed due to rpc error: code = InvalidArgument desc = GPU 0 is sick, which is unexpected"
+        f"{prefix}Allocate failed due to rpc error: code = InvalidArgument desc = GPU 0 is unhealthy, which is unexpected"
     )
     made.answer = answer
     assert one.admit(pod("q", mem=1))
@@ -260,12 +260,12 @@ def test_unhealthy_during_allocate_is_safe(kubelet: MakeKubelet, plugin: MakePlu
     up(one, 1)
     answer = made.answer
 
-    def sick(ids: list[str]) -> dp.AllocateResponse:
+    def faults(ids: list[str]) -> dp.AllocateResponse:
         made.send(devices("a", health="Unhealthy"))
         assert one.wait(lambda: one.allocatable(MEM) == 0)
         return answer(ids)
 
-    made.answer = sick
+    made.answer = faults
     assert one.admit(pod("p", mem=1))
     assert not one.crashes
 

@@ -1,4 +1,4 @@
-"""A scheduler that dies between its two steps, and pods that are made anew."""
+"""A scheduler that dies between its two steps, and pods that are created again."""
 
 import time
 

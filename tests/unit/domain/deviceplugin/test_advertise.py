@@ -333,7 +333,7 @@ def test_an_unreadable_gpu_is_left_out_and_said():
 
 
 @pytest.mark.parametrize("xid", [48, 62, 74, 79, 95, 119, 140])
-def test_a_sick_gpu_is_unhealthy_with_all_its_ids_and_its_neighbours_serve(xid):
+def test_an_unhealthy_gpu_has_all_its_ids_unhealthy_and_its_neighbours_serve(xid):
     from gpuagent.domain.events import XidRaised
 
     node = in_force(Mode.CORE_MEM)
@@ -437,7 +437,7 @@ def test_a_gpu_in_use_whose_uuid_a_second_one_reports_is_unhealthy_until_it_is_t
     for order in ((gpu(0), gpu(1), twin), (twin, gpu(1), gpu(0))):
         node.inventory(*order)
         assert (node.offer(MEM), node.fenced(MEM)) == ({0: 16}, {1: 16})
-        assert "its UUID" in node.state.sick[uuid(1)]
+        assert "its UUID" in node.state.faults[uuid(1)]
 
 
 def test_two_uuids_with_one_key_are_both_left_out(monkeypatch):
@@ -455,7 +455,7 @@ def test_a_gpu_that_appears_later_is_offered_at_once():
     assert in_force(Mode.SHARE, (gpu(0),)).inventory(gpu(0), gpu(1)).offer(MEM) == {0: 16, 1: 16}
 
 
-def test_a_sick_gpu_stays_unhealthy_through_a_mode_switch():
+def test_a_gpu_stays_unhealthy_through_a_mode_switch():
     from gpuagent.domain.events import XidRaised
 
     node = settle(in_force(Mode.SHARE).tell(XidRaised(uuid(0), 79, 0.0)).label("topology"))

@@ -1,4 +1,4 @@
-"""A GPU's health: ill at once, well slowly, and slower each time it relapses."""
+"""A GPU's health: unhealthy at once, healthy after a delay that grows with each relapse."""
 
 from dataclasses import replace
 
@@ -36,8 +36,8 @@ def xid(node, code, vitals=None, n=0):
     return node.tell(ev.XidRaised(uuid(n), code, node.now, vitals))
 
 
-def says(node, vitals, n=0, *, anew=False):
-    return node.tell(ev.HealthRead(uuid(n), vitals, node.now, anew))
+def says(node, vitals, n=0, *, returned=False):
+    return node.tell(ev.HealthRead(uuid(n), vitals, node.now, returned))
 
 
 def is_offered(node, n=0):
@@ -45,7 +45,7 @@ def is_offered(node, n=0):
 
 
 def cause(node, n=0):
-    return node.state.sick.get(uuid(n))
+    return node.state.faults.get(uuid(n))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_was_not_asked_yet_stays_as_it_was_said(node):
     says(node, HealthReading(action=0, remap_failed=True))
     says(node, HealthReading(action=0, partial=True))
     assert not is_offered(node)
-    assert node.state.health[uuid(0)].well_since is None
+    assert node.state.health[uuid(0)].healthy_since is None
 
 
 # -- drivers that know recovery actions ---------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_an_xid_that_needs_a_reset_stands_until_the_gpu_was_away(node):
     assert not is_offered(node.wait(10 * RELAPSE_S))
     node.tell(ev.GpuLost(uuid(0), "being reset", node.now))
     assert cause(node) == "XID 79; being reset"
-    says(node, HealthReading(), anew=True)
+    says(node, HealthReading(), returned=True)
     assert not is_offered(node.wait(SETTLE_S - 1))
     assert is_offered(node.wait(1))
 
@@ -188,7 +188,7 @@ def test_an_xid_that_needs_no_reset_costs_the_settle_time(node, code):
     assert cause(node) == f"XID {code}"
     assert not is_offered(node.wait(SETTLE_S - 1))
     xid(node, code)
-    assert not is_offered(node.wait(SETTLE_S - 1)), "another one begins it anew"
+    assert not is_offered(node.wait(SETTLE_S - 1)), "another one restarts it"
     assert is_offered(node.wait(1))
 
 
@@ -214,7 +214,7 @@ def test_a_lost_gpu_comes_back_by_itself(node):
     node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
     assert cause(node) == "GPU is lost"
     assert not is_offered(node.wait(RELAPSE_S))
-    says(node, WELL, anew=True)
+    says(node, WELL, returned=True)
     assert is_offered(node.wait(SETTLE_S))
     assert node.heard() == ["GPUUnhealthy", "GPURecovered"]
 
@@ -279,7 +279,7 @@ SILENT = HealthReading(silent_on=frozenset({ACTION}))
 def test_a_lost_gpu_that_is_back_comes_back_although_the_driver_does_not_tell_its_action(node):
     says(node, RESET)
     node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
-    says(node, SILENT, anew=True)
+    says(node, SILENT, returned=True)
     assert is_offered(node.wait(SETTLE_S))
 
 
@@ -305,7 +305,7 @@ def test_an_xid_of_which_the_driver_is_silent_goes_by_its_class(node):
 
 def test_what_is_known_of_memory_stands_while_the_driver_is_silent_on_it(node):
     says(node, HealthReading(action=0, remap_failed=True))
-    says(node, HealthReading(action=0, silent_on=frozenset({REST})), anew=True)
+    says(node, HealthReading(action=0, silent_on=frozenset({REST})), returned=True)
     assert not is_offered(node.wait(10 * RELAPSE_S))
 
 
@@ -378,7 +378,7 @@ def test_the_pods_that_hold_a_gpu_hear_once_of_each_cause_that_comes_to_an_illne
 
     for _ in range(3):
         node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
-        says(node, RESET, anew=True)
+        says(node, RESET, returned=True)
     assert told() == ["GPU is lost; the driver asks to reset the GPU"]
     says(node, HealthReading(action=2))
     assert told() == ["the driver asks to reboot the node"]
@@ -457,7 +457,7 @@ def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
         if kind == "xid":
             case = case.xid(what[0], what[1], APPLICATION_XIDS, at)
         elif kind == "answers":
-            case = case.answers(what[0], anew=what[1])
+            case = case.answers(what[0], returned=what[1])
         elif kind == "goes":
             case = case.goes("GPU is lost")
         elif kind == "listed":
@@ -475,7 +475,7 @@ def test_whatever_happens_no_cause_is_overlooked_and_health_comes_back(changes):
         if before.cause is None and case.cause is not None and at - before.recovered_at < RELAPSE_S:
             assert case.settle_s >= before.settle_s
         assert case.judged(at, SETTLE_S, known=known) == case, "a verdict is final until something happens"
-    case = case.listed(there=True).answers(WELL, anew=True).judged(at, SETTLE_S, known=True)
+    case = case.listed(there=True).answers(WELL, returned=True).judged(at, SETTLE_S, known=True)
     assert case.judged(at + MOST_SETTLE_S, SETTLE_S, known=True).cause is None
 
 

@@ -232,8 +232,8 @@ def test_the_status_page_is_plain_json_and_says_who_holds_what():
         {"container": "ml/a[main]", "resource": MEM, "units": 2},
         {"container": "ml/a[main]", "resource": CORE, "units": 1},
     ]
-    sick = page["gpus"][2]
-    assert (sick["health"], sick["cause"], sick["recovering"]) == ("Unhealthy", "XID 79", False)
+    faults = page["gpus"][2]
+    assert (faults["health"], faults["cause"], faults["recovering"]) == ("Unhealthy", "XID 79", False)
     assert [problem["reason"] for problem in page["problems"]] == ["GPUUnhealthy"]
 
 

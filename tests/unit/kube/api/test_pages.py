@@ -1,4 +1,4 @@
-"""Large lists come in pages, of one version, and begin anew where the server has forgotten that."""
+"""Large lists come in pages, of one version, and start over where the server no longer has it."""
 
 import http.server
 import json

@@ -16,8 +16,8 @@ from gpuagent.nvml.health.health_poll import HealthPoll, PollSchedule
 from gpuagent.simulation.driver import SimulatedGpu
 from standin.waiting import PATIENCE_S
 
-OFTEN = {"vitals_s": 0.02, "sick_vitals_s": 0.02}
-SELDOM = {"vitals_s": 1000.0, "sick_vitals_s": 1000.0}
+OFTEN = {"vitals_s": 0.02, "unhealthy_vitals_s": 0.02}
+SELDOM = {"vitals_s": 1000.0, "unhealthy_vitals_s": 1000.0}
 WELL = HealthReading(action=0)
 SILENT = HealthReading(silent_on=frozenset({ACTION, REST}))
 
@@ -94,8 +94,8 @@ def resting(stopping: threading.Event, clock: Callable[[], float] = time.monoton
         back=lambda: None,
         clock=clock,
         stopping=stopping,
-        well_s=1000.0,
-        sick_s=1000.0,
+        healthy_s=1000.0,
+        unhealthy_s=1000.0,
         alive_s=1000.0,
     )
 
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_gpu_is_told_before_the_gpu_itself(simulate, watch,
     simulator.hang("nvmlDeviceGetPciInfo", 1)
     watched = watch(simulator, **{**SELDOM, "patience_s": 0.05})
     event = vitals_of(watched, simulator, 1)
-    assert (event.vitals, event.anew) == (HealthReading(action=2), False)
+    assert (event.vitals, event.returned) == (HealthReading(action=2), False)
     assert [gpu.index for gpu in watched.next(InventoryRead).inventory.gpus] == [0]
     simulator.unhang()
     while {gpu.index for gpu in watched.heard("InventoryRead").inventory.gpus} != {0, 1}:
@@ -154,7 +154,7 @@ def test_a_gpu_is_not_told_the_fault_of_the_one_that_had_its_index(simulate, wat
     simulator = simulate(make_box(3))
     names = [uuid(simulator, index) for index in range(3)]
     simulator.remap(0, failed=True)
-    watched = watch(simulator, vitals_s=0.05, sick_vitals_s=0.05)
+    watched = watch(simulator, vitals_s=0.05, unhealthy_vitals_s=0.05)
     assert vitals_of(watched, simulator).vitals.remap_failed
     watched.next(InventoryRead)
     watched.watching(0, 1, 2)
@@ -239,7 +239,7 @@ def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulat
 def test_gpus_that_get_other_indexes_while_the_driver_is_away_are_not_lost(simulate, watch, make_box):
     simulator = simulate(make_box(3))
     names = [uuid(simulator, index) for index in range(3)]
-    watched = watch(simulator, vitals_s=0.05, sick_vitals_s=0.05)
+    watched = watch(simulator, vitals_s=0.05, unhealthy_vitals_s=0.05)
     watched.next(InventoryRead)
     assert watched.up()
     simulator.driver(False)
@@ -349,7 +349,7 @@ def test_what_is_late_after_an_xid_is_told_although_it_is_what_it_was(simulate, 
 
 def test_what_fails_after_an_xid_is_told_when_it_does_not_fail_any_more(simulate, watch, make_box):
     simulator = simulate(make_box(1))
-    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02)
+    watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02)
     watched.next(InventoryRead)
     watched.watching(0)
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
@@ -387,7 +387,7 @@ def test_a_gpu_without_events_that_is_lost_is_noticed_and_so_is_its_return(simul
     assert watched.silent()
     simulator.restore(0)
     event = vitals_of(watched, simulator)
-    assert (event.vitals, event.anew) == (WELL, True)
+    assert (event.vitals, event.returned) == (WELL, True)
 
 
 def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate, watch, make_box, monkeypatch):
@@ -409,12 +409,12 @@ def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
     simulator.restore(0)
     watched.watch._health._vitals[0].wake()
-    assert vitals_of(watched, simulator).anew
+    assert vitals_of(watched, simulator).returned
 
 
 def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make_box):
     simulator = simulate(make_box(2))
-    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02, reread_s=1000.0)
+    watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02, reread_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1)
     for _ in range(2):
@@ -423,7 +423,7 @@ def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make
         watched.watching(1)
         simulator.restore(0)
         event = watched.heard("HealthRead")  # a look that its return asked for may come between
-        assert (event.uuid, event.anew) == (uuid(simulator, 0), True)
+        assert (event.uuid, event.returned) == (uuid(simulator, 0), True)
         watched.watching(0, 1)
 
 
@@ -435,7 +435,7 @@ def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make
 )
 def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, watch, make_box, function, code):
     simulator = simulate(make_box(2))
-    watched = watch(simulator, vitals_s=0.02, sick_vitals_s=0.02, reread_s=1000.0)
+    watched = watch(simulator, vitals_s=0.02, unhealthy_vitals_s=0.02, reread_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1)
     for _ in range(2):
@@ -443,7 +443,7 @@ def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, w
         assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
         simulator.fail(function, None, 0)
         event = watched.heard("HealthRead")  # a look at the driver may come between
-        assert (event.uuid, event.vitals, event.anew) == (uuid(simulator, 0), WELL, False)
+        assert (event.uuid, event.vitals, event.returned) == (uuid(simulator, 0), WELL, False)
         watched.watching(0, 1)
 
 
@@ -457,14 +457,14 @@ def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, mon
     simulator.driver(False)
     assert failed.wait(PATIENCE_S)
     simulator.driver(True)
-    assert watched.heard("HealthRead").anew
+    assert watched.heard("HealthRead").returned
 
 
 def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_box, monkeypatch):
     simulator = simulate(make_box(1))
     counted = looks(simulator, monkeypatch)
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
-    watched = watch(simulator, vitals_s=1000.0, sick_vitals_s=0.02)
+    watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02)
     assert vitals_of(watched, simulator).vitals == SILENT
     watched.next(InventoryRead)
     for _ in range(5):

@@ -17,7 +17,7 @@ from gpuagent.nvml.usage.process_cgroups import Places, boot_s
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.nvml.usage.usage_queries import UsageNvml, placed, read_sample
 from gpuagent.simulation import boxes
-from gpuagent.simulation.library import FaultError, Simulator
+from gpuagent.simulation.simulator import FaultError, Simulator
 from standin.waiting import PATIENCE_S
 
 ID = "ab" * 32

@@ -12,8 +12,7 @@ import threading
 import pynvml
 import pytest
 
-from gpuagent.simulation import library
-from gpuagent.simulation.library import FaultError, inject, install
+from gpuagent.simulation.simulator import FAULTS, FaultError, inject, install
 from standin.waiting import PATIENCE_S
 
 
@@ -204,7 +203,7 @@ def test_a_fault_that_cannot_be_is_refused(fault, words, nvml, tmp_path):
     assert words in str(err.value)
 
 
-@pytest.mark.parametrize("kind", ["xid", "ecc", *library._FAULTS])
+@pytest.mark.parametrize("kind", ["xid", "ecc", *FAULTS])
 @pytest.mark.parametrize("value", [None, True, -1, 2**70, 0.5, "\ud800", [], {}])
 def test_no_fault_is_answered_in_words_of_python(kind, value, nvml, tmp_path):
     nvml.listen(tmp_path / "s")
@@ -251,9 +250,7 @@ def test_every_fault_as_data(nvml, tmp_path):
 
 def test_another_process_injects(nvml, tmp_path):
     nvml.listen(tmp_path / "s")
-    code = (
-        "import sys, json; from gpuagent.simulation.library import inject; inject(sys.argv[1], json.loads(sys.argv[2]))"
-    )
+    code = "import sys, json; from gpuagent.simulation.simulator import inject; inject(sys.argv[1], json.loads(sys.argv[2]))"
     subprocess.run(
         [sys.executable, "-c", code, tmp_path / "s", json.dumps({"fault": "lose", "gpu": 0})],
         check=True,

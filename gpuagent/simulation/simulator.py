@@ -24,7 +24,7 @@ __all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]
 _OF_A_GPU = {**DEVICE, **LINKS, **USE}
 _FUNCTIONS = frozenset({*SYSTEM, *_OF_A_GPU, *LOOKUP, "nvmlErrorString"})
 
-_FAULTS: dict[str, dict[str, Any]] = {
+FAULTS: dict[str, dict[str, Any]] = {
     "lose": {"silent": bool},
     "restore": {},
     "hang": {"function": str},
@@ -140,12 +140,12 @@ class Simulator(SimulatedDriver):
                 return {"heard_by": self.xid(**_checked(kind, self.xid, given, code=int, any_waiter=bool))}
             case "ecc":
                 return {"heard_by": self.double_bit_ecc(**_checked(kind, self.double_bit_ecc, given))}
-            case str() if kind in _FAULTS:
+            case str() if kind in FAULTS:
                 method = getattr(self, kind)
-                method(**_checked(kind, method, given, **_FAULTS[kind]))
+                method(**_checked(kind, method, given, **FAULTS[kind]))
             case _:
                 what = "the field fault is missing" if kind is None else f"there is no fault {kind!r}"
-                raise FaultError(f"{what}; faults are xid, ecc, {', '.join(_FAULTS)}")
+                raise FaultError(f"{what}; faults are xid, ecc, {', '.join(FAULTS)}")
         return {}
 
 
