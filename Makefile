@@ -51,7 +51,7 @@ lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the langu
 	$(BIN)/python -m prose
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer kubectl standin demo bench image manifests prose tests/chart tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests prose tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm
@@ -100,9 +100,11 @@ generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, the tables of docs/m
 
 lock: $(STAMP)  ## resolve the dependencies again (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --group dev -o requirements-dev.lock pyproject.toml
+	  --extra scheduler --group dev -o requirements-dev.lock pyproject.toml
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -c requirements-dev.lock -o requirements.lock pyproject.toml
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  -c requirements-dev.lock --extra scheduler -o requirements-scheduler.lock pyproject.toml
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -c requirements-dev.lock --group build -o requirements-build.lock
 

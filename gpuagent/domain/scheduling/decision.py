@@ -249,7 +249,7 @@ def _resolved(
     }
     follows: dict[tuple[str, str], str] = {}
     for resource in tables:
-        for first, takers in _handing_on(pod, resource):
+        for first, takers in handing_on(pod, resource):
             if len({frozenset(units[taker, resource]) for taker in takers if (taker, resource) in units}) > 1:
                 text = (
                     f"puts {' and '.join(takers)} on different GPUs, and kubelet hands the units of {first} on to both"
@@ -277,7 +277,7 @@ def _too_much(
     return ""
 
 
-def _handing_on(pod: Pod, resource: str) -> Iterator[tuple[str, list[str]]]:
+def handing_on(pod: Pod, resource: str) -> Iterator[tuple[str, list[str]]]:
     """Init containers, each with the containers that reuse its units."""
     most = 0
     for place, container in enumerate(pod.containers):

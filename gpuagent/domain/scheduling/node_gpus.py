@@ -1,0 +1,100 @@
+"""The node annotation `gpuagent.io/gpus`, in which the agent publishes the GPUs that a scheduler may use."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.pods.annotations import MOST_UNITS, Malformed, shown
+
+NODE_GPUS_ANNOTATION = "gpuagent.io/gpus"
+MOST_GPUS = 64
+"""GPUs of a node that are read."""
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpu:
+    """One GPU in the mode in force.
+
+    Attributes:
+        minor: its minor number, the index that schedulers use.
+        memory: units of `aliyun.com/gpu-mem`; 0 in modes without.
+        core: percent of `aliyun.com/gpu-core.percentage`; 0 in modes without.
+        whole: whether it is advertised as one `aliyun.com/gpu`.
+        usable: it is healthy, not fenced, and no container holds it in another mode.
+    """
+
+    minor: int
+    memory: int = 0
+    core: int = 0
+    whole: bool = False
+    usable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """The GPUs of a node.
+
+    Attributes:
+        gpus: by ascending minor number.
+        unit_mib: MiB of one unit of memory.
+        most_pods: how many pods may share a GPU.
+        core_step: requests for compute are multiples of this many percent.
+        both: a container must ask for memory and compute, or neither.
+        links: identifies the links between the GPUs; empty if none are known. Nodes with equal text have equal links.
+    """
+
+    gpus: tuple[NodeGpu, ...]
+    unit_mib: int = 1024
+    most_pods: int = 20
+    core_step: int = 1
+    both: bool = False
+    links: str = ""
+
+
+def node_gpus_text(found: NodeGpus) -> str:
+    """The annotation's text; `node_gpus` reads the same back."""
+    gpus = [[gpu.minor, gpu.memory, gpu.core, int(gpu.whole), int(gpu.usable)] for gpu in found.gpus]
+    values = {
+        "v": _VERSION,
+        "unit": found.unit_mib,
+        "pods": found.most_pods,
+        "step": found.core_step,
+        "both": found.both,
+        "links": found.links,
+        "gpus": gpus,
+    }
+    return json.dumps(values, separators=(",", ":"))
+
+
+def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
+    """Read the annotation; None where it is absent. Each GPU is `[minor, memory, core, whole, usable]`."""
+    text = annotations.get(NODE_GPUS_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or found.get("v") != _VERSION:
+        return Malformed(NODE_GPUS_ANNOTATION, f"is no object of version {_VERSION}: {shown(text)}")
+    unit, pods, step = (_number(found.get(key)) for key in ("unit", "pods", "step"))
+    links, both, listed = (found.get(key) for key in ("links", "both", "gpus"))
+    if unit is None or pods is None or step is None or not isinstance(links, str) or not isinstance(both, bool):
+        return Malformed(NODE_GPUS_ANNOTATION, f"lacks unit, pods, step, both or links: {shown(text)}")
+    if not (isinstance(listed, list) and len(listed) <= MOST_GPUS and all(map(_is_gpu, listed))):
+        return Malformed(NODE_GPUS_ANNOTATION, f"has an invalid list of GPUs: {shown(text)}")
+    gpus = tuple(NodeGpu(n, memory, core, bool(whole), bool(ok)) for n, memory, core, whole, ok in sorted(listed))
+    if len({gpu.minor for gpu in gpus}) < len(gpus):
+        return Malformed(NODE_GPUS_ANNOTATION, f"has a GPU twice: {shown(text)}")
+    return NodeGpus(gpus, unit_mib=unit, most_pods=pods, core_step=step, both=both, links=links)
+
+
+def _is_gpu(found: object) -> bool:
+    width = len(NodeGpu.__dataclass_fields__)
+    return isinstance(found, list) and len(found) == width and None not in map(_number, found)
+
+
+def _number(found: object) -> int | None:
+    return found if type(found) is int and 0 <= found <= MOST_UNITS else None

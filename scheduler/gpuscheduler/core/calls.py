@@ -1,0 +1,113 @@
+"""The values that `Scheduling` returns: answers to kube-scheduler's calls, and actions for the API server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.domain.pods.pod import PodName
+
+
+@dataclass(frozen=True, slots=True)
+class FilterAnswer:
+    """The answer to a filter call.
+
+    Attributes:
+        nodes: names of the nodes that may take the pod, best first; empty if none can.
+        failed: node name to why it cannot take the pod; preemption may help there.
+        unresolvable: node name to why preemption cannot help there.
+        error: the call cannot be answered now; kube-scheduler tries again.
+    """
+
+    nodes: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BindWrite:
+    """Bind now: one Binding with these annotations.
+
+    Attributes:
+        pod: namespace and name.
+        uid: the precondition.
+        node: target of the binding.
+        annotations: the decision.
+    """
+
+    pod: PodName
+    uid: str
+    node: str
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BindWait:
+    """Wait for the other members of the job; ask again when `job` changes, at the latest at `until`."""
+
+    job: tuple[str, str]
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class BindRefused:
+    """The pod cannot be bound there; kube-scheduler tries it again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nominate:
+    """Set `status.nominatedNodeName`, so that kube-scheduler asks about that node; empty removes it."""
+
+    pod: PodName
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """Change an annotation of a waiting pod, so that kube-scheduler tries it again."""
+
+    pod: PodName
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ungate:
+    """Remove the scheduling gate `gpuagent.io/job` from a pod whose job is complete."""
+
+    pod: PodName
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An Event about a pod; `reason` in UpperCamelCase."""
+
+    pod: PodName
+    uid: str
+    reason: str
+    message: str
+    warning: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommitJob:
+    """Write the plan of a job on one member, before its first binding, at the version that was read.
+
+    Attributes:
+        pod: the member.
+        uid: its UID.
+        version: its resourceVersion, a precondition.
+        job: namespace and name of the job.
+        text: of the annotation `gpuagent.io/gang-commit`.
+    """
+
+    pod: PodName
+    uid: str
+    version: str
+    job: tuple[str, str]
+    text: str
+
+
+Action = Nominate | Nudge | Ungate | Report | CommitJob

@@ -1,0 +1,157 @@
+"""A pod as the scheduler keeps it: small, because a cluster has tens of thousands."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.domain.pods.annotations import (
+    CORE_ANNOTATION,
+    MEMORY_ANNOTATION,
+    Assumed,
+    Shares,
+    assumed,
+    gpu_names,
+    shares,
+)
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.pod import Pod, PodName, count_of, parse_pod
+from gpuagent.domain.scheduling.decision import for_another_pod
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind, gpu_request
+from gpuscheduler.core.node_facts import cores
+
+Used = tuple[tuple[int, Amounts], ...]
+"""Minor number of each GPU and what is used of it, by ascending number. A whole GPU uses `WHOLE`."""
+WHOLE = Amounts(-1, -1)
+"""Stands for all of a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLabels:
+    """A pod's place in a job: labels `gpu-topology` and `gpu-topology-replica`.
+
+    Attributes:
+        name: of the job, in the pod's namespace.
+        replicas: how many pods it has; None if the label is no number.
+    """
+
+    name: str
+    replicas: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod.
+
+    Attributes:
+        name: namespace and name.
+        uid: of the pod.
+        version: its resourceVersion.
+        node: where it is bound; empty while it is not.
+        request: the GPUs that it asks for.
+        cpu: cores that it asks for.
+        used: what its annotations say that it uses of each GPU; None without a valid decision.
+        priority: of its PriorityClass.
+        created: creationTimestamp.
+        ended: it succeeded or failed.
+        deleting: it has a deletion timestamp.
+        gated: it has scheduling gates.
+        refused: the agent or kubelet refused it at admission.
+        job: its job, if it is a member of one.
+        scheduler: `spec.schedulerName`.
+        nominated: `status.nominatedNodeName`.
+        owner: UID of its controller; its own where it has none.
+        wishes: it states a preference among nodes, which the scheduler should rank.
+    """
+
+    name: PodName
+    uid: str
+    version: str
+    node: str
+    request: GpuRequest
+    cpu: float = 0.0
+    used: Used | None = None
+    priority: int = 0
+    created: str = ""
+    ended: bool = False
+    deleting: bool = False
+    gated: bool = False
+    refused: bool = False
+    job: JobLabels | None = None
+    scheduler: str = ""
+    nominated: str = ""
+    owner: str = ""
+    wishes: bool = False
+
+
+def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
+    """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
+    meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
+    found = parse_pod(pod)
+    request = gpu_request(found)
+    job = found.labels.get(JOB_LABEL)
+    priority = spec.get("priority")
+    return PodFacts(
+        name=found.name,
+        uid=found.uid,
+        version=found.version,
+        node=text(spec.get("nodeName")),
+        request=request,
+        cpu=_cpu(spec),
+        used=_used(found, request) if request.kind is not RequestKind.NONE else None,
+        priority=priority if isinstance(priority, int) else 0,
+        created=found.created,
+        ended=found.ended,
+        deleting=found.deleting,
+        gated=bool(mappings(spec.get("schedulingGates"))),
+        refused=found.rejected is not None,
+        job=JobLabels(job, count_of(found.labels.get(REPLICAS_LABEL))) if job else None,
+        scheduler=text(spec.get("schedulerName")),
+        nominated=text(status.get("nominatedNodeName")),
+        owner=found.controller.uid if found.controller else text(meta.get("uid")),
+        wishes=_wishes(spec),
+    )
+
+
+def _used(pod: Pod, request: GpuRequest) -> Used | None:
+    """The use of each GPU by the annotations; None where they are no decision for this pod."""
+    if for_another_pod(pod):
+        return None
+    if request.kind is RequestKind.WHOLE:
+        names = gpu_names(pod.annotations, GROUP_ANNOTATION)
+        if not isinstance(names, tuple) or not all(name.isdecimal() for name in names):
+            return None
+        return tuple((minor, WHOLE) for minor in sorted(map(int, names)))
+    memory, core = (shares(pod.annotations, key) for key in (MEMORY_ANNOTATION, CORE_ANNOTATION))
+    first = memory.by_gpu if isinstance(memory, Shares) else {}
+    second = core.by_gpu if isinstance(core, Shares) else {}
+    if minors := sorted(first.keys() | second.keys()):
+        return _at_least(request, {n: Amounts(first.get(n, 0), second.get(n, 0)) for n in minors})
+    one = assumed(pod.annotations)
+    return ((one.gpu, request.need),) if isinstance(one, Assumed) else None
+
+
+def _at_least(request: GpuRequest, units: Mapping[int, Amounts]) -> Used:
+    """On a single GPU a pod needs what Kubernetes counts, with its init containers and sidecars."""
+    if len(units) == 1:
+        return ((next(iter(units)), request.need),)
+    return tuple(units.items())
+
+
+def _cpu(spec: Mapping[str, Any]) -> float:
+    """Cores as Kubernetes counts them: the sum of the containers, or the largest init container."""
+
+    def requested(containers: object) -> Iterator[float]:
+        for container in mappings(containers):
+            yield cores(mapping(mapping(container.get("resources")).get("requests")).get("cpu", "0"))
+
+    return max(sum(requested(spec.get("containers"))), max(requested(spec.get("initContainers")), default=0.0))
+
+
+def _wishes(spec: Mapping[str, Any]) -> bool:
+    affinity = mapping(spec.get("affinity"))
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    kinds = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+    soft = any(mapping(affinity.get(kind)).get(preferred) for kind in kinds)
+    spread = mappings(spec.get("topologySpreadConstraints"))
+    return soft or any(one.get("whenUnsatisfiable") == "ScheduleAnyway" for one in spread)
