@@ -1,0 +1,77 @@
+"""All nodes with GPUs, and the pods that use them."""
+
+from collections.abc import Iterator
+
+from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.node_facts import NodeFacts
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import Used
+
+
+class ClusterUsage:
+    """The nodes by name. A use on a node that was not seen yet is kept, and counts as soon as the node is seen.
+
+    Attributes:
+        nodes: by name.
+        changed: names of the nodes that changed since a reader emptied it.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeUsage] = {}
+        self.changed: set[str] = set()
+        self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
+        self._on: dict[str, set[str]] = {}
+        self._cpu: dict[str, float] = {}
+
+    def node_seen(self, facts: NodeFacts) -> None:
+        """Add a node, or take it as it is now."""
+        node = self.nodes.get(facts.name)
+        if node is None:
+            node = self.nodes[facts.name] = NodeUsage(facts)
+            node.cpu_used = self._cpu.get(facts.name, 0.0)
+            for uid, use in self._uses.get(facts.name, {}).items():
+                node.use(uid, use)
+        elif node.facts == facts:
+            return
+        else:
+            node.refresh(facts)
+        self.changed.add(facts.name)
+
+    def node_gone(self, name: str) -> None:
+        """Forget a node. Its users stay until their pods are gone."""
+        if self.nodes.pop(name, None):
+            self.changed.add(name)
+
+    def use(self, uid: str, name: str, use: Used | GpuRequest) -> None:
+        """Count a pod on a node: on these GPUs, or on all where only its request is known."""
+        uses = self._uses.setdefault(name, {})
+        if uses.get(uid) == use:
+            return
+        uses[uid] = use
+        self._on.setdefault(uid, set()).add(name)
+        if node := self.nodes.get(name):
+            node.use(uid, use)
+            self.changed.add(name)
+
+    def release(self, uid: str, name: str | None = None) -> None:
+        """Count a pod no longer: on one node, or on all."""
+        for one in [name] if name is not None else list(self._on.get(uid, ())):
+            if self._uses.get(one, {}).pop(uid, None) is None:
+                continue
+            self._on[uid].discard(one)
+            if node := self.nodes.get(one):
+                node.release(uid)
+                self.changed.add(one)
+        if not self._on.get(uid, {""}):
+            del self._on[uid]
+
+    def use_cpu(self, name: str, cores: float) -> None:
+        """Count cores on a node; a negative number gives them back."""
+        self._cpu[name] = self._cpu.get(name, 0.0) + cores
+        if node := self.nodes.get(name):
+            node.cpu_used = self._cpu[name]
+            self.changed.add(name)
+
+    def nodes_of(self, uid: str) -> Iterator[str]:
+        """Names of the nodes on which the pod counts."""
+        yield from self._on.get(uid, ())

@@ -1,0 +1,132 @@
+"""Places one request on the GPUs of one node."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from gpuagent.domain.placement.best_sets import BestSets
+from gpuagent.domain.scheduling.node_gpus import NodeGpu
+from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, Group, RequestKind
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import WHOLE, Used
+
+MOST_TRIES = 1000
+"""Sets of GPUs that are tried for one pod on one node: a pod may have hundreds of containers."""
+
+Free = dict[int, Amounts]
+"""Position of a usable GPU to its free units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The GPUs of a pod.
+
+    Attributes:
+        used: what it uses of each GPU, by minor number.
+        containers: index in `spec.containers` to minor number to amounts; empty for whole GPUs.
+    """
+
+    used: Used
+    containers: Mapping[int, Mapping[int, Amounts]]
+
+
+def fit(
+    request: GpuRequest, node: NodeUsage, preferred: Sequence[int] = (), sets: BestSets | None = None
+) -> Choice | None:
+    """The GPUs for the request on this node; None if they are not free.
+
+    Args:
+        request: of the pod.
+        node: with what is in use.
+        preferred: positions of GPUs to take first, best first; others follow with the least free memory first.
+        sets: the best sets of the node's GPUs by position, for whole GPUs; None if the links are not known.
+    """
+    if request.kind is RequestKind.WHOLE:
+        return _whole(request, node, sets)
+    if not keeps_rules(request, node):
+        return None
+    free = {position: node.free[position] for position, gpu in node.usable() if gpu.memory or gpu.core}
+    order = _order(free, preferred)
+    for groups in _alternatives(request):
+        if (chosen := _place(groups, request.gpus, free, order)) is not None:
+            return _choice(groups, chosen, request.gpus, node.facts.gpus.gpus)
+    return None
+
+
+def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
+    """Whether the amounts are such as the node's mode serves, however much is free."""
+    rules = node.facts.gpus
+    for _, amounts in (entry for group in request.groups for entry in group.containers):
+        if amounts.core % rules.core_step or (rules.both and not (amounts.memory and amounts.core)):
+            return False
+    return True
+
+
+def _whole(request: GpuRequest, node: NodeUsage, sets: BestSets | None) -> Choice | None:
+    gpus = node.facts.gpus.gpus
+    free = [position for position, gpu in node.usable() if gpu.whole and node.is_unused(position)]
+    if len(free) < request.gpus:
+        return None
+    chosen = sets.choose(free, request.gpus) if sets else tuple(free[: request.gpus])
+    return Choice(tuple((gpus[position].minor, WHOLE) for position in chosen), {})
+
+
+def _order(free: Free, preferred: Sequence[int]) -> list[int]:
+    rank = {position: n for n, position in enumerate(preferred)}
+    return sorted(free, key=lambda position: (rank.get(position, len(rank)), free[position], position))
+
+
+def _alternatives(request: GpuRequest) -> Iterator[tuple[Group, ...]]:
+    """All containers on the same GPUs, and if that does not fit, each group by itself."""
+    containers = tuple(entry for group in request.groups for entry in group.containers)
+    yield (Group(containers, request.need),)
+    if len(request.groups) > 1:
+        yield request.groups
+
+
+def _place(groups: Sequence[Group], gpus: int, free: Free, order: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """The positions of each group's GPUs, or None if they do not fit.
+
+    Largest groups are placed first. The search tries other GPUs if a later group finds no room, up to `MOST_TRIES`.
+    """
+    numbers = sorted(range(len(groups)), key=lambda n: groups[n].need, reverse=True)
+    needs = [groups[n].need.over(gpus) for n in numbers]
+    tries = MOST_TRIES
+
+    def rest(depth: int, left: Free) -> list[tuple[int, ...]] | None:
+        nonlocal tries
+        if depth == len(needs):
+            return []
+        failed: set[tuple[Amounts, ...]] = set()
+        for positions in _sets(order, gpus, needs[depth], left):
+            before = tuple(left[position] for position in positions)
+            if before in failed:  # as good as a set that has failed
+                continue
+            tries -= 1
+            if tries < 0:
+                return None
+            taken = left | {position: left[position] - needs[depth] for position in positions}
+            if (found := rest(depth + 1, taken)) is not None:
+                return [positions, *found]
+            failed.add(before)
+        return None
+
+    found = rest(0, free)
+    return None if found is None else [positions for _, positions in sorted(zip(numbers, found, strict=True))]
+
+
+def _sets(order: Sequence[int], gpus: int, each: Amounts, left: Free) -> Iterator[tuple[int, ...]]:
+    """Sets of `gpus` GPUs with room for `each`, in order of preference."""
+    return combinations([position for position in order if each.within(left[position])], gpus)
+
+
+def _choice(groups: Sequence[Group], chosen: Sequence[tuple[int, ...]], gpus: int, of: Sequence[NodeGpu]) -> Choice:
+    used: dict[int, Amounts] = {}
+    containers: dict[int, dict[int, Amounts]] = {}
+    for group, positions in zip(groups, chosen, strict=True):
+        minors = [of[position].minor for position in positions]
+        for minor in minors:
+            used[minor] = used.get(minor, NOTHING) + group.need.over(gpus)
+        for container, amounts in group.containers:
+            containers[container] = {minor: amounts.over(gpus) for minor in minors}
+    return Choice(tuple(sorted(used.items())), containers)

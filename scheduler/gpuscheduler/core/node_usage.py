@@ -1,0 +1,91 @@
+"""The GPUs of one node, and what bound pods and reservations use of them."""
+
+from collections.abc import Iterator, Mapping
+
+from gpuagent.domain.scheduling.node_gpus import NodeGpu
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.node_facts import NodeFacts
+from gpuscheduler.core.pod_facts import WHOLE, Used
+
+
+class NodeUsage:
+    """The free units of each GPU of a node. Numbers may be negative: the API server shows more use than the node has.
+
+    Attributes:
+        facts: the node.
+        free: free units of each GPU of `facts.gpus.gpus`, by position.
+        places: by position, how many more pods may share the GPU.
+        cpu_used: cores that the pods of the node ask for.
+    """
+
+    def __init__(self, facts: NodeFacts) -> None:
+        self.facts = facts
+        self.cpu_used = 0.0
+        self._uses: dict[str, Used | GpuRequest] = {}
+        self._count()
+
+    def refresh(self, facts: NodeFacts) -> None:
+        """Take the node as it is now, with the same users."""
+        self.facts = facts
+        self._count()
+
+    def use(self, uid: str, use: Used | GpuRequest) -> None:
+        """Count a pod on these GPUs, in place of those it counted on; on every GPU where only its request is known."""
+        self.release(uid)
+        self._uses[uid] = use
+        self._add(use, 1)
+
+    def release(self, uid: str) -> None:
+        """Count a pod no longer; without effect if it is not counted."""
+        if (use := self._uses.pop(uid, None)) is not None:
+            self._add(use, -1)
+
+    @property
+    def users(self) -> Mapping[str, Used | GpuRequest]:
+        """UID of each pod that counts, and its use."""
+        return self._uses
+
+    def usable(self) -> Iterator[tuple[int, NodeGpu]]:
+        """Position and GPU of each that may take another pod."""
+        for position, gpu in enumerate(self.facts.gpus.gpus):
+            if gpu.usable and self.places[position] > 0:
+                yield position, gpu
+
+    def is_unused(self, position: int) -> bool:
+        """Whether no pod uses the GPU."""
+        return self.places[position] == self.facts.gpus.most_pods
+
+    def free_part(self, position: int) -> float:
+        """The free part of a GPU, 0 to 1: of memory or of compute, whichever is smaller."""
+        gpu, free = self.facts.gpus.gpus[position], self.free[position]
+        if gpu.whole:
+            return float(self.is_unused(position))
+        parts = [left / total for left, total in ((free.memory, gpu.memory), (free.core, gpu.core)) if total]
+        return max(min(parts, default=0.0), 0.0)
+
+    def _count(self) -> None:
+        gpus = self.facts.gpus.gpus
+        self._positions = {gpu.minor: position for position, gpu in enumerate(gpus)}
+        self.free = [Amounts(gpu.memory, gpu.core) for gpu in gpus]
+        self.places = [self.facts.gpus.most_pods] * len(gpus)
+        for use in self._uses.values():
+            self._add(use, 1)
+
+    def _add(self, use: Used | GpuRequest, sign: int) -> None:
+        if isinstance(use, GpuRequest):
+            each = WHOLE if use.kind is RequestKind.WHOLE else use.need.over(use.gpus)
+            use = tuple((minor, each) for minor in self._positions)
+        for minor, amounts in use:
+            if (position := self._positions.get(minor)) is not None:
+                self._add_at(position, amounts, sign)
+
+    def _add_at(self, position: int, amounts: Amounts, sign: int) -> None:
+        gpu, most = self.facts.gpus.gpus[position], self.facts.gpus.most_pods
+        if amounts == WHOLE:
+            amounts, pods = Amounts(gpu.memory, gpu.core), most
+        else:
+            pods = most if gpu.whole else 1
+        free = self.free[position]
+        change = Amounts(sign * amounts.memory, sign * amounts.core)
+        self.free[position] = free - change
+        self.places[position] -= sign * pods

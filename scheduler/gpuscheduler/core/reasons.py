@@ -1,0 +1,91 @@
+"""Why a pod waits: one reason for each node, in few different texts, because kube-scheduler counts equal ones.
+
+Its message is then ``0/40 nodes are available: 3 40 of aliyun.com/gpu-mem wanted on one GPU, at most 36 are free.``
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
+from gpuscheduler.core.fit import keeps_rules
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.node_usage import NodeUsage
+
+NO_GPUS = "no GPUs of this scheduler"
+
+
+@dataclass(slots=True)
+class Reasons:
+    """Node name to reason: where preemption may help, and where it cannot."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    unresolvable: dict[str, str] = field(default_factory=dict)
+
+
+def reasons(
+    request: GpuRequest, names: Iterable[str], nodes: Mapping[str, NodeUsage], resting: Mapping[str, str]
+) -> Reasons:
+    """The reasons of all nodes on which the request does not fit.
+
+    Args:
+        request: of the pod.
+        names: of the nodes that kube-scheduler asks about.
+        nodes: with their users.
+        resting: node name to why the scheduler passes it over at the moment.
+    """
+    found = Reasons()
+    short: list[str] = []
+    for name in names:
+        if (node := nodes.get(name)) is None or not node.facts.gpus.gpus:
+            found.unresolvable[name] = NO_GPUS
+        elif why := _never(request, node):
+            found.unresolvable[name] = why
+        elif name in resting:
+            found.failed[name] = resting[name]
+        else:
+            short.append(name)
+    text = _short(request, [nodes[name] for name in short])
+    found.failed.update(dict.fromkeys(short, text))
+    return found
+
+
+def _never(request: GpuRequest, node: NodeUsage) -> str:
+    """Why the node cannot serve the request even if no other pod is on it; empty if it can."""
+    gpus = [gpu for gpu in node.facts.gpus.gpus if gpu.usable]
+    if request.kind is RequestKind.WHOLE:
+        whole = sum(gpu.whole for gpu in gpus)
+        return "" if whole >= request.gpus else f"fewer than {request.gpus} usable GPUs for {GPU_WHOLE}"
+    if not keeps_rules(request, node):
+        return f"amounts that its mode does not serve ({GPU_MEM} and {GPU_CORE} together, in its step)"
+    largest = max((group.need for group in request.groups), default=request.need).over(request.gpus)
+    fitting = sum(largest.within(Amounts(gpu.memory, gpu.core)) for gpu in gpus)
+    if fitting >= request.gpus:
+        return ""
+    lead = "no GPU has" if request.gpus == 1 else f"fewer than {request.gpus} GPUs have"
+    return f"{lead} {_words(largest)} in all"
+
+
+def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
+    """The reason where too little is free: the same text for all nodes."""
+    if request.kind is RequestKind.WHOLE:
+        unused = max((_unused(node) for node in nodes), default=0)
+        return f"{request.gpus} of {GPU_WHOLE} wanted, at most {unused} are free on one node"
+    free = [node.free[position] for node in nodes for position, _ in node.usable()]
+    each = request.need.over(request.gpus)
+    memory, core = max((one.memory for one in free), default=0), max((one.core for one in free), default=0)
+    most = " and ".join([f"{max(memory, 0)}"] * bool(each.memory) + [f"{max(core, 0)} %"] * bool(each.core))
+    spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
+    return f"{_words(each)} wanted on {_gpus(request)}{spread}, at most {most} free on one GPU"
+
+
+def _unused(node: NodeUsage) -> int:
+    return sum(gpu.whole and node.is_unused(position) for position, gpu in node.usable())
+
+
+def _gpus(request: GpuRequest) -> str:
+    return f"each of {request.gpus} GPUs" if request.gpus > 1 else "one GPU"
+
+
+def _words(amounts: Amounts) -> str:
+    parts = [f"{amounts.memory} of {GPU_MEM}"] * bool(amounts.memory)
+    return " and ".join([*parts, *[f"{amounts.core} of {GPU_CORE}"] * bool(amounts.core)])

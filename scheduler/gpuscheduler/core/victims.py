@@ -1,0 +1,72 @@
+"""Preemption: the pods of one node that have to go so that a request fits, chosen by GPU."""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+
+from gpuscheduler.core.fit import fit
+from gpuscheduler.core.gpu_request import GpuRequest
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import PodFacts
+
+
+def victims(
+    request: GpuRequest, priority: int, node: NodeUsage, pods: Mapping[str, PodFacts], proposed: Collection[str] = ()
+) -> frozenset[str] | None:
+    """UIDs of the pods to evict; None if even all of lower priority are not enough.
+
+    The cheapest set has the lowest top priority, then the fewest pods, then the youngest.
+
+    Args:
+        request: of the pod that waits.
+        priority: its priority.
+        node: with what is in use.
+        pods: UID to pod, for the pods that use the node.
+        proposed: UIDs that kube-scheduler proposes. They are evicted where they are enough.
+    """
+    if proposed and _fits_without(request, node, proposed):
+        return frozenset(proposed)
+    lower = {uid: pod for uid in node.users if (pod := pods.get(uid)) and pod.priority < priority and not pod.deleting}
+    minors = {minor for uid in lower for minor, _ in _gpus(node, uid)}
+    pools = [[uid for uid in lower if minor in dict(_gpus(node, uid))] for minor in sorted(minors)]
+    found = [some for pool in (*pools, list(lower)) if (some := _fewest(request, node, pool, pods)) is not None]
+    return min(found, key=lambda uids: _price(uids, pods), default=None)
+
+
+def _fewest(
+    request: GpuRequest, node: NodeUsage, pool: Iterable[str], pods: Mapping[str, PodFacts]
+) -> frozenset[str] | None:
+    """Evict all of the pool, then keep each that need not go: the highest priority first, then the oldest."""
+    gone = set(pool)
+    if not _fits_without(request, node, gone):
+        return None
+    for uid in sorted(gone, key=lambda uid: (-pods[uid].priority, pods[uid].created)):
+        if _fits_without(request, node, gone - {uid}):
+            gone.discard(uid)
+    return frozenset(gone)
+
+
+def _fits_without(request: GpuRequest, node: NodeUsage, gone: Collection[str]) -> bool:
+    trial = NodeUsage(node.facts)
+    for uid, use in node.users.items():
+        if uid not in gone:
+            trial.use(uid, use)
+    return fit(request, trial) is not None
+
+
+def _price(uids: frozenset[str], pods: Mapping[str, PodFacts]) -> tuple[int, int, float]:
+    top = max((pods[uid].priority for uid in uids), default=0)
+    oldest = min((pods[uid].created for uid in uids), default="")
+    return top, len(uids), -_seconds(oldest)
+
+
+def _seconds(created: str) -> float:
+    """Unix time of a creationTimestamp; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(created).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _gpus(node: NodeUsage, uid: str) -> tuple[tuple[int, object], ...]:
+    use = node.users[uid]
+    return () if isinstance(use, GpuRequest) else use

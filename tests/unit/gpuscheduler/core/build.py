@@ -1,0 +1,63 @@
+"""Nodes and pods for tests, in the API server's form."""
+
+import itertools
+
+import numpy as np
+
+from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
+from gpuscheduler.core.node_facts import node_facts
+from gpuscheduler.core.pod_facts import pod_facts
+
+_UIDS = itertools.count()
+NAMES = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
+
+
+class LeastFree:
+    """A policy: the GPU with the least free part that has room, on the node with the least free in all."""
+
+    def costs(self, fleet, rows, demand):
+        free = fleet.free[rows]
+        roomy = np.where(free >= demand.fraction, free, np.inf)
+        fits = np.isfinite(roomy).sum(axis=1) >= demand.gpus
+        return np.where(fits, roomy.min(axis=1) + free.sum(axis=1) / 1000, np.inf), roomy.argmin(axis=1)
+
+
+def shared_node(name="n1", gpus=2, memory=10, core=0, cpu="32", **rules):
+    return node(name, NodeGpus(tuple(NodeGpu(n, memory, core) for n in range(gpus)), both=bool(core), **rules), cpu)
+
+
+def whole_node(name="n1", gpus=8, cpu="96"):
+    return node(name, NodeGpus(tuple(NodeGpu(n, whole=True) for n in range(gpus))), cpu)
+
+
+def node(name, gpus, cpu="32"):
+    metadata = {"name": name, "annotations": {NODE_GPUS_ANNOTATION: node_gpus_text(gpus)}}
+    return node_facts({"metadata": metadata, "status": {"allocatable": {"cpu": cpu}}})
+
+
+def container(name="c", **limits):
+    return {"name": name, "resources": {"limits": {NAMES[key]: str(units) for key, units in limits.items()}}}
+
+
+def pod_object(name=None, *containers, on=None, annotations=None, labels=None, gpu_count=None, **given):
+    number = next(_UIDS)
+    priority, phase, owner = given.pop("priority", 0), given.pop("phase", "Pending"), given.pop("owner", None)
+    metadata = {
+        "name": name or f"p{number}",
+        "namespace": "default",
+        "uid": given.pop("uid", f"uid-{number}"),
+        "resourceVersion": "1",
+        "creationTimestamp": given.pop("created", "2026-01-01T00:00:00Z"),
+        "labels": {**(labels or {}), **({GPU_COUNT_LABEL: str(gpu_count)} if gpu_count else {})},
+        "annotations": annotations or {},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "R", "name": "r", "uid": owner, "controller": True}]
+        * bool(owner),
+    }
+    spec = {"containers": list(containers) or [container(**given)], "priority": priority}
+    status = {"phase": phase, **({"reason": "UnexpectedAdmissionError"} if phase == "Failed" else {})}
+    return {"metadata": metadata, "spec": spec | ({"nodeName": on} if on else {}), "status": status}
+
+
+def pod(*arguments, **given):
+    return pod_facts(pod_object(*arguments, **given))

@@ -1,0 +1,255 @@
+"""Filter, bind and preempt for single pods: the right node and GPUs, exact reservations, and reasons."""
+
+import json
+
+import pytest
+
+from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_GPU
+from gpuagent.domain.pods.pod import parse_pod
+from gpuagent.domain.scheduling.decision import Decision, read
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
+from gpuscheduler.core.calls import BindRefused, BindWrite, Nudge
+from gpuscheduler.core.pod_facts import pod_facts
+from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
+from tests.unit.gpuscheduler.core.build import LeastFree, container, pod, pod_object, shared_node, whole_node
+
+WALL_NS = 1_800_000_000 * 10**9
+
+
+@pytest.fixture
+def scheduling():
+    made = Scheduling(LeastFree())
+    made.node_seen(shared_node("n1"))
+    made.node_seen(shared_node("n2"))
+    return made
+
+
+def place(scheduling, asked, now=0.0, names=("n1", "n2")):
+    """Filter and bind a pod, and show it bound; its node and annotations."""
+    answer = scheduling.filter(pod_facts(asked), names, now)
+    assert len(answer.nodes) == 1, answer
+    write = scheduling.bind(asked["metadata"]["uid"], answer.nodes[0], now, WALL_NS)
+    assert isinstance(write, BindWrite), write
+    show(scheduling, asked, write, now)
+    return write.node, write.annotations
+
+
+def show(scheduling, asked, write, now=0.0):
+    """Show the pod as the API server has it after the Binding."""
+    asked["metadata"]["annotations"].update(write.annotations)
+    asked["spec"]["nodeName"] = write.node
+    scheduling.bound(write.uid, BindOutcome.BOUND, now)
+    scheduling.pod_seen(pod_facts(asked), now)
+
+
+def free(scheduling, name):
+    return [amounts.memory for amounts in scheduling.usage.nodes[name].free]
+
+
+def test_pods_fill_one_gpu_before_the_next(scheduling):
+    placed = [place(scheduling, pod_object(mem=5)) for _ in range(4)]
+    assert [node for node, _ in placed] == [placed[0][0]] * 4
+    assert [json.loads(texts[MEMORY_ANNOTATION]) for _, texts in placed] == [
+        {"0": {"0": 5}},
+        {"0": {"0": 5}},
+        {"0": {"1": 5}},
+        {"0": {"1": 5}},
+    ]
+
+
+def test_a_decision_carries_the_uid_of_its_pod_and_both_families(scheduling):
+    asked = pod_object(mem=5, uid="u1")
+    _, texts = place(scheduling, asked)
+    assert (texts[DECIDED_ANNOTATION], texts[V1_GPU]) == ("u1", "0")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pod_object(mem=3),
+        pod_object(None, container("a", mem=8), container("b", mem=7)),
+        pod_object(mem=6, gpu_count=2),
+        pod_object(None, container("a", mem=2), container("b"), container("c", mem=3)),
+    ],
+)
+def test_the_agent_reads_the_decision_that_was_written(scheduling, asked):
+    _, texts = place(scheduling, asked)
+    minors = {"GPU-0": 0, "GPU-1": 1}
+    found = read(parse_pod(asked), {GPU_MEM: Kind.MEMORY_SHARE}, minors, {GPU_MEM: dict.fromkeys(minors, 10)})
+    assert isinstance(found, Decision), found
+    assert not found.unmet
+    assert texts[MEMORY_ANNOTATION]
+
+
+def test_memory_and_compute_are_on_one_gpu():
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(shared_node("n1", core=100, core_step=5))
+    asked = pod_object(mem=3, core=30)
+    _, texts = place(scheduling, asked, names=("n1",))
+    assert (json.loads(texts[MEMORY_ANNOTATION]), json.loads(texts[CORE_ANNOTATION])) == (
+        {"0": {"0": 3}},
+        {"0": {"0": 30}},
+    )
+    minors = {"GPU-0": 0, "GPU-1": 1}
+    sold = {GPU_MEM: Kind.MEMORY_CORE_MEM, GPU_CORE: Kind.CORE_CORE_MEM}
+    amounts = {GPU_MEM: dict.fromkeys(minors, 10), GPU_CORE: dict.fromkeys(minors, 100)}
+    assert isinstance(read(parse_pod(asked), sold, minors, amounts), Decision)
+
+
+def test_memory_alone_and_odd_steps_wait_with_a_reason():
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(shared_node("n1", core=100, core_step=5))
+    for given in ({"mem": 3}, {"mem": 3, "core": 7}):
+        answer = scheduling.filter(pod(**given), ["n1"], 0.0)
+        assert "its mode does not serve" in answer.unresolvable["n1"]
+
+
+def test_whole_gpus_are_named_and_shown():
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(whole_node("n1"))
+    _, texts = place(scheduling, pod_object(whole=3), names=("n1",))
+    assert (texts[GROUP_ANNOTATION], texts[VISIBLE_ANNOTATION]) == ("0,1,2", "0,1,2")
+    answer = scheduling.filter(pod(whole=6), ["n1"], 0.0)
+    assert answer.failed == {"n1": "6 of aliyun.com/gpu wanted, at most 5 are free on one node"}
+
+
+def test_a_reservation_holds_until_it_lapses(scheduling):
+    first = pod(mem=10)
+    (node,) = scheduling.filter(first, ["n1"], 0.0).nodes
+    scheduling.filter(pod(mem=10), ["n1"], 0.0)
+    assert scheduling.filter(pod(mem=1), ["n1"], 0.0).failed
+    assert scheduling.next_due() == RESERVED_S
+    scheduling.tick(RESERVED_S)
+    assert free(scheduling, node) == [10, 10]
+
+
+def test_a_second_filter_call_replaces_the_first(scheduling):
+    asked = pod(mem=10)
+    for _ in range(5):
+        assert scheduling.filter(asked, ["n1"], 0.0).nodes == ("n1",)
+    assert sorted(free(scheduling, "n1")) == [0, 10]
+
+
+def test_a_refused_binding_gives_the_units_back_and_a_lost_answer_keeps_them(scheduling):
+    asked = pod(mem=10)
+    scheduling.filter(asked, ["n1"], 0.0)
+    scheduling.bind(asked.uid, "n1", 0.0, WALL_NS)
+    scheduling.bound(asked.uid, BindOutcome.UNKNOWN, 0.0)
+    scheduling.tick(RESERVED_S)
+    assert sorted(free(scheduling, "n1")) == [0, 10]
+    scheduling.tick(CONFIRMED_S)
+    assert free(scheduling, "n1") == [10, 10]
+    scheduling.filter(asked, ["n1"], 0.0)
+    scheduling.bind(asked.uid, "n1", 0.0, WALL_NS)
+    scheduling.bound(asked.uid, BindOutcome.REFUSED, 0.0)
+    assert free(scheduling, "n1") == [10, 10]
+
+
+def test_bind_without_a_reservation_chooses_on_that_node_or_refuses(scheduling):
+    asked = pod(mem=10)
+    assert isinstance(scheduling.bind(asked.uid, "n1", 0.0, WALL_NS), BindRefused)
+    scheduling.pod_seen(asked, 0.0)
+    assert isinstance(scheduling.bind(asked.uid, "n1", 0.0, WALL_NS), BindWrite)
+    other = pod(mem=10)
+    for taken in (pod(mem=10), other):
+        scheduling.pod_seen(taken, 0.0)
+    assert isinstance(scheduling.bind(other.uid, "n1", 0.0, WALL_NS), BindWrite)
+    late = pod(mem=10)
+    scheduling.pod_seen(late, 0.0)
+    assert isinstance(scheduling.bind(late.uid, "n1", 0.0, WALL_NS), BindRefused)
+
+
+def test_the_agents_correction_moves_what_is_used(scheduling):
+    asked = pod_object(mem=5)
+    node, _ = place(scheduling, asked)
+    asked["metadata"]["annotations"][MEMORY_ANNOTATION] = '{"0":{"1":5}}'
+    scheduling.pod_seen(pod_facts(asked), 1.0)
+    assert free(scheduling, node) == [10, 5]
+
+
+def test_a_pod_of_another_scheduler_counts_on_every_gpu_until_its_gpu_is_known(scheduling):
+    asked = pod_object(mem=4, on="n1")
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+    assert free(scheduling, "n1") == [6, 6]
+    asked["metadata"]["annotations"][MEMORY_ANNOTATION] = '{"0":{"1":4}}'
+    scheduling.pod_seen(pod_facts(asked), 0.0)
+    assert free(scheduling, "n1") == [10, 6]
+
+
+def test_a_pod_counts_until_it_is_gone_not_until_it_is_deleted(scheduling):
+    asked = pod_object(mem=5)
+    node, _ = place(scheduling, asked)
+    asked["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    scheduling.pod_seen(pod_facts(asked), 1.0)
+    assert sum(free(scheduling, node)) == 15
+    scheduling.pod_gone(asked["metadata"]["uid"], 2.0)
+    assert sum(free(scheduling, node)) == 20
+
+
+def test_pods_that_were_bound_before_their_node_is_seen_count():
+    scheduling = Scheduling(LeastFree())
+    scheduling.pod_seen(pod(mem=4, on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"1":4}}'}), 0.0)
+    scheduling.node_seen(shared_node("n1"))
+    assert free(scheduling, "n1") == [10, 6]
+
+
+def test_a_node_that_refused_a_pod_is_passed_over_for_its_owner_and_then_tried_again(scheduling):
+    asked = pod_object(mem=4, owner="o1")
+    node, _ = place(scheduling, asked)
+    asked["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    scheduling.pod_seen(pod_facts(asked), 1.0)
+    assert scheduling.refusals == {node: 1}
+    again = pod(mem=4, owner="o1")
+    scheduling.pod_seen(again, 1.0)
+    assert scheduling.filter(again, [node], 1.0).failed == {node: "it refused a pod of the same owner a moment ago"}
+    assert scheduling.filter(pod(mem=4, owner="o2"), [node], 1.0).nodes == (node,)
+    assert scheduling.tick(1.0 + REST_FIRST_S) == [Nudge(again.name, again.uid)]
+    assert scheduling.tick(2.0 + REST_FIRST_S) == []
+    assert scheduling.filter(again, [node], 2.0 + REST_FIRST_S).nodes == (node,)
+
+
+def test_a_pod_that_states_preferences_gets_the_nodes_that_are_as_good():
+    scheduling = Scheduling(LeastFree())
+    for n in range(8):
+        scheduling.node_seen(shared_node(f"n{n}"))
+    asked = pod_object(mem=4)
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+    asked["spec"]["affinity"] = {"nodeAffinity": preferred}
+    names = [f"n{n}" for n in range(8)]
+    answer = scheduling.filter(pod_facts(asked), names, 0.0)
+    assert len(answer.nodes) == 5
+    scheduling.bind(asked["metadata"]["uid"], answer.nodes[2], 0.0, WALL_NS)
+    assert [sum(free(scheduling, name)) for name in names].count(20) == 7
+
+
+def test_why_a_pod_waits():
+    scheduling = Scheduling(LeastFree())
+    for name in ("n1", "n2", "n3"):
+        scheduling.node_seen(shared_node(name, gpus=1, memory=40))
+    scheduling.node_seen(shared_node("small", memory=24))
+    for name, units in (("n1", 4), ("n2", 20), ("n3", 30)):
+        scheduling.pod_seen(pod(mem=units, on=name), 0.0)
+    answer = scheduling.filter(pod(mem=40), ["n1", "n2", "n3", "small", "other"], 0.0)
+    text = "40 of aliyun.com/gpu-mem wanted on one GPU, at most 36 free on one GPU"
+    assert answer.failed == dict.fromkeys(["n1", "n2", "n3"], text)
+    assert answer.unresolvable == {
+        "small": "no GPU has 40 of aliyun.com/gpu-mem in all",
+        "other": "no GPUs of this scheduler",
+    }
+
+
+def test_a_request_that_no_node_can_serve_is_never_retried_by_preemption(scheduling):
+    answer = scheduling.filter(pod(mem=7, gpu_count=2), ["n1"], 0.0)
+    assert "which 2 GPUs cannot share evenly" in answer.unresolvable["n1"]
+
+
+def test_victims_are_of_one_gpu_and_of_lower_priority(scheduling):
+    low = [pod(mem=5, on="n1", annotations={MEMORY_ANNOTATION: f'{{"0":{{"{gpu}":5}}}}'}) for gpu in (0, 0, 1)]
+    high = pod(mem=5, on="n1", priority=9, annotations={MEMORY_ANNOTATION: '{"0":{"1":5}}'})
+    for one in (*low, high):
+        scheduling.pod_seen(one, 0.0)
+    asked = pod(mem=10, priority=5)
+    assert scheduling.preempt(asked, {"n1": [low[2].uid]}) == {"n1": sorted([low[0].uid, low[1].uid])}
+    assert scheduling.preempt(pod(mem=5, priority=5), {"n1": []})["n1"] in [[one.uid] for one in low]
+    assert scheduling.preempt(pod(mem=10, priority=0), {"n1": []}) == {}
+    assert scheduling.preempt(asked, {"n1": ["for-cpu", low[2].uid]})["n1"][0] == "for-cpu"
