@@ -161,10 +161,12 @@ class Allocator:
         """Units in exchange for ids that kubelet picked without GetPreferredAllocation."""
         view.check_units_known(resource)
         occupancy = view.occupancy()
-        current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
+        admission = view.tracker.admission
+        current = frozenset[str]().union(*(one.ids for one in admission))
         fixed = current.intersection(filter(None, map(occupancy.exchanged.get, picked)))
         request = AllocationRequest(resource, len(picked), fixed=fixed)
-        requester = counts.oldest(fitting_containers(request, view.tracker, view.snap))
+        fitting = fitting_containers(request, view.tracker, view.snap)
+        requester = counts.oldest(fitting, admission[-1] if admission else None)
         goes_on = requester.handed_on or requester.paired
         found = counts.pick(resource, picked, fixed if goes_on else frozenset(), occupancy)
         if len(found.exchanged) == len(picked):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpuagent.domain.deviceplugin.assignment import not_offered
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
 from gpuagent.domain.pods.exchange import Exchanged
 
 
@@ -64,9 +64,16 @@ def paired(picked: Iterable[str], chosen: Iterable[str], stay: Exchanged) -> Exc
     return {**stay, **dict(zip(sorted(set(picked) - stay.keys()), new, strict=True))}
 
 
-def oldest(found: list[Requester]) -> Requester:
+def oldest(found: list[Requester], last: RecentAllocation | None = None) -> Requester:
     """Aliyun's rule: the next container of the pod in admission, else the oldest waiting pod, else an unseen pod.
 
-    If a pod seems unseen, the agent has usually mistaken another pod for it. So a waiting pod is preferred.
+    If a pod seems unseen, the agent has usually mistaken another pod for it. So a waiting pod is preferred. `last` is
+    the allocation of the unseen pod. If a waiting container requests just as much of that resource, it has this
+    allocation: the agent saw its pod between the two calls.
     """
-    return next((one for one in found if one.pod), found[0] if found else Requester())
+    known = [one for one in found if one.container]
+    if last and not last.owner and found and found[0].paired:
+        same = (one for one in known if one.container and one.container.limits.get(last.resource) == len(last.ids))
+        if one := next(same, None):
+            return replace(one, paired=found[0].paired)
+    return next(iter(known or found), Requester())
