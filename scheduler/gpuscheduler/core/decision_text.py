@@ -1,5 +1,7 @@
 """The annotations of a decision, in every family that agents and tools read."""
 
+from collections.abc import Collection
+
 from gpuagent.domain.pods.annotations import (
     CORE_ANNOTATION,
     DECIDED_ANNOTATION,
@@ -16,7 +18,7 @@ from gpuscheduler.core.pod_facts import WHOLE
 
 
 def decision_annotations(
-    uid: str, choice: Choice, node: NodeGpus, wall_ns: int, visible: tuple[int, ...] = ()
+    uid: str, choice: Choice, node: NodeGpus, wall_ns: int, visible: Collection[int] = ()
 ) -> dict[str, str]:
     """The annotations for a pod that gets `choice`.
 

@@ -1,12 +1,13 @@
 """Places one request on the GPUs of one node."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
+from gpuagent.domain.sharing.mode import Placement
 from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, Group, RequestKind
+from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import WHOLE, Used
 
@@ -31,7 +32,12 @@ class Choice:
 
 
 def fit(
-    request: GpuRequest, node: NodeUsage, preferred: Sequence[int] = (), sets: BestSets | None = None
+    request: GpuRequest,
+    node: NodeUsage,
+    preferred: Sequence[int] = (),
+    *,
+    links: Links | None = None,
+    among: Collection[int] | None = None,
 ) -> Choice | None:
     """The GPUs for the request on this node; None if they are not free.
 
@@ -39,17 +45,22 @@ def fit(
         request: of the pod.
         node: with what is in use.
         preferred: positions of GPUs to take first, best first; others follow with the least free memory first.
-        sets: the best sets of the node's GPUs by position, for whole GPUs; None if the links are not known.
+        links: chooses whole GPUs; None takes the first free ones.
+        among: positions of the whole GPUs to choose from; None for all.
     """
     if request.kind is RequestKind.WHOLE:
-        return _whole(request, node, sets)
+        free = [position for position in node.unused() if among is None or position in among]
+        if len(free) < request.gpus:
+            return None
+        chosen = links.choose(node, free, request.gpus) if links else free[: request.gpus]
+        return Choice(tuple((node.facts.gpus.gpus[position].minor, WHOLE) for position in chosen), {})
     if not keeps_rules(request, node):
         return None
-    free = {position: node.free[position] for position, gpu in node.usable() if gpu.memory or gpu.core}
-    order = _order(free, preferred)
+    free_units = {position: node.free[position] for position, gpu in node.usable() if gpu.memory or gpu.core}
+    order = _order(free_units, preferred, spread=node.facts.placement is Placement.SPREAD)
     for groups in _alternatives(request):
-        if (chosen := _place(groups, request.gpus, free, order)) is not None:
-            return _choice(groups, chosen, request.gpus, node.facts.gpus.gpus)
+        if (found := _place(groups, request.gpus, free_units, order)) is not None:
+            return _choice(groups, found, request.gpus, node.facts.gpus.gpus)
     return None
 
 
@@ -62,16 +73,9 @@ def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
     return True
 
 
-def _whole(request: GpuRequest, node: NodeUsage, sets: BestSets | None) -> Choice | None:
-    gpus = node.facts.gpus.gpus
-    free = [position for position, gpu in node.usable() if gpu.whole and node.is_unused(position)]
-    if len(free) < request.gpus:
-        return None
-    chosen = sets.choose(free, request.gpus) if sets else tuple(free[: request.gpus])
-    return Choice(tuple((gpus[position].minor, WHOLE) for position in chosen), {})
-
-
-def _order(free: Free, preferred: Sequence[int]) -> list[int]:
+def _order(free: Free, preferred: Sequence[int], *, spread: bool) -> list[int]:
+    if spread:
+        return sorted(free, key=lambda position: (-free[position].memory, -free[position].core, position))
     rank = {position: n for n, position in enumerate(preferred)}
     return sorted(free, key=lambda position: (rank.get(position, len(rank)), free[position], position))
 

@@ -51,6 +51,28 @@ class NodeUsage:
             if gpu.usable and self.places[position] > 0:
                 yield position, gpu
 
+    def unused(self) -> list[int]:
+        """Positions of the GPUs that a request for whole GPUs may get."""
+        return [position for position, gpu in self.usable() if gpu.whole and self.is_unused(position)]
+
+    def has_room(self, used: Used) -> bool:
+        """Whether the GPUs have these units free."""
+        for minor, amounts in used:
+            position = self._positions.get(minor)
+            if position is None or self.places[position] < 1:
+                return False
+            if not (self.is_unused(position) if amounts == WHOLE else amounts.within(self.free[position])):
+                return False
+        return True
+
+    def copy(self) -> "NodeUsage":
+        """A node of its own with the same users."""
+        copy = NodeUsage(self.facts)
+        copy.cpu_used = self.cpu_used
+        for uid, use in self._uses.items():
+            copy.use(uid, use)
+        return copy
+
     def is_unused(self, position: int) -> bool:
         """Whether no pod uses the GPU."""
         return self.places[position] == self.facts.gpus.most_pods

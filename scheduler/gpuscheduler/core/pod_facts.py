@@ -22,6 +22,8 @@ from gpuscheduler.core.node_facts import cores
 
 Used = tuple[tuple[int, Amounts], ...]
 """Minor number of each GPU and what is used of it, by ascending number. A whole GPU uses `WHOLE`."""
+COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
+"""The plan of a job, written on one of its pods before the first is bound."""
 WHOLE = Amounts(-1, -1)
 """Stands for all of a GPU."""
 
@@ -61,7 +63,8 @@ class PodFacts:
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
         owner: UID of its controller; its own where it has none.
-        wishes: it states a preference among nodes, which the scheduler should rank.
+        wishes: it states a preference among nodes.
+        commit: text of the written plan of its job; empty on most pods.
     """
 
     name: PodName
@@ -82,6 +85,7 @@ class PodFacts:
     nominated: str = ""
     owner: str = ""
     wishes: bool = False
+    commit: str = ""
 
 
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
@@ -103,13 +107,14 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         created=found.created,
         ended=found.ended,
         deleting=found.deleting,
-        gated=bool(mappings(spec.get("schedulingGates"))),
+        gated=any(True for _ in mappings(spec.get("schedulingGates"))),
         refused=found.rejected is not None,
         job=JobLabels(job, count_of(found.labels.get(REPLICAS_LABEL))) if job else None,
         scheduler=text(spec.get("schedulerName")),
         nominated=text(status.get("nominatedNodeName")),
         owner=found.controller.uid if found.controller else text(meta.get("uid")),
         wishes=_wishes(spec),
+        commit=text(mapping(meta.get("annotations")).get(COMMIT_ANNOTATION)) if job else "",
     )
 
 

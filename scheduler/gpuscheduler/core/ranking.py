@@ -219,7 +219,7 @@ class Ranking:
             columns.memory[row, position] = free.memory
             columns.core[row, position] = free.core
             columns.free[row, position] = node.free_part(position)
-        columns.unused[row] = sum(gpu.whole and node.is_unused(position) for position, gpu in usable)
+        columns.unused[row] = len(node.unused())
         columns.gpus[row] = sum(gpu.usable for gpu in facts.gpus.gpus)
         columns.memory_total[row] = max((gpu.memory for gpu in facts.gpus.gpus), default=0)
         columns.core_total[row] = max((gpu.core for gpu in facts.gpus.gpus), default=0)

@@ -68,7 +68,7 @@ def _never(request: GpuRequest, node: NodeUsage) -> str:
 def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     """The reason where too little is free: the same text for all nodes."""
     if request.kind is RequestKind.WHOLE:
-        unused = max((_unused(node) for node in nodes), default=0)
+        unused = max((len(node.unused()) for node in nodes), default=0)
         return f"{request.gpus} of {GPU_WHOLE} wanted, at most {unused} are free on one node"
     free = [node.free[position] for node in nodes for position, _ in node.usable()]
     each = request.need.over(request.gpus)
@@ -76,10 +76,6 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     most = " and ".join([f"{max(memory, 0)}"] * bool(each.memory) + [f"{max(core, 0)} %"] * bool(each.core))
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
     return f"{_words(each)} wanted on {_gpus(request)}{spread}, at most {most} free on one GPU"
-
-
-def _unused(node: NodeUsage) -> int:
-    return sum(gpu.whole and node.is_unused(position) for position, gpu in node.usable())
 
 
 def _gpus(request: GpuRequest) -> str:

@@ -1,7 +1,7 @@
 """The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -10,11 +10,14 @@ from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import Choice, fit
 from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.jobs.jobs import JobKey, Jobs
+from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.policy.fleet import Policy
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
+from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.victims import victims
 
 RESERVED_S = 30.0
@@ -39,21 +42,6 @@ class BindOutcome(Enum):
 
 
 @dataclass(slots=True)
-class Reservation:
-    """GPUs that are kept for a pod until the watch shows it bound.
-
-    Attributes:
-        pod: as kube-scheduler sent it.
-        choices: node name to its GPUs there. kube-scheduler takes one of the nodes.
-        until: monotonic seconds when it ends.
-    """
-
-    pod: PodFacts
-    choices: dict[str, Choice]
-    until: float
-
-
-@dataclass(slots=True)
 class _Rest:
     """A node that a pod's owner passes over."""
 
@@ -71,18 +59,23 @@ class Scheduling:
     Attributes:
         usage: units in use on each node, reservations included.
         pods: by UID, the living pods that ask for GPUs.
-        reservations: by UID.
+        reservations: GPUs that are kept for pods that are not bound.
+        jobs: of several pods.
+        links: between the GPUs of nodes.
         refusals: how many pods agents refused, by node.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
-        self.reservations: dict[str, Reservation] = {}
+        self.links = Links()
+        self.reservations = Reservations(self.usage, self.pods)
+        self.jobs = Jobs(self.usage, self.reservations, self.links)
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy)
         self._cpu: dict[str, tuple[str, float]] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
+        self._ready = False
 
     def node_seen(self, node: NodeFacts) -> None:
         """Take a node as it is now."""
@@ -90,40 +83,55 @@ class Scheduling:
         if former and former.facts != node:  # the reason of a refusal may be gone
             self._rests = {key: rest for key, rest in self._rests.items() if key[1] != node.name}
         self.usage.node_seen(node)
+        self.jobs.freed()
 
     def node_gone(self, name: str) -> None:
         """Forget a node."""
         self.usage.node_gone(name)
 
-    def pod_seen(self, pod: PodFacts, now: float) -> list[Action]:
+    def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a pod as it is now."""
         self._count_cpu(pod)
-        if pod.request.kind is RequestKind.NONE:
-            return []
         if pod.ended:
             if pod.refused and pod.uid in self.pods:
                 self._rest(pod, now)
-            return self.pod_gone(pod.uid, now)
+            self.pod_gone(pod.uid, now)
+            return
+        member = self.jobs.is_member(pod)
+        if pod.request.kind is RequestKind.NONE and not member:
+            return
         self.pods[pod.uid] = pod
-        if pod.node:
-            self.reservations.pop(pod.uid, None)
-            for name in set(self.usage.nodes_of(pod.uid)) - {pod.node}:
-                self.usage.release(pod.uid, name)
+        if pod.node and pod.request.kind is not RequestKind.NONE:
+            self.reservations.end([pod.uid])
             self.usage.use(pod.uid, pod.node, pod.request if pod.used is None else pod.used)
-        return []
+        if member:
+            self.jobs.pod_seen(pod, now)
 
-    def pod_gone(self, uid: str, now: float) -> list[Action]:  # noqa: ARG002 (jobs need the time)
+    def pod_gone(self, uid: str, now: float) -> None:
         """Forget a pod that was deleted or has ended."""
         if (cpu := self._cpu.pop(uid, None)) is not None:
             self.usage.use_cpu(cpu[0], -cpu[1])
-        self.pods.pop(uid, None)
-        self._forget(uid)
-        return []
+        pod = self.pods.pop(uid, None)
+        self.reservations.end([uid])
+        if pod and self.jobs.is_member(pod):
+            self.jobs.pod_gone(pod, now)
+        self.jobs.freed()
 
-    def tick(self, now: float) -> list[Action]:
+    def synced(self, now: float) -> None:
+        """Answer calls from now on, as all nodes and pods were seen.
+
+        Jobs that a former run bound in part keep their planned GPUs.
+        """
+        self._ready = True
+        texts: dict[JobKey, list[str]] = {}
+        for pod in self.pods.values():
+            if pod.commit and pod.job:
+                texts.setdefault((pod.name.namespace, pod.job.name), []).append(pod.commit)
+        self.jobs.recover(texts, now)
+
+    def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again whose owners may use another node again."""
-        for uid in [uid for uid, one in self.reservations.items() if one.until <= now]:
-            self._forget(uid)
+        self.reservations.lapse(now)
         owners = set()
         for (owner, _), rest in self._rests.items():
             if rest.until <= now and not rest.ended:
@@ -131,64 +139,79 @@ class Scheduling:
                 owners.add(owner)
         self._rests = {key: rest for key, rest in self._rests.items() if now < rest.until + REST_LIMIT_S}
         waiting = (pod for pod in self.pods.values() if not pod.node and pod.owner in owners)
-        return [Nudge(pod.name, pod.uid) for pod in waiting]
+        self.jobs.actions += [Nudge(pod.name, pod.uid) for pod in waiting]
+        self.jobs.tick(now)
 
-    def next_due(self) -> float | None:
-        """When `tick` has work next, in monotonic seconds; None if nothing lapses."""
-        reserved = [one.until for one in self.reservations.values()]
-        return min([*reserved, *[rest.until for rest in self._rests.values() if not rest.ended]], default=None)
+    def next_due(self, now: float) -> float | None:
+        """When `tick` has work next, in monotonic seconds; None if nothing is due."""
+        end = self.reservations.next_end()
+        rests = [rest.until for rest in self._rests.values() if not rest.ended]
+        return min([*rests, *self.jobs.next_due(now), *([] if end is None else [end])], default=None)
+
+    def actions(self) -> list[Action]:
+        """The actions since the last call of this, in order. Call it after every other call."""
+        found, self.jobs.actions = self.jobs.actions, []
+        return found
 
     def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         """Choose the node for a pod among `names`, and reserve its GPUs there."""
-        self._forget(pod.uid)
         request = pod.request
+        if not self._ready:
+            return FilterAnswer(error="the scheduler's extender has not read all nodes and pods yet")
         if request.kind is RequestKind.NONE:
             return FilterAnswer(nodes=tuple(names))
+        if self.jobs.is_member(pod):
+            return self.jobs.filter(pod, names, now)
+        self.reservations.end([pod.uid])
         if request.problem:
             return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
-        choices: dict[str, Choice] = {}
-        resting: dict[str, str] = {}
-        limit = float("inf")
-        for name, position, cost in self._ranking.nodes(request, pod.cpu, names):
-            if cost > limit:
-                break
-            if rest := self._resting(pod, name, now):
-                resting[name] = rest
-            elif (choice := self._choice(pod, name, [position])) is not None:
-                choices[name] = choice
-                limit = min(limit, cost + CLOSE * abs(cost))
-                if len(choices) == (MOST_CANDIDATES if pod.wishes else 1):
-                    break
-        if not choices:
-            found = reasons(request, names, self.usage.nodes, resting)
-            return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
-        self._reserve(Reservation(pod, choices, now + RESERVED_S))
-        return FilterAnswer(nodes=tuple(choices))
+        resting = self._resting(pod, now)
+        if choices := self._choices(pod, names, resting):
+            self.reservations.keep(pod, choices, now + RESERVED_S)
+            return FilterAnswer(nodes=tuple(choices))
+        found = reasons(request, names, self.usage.nodes, resting)
+        return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
 
     def bind(self, uid: str, node: str, now: float, wall_ns: int) -> BindWrite | BindWait | BindRefused:
         """The Binding of a pod to a node, with the GPUs that are reserved for it there, or others of that node.
 
-        `wall_ns` is Unix nanoseconds, for the annotations.
+        `wall_ns` is Unix nanoseconds, for the annotations. On BindWait, call this again after every other call.
         """
+        if not self._ready:
+            return BindRefused("the scheduler's extender has not read all nodes and pods yet")
         reservation = self.reservations.get(uid)
-        pod = reservation.pod if reservation else self.pods.get(uid)
+        pod = self.pods.get(uid) or (reservation.pod if reservation else None)
         if pod is None:
             return BindRefused("the scheduler has not seen this pod yet; kube-scheduler tries it again")
-        choice = reservation.choices.get(node) if reservation else None
-        if choice is None:
-            self._forget(uid)
-            choice = self._choice(pod, node, ())
-        if choice is None:
-            return BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
-        self._reserve(Reservation(pod, {node: choice}, now + CONFIRMED_S))
-        annotations = decision_annotations(uid, choice, self.usage.nodes[node].facts.gpus, wall_ns)
+        if node not in self.usage.nodes:
+            return BindRefused(f"node {node} has no GPUs any more; kube-scheduler tries the pod again")
+        visible: set[int] = set()
+        if self.jobs.is_member(pod):
+            answer = self.jobs.bind(pod, node, now)
+            if not isinstance(answer, Choice):
+                return answer
+            choice, visible = answer, self.jobs.visible(pod, node)
+        else:
+            found = reservation.choices.get(node) if reservation else None
+            if found is None:
+                self.reservations.end([uid])
+                found = self._choice(pod, node, ())
+            if found is None:
+                return BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
+            choice = found
+        self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S)
+        annotations = decision_annotations(uid, choice, self.usage.nodes[node].facts.gpus, wall_ns, visible)
         return BindWrite(pod.name, uid, node, annotations)
 
-    def bound(self, uid: str, outcome: BindOutcome, now: float) -> list[Action]:  # noqa: ARG002 (jobs need the time)
+    def bound(self, uid: str, outcome: BindOutcome) -> None:
         """Take the result of a Binding. A reservation for a pod that may be bound stays until the watch decides."""
-        if outcome is BindOutcome.REFUSED:
-            self._forget(uid)
-        return []
+        pod = self.pods.get(uid)
+        if outcome is BindOutcome.REFUSED and not (pod and self.jobs.is_member(pod)):
+            self.reservations.end([uid])
+
+    def committed(self, job: JobKey, now: float, *, written: bool) -> None:
+        """Take the result of a CommitJob."""
+        self.jobs.committed(job, now, written=written)
 
     def preempt(self, pod: PodFacts, proposed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Choose victims by GPU. A node where evictions do not help is left out.
@@ -206,24 +229,22 @@ class Scheduling:
                 found[name] = [*others, *sorted(chosen.difference(others))]
         return found
 
+    def _choices(self, pod: PodFacts, names: Container[str], resting: Container[str]) -> dict[str, Choice]:
+        """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""
+        found: dict[str, Choice] = {}
+        limit = float("inf")
+        for name, position, cost in self._ranking.nodes(pod.request, pod.cpu, names):
+            if cost > limit or len(found) == (MOST_CANDIDATES if pod.wishes else 1):
+                break
+            choice = None if name in resting else self._choice(pod, name, [position])
+            if choice is not None:
+                found[name] = choice
+                limit = min(limit, cost + CLOSE * abs(cost))
+        return found
+
     def _choice(self, pod: PodFacts, name: str, preferred: Sequence[int]) -> Choice | None:
         node = self.usage.nodes.get(name)
-        return fit(pod.request, node, preferred) if node else None
-
-    def _reserve(self, reservation: Reservation) -> None:
-        uid = reservation.pod.uid
-        self._forget(uid)
-        self.reservations[uid] = reservation
-        for name, choice in reservation.choices.items():
-            self.usage.use(uid, name, choice.used)
-
-    def _forget(self, uid: str) -> None:
-        """End the pod's reservation, if it has one; units of a pod that is bound stay counted."""
-        self.reservations.pop(uid, None)
-        pod = self.pods.get(uid)
-        for name in list(self.usage.nodes_of(uid)):
-            if pod is None or pod.node != name:
-                self.usage.release(uid, name)
+        return fit(pod.request, node, preferred, links=self.links) if node else None
 
     def _count_cpu(self, pod: PodFacts) -> None:
         new = (pod.node, pod.cpu) if pod.node and pod.cpu and not pod.ended else None
@@ -243,6 +264,7 @@ class Scheduling:
         length_s = min(former.length_s * 2, REST_LIMIT_S) if former else REST_FIRST_S
         self._rests[pod.owner, pod.node] = _Rest(now + length_s, length_s)
 
-    def _resting(self, pod: PodFacts, name: str, now: float) -> str:
-        rest = self._rests.get((pod.owner, name))
-        return "it refused a pod of the same owner a moment ago" if rest and now < rest.until else ""
+    def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
+        """Names of the nodes that the pod's owner passes over, and why."""
+        rests = [name for (owner, name), rest in self._rests.items() if owner == pod.owner and now < rest.until]
+        return dict.fromkeys(rests, "it refused a pod of the same owner a moment ago")

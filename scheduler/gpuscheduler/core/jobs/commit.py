@@ -1,0 +1,45 @@
+"""The text of a job's plan, which is written on a pod before the first binding, so that it outlives the scheduler."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpuagent.domain.pods.json_values import mapping
+from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.gpu_request import Amounts
+from gpuscheduler.core.jobs.plan import Places
+
+MOST_TEXT = 256 * 1024
+"""Bytes of all annotations of an object, which the API server limits."""
+
+
+def commit_text(places: Places) -> str:
+    """The annotation's text; `committed_places` reads the same back."""
+    return json.dumps(
+        {uid: [node, _choice_json(choice)] for uid, (node, choice) in places.items()}, separators=(",", ":")
+    )
+
+
+def committed_places(text: str) -> Places:
+    """Node and GPUs by UID; empty if the text is no plan. Any author of a pod can write it: check that it fits."""
+    try:
+        found = json.loads(text) if len(text) <= MOST_TEXT else None
+        return {str(uid): (str(node), _choice(mapping(said))) for uid, (node, said) in mapping(found).items()}
+    except (ValueError, TypeError, RecursionError, AttributeError):
+        return {}
+
+
+def _choice_json(choice: Choice) -> dict[str, Any]:
+    containers = {
+        n: {gpu: [one.memory, one.core] for gpu, one in gpus.items()} for n, gpus in choice.containers.items()
+    }
+    return {"used": [[gpu, one.memory, one.core] for gpu, one in choice.used], "containers": containers}
+
+
+def _choice(said: Mapping[str, Any]) -> Choice:
+    used = tuple((int(gpu), Amounts(int(memory), int(core))) for gpu, memory, core in said["used"])
+    containers = {
+        int(n): {int(gpu): Amounts(int(memory), int(core)) for gpu, (memory, core) in mapping(gpus).items()}
+        for n, gpus in mapping(said["containers"]).items()
+    }
+    return Choice(used, containers)

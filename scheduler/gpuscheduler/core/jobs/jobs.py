@@ -1,0 +1,340 @@
+"""Jobs: pods with one label `gpu-topology` in a namespace, which start together or wait together.
+
+A job is forming until as many pods are there as `gpu-topology-replica` says. Then it waits, and holds nothing, until
+all of its pods fit: the plan reserves the GPUs of all. Each pod's bind call waits until all pods are in bind. Then the
+plan is written on one of them, and all are bound. Pods that replace members of a running job are planned near it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuscheduler.core.calls import (
+    Action,
+    BindRefused,
+    BindWait,
+    CommitJob,
+    FilterAnswer,
+    Nominate,
+    Nudge,
+    Ungate,
+)
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.jobs.commit import commit_text, committed_places
+from gpuscheduler.core.jobs.plan import Places, plan
+from gpuscheduler.core.links import Links
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.reservations import Reservations
+
+BARRIER_S = 15.0
+"""How long a planned job holds GPUs until all of its pods are in bind."""
+COMMITTED_S = 60.0
+"""How long the GPUs of a written plan stay reserved."""
+UNSUITABLE_S = 60.0
+"""How long a job passes over a node that kube-scheduler did not accept for one of its pods."""
+RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
+"""Delay before a job is planned again after its plan broke. Each failure doubles it."""
+ALL_NAMED = 100
+"""kube-scheduler names all nodes of a cluster up to this size; in a larger one, the planned node is nominated."""
+MOST_PLANS = 20
+"""Jobs that are planned in one tick."""
+
+JobKey = tuple[str, str]
+"""Namespace and name of a job."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Nodes and GPUs for pods of a job that are not bound yet.
+
+    Attributes:
+        places: by UID.
+        until: when it breaks unless all pods are in bind.
+        in_bind: UIDs of the pods whose bind call waits.
+        sent: the plan is being written on a pod.
+        committed: it is written; its pods are bound now.
+    """
+
+    places: Places
+    until: float
+    in_bind: set[str] = field(default_factory=set)
+    sent: bool = False
+    committed: bool = False
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job and its living pods.
+
+    Attributes:
+        members: by UID.
+        plan: for the pods that are not bound; None if there is none.
+        unsuitable: node name to when it may be used again.
+        retry_at: when the job may be planned again after its plan broke.
+        delay_s: the next delay.
+        fitting: how many of its pods fit when it was planned last.
+    """
+
+    members: dict[str, PodFacts] = field(default_factory=dict)
+    plan: _Plan | None = None
+    unsuitable: dict[str, float] = field(default_factory=dict)
+    retry_at: float = float("-inf")
+    delay_s: float = RETRY_FIRST_S
+    fitting: int = 0
+
+    @property
+    def bound(self) -> list[PodFacts]:
+        return [pod for pod in self.members.values() if pod.node]
+
+    @property
+    def pending(self) -> list[PodFacts]:
+        """Pods to plan: those that ask for GPUs and are not bound."""
+        return [
+            pod
+            for pod in self.members.values()
+            if not pod.node and not pod.deleting and pod.request.kind is not RequestKind.NONE
+        ]
+
+    @property
+    def replicas(self) -> set[int | None]:
+        return {pod.job.replicas for pod in self.members.values() if pod.job}
+
+
+class Jobs:
+    """All jobs. The caller drains `actions` after each call.
+
+    Args:
+        usage: nodes and their users.
+        reservations: of all pods.
+        links: between the GPUs of nodes.
+    """
+
+    def __init__(self, usage: ClusterUsage, reservations: Reservations, links: Links) -> None:
+        self._usage, self._reservations, self._links = usage, reservations, links
+        self._jobs: dict[JobKey, _Job] = {}
+        self._freed = self._ready = False
+        self.actions: list[Action] = []
+
+    def is_member(self, pod: PodFacts) -> bool:
+        """Whether the pod belongs to a job of several pods."""
+        return pod.job is not None and pod.job.replicas != 1
+
+    def pod_seen(self, pod: PodFacts, now: float) -> None:
+        """Take a member as it is now; when the last one comes, plan the job."""
+        job = self._jobs.setdefault(_key(pod), _Job())
+        new = pod.uid not in job.members
+        job.members[pod.uid] = pod
+        if job.plan and pod.node and pod.uid in job.plan.places:
+            del job.plan.places[pod.uid]
+            if not job.plan.places:
+                job.plan, job.delay_s = None, RETRY_FIRST_S
+        if new and not pod.node and self._is_complete(job):
+            self.actions += [Ungate(one.name, one.uid) for one in job.pending if one.gated]
+            self._try(_key(pod), job, now)
+
+    def pod_gone(self, pod: PodFacts, now: float) -> None:
+        """Forget a member that was deleted or has ended."""
+        self._freed = True
+        key = _key(pod)
+        if (job := self._jobs.get(key)) is None:
+            return
+        job.members.pop(pod.uid, None)
+        if job.plan and pod.uid in job.plan.places:
+            if job.plan.committed:
+                del job.plan.places[pod.uid]
+            else:
+                self._break(job, now)
+        if not job.members:
+            del self._jobs[key]
+
+    def freed(self) -> None:
+        """GPUs may be free now that were not: plan waiting jobs at the next tick."""
+        self._freed = True
+
+    def tick(self, now: float) -> None:
+        """Break plans whose pods did not all come; plan jobs that wait, by priority and age."""
+        for job in self._jobs.values():
+            if job.plan and job.plan.until <= now:
+                self._break(job, now)
+        due = [key for key, job in self._jobs.items() if self._waits(job) and job.retry_at <= now]
+        if self._freed or any(self._jobs[key].retry_at > float("-inf") for key in due):
+            self._freed = False
+            for key in sorted(due, key=lambda key: _age(self._jobs[key]))[:MOST_PLANS]:
+                self._try(key, self._jobs[key], now)
+
+    def next_due(self, now: float) -> Iterator[float]:
+        """When `tick` has work, in monotonic seconds."""
+        for job in self._jobs.values():
+            if job.plan:
+                yield job.plan.until
+            elif self._waits(job) and job.retry_at > now:
+                yield job.retry_at
+        if self._freed:
+            yield now
+
+    def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
+        """The planned node of a member, or why the job waits."""
+        key = _key(pod)
+        job = self._jobs.setdefault(key, _Job())
+        job.members[pod.uid] = pod
+        if why := self._problem(key, job):
+            return FilterAnswer(unresolvable=dict.fromkeys(names, why))
+        if not self._is_complete(job):
+            wanted = next(iter(job.replicas))
+            text = f"job {key[1]}: {len(job.members)} of {wanted} pods are there"
+            return FilterAnswer(unresolvable=dict.fromkeys(names, text))
+        place = job.plan.places.get(pod.uid) if job.plan else None
+        if place and place[0] not in names and self._is_rejected(pod, place[0]):
+            job.unsuitable[place[0]] = now + UNSUITABLE_S
+            self._break(job, now)
+            place = None
+        if place is None:
+            if job.plan is None:
+                self._try(key, job, now, calling=pod.uid)
+            place = job.plan.places.get(pod.uid) if job.plan else None
+        if place is None:
+            text = (
+                f"job {key[1]}: its {len(job.pending)} pods do not fit together, at most {job.fitting} of them do now"
+            )
+            return FilterAnswer(unresolvable=dict.fromkeys(names, text))
+        if place[0] in names:
+            return FilterAnswer(nodes=(place[0],))
+        self.actions.append(Nominate(pod.name, pod.uid, place[0]))
+        text = f"job {key[1]} is planned on node {place[0]}, which kube-scheduler tries next"
+        return FilterAnswer(unresolvable=dict.fromkeys(names, text))
+
+    def bind(self, pod: PodFacts, node: str, now: float) -> Choice | BindWait | BindRefused:
+        """The GPUs of a member whose job is complete in bind and written; otherwise it waits."""
+        key = _key(pod)
+        job = self._jobs.get(key)
+        place = job.plan.places.get(pod.uid) if job and job.plan else None
+        if job is None or job.plan is None or place is None:
+            return BindRefused(f"job {key[1]} has no plan for this pod any more; kube-scheduler tries it again")
+        if place[0] != node:
+            return BindRefused(f"job {key[1]} is planned with this pod on node {place[0]}")
+        if job.plan.committed:
+            return place[1]
+        if job.plan.until <= now:
+            self._break(job, now)
+            return BindRefused(f"not all pods of job {key[1]} came within {BARRIER_S:.0f} s")
+        job.plan.in_bind.add(pod.uid)
+        if job.plan.in_bind >= job.plan.places.keys() and not job.plan.sent:
+            job.plan.sent = True
+            text = commit_text(job.plan.places)
+            self.actions.append(CommitJob(pod.name, pod.uid, pod.version, key, text))
+        return BindWait(key, job.plan.until)
+
+    def visible(self, pod: PodFacts, node: str) -> set[int]:
+        """Minor numbers of the GPUs that pods of the job have on a node."""
+        job = self._jobs.get(_key(pod), _Job())
+        planned = [choice.used for name, choice in (job.plan.places.values() if job.plan else ()) if name == node]
+        bound = [one.used for one in job.bound if one.node == node and one.used]
+        return {minor for used in (*planned, *bound) for minor, _ in used}
+
+    def left_bind(self, pod: PodFacts) -> None:
+        """A bind call ended without a Binding, so its pod no longer waits for the others."""
+        job = self._jobs.get(_key(pod))
+        if job and job.plan and not job.plan.committed:
+            job.plan.in_bind.discard(pod.uid)
+
+    def committed(self, key: JobKey, now: float, *, written: bool) -> None:
+        """Take the result of writing a job's plan."""
+        job = self._jobs.get(key)
+        if job is None or job.plan is None or not job.plan.sent:
+            return
+        if not written:
+            self._break(job, now)
+            return
+        job.plan.committed, job.plan.until = True, now + COMMITTED_S
+        self._keep(job, job.plan)
+
+    def recover(self, commits: Mapping[JobKey, Collection[str]], now: float) -> None:
+        """Begin to plan, as all pods were seen. First reserve what written plans have for jobs that are bound in part.
+
+        `commits` are the texts of the annotation on members of each job.
+        """
+        self._ready = self._freed = True
+        for key, texts in commits.items():
+            job = self._jobs.get(key)
+            if job is None or job.plan or not job.bound:
+                continue
+            places: Places = {}
+            for text in texts:
+                places |= {uid: place for uid, place in committed_places(text).items() if uid in job.members}
+            pending = {pod.uid: pod for pod in job.pending}
+            places = {uid: place for uid, place in places.items() if uid in pending and self._fits(place)}
+            if places:
+                job.plan = _Plan(places, now + COMMITTED_S, sent=True, committed=True)
+                self._keep(job, job.plan)
+
+    def waiting(self) -> int:
+        """Number of complete jobs that do not fit."""
+        return sum(self._waits(job) for job in self._jobs.values())
+
+    def _fits(self, place: tuple[str, Choice]) -> bool:
+        node = self._usage.nodes.get(place[0])
+        return node is not None and node.has_room(place[1].used)
+
+    def _waits(self, job: _Job) -> bool:
+        return job.plan is None and bool(job.pending) and self._is_complete(job) and not self._problem(("", ""), job)
+
+    def _is_complete(self, job: _Job) -> bool:
+        if job.bound:  # it has started: these replace members, or are added
+            return True
+        wanted = next(iter(job.replicas), None)
+        return wanted is not None and len(job.members) >= wanted
+
+    def _problem(self, key: JobKey, job: _Job) -> str:
+        """Why a job can never start; empty if it can."""
+        if None in job.replicas:
+            return f"job {key[1]}: label gpu-topology-replica is no number of pods"
+        if len(job.replicas) > 1 and not job.bound:
+            numbers = " and ".join(map(str, sorted(n for n in job.replicas if n)))
+            return f"job {key[1]}: its pods disagree on gpu-topology-replica ({numbers})"
+        bad = next((pod for pod in job.pending if pod.request.problem), None)
+        return f"job {key[1]}: pod {bad.name} {bad.request.problem}" if bad else ""
+
+    def _is_rejected(self, pod: PodFacts, name: str) -> bool:
+        """Whether kube-scheduler left out the planned node, although it names all, or asked about this one."""
+        return pod.nominated == name or len(self._usage.nodes) <= ALL_NAMED
+
+    def _try(self, key: JobKey, job: _Job, now: float, calling: str = "") -> None:
+        """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
+        if not self._ready or job.retry_at > now or self._problem(key, job):
+            return
+        job.retry_at = float("-inf")
+        job.unsuitable = {name: until for name, until in job.unsuitable.items() if until > now}
+        pending = job.pending
+        near = {pod.node for pod in job.bound}
+        self._reservations.end(pod.uid for pod in pending)
+        places = plan(pending, self._usage.nodes, self._links, near=near, without=job.unsuitable)
+        job.fitting = len(places)
+        if len(places) < len(pending):
+            return
+        job.plan = _Plan(places, now + BARRIER_S)
+        self._keep(job, job.plan)
+        others = [pod for pod in pending if pod.uid != calling]
+        if len(self._usage.nodes) > ALL_NAMED:
+            self.actions += [Nominate(pod.name, pod.uid, places[pod.uid][0]) for pod in others]
+        self.actions += [Nudge(pod.name, pod.uid) for pod in others if not pod.gated]
+
+    def _keep(self, job: _Job, made: _Plan) -> None:
+        for uid, (name, choice) in made.places.items():
+            self._reservations.keep(job.members[uid], {name: choice}, made.until)
+
+    def _break(self, job: _Job, now: float) -> None:
+        """Give back all GPUs of a plan, and plan again after a delay."""
+        if job.plan:
+            self._reservations.end(uid for uid in job.plan.places)
+            job.plan = None
+            self._freed = True
+            job.retry_at, job.delay_s = now + job.delay_s, min(job.delay_s * 2, RETRY_LIMIT_S)
+
+
+def _key(pod: PodFacts) -> JobKey:
+    return pod.name.namespace, pod.job.name if pod.job else ""
+
+
+def _age(job: _Job) -> tuple[int, str]:
+    return -max(pod.priority for pod in job.members.values()), min(pod.created for pod in job.members.values())

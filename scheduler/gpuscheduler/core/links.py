@@ -1,0 +1,43 @@
+"""The links between a node's GPUs, by the hash that the node publishes; searches are kept, as nodes are alike."""
+
+from collections.abc import Collection, Sequence
+
+from gpuagent.domain.placement.best_sets import BestSets
+from gpuscheduler.core.node_usage import NodeUsage
+
+MOST_KEPT = 20_000
+"""Results of searches that are kept: a node of 8 GPUs has 255 sets of free ones."""
+
+
+class Links:
+    """Chooses sets of GPUs by position. Where a node's links are not known, the first free ones are as good."""
+
+    def __init__(self) -> None:
+        self._sets: dict[str, BestSets] = {}
+        self._found: dict[tuple[str, tuple[int, ...], int], tuple[int, ...]] = {}
+
+    def seen(self, links: str, mbps: Sequence[Sequence[int]]) -> None:
+        """Take the bandwidths of the nodes that publish the hash `links`, in MB/s. Raises ValueError (see BestSets)."""
+        if links and links not in self._sets:
+            self._sets[links] = BestSets(mbps)
+            self._sets[links].work_out()
+
+    def known(self, links: str) -> bool:
+        """Whether the bandwidths for this hash were seen."""
+        return links in self._sets
+
+    def choose(self, node: NodeUsage, free: Collection[int], size: int) -> tuple[int, ...]:
+        """The best `size` of the GPUs at positions `free`, of which there are enough."""
+        key = node.facts.gpus.links, tuple(sorted(free)), size
+        if (found := self._found.get(key)) is None:
+            sets = self._sets.get(key[0])
+            found = sets.choose(key[1], size) if sets else key[1][:size]
+            if len(self._found) >= MOST_KEPT:
+                self._found.clear()
+            self._found[key] = found
+        return found
+
+    def weakest(self, node: NodeUsage, members: Collection[int]) -> int:
+        """MB/s of the slowest link inside a set; 0 where it is not known, or for a single GPU."""
+        sets = self._sets.get(node.facts.gpus.links)
+        return (sets.weakest(members) if sets else None) or 0

@@ -1,0 +1,67 @@
+"""GPUs that are kept for pods until the watch shows them bound."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuscheduler.core.cluster_usage import ClusterUsage
+from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.pod_facts import PodFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """GPUs that are kept for a pod.
+
+    Attributes:
+        pod: as it was when the GPUs were chosen.
+        choices: node name to its GPUs there; kube-scheduler takes one of the nodes.
+        until: monotonic seconds when it ends.
+    """
+
+    pod: PodFacts
+    choices: Mapping[str, Choice]
+    until: float
+
+
+class Reservations:
+    """Reservations by UID; each counts in `usage`.
+
+    Args:
+        usage: nodes and their users.
+        pods: UID to pod. The use of a bound pod on its node counts in any case.
+    """
+
+    def __init__(self, usage: ClusterUsage, pods: Mapping[str, PodFacts]) -> None:
+        self._usage, self._pods = usage, pods
+        self._all: dict[str, Reservation] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def get(self, uid: str) -> Reservation | None:
+        """The reservation for a pod, if there is one."""
+        return self._all.get(uid)
+
+    def keep(self, pod: PodFacts, choices: Mapping[str, Choice], until: float) -> None:
+        """Reserve GPUs, in place of those that were reserved for the pod."""
+        self.end([pod.uid])
+        self._all[pod.uid] = Reservation(pod, choices, until)
+        for name, choice in choices.items():
+            self._usage.use(pod.uid, name, choice.used)
+
+    def end(self, uids: Iterable[str]) -> None:
+        """Give back what is reserved for these pods."""
+        for uid in uids:
+            self._all.pop(uid, None)
+            pod = self._pods.get(uid)
+            for name in list(self._usage.nodes_of(uid)):
+                if pod is None or pod.node != name:
+                    self._usage.release(uid, name)
+
+    def lapse(self, now: float) -> None:
+        """End those that are over."""
+        self.end([uid for uid, one in self._all.items() if one.until <= now])
+
+    def next_end(self) -> float | None:
+        """When the next one ends; None without any."""
+        return min((one.until for one in self._all.values()), default=None)
