@@ -61,6 +61,13 @@ class Binary:
         flags = ("-trimpath", "-buildvcs=false", "-tags", self.tags, "-ldflags", f"-s -w {self.version_flags}")
         return ("go", "build", *flags, "-o", str(target), self.package)
 
+    def digest(self) -> str:
+        """Names the flags and the module, so that a binary is built again only when one of its own inputs changes."""
+        digest = hashlib.sha256(repr(self).encode())
+        for file in sorted((TOOLS / self.module).glob("go.*")):
+            digest.update(file.read_bytes())
+        return digest.hexdigest()[:16]
+
 
 def kubernetes(minor: int, patch: int, command: str, name: str) -> Binary:
     """A Kubernetes command; without the version flags kubelet calls itself v0.0.0."""
@@ -104,14 +111,13 @@ BINARIES = (
             )
         ),
     ),
+    Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 )
 
 
 def bin_dir() -> Path:
     """Where the binaries of exactly these modules and flags belong."""
-    digest = hashlib.sha256(repr(BINARIES).encode())
-    for file in sorted(TOOLS.glob("*/go.*")):
-        digest.update(file.read_bytes())
+    digest = hashlib.sha256(repr([binary.digest() for binary in BINARIES]).encode())
     return _cache() / digest.hexdigest()[:16] / "bin"
 
 
@@ -178,15 +184,21 @@ def no_daemons_started() -> Iterator[None]:
 
 
 def build(binary: Binary, into: Path) -> None:
+    """Make a binary, or find the one that an earlier list of binaries built, and link it into the directory."""
     target = into / binary.name
-    if target.exists():
-        return
-    partial = into / f".{binary.name}.partial"
-    environment = os.environ | {"CGO_ENABLED": "0"}
-    with step(binary.name):
-        run(binary.command(partial), environment, TOOLS / binary.module)
-        # A build cut short must not leave something that looks finished.
-        partial.rename(target)
+    built = _cache() / "built" / f"{binary.name}-{binary.digest()}"
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with locked(built.with_name(f".{built.name}.lock")):
+        if target.exists():
+            return
+        if not built.exists():
+            # A build cut short must not leave something that looks finished.
+            partial = built.with_name(f".{built.name}.partial")
+            with step(binary.name):
+                run(binary.command(partial), os.environ | {"CGO_ENABLED": "0"}, TOOLS / binary.module)
+            partial.rename(built)
+        # containerd looks for its shim beside itself, where a symbolic link would lead it away.
+        target.hardlink_to(built)
 
 
 def write_images(into: Path) -> None:
@@ -269,6 +281,14 @@ def run(command: Sequence[str], environment: dict[str, str], directory: Path | N
 
 
 @contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """One process at a time: another would only build the same beside it, and finds everything built afterwards."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def step(title: str) -> Iterator[None]:
     print(f"{title} ...", flush=True)
     start = time.monotonic()
@@ -294,9 +314,7 @@ def main(names: Sequence[str] = ()) -> int:
         return 1
     into = bin_dir()
     into.mkdir(parents=True, exist_ok=True)
-    # Two runs at a time would only slow each other down; the second finds everything built.
-    with (into / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(into / ".lock"):
         install_packages()
         for binary in BINARIES:
             build(binary, into)
