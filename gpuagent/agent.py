@@ -11,13 +11,14 @@ from typing import Any
 from gpuagent import __version__
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
-from gpuagent.domain.state import Announcement, State
+from gpuagent.domain.state import State
 from gpuagent.domain.status import problems, status_page, topology_page
 from gpuagent.domain.step import deadline, step
 from gpuagent.isolation import drivers

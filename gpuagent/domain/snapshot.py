@@ -7,16 +7,18 @@ from functools import cached_property
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.topology import Topology
+from gpuagent.domain.node_state.device_lists import DeviceRange, Lists
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.ring import best_ring
 from gpuagent.domain.pods.exchange import Exchanged
 from gpuagent.domain.pods.holdings import Recorded
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.scheduling.decision import DecidedContainer, Decision, Ignored, decided_containers, read
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
 from gpuagent.domain.sharing.units import device_ids, units_of
-from gpuagent.domain.state import DeviceRange, Lists, Policy, State
+from gpuagent.domain.state import State
 
 
 @dataclass(frozen=True)

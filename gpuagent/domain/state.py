@@ -5,84 +5,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
-from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu, UnreadableGpu
-from gpuagent.domain.gpus.health import APPLICATION_XIDS, GpuHealth
+from gpuagent.domain.gpus.health import GpuHealth
 from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.domain.gpus.topology import Topology
+from gpuagent.domain.node_state.device_lists import Draining, Lists
 from gpuagent.domain.pods.exchange import picks_itself
 from gpuagent.domain.pods.failed_pod import ControllerKey, Round
 from gpuagent.domain.pods.holdings import held_otherwise, told
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Controller, Holding, Pod, PodName
-from gpuagent.domain.sharing.isolation_layers import AUTO, Layer, chosen
-from gpuagent.domain.sharing.mode import DISABLE_LABEL, PROMISES, Kind, Mode, Placement, Resources
-from gpuagent.domain.sharing.units import MemoryUnit, UnitId, parse_id
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName
+from gpuagent.domain.policy import Policy
+from gpuagent.domain.sharing.isolation_layers import Layer, chosen
+from gpuagent.domain.sharing.mode import DISABLE_LABEL, PROMISES, Mode, Placement
+from gpuagent.domain.sharing.units import UnitId, parse_id
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """Settings that the core needs; fixed while the agent runs."""
-
-    resources: Resources = field(default_factory=Resources)
-    unit: MemoryUnit = field(default_factory=MemoryUnit)
-    max_pods_per_gpu: int = 20
-    forced_mode: Mode | None = None
-    allow_unisolated: bool = False
-    isolation: str = AUTO
-    """Name of the isolation driver to use, or `auto`."""
-    index_for_uuid: bool = False
-    """Containers get GPU indexes in place of UUIDs."""
-    core_step: int = 5
-    """Requests for compute are multiples of this many percent."""
-    core_mem_both: bool = True
-    """In core_mem, a container must request memory and compute, or neither."""
-    keep_decisions: bool = True
-    """Refuse a share if the GPU that a scheduler chose is unavailable; if False, assign another GPU."""
-    trust_visible: bool = False
-    """The annotation `gpu-visible` is a scheduler's, and shows a pod GPUs beyond its own."""
-    fence_file: str = ""
-    """Path of the file in which the operator fences GPUs, for messages."""
-    settle_s: float = 60.0
-    """Seconds a GPU must stay healthy after a fault before it is advertised again."""
-    harmless_xids: frozenset[int] = APPLICATION_XIDS
-    """XIDs that leave a GPU healthy if the driver does not support recovery actions."""
-    clean_failed_pods: bool = False
-    """Delete pods that kubelet failed because a device was missing, so that their controllers create new ones."""
-    startup_taint: str = ""
-    """Key of the taint that keeps pods off the node until the node shows its amounts; empty for none."""
-    annotate_pods: bool = True
-    """Annotate pods that no scheduler annotated, so that schedulers count their devices."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRange:
-    """All units of one kind on one GPU, as advertised: `count` devices that share GPU, NUMA node and health."""
-
-    gpu: Gpu
-    kind: Kind
-    count: int
-    healthy: bool = True
-
-    @property
-    def key(self) -> tuple[str, Kind]:
-        """GPU UUID and kind of unit, which identify the block."""
-        return self.gpu.uuid, self.kind
-
-
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """Units that leave a list: shown unhealthy until no Allocate for them can be in progress."""
-
-    resource: str
-    block: DeviceRange
-    since: float
-
-
-Lists = Mapping[str, tuple[DeviceRange, ...]]
-"""Resource name to its advertised devices; a resource at zero has an empty tuple."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,17 +239,3 @@ def once(work: Callable[[State], T]) -> Callable[[State], T]:
         return found
 
     return worked_out
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """A message for people: a log line and a Kubernetes Event on the node, or on `pods` if any.
-
-    With `owner`, it is about that controller in the namespace of `pods`.
-    """
-
-    reason: EventReason
-    message: str
-    warning: bool = False
-    pods: tuple[PodName, ...] = ()
-    owner: Controller | None = None

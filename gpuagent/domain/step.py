@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
 from gpuagent.domain.deviceplugin.advertise import rival_offers
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, unambiguous
@@ -16,7 +17,7 @@ from gpuagent.domain.reconcile import failed_pods
 from gpuagent.domain.reconcile.startup_taint import shows_amounts, taint_stands
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import MODE_LABEL, PLACEMENT_LABEL, PROMISES, Mode, Placement
-from gpuagent.domain.state import Announcement, State
+from gpuagent.domain.state import State
 from gpuagent.domain.status.health_notices import health_news
 from gpuagent.domain.status.interop import by_former_units
 from gpuagent.domain.status.problems import problems

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.pods.pod import Controller, Pod, PodName
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
 from gpuagent.domain.reconcile.failed_pods import to_delete
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
-from gpuagent.domain.state import Announcement, Policy, State
+from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher

@@ -6,7 +6,8 @@ from typing import Any
 from gpuagent import __version__
 from gpuagent.domain import events as ev
 from gpuagent.domain.placement.best_sets import BestSets
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.policy import Policy
+from gpuagent.domain.state import State
 from gpuagent.domain.status import topology_page as linkreport
 from gpuagent.domain.step import step
 from gpuagent.nvml.driver_errors import DriverError

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.domain.state import Policy
 from gpuagent.host.mps_client import CONTROL, OWN_DIRECTORY
 from gpuagent.isolation.drivers import SETTINGS as ISOLATION_SETTINGS
 from gpuagent.isolation.interface import Options

@@ -11,10 +11,11 @@ Two rules keep every list safe:
 
 from dataclasses import replace
 
+from gpuagent.domain.node_state.device_lists import DeviceRange, Draining, Lists
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
-from gpuagent.domain.state import DeviceRange, Draining, Lists, State
+from gpuagent.domain.state import State
 
 SETTLE_S = 2.0
 

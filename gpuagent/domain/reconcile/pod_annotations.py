@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pod_holdings import PodHeld, certain
 from gpuagent.domain.pods import annotations as an
@@ -16,7 +17,7 @@ from gpuagent.domain.pods.annotations import Assumed, Malformed, Shares
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
-from gpuagent.domain.state import Announcement, State
+from gpuagent.domain.state import State
 
 _SHARES = ((GPU_MEM, an.MEMORY_ANNOTATION), (GPU_CORE, an.CORE_ANNOTATION))
 _DIGITS = 20

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.pods.holdings import located
 from gpuagent.domain.pods.pod import PodName
-from gpuagent.domain.state import Announcement, State
+from gpuagent.domain.state import State
 
 
 def health_news(before: State, after: State) -> Iterator[Announcement]:

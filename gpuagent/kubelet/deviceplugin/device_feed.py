@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.snapshot import ids_of
-from gpuagent.domain.state import DeviceRange
 
 MIN_GAP_S = 0.6
 """Least time between two lists on one stream: each one costs kubelet a checkpoint write with fsync."""

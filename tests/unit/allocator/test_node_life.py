@@ -24,13 +24,14 @@ from gpuagent.domain.gpus.gpu import Gpu, Inventory
 from gpuagent.domain.gpus.health import MOST_SETTLE_S, HealthReading
 from gpuagent.domain.pods.exchange import key
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
 from gpuagent.domain.sharing.units import parse_id, units_of
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.state import State
 from gpuagent.domain.step import step
 from tests.unit.domain.builders import CORE, MEM, WHOLE, gpu, node_json, nodes, owner, pod_json, uuid
 

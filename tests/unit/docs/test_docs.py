@@ -12,10 +12,11 @@ import yaml
 from gpuagent.domain.deviceplugin.device_ids import Located, granted
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.state import State
 from gpuagent.metrics import reference
 from gpuagent.metrics.families import CHAPTERS
 from gpuagent.metrics.meter import Metrics

@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu, key_of
 from gpuagent.domain.gpus.link_reports import End, Nvlink, Relation, Wiring
 from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName, parse_pod
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
-from gpuagent.domain.state import Announcement, Policy, State
+from gpuagent.domain.state import State
 from gpuagent.domain.step import step
 
 MEM, CORE, WHOLE = GPU_MEM, GPU_CORE, GPU_WHOLE

@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.mode import Kind, Mode
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples
 from gpuagent.domain.usage.process_cgroup import Place
 from gpuagent.metrics.families import CHAPTERS

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.state import State
 from gpuagent.domain.status.status_page import node_condition
 from gpuagent.system.log import JsonFormatter, TextFormatter
 from gpuagent.system.printable import escaped, printable

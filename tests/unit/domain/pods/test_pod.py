@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.events import PodsSeen
 from gpuagent.domain.pods.pod import ContainerSpec, PodName, count_of, parse_pod, requests
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.policy import Policy
+from gpuagent.domain.state import State
 from gpuagent.domain.step import step
 from tests.unit.domain import hostile
 from tests.unit.domain.builders import CORE, MEM, pod_json

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import (
     MAX_LIST_BYTES,
@@ -18,7 +19,6 @@ from gpuagent.domain.sharing.units import (
     units_of,
 )
 from gpuagent.domain.snapshot import ids_of
-from gpuagent.domain.state import DeviceRange
 from gpuagent.kubelet.deviceplugin.device_feed import _encode
 from tests.unit.domain.builders import gpu, in_force, uuid
 

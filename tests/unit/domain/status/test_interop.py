@@ -7,9 +7,9 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.pod import CheckpointEntry
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.domain.state import Policy
 from gpuagent.domain.status import problems, status_page
 from tests.unit.domain.builders import MEM, NodeUnderTest, box, gpu, holding, in_force, pod_json, unit_ids
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, ContainerSpec, Pod, PodName, parse_pod
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.mode import Kind, Mode
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples, Use, Used, use
 from gpuagent.domain.usage.guarantee import MIB, Share, shares
 from gpuagent.domain.usage.process_cgroup import Place, parse_cgroup

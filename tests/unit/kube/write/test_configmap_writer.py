@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.events import ReportsKept
+from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts
-from gpuagent.domain.state import Policy, State
+from gpuagent.domain.state import State
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.reconciler import Reconciler
 from gpuagent.kube.write.configmap_writer import ConfigMaps

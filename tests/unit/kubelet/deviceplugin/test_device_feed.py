@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.sharing.mode import Kind
-from gpuagent.domain.state import DeviceRange
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from tests.unit.domain.builders import gpu
 
