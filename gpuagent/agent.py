@@ -13,6 +13,9 @@ from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.node_state.device_lists import Advertised
+from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
+from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
@@ -69,11 +72,12 @@ class Agent:
         remembered = None if settings.mode else self._remembered.load()
         self._state = State(
             policy=settings.policy,
-            mode=settings.mode or remembered or Mode.DEFAULT,
-            mode_known=bool(settings.mode or remembered),
-            lists=dict.fromkeys(settings.resources.names, ()),
-            layers={name: Layer(driver=name, installed=False) for name in self._watched_drivers},
-            unheard=frozenset(self._watched_drivers),
+            node=Node(mode=settings.mode or remembered or Mode.DEFAULT, mode_known=bool(settings.mode or remembered)),
+            advertised=Advertised(lists=dict.fromkeys(settings.resources.names, ())),
+            isolation=IsolationDrivers(
+                layers={name: Layer(driver=name, installed=False) for name in self._watched_drivers},
+                unheard=frozenset(self._watched_drivers),
+            ),
         )
         self._snapshot: Snapshot | None = None
         self._working_out: BestSets | None = None
@@ -123,7 +127,7 @@ class Agent:
         """Start every part. Raises OSError if the HTTP address is taken."""
         settings = self._settings
         log.info(
-            "gpuagent starts", extra={"version": __version__, "node": settings.node_name, "mode": self._state.mode}
+            "gpuagent starts", extra={"version": __version__, "node": settings.node_name, "mode": self._state.node.mode}
         )
         if settings.http_address:
             self._http = HttpServer(
@@ -215,9 +219,9 @@ class Agent:
 
     def _silent_driver(self) -> ev.LayerSeen | None:
         """Report an isolation driver that has not reported in time as one that does not work."""
-        if not self._state.unheard or self._clock() - self._began < DRIVER_PATIENCE_S:
+        if not self._state.isolation.unheard or self._clock() - self._began < DRIVER_PATIENCE_S:
             return None
-        name = min(self._state.unheard)
+        name = min(self._state.isolation.unheard)
         text = f"it has said nothing for {DRIVER_PATIENCE_S:g} s; look at the agent's log"
         return ev.LayerSeen(Layer(driver=name, installed=False, problem=text), self._clock())
 
@@ -225,13 +229,13 @@ class Agent:
         # Device lists go by the time at which kubelet can receive a change, not by the time of the change.
         before, now = self._state, self._clock()
         known, seen = before, tuple[Announcement, ...]()
-        if before.draining and not isinstance(event, ev.AllocatesSeen):
+        if before.advertised.draining and not isinstance(event, ev.AllocatesSeen):
             # A unit leaves a list only after a fresh count of the Allocate calls in progress.
             known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
         after, news = step(known, replace(event, at=now))
         self._state = after
         self._publish(after)
-        if after.gpus and after.holdings is not None and not after.unheard:
+        if after.gpus.by_uuid and after.holdings.listed is not None and not after.isolation.unheard:
             self._first_look.set()
         self._keep_mode(after)
         for announcement in (*seen, *news):
@@ -249,19 +253,19 @@ class Agent:
                 self._watched_drivers[name].desire(need)
 
     def _keep_mode(self, state: State) -> None:
-        if not self._settings.mode and state.node is not None:
-            unsaved = self._remembered.keep(state.mode)
-            if unsaved != state.mode_unsaved:
+        if not self._settings.mode and state.node.object is not None:
+            unsaved = self._remembered.keep(state.node.mode)
+            if unsaved != state.node.mode_unsaved:
                 self.post(ev.ModeKept(unsaved, self._clock()))
 
     def _publish(self, state: State) -> Snapshot:
         self._snapshot = now = snapshot(state, self._snapshot)
         if self.kube:
-            self.kube.know(state.pods)  # first: an RPC that waits for a pod may send an Event about it at once
+            self.kube.know(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
         former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)
         verified = state.verified
-        for name, blocks in state.lists.items():
+        for name, blocks in state.advertised.lists.items():
             if self.feeds[name].publish(blocks, urgent=not self._unhealthy <= former, verified=name in verified):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
                 log.info("advertised", extra={"resource": name, **counts})
@@ -273,13 +277,13 @@ class Agent:
         return now
 
     def _follow_holdings(self, before: State, after: State) -> None:
-        waits = problems.switch(after).phase != "steady" or after.holdings_problem is not None
+        waits = problems.switch(after).phase != "steady" or after.holdings.problem is not None
         self.holdings.period_s = WAITING_PERIOD_S if waits else QUIET_PERIOD_S
-        pods_left = after.pods is not before.pods and not before.living_uids <= after.living_uids
-        cleared = bool(after.unaudited) and after.cleared_at != before.cleared_at
-        unread = after.holdings_problem is not None and before.holdings_problem is None
-        unread = unread or (after.holdings is None and before.holdings is not None)
-        if pods_left or cleared or unread or not after.unaudited <= before.unaudited:
+        pods_left = after.pods.seen is not before.pods.seen and not before.pods.living_uids <= after.pods.living_uids
+        cleared = bool(after.advertised.unaudited) and after.advertised.cleared_at != before.advertised.cleared_at
+        unread = after.holdings.problem is not None and before.holdings.problem is None
+        unread = unread or (after.holdings.listed is None and before.holdings.listed is not None)
+        if pods_left or cleared or unread or not after.advertised.unaudited <= before.advertised.unaudited:
             self.holdings.refresh()
 
     def _announce(self, announcement: Announcement) -> None:
@@ -358,11 +362,11 @@ class Agent:
             for n, e in self._endpoints.items()
             if e.stage is not Stage.CONNECTED
         ]
-        reasons = [state.driver_problem and f"NVIDIA driver: {state.driver_problem}", *waiting]
-        if state.holdings is None:
-            reasons.append(f"kubelet's pod-resources API: {state.holdings_problem or 'not read yet'}")
-        if self._settings.mode is None and state.node is None and self._remembered.saved is None:
-            reasons.append(state.node_problem or "node label not read yet")
+        reasons = [state.gpus.driver_problem and f"NVIDIA driver: {state.gpus.driver_problem}", *waiting]
+        if state.holdings.listed is None:
+            reasons.append(f"kubelet's pod-resources API: {state.holdings.problem or 'not read yet'}")
+        if self._settings.mode is None and state.node.object is None and self._remembered.saved is None:
+            reasons.append(state.node.problem or "node label not read yet")
         return "; ".join(reason for reason in reasons if reason) or None
 
     def status(self) -> dict[str, Any]:
@@ -377,8 +381,8 @@ class Agent:
     def topology(self) -> dict[str, Any]:
         """The topology page: links, who holds what, and the best sets of what is free."""
         state, snap = self._state, self._snapshot
-        sets = snap.sets if snap and snap.sets and snap.topology is state.topology else None
-        page = topology_page.page(state, sets or BestSets(state.topology.mbps))
+        sets = snap.sets if snap and snap.sets and snap.topology is state.gpus.topology else None
+        page = topology_page.page(state, sets or BestSets(state.gpus.topology.mbps))
         return {"version": __version__, "node": self._settings.node_name, **page}
 
     @property

@@ -8,6 +8,9 @@ from dataclasses import replace
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.node_state.allocations import Holdings
+from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
+from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
@@ -36,9 +39,9 @@ def dry_run(settings: Settings) -> int:
     for mode in modes:
         state = State(
             policy=replace(settings.policy, forced_mode=mode),
-            mode=mode,
-            layers=layers,
-            holdings=(),
+            node=Node(mode=mode),
+            isolation=IsolationDrivers(layers=layers),
+            holdings=Holdings(listed=()),
         )
         state, _ = step(state, seen)
         shown = status_page.status(state)

@@ -56,7 +56,7 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
         if holding.resource in RESOURCES and holding.owner.pod in names:
             held[holding.owner.pod].append(holding)
     recorded: dict[tuple[str, str, str], frozenset[str]] = {}
-    for entry in state.checkpoint:
+    for entry in state.holdings.checkpoint:
         recorded[entry.pod_uid, entry.container, entry.resource] = entry.ids
     by_key = _unmistakable(state)
     for pod in pods:
@@ -70,8 +70,8 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
 
 def _unmistakable(state: State) -> dict[str, str]:
     """GPU key to UUID. If a lost GPU had the minor number that another one has now, both are left out."""
-    numbers = Counter(gpu.minor for gpu in state.gpus.values())
-    return {gpu.key: gpu.uuid for gpu in state.gpus.values() if numbers[gpu.minor] == 1}
+    numbers = Counter(gpu.minor for gpu in state.gpus.by_uuid.values())
+    return {gpu.key: gpu.uuid for gpu in state.gpus.by_uuid.values() if numbers[gpu.minor] == 1}
 
 
 def _complete(pod: Pod, held: list[Holding]) -> bool:

@@ -173,36 +173,37 @@ def ids_of(block: DeviceRange) -> Iterator[str]:
 
 def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
     """Publish `state`; the snapshot reuses the id index of `former` if the lists are the same."""
-    if former is not None and former.lists == state.lists:
+    lists = state.advertised.lists
+    if former is not None and former.lists == lists:
         units, blocks = former.units, former.blocks
     else:
-        listed = [(resource, block) for resource, blocks in state.lists.items() for block in blocks]
+        listed = [(resource, block) for resource, blocks in lists.items() for block in blocks]
         blocks = {(resource, *block.key): frozenset(ids_of(block)) for resource, block in listed}
         units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
-    living = former.living_pods if former is not None and former.pods is state.pods else _living(state.pods)
+    living = former.living_pods if former is not None and former.pods is state.pods.seen else _living(state.pods.seen)
     decisions, decided = _decisions(state, living, former)
     return Snapshot(
         policy=state.policy,
-        mode=state.mode,
-        placement=state.placement,
-        gpus=state.gpus,
-        topology=state.topology,
+        mode=state.node.mode,
+        placement=state.node.placement,
+        gpus=state.gpus.by_uuid,
+        topology=state.gpus.topology,
         sets=_sets(state, former),
-        lists=state.lists,
+        lists=lists,
         units=units,
         blocks=blocks,
         holdings=state.living_holdings,
-        holdings_at=state.holdings_at,
-        checkpoint=state.checkpoint,
-        exchanged=state.exchanged,
-        kubelet=state.kubelet,
-        pods=state.pods,
-        pods_known=state.pods_known,
-        pods_watched=state.pods_watched,
-        pods_awaited=not state.pods_known and state.pods_problem is None,
-        device_nodes=state.device_nodes,
-        layers=state.layers,
-        bound=state.bound,
+        holdings_at=state.holdings.read_at,
+        checkpoint=state.holdings.checkpoint,
+        exchanged=state.holdings.exchanged,
+        kubelet=state.holdings.kubelet,
+        pods=state.pods.seen,
+        pods_known=state.pods.known,
+        pods_watched=state.pods.watched,
+        pods_awaited=not state.pods.known and state.pods.problem is None,
+        device_nodes=state.gpus.device_nodes,
+        layers=state.isolation.layers,
+        bound=state.isolation.bound,
         living_pods=living,
         decisions=decisions,
         decided=decided,
@@ -222,18 +223,18 @@ def _decisions(
 
     Schedulers decide before they bind. A later edit has no effect, because any author of a pod can make one.
     """
-    sold = state.policy.resources.sold(state.mode)
-    present = {uuid: state.gpus[uuid].minor for uuid in state.topology.gpus}
+    sold, gpus, listed = state.sold, state.gpus.by_uuid, state.gpus.topology.gpus
+    present = {uuid: gpus[uuid].minor for uuid in listed}
     # A new GPU in the slot of a lost one has its minor number.
     taken = set(present.values())
-    minors = {uuid: gpu.minor for uuid, gpu in state.gpus.items() if uuid in present or gpu.minor not in taken}
+    minors = {uuid: gpu.minor for uuid, gpu in gpus.items() if uuid in present or gpu.minor not in taken}
     amounts = {
-        resource: {uuid: units_of(state.gpus[uuid], sold[resource], state.policy.unit) for uuid in minors}
+        resource: {uuid: units_of(gpus[uuid], sold[resource], state.policy.unit) for uuid in minors}
         if resource in sold
         else {}
         for resource in state.policy.resources.names
     }
-    same = former and former.sold == sold and former.gpus == state.gpus and former.topology.gpus == state.topology.gpus
+    same = former and former.sold == sold and former.gpus == gpus and former.topology.gpus == listed
     before = former.living_pods if former and same else {}
     found: dict[PodName, Decision | Ignored] = {}
     decided: dict[PodName, tuple[DecidedContainer, ...]] = {}
@@ -265,7 +266,7 @@ def _schedulers(
         return former.schedulers
     before = former.living_pods if former else {}
     held = {holding.owner.pod for holding in state.living_holdings}
-    whole = state.mode is Mode.TOPOLOGY
+    whole = state.node.mode is Mode.TOPOLOGY
     return any(
         name not in before
         and name not in held
@@ -276,8 +277,8 @@ def _schedulers(
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:
     """The chooser of whole GPUs if the mode in force advertises them. Large tables are computed later."""
-    if not any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
+    if not any(kind.is_whole for kind in state.sold.values()):
         return None
-    if former is not None and former.sets is not None and former.topology.mbps == state.topology.mbps:
+    if former is not None and former.sets is not None and former.topology.mbps == state.gpus.topology.mbps:
         return former.sets
-    return BestSets(state.topology.mbps)
+    return BestSets(state.gpus.topology.mbps)

@@ -8,17 +8,17 @@ from gpuagent.isolation.interface import Need
 
 def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     """The need for each driver now. The mode in a container's device ids shows which driver serves the container."""
-    gpus = tuple(sorted(state.gpus.values(), key=lambda gpu: gpu.index))
-    unknown = state.holdings is None or not state.mode_known
+    gpus = tuple(state.gpus.by_index)
+    unknown = state.holdings.listed is None or not state.node.mode_known
     held_by = [(state.layer_of(mode).driver, uuid) for mode, uuid in state.held_under]
     needs = {}
     for driver in drivers:
         held = frozenset(uuid for name, uuid in held_by if name == driver)
         needs[driver] = Need(
             gpus=gpus,
-            serves=state.mode_known and state.layer.driver == driver,
+            serves=state.node.mode_known and state.layer.driver == driver,
             in_use=bool(held) or unknown,
             held=held,
-            disabled=state.isolation_disabled,
+            disabled=state.node.isolation_disabled,
         )
     return needs

@@ -125,7 +125,7 @@ class Reconciler:
 
     def _annotate(self, state: State) -> tuple[Announcement, ...]:
         known = self._annotated
-        if not state.pods_watched or (known and known.pods is state.pods and known.same_book(state)):
+        if not state.pods.watched or (known and known.pods.seen is state.pods.seen and known.same_allocations(state)):
             return ()  # the server refuses writes to an outdated pod; held units are checked only after a change
         self._annotated, before = state, self._writes
         self._writes = pod_annotations.writes(state, known, before)

@@ -16,7 +16,7 @@ def containers(reading: Reading) -> Told:
     """The metrics of each container. Series end with their pod."""
 
     def named(values: Mapping[tuple[str, ContainerRef], float | None]) -> Mapping[tuple[str, ...], float]:
-        gpus = reading.state.gpus
+        gpus = reading.state.gpus.by_uuid
         # Without an API server an init container's pod has no name.
         return known(
             {
@@ -45,7 +45,7 @@ def arena(reading: Reading) -> Told:
     used: dict[tuple[str, ...], float | None] = {}
     total: dict[tuple[str, ...], float | None] = {}
     for uuid, pods in _pods(reading).items():
-        gpu, sample = reading.state.gpus[uuid], reading.samples.by_uuid.get(uuid)
+        gpu, sample = reading.state.gpus.by_uuid[uuid], reading.samples.by_uuid.get(uuid)
         for (pod, allocate_mode), memory in pods.items():
             series = (reading.node_name, pod.namespace, pod.name, uuid, str(gpu.minor), allocate_mode)
             total[series] = gpu.memory_mib * MIB

@@ -8,22 +8,22 @@ from gpuagent.metrics.reading import Reading, Told, Values, known, labels
 
 def gpus(reading: Reading) -> Told:
     """The metrics of each GPU."""
-    state, unhealthy, fenced = reading.state, reading.state.unhealthy, reading.state.fenced
-    all_ = list(state.gpus.values())
+    state, unhealthy, fenced = reading.state, reading.state.unhealthy, reading.state.gpus.fenced
+    all_ = list(state.gpus.by_uuid.values())
     yield f.GPU_INFO, {(*labels(gpu), str(gpu.index), gpu.model, gpu.pci_bus_id): 1 for gpu in all_}
     yield f.HEALTHY, {labels(gpu): float(gpu.uuid not in unhealthy) for gpu in all_}
     yield f.FENCED, {labels(gpu): float(gpu.uuid in fenced) for gpu in all_}
     yield from _xids(reading)
     yield f.TOTAL, {labels(gpu): gpu.memory_mib * MIB for gpu in all_}
     yield f.RESERVED, {labels(gpu): gpu.reserved_mib * MIB for gpu in all_ if gpu.reserved_mib}
-    if state.holdings is not None:
+    if state.holdings.listed is not None:
         yield from _given(reading)
     yield from _sampled(reading)
 
 
 def _xids(reading: Reading) -> Told:
     state = reading.state
-    cases = {labels(gpu): case for gpu in state.gpus.values() if (case := state.health.get(gpu.uuid))}
+    cases = {labels(gpu): case for gpu in state.gpus.by_uuid.values() if (case := state.health.by_uuid.get(gpu.uuid))}
     heard = {named: case.last_xid for named, case in cases.items() if case.last_xid}
     yield f.LAST_XID, {named: xid for named, (xid, _) in heard.items()}
     yield f.LAST_XID_AT, {named: reading.unix_times[at] for named, (_, at) in heard.items()}
@@ -31,12 +31,12 @@ def _xids(reading: Reading) -> Told:
 
 
 def _given(reading: Reading) -> Told:
+    known_gpus = reading.state.gpus.by_uuid
     memory: dict[tuple[str, ...], float | None] = {}
     compute: dict[tuple[str, ...], float | None] = {}
-    sold = reading.state.policy.resources.sold(reading.state.mode).values()
-    by_part = any(kind.is_whole or not kind.is_memory for kind in sold)
+    by_part = any(kind.is_whole or not kind.is_memory for kind in reading.state.sold.values())
     for uuid, holders in reading.derived.holders.items():
-        named = labels(reading.state.gpus[uuid])
+        named = labels(known_gpus[uuid])
         foreign = any(share.mode is None for share in holders.values())
         memory[named] = None if foreign else sum(share.memory_bytes or 0 for share in holders.values())
         parts = [share.compute for share in holders.values() if share.compute is not None]
@@ -45,14 +45,14 @@ def _given(reading: Reading) -> Told:
     yield f.COMPUTE_ALLOCATED, known(compute)
     yield (
         f.SHARERS,
-        {labels(reading.state.gpus[uuid]): len(holders) for uuid, holders in reading.derived.holders.items()},
+        {labels(known_gpus[uuid]): len(holders) for uuid, holders in reading.derived.holders.items()},
     )
 
 
 def _sampled(reading: Reading) -> Told:
-    samples, state = reading.samples, reading.state
-    shown = {labels(state.gpus[uuid]): sample for uuid, sample in samples.by_uuid.items() if uuid in state.gpus}
-    asked = [gpu for gpu in state.gpus.values() if gpu.uuid in samples.by_uuid or gpu.uuid in samples.failing]
+    samples, known_gpus = reading.samples, reading.state.gpus.by_uuid
+    shown = {labels(known_gpus[uuid]): sample for uuid, sample in samples.by_uuid.items() if uuid in known_gpus}
+    asked = [gpu for gpu in known_gpus.values() if gpu.uuid in samples.by_uuid or gpu.uuid in samples.failing]
     yield f.SAMPLE, {labels(gpu): float(gpu.uuid not in samples.failing) for gpu in asked}
     yield f.USED, known({named: sample.memory_used_bytes for named, sample in shown.items()})
     yield f.UNATTRIBUTED, known({named: _unattributed(reading, sample) for named, sample in shown.items()})
@@ -71,5 +71,5 @@ def _unattributed(reading: Reading, sample: GpuSample) -> float | None:
 
 
 def _strays(reading: Reading) -> Values:
-    gpus_ = reading.state.gpus
+    gpus_ = reading.state.gpus.by_uuid
     return {labels(gpus_[uuid]): count for uuid, count in reading.use.strays.items() if uuid in gpus_}

@@ -13,24 +13,25 @@ def node(reading: Reading) -> Told:
     """The metrics of the agent and its node."""
     state, progress, found = reading.state, reading.derived.switch, reading.derived.problems
     yield f.BUILD, {(__version__,): 1}
-    yield f.DRIVER, {(state.driver_version,): 1} if state.driver_version and state.driver_problem is None else {}
+    driver = state.gpus.driver_version if state.gpus.driver_problem is None else ""
+    yield f.DRIVER, {(driver,): 1} if driver else {}
     yield f.READY, {(): float(not any(problem.blocking for problem in found))}
     yield f.PROBLEMS, {(reason,): count for reason, count in Counter(p.reason for p in found).items()}
-    yield f.MODE, {(str(mode),): float(mode is state.mode) for mode in Mode}
+    yield f.MODE, {(str(mode),): float(mode is state.node.mode) for mode in Mode}
     yield f.SWITCHING, {(): float(progress.phase != "steady")}
     yield f.WAITING, {(): len(progress.waiting_for)}
     yield f.ISOLATION, _isolation(reading)
     yield f.HEALTH_WATCH, {(): float(reading.health_watch_up)}
-    yield f.UNTIED_XIDS, {(str(xid),): count for xid, count in state.untied_xids.items()}
-    watches = {"nodes": state.node is not None and state.node_problem is None, "pods": state.pods_watched}
+    yield f.UNTIED_XIDS, {(str(xid),): count for xid, count in state.health.untied_xids.items()}
+    watches = {"nodes": state.node.object is not None and state.node.problem is None, "pods": state.pods.watched}
     yield f.WATCH, {(name,): float(up) for name, up in watches.items()} if reading.api else {}
-    yield f.CLEANED, {(failure.value,): state.deleted.get(failure, 0) for failure in Failure}
+    yield f.CLEANED, {(failure.value,): state.cleanup.deleted.get(failure, 0) for failure in Failure}
     yield f.ATTRIBUTION, {(): float(reading.use.pids_seen)} if reading.use.strays else {}
 
 
 def _isolation(reading: Reading) -> dict[tuple[str, ...], float]:
     state = reading.state
-    return {(state.layer.driver,): float(state.layer.keeps(state.mode))} if PROMISES[state.mode] else {}
+    return {(state.layer.driver,): float(state.layer.keeps(state.node.mode))} if PROMISES[state.node.mode] else {}
 
 
 def resources(reading: Reading) -> Told:
@@ -39,7 +40,7 @@ def resources(reading: Reading) -> Told:
     yield f.REGISTERED, {(name,): float(view.registered) for name, view in views.items()}
     yield f.REGISTRATIONS, {(name,): view.registrations for name, view in views.items()}
     devices: Counter[tuple[str, ...]] = Counter()
-    for resource, blocks in reading.state.lists.items():
+    for resource, blocks in reading.state.advertised.lists.items():
         devices.update({(resource, health): 0 for health in ("healthy", "unhealthy")})
         for block in blocks:
             devices[resource, "healthy" if block.healthy else "unhealthy"] += block.count

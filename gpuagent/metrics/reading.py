@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpuagent.domain.gpus.gpu import Gpu
@@ -70,7 +70,7 @@ class Derived:
     @cached_property
     def holders(self) -> Mapping[str, Mapping[ContainerRef, Share]]:
         """The shares by GPU, with an entry for every GPU."""
-        found: dict[str, dict[ContainerRef, Share]] = {uuid: {} for uuid in self.state.gpus}
+        found: dict[str, dict[ContainerRef, Share]] = {uuid: {} for uuid in self.state.gpus.by_uuid}
         for (uuid, owner), share in self.shares.items():
             found[uuid][owner] = share
         return found
@@ -110,7 +110,7 @@ def take(sources: Sources, former: Reading | None) -> Reading:
         derived=former.derived if former and _same(former.state, state) else Derived(state),
         endpoints=sources.endpoints(),
         health_watch_up=sources.health_watch_up(),
-        samples=sources.samples(state.gpus.values()),
+        samples=sources.samples(state.gpus.by_uuid.values()),
         api=sources.api,
         node_name=sources.node_name or "",
         unix_times=_unix_times(state, former.unix_times if former else {}),
@@ -120,16 +120,13 @@ def take(sources: Sources, former: Reading | None) -> Reading:
 
 def _unix_times(state: State, before: Mapping[float, float]) -> dict[float, float]:
     began_s = time.time() - time.monotonic()
-    moments = {case.last_xid[1] for case in state.health.values() if case.last_xid}
+    moments = {case.last_xid[1] for case in state.health.by_uuid.values() if case.last_xid}
     return {at: before.get(at, round(began_s + at, 1)) for at in moments}
 
 
 def _same(former: State, state: State) -> bool:
     """Whether nothing has changed that metrics show. The beat of the loop makes a new state with the old parts."""
-    return all(getattr(former, name) is getattr(state, name) for name in _SHOWN)
-
-
-_SHOWN = [part.name for part in fields(State) if part.name not in {"in_flight", "last_allocate_end"}]
+    return replace(former, allocates=state.allocates) == state
 
 
 def labels(gpu: Gpu) -> tuple[str, str]:

@@ -19,6 +19,6 @@ __all__ = ["DriverError", "topology_page"]
 def topology_page() -> dict[str, Any]:
     """The topology page with every GPU free. Raises DriverError."""
     state, _ = step(State(policy=Policy()), ev.InventoryRead(discover(), time.monotonic()))
-    sets = BestSets(state.topology.mbps)
+    sets = BestSets(state.gpus.topology.mbps)
     sets.work_out()
     return {"version": __version__, "node": "", **linkreport.page(state, sets)}

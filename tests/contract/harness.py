@@ -276,9 +276,9 @@ class Node:
         def caught_up() -> bool:
             state = agent.state
             return (
-                state.node is not None
-                and int(state.node["metadata"]["resourceVersion"]) >= version
-                and all(agent.feeds[name]._blocks == blocks for name, blocks in state.lists.items())
+                state.node.object is not None
+                and int(state.node.object["metadata"]["resourceVersion"]) >= version
+                and all(agent.feeds[name]._blocks == blocks for name, blocks in state.advertised.lists.items())
             )
 
         wait_for(caught_up, timeout, "the agent has not taken the node's last label")
@@ -305,7 +305,7 @@ class Node:
         }
         created = self.server.objects.create("pods", pod.namespace, body)
         for agent in self.agents:
-            wait_for(lambda a=agent: any(p.name.name == pod.name for p in a.state.pods))  # type: ignore[misc]
+            wait_for(lambda a=agent: any(p.name.name == pod.name for p in a.state.pods.seen))  # type: ignore[misc]
         return replace(pod, uid=created["metadata"]["uid"])
 
     def end(self, pod: Pod) -> None:

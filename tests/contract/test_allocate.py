@@ -72,7 +72,7 @@ def test_20_memory_and_compute_of_a_container_are_on_one_gpu(node: MakeNode, ver
     one = node(version, box(4, 40), labels={MODE_LABEL: "core_mem"} if with_api else None, seed=20)
     agent = one.run(Isolating(), mode=None if with_api else "core_mem", max_pods_per_gpu=100)
     one.offers(mem=160, core=400)
-    wait_for(lambda: agent.state.pods_known is with_api)
+    wait_for(lambda: agent.state.pods.known is with_api)
     wanted = 40 if pods == "late" else 200
     rng, served, living, number, refused = random.Random(20), 0, [], 0, []
     while served < wanted and number < 2 * wanted:

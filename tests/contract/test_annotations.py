@@ -51,7 +51,7 @@ def quiet(one: Node) -> None:
 
     def settled() -> bool:
         return all(
-            max(int(seen.version) for seen in agent.state.pods) >= version
+            max(int(seen.version) for seen in agent.state.pods.seen) >= version
             and agent.kube is not None
             and not agent.kube._writes
             and agent.kube._annotations.flush(0)
@@ -221,7 +221,7 @@ def test_an_api_server_that_is_away_gets_everything_afterwards(node: MakeNode) -
     for made in bound:
         assert one.kubelet.admit(made)
         one.kubelet.start_container(made, "c0")
-    wait_for(lambda: len(agent.state.holdings or ()) == 6 and "PodsUnavailable" in problems(agent))
+    wait_for(lambda: len(agent.state.holdings.listed or ()) == 6 and "PodsUnavailable" in problems(agent))
     one.server.start()
     for n in range(6):
         wait_written(one, f"p{n}", ASSIGNED="true", POD=str(1 + n))

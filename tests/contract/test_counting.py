@@ -154,7 +154,7 @@ def test_the_book_outlives_agent_and_kubelet(node: MakeNode) -> None:
     one.kubelet.start()
     agent = one.run(Isolating())
     one.offers(mem=32)
-    wait_for(lambda: agent.state.holdings is not None)
+    wait_for(lambda: agent.state.holdings.listed is not None)
     assert admit(one, pod("c", {MEM: 6}))["c0"] == [1]
     assert admit(one, pod("d", {MEM: 12}))["c0"] == [0]
     assert "Available: 0" in one.kubelet.admit(one.bind(pod("e", {MEM: 1}))).failed
@@ -218,7 +218,7 @@ def test_the_book_is_read_when_one_pod_leaves_and_another_comes(node: MakeNode) 
     (agent,) = one.agents
     first = one.bind(pod("a", {MEM: 16}))
     assert one.kubelet.admit(first)
-    wait_for(lambda: agent.state.pods)
+    wait_for(lambda: agent.state.pods.seen)
     one.kubelet.start_container(first, "c0")
     wait_for(lambda: agent.state.living_holdings)
     one.end(first)

@@ -121,7 +121,10 @@ def test_an_edit_of_a_pod_that_has_its_gpu_moves_no_other_pod(
     assert admit(one, one.bind(pod("full", {MEM: 16}), annotations=by_v2(1, size=16))) == [1]
     if started:
         one.kubelet.start_container(author, "c0")
-        wait_for(lambda: any(h.owner.pod.name == "author" for h in agent.state.holdings or ()), what="kubelet's record")
+        wait_for(
+            lambda: any(h.owner.pod.name == "author" for h in agent.state.holdings.listed or ()),
+            what="kubelet's record",
+        )
     one.server.patch_pod("author", {"metadata": {"annotations": edit}})
     assert admit(one, one.bind(pod("decided", {MEM: 5}), annotations=by_v2(0, size=5))) == [0]
 

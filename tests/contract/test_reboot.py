@@ -63,7 +63,9 @@ def test_they_stay_where_the_setting_is_off(node: MakeNode) -> None:
     fail(one, "web-1", {WHOLE: 1})
     agent = one.run()
     one.offers(mem=48)
-    wait_for(lambda: agent.state.pods_watched and len(agent.state.connected) == len(agent.state.lists))
+    wait_for(
+        lambda: agent.state.pods.watched and len(agent.state.advertised.connected) == len(agent.state.advertised.lists)
+    )
     assert one.server.requests["delete pods"] == 0
 
 
@@ -77,7 +79,7 @@ def test_a_missing_right_to_delete_is_told(node: MakeNode) -> None:
     assert one.event("FailedPodsNotDeleted", 'verb "delete" on resource "pods"')
     one.server.allow("delete", "pods")
     assert one.server.wait(lambda: there(one) == set())
-    wait_for(lambda: agent.state.deletions_problem is None)
+    wait_for(lambda: agent.state.cleanup.problem is None)
 
 
 def test_the_startup_taint_goes_when_the_node_shows_its_amounts(node: MakeNode) -> None:
@@ -89,7 +91,7 @@ def test_the_startup_taint_goes_when_the_node_shows_its_amounts(node: MakeNode) 
     one.server.objects.patch(path, "", {"spec": {"taints": taints}}, strategic=False)
     agent = one.run(startup_taint=KEY)
     one.offers(mem=48)
-    wait_for(lambda: len(agent.state.connected) == len(agent.state.lists))
+    wait_for(lambda: len(agent.state.advertised.connected) == len(agent.state.advertised.lists))
     one.server.patch_node_status({"allocatable": {MEM: "47"}, "capacity": {MEM: "48"}})
     one.caught_up(agent)
     assert one.server.node()["spec"]["taints"] == taints

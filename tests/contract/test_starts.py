@@ -32,7 +32,7 @@ def test_no_spelling_of_an_amount_gets_around_a_rule(node: MakeNode, spelling: s
 
     def bound(name: str, kubelets: dict[str, int], **limits: str) -> Pod:
         made = one.server.objects.create("pods", "default", spelled(name, **limits))
-        wait_for(lambda: any(p.name.name == name for p in agent.state.pods))
+        wait_for(lambda: any(p.name.name == name for p in agent.state.pods.seen))
         return Pod(name, uid=made["metadata"]["uid"], containers=(Container("c0", kubelets),))
 
     half = bound("half", {CORE: 5}, core=spelling)

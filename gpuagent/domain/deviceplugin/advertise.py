@@ -11,7 +11,7 @@ Two rules keep every list safe:
 
 from dataclasses import replace
 
-from gpuagent.domain.node_state.device_lists import DeviceRange, Draining, Lists
+from gpuagent.domain.node_state.device_lists import Advertised, DeviceRange, Draining, Lists
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
@@ -22,36 +22,32 @@ SETTLE_S = 2.0
 
 def unkept_promise(state: State) -> bool:
     """Whether the mode promises isolation that no driver provides here now. If so, its resources stay at zero."""
-    return not state.layer.keeps(state.mode) and not state.policy.allow_unisolated
+    return not state.layer.keeps(state.node.mode) and not state.policy.allow_unisolated
 
 
 def rival_offers(state: State) -> int:
     """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode advertises them too."""
-    sells = bool(state.policy.resources.sold(state.mode))
-    if not sells or NVIDIA_GPU in state.policy.resources.names or state.node is None:
+    if not state.sold or NVIDIA_GPU in state.policy.resources.names:
         return 0
-    status = state.node.get("status") or {}
-    return amount(str((status.get("allocatable") or {}).get(NVIDIA_GPU, 0))) or 0
+    return amount(str(state.node.allocatable.get(NVIDIA_GPU, 0))) or 0
 
 
 def blocked_gpus(state: State) -> set[str]:
     """UUIDs of GPUs that another mode or another plugin uses, or may use."""
-    return {
-        *state.held_otherwise,
-        *(b.gpu.uuid for blocks in state.lists.values() for b in blocks if b.kind.mode is not state.mode),
-        *state.unaudited,
-    }
+    mode, lists = state.node.mode, state.advertised.lists
+    listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
+    return {*state.held_otherwise, *listed, *state.advertised.unaudited}
 
 
 def wanted(state: State) -> Lists:
     """The lists to advertise once every other unit has left them."""
     lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
-    if not state.mode_known or state.holdings is None or unkept_promise(state) or rival_offers(state):
+    if not state.node.mode_known or state.holdings.listed is None or unkept_promise(state) or rival_offers(state):
         return lists
     out = blocked_gpus(state) | state.layer.left_out.keys()
-    usable = tuple(gpu for gpu in sorted(state.gpus.values(), key=lambda g: g.index) if not gpu.mig)
+    usable = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
     unhealthy = state.unhealthy
-    for resource, kind in state.policy.resources.sold(state.mode).items():
+    for resource, kind in state.sold.items():
         if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
             continue
         lists[resource] = tuple(
@@ -67,42 +63,42 @@ def advertise(state: State, now: float) -> State:
     while True:
         after = _advertise_once(state, now)
         # Dropping the last unit of another mode may free its GPU at once; one more pass settles it.
-        if (after.lists, after.draining) == (state.lists, state.draining):
+        if after == state.advertised:
             return state  # keeps its cached properties
-        state = after
+        state = replace(state, advertised=after)
 
 
-def _advertise_once(state: State, now: float) -> State:
-    target = wanted(state)
-    former = {(one.resource, one.block.key): one for one in state.draining}
+def _advertise_once(state: State, now: float) -> Advertised:
+    target, before = wanted(state), state.advertised
+    former = {(one.resource, one.block.key): one for one in before.draining}
     lists: dict[str, tuple[DeviceRange, ...]] = {}
     draining: list[Draining] = []
     dropped: list[DeviceRange] = []
     for resource, blocks in target.items():
         kept = {block.key for block in blocks}
         leaving = []
-        for block in state.lists.get(resource, ()):
+        for block in before.lists.get(resource, ()):
             if block.key in kept:
                 continue
             one = former.get((resource, block.key)) or Draining(resource, replace(block, healthy=False), now)
-            if state.in_flight == 0 and now >= _quiet_at(state, one):
+            if state.allocates.in_flight == 0 and now >= _quiet_at(state, one):
                 dropped.append(block)
             else:
                 draining.append(one)
                 leaving.append(one.block)
         lists[resource] = (*blocks, *leaving)
-    resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.mode}
+    resold = {block.gpu.uuid for block in dropped if block.kind.mode is not state.node.mode}
     return replace(
-        state,
+        before,
         lists=lists,
         draining=tuple(draining),
-        unaudited=state.unaudited | resold,
-        cleared_at=now if resold else state.cleared_at,
+        unaudited=before.unaudited | resold,
+        cleared_at=now if resold else before.cleared_at,
     )
 
 
 def _quiet_at(state: State, one: Draining) -> float:
-    return max(one.since, state.last_allocate_end) + SETTLE_S
+    return max(one.since, state.allocates.last_end) + SETTLE_S
 
 
 def deadline(state: State) -> float | None:
@@ -110,5 +106,5 @@ def deadline(state: State) -> float | None:
 
     Then a draining unit may leave its list, a recovered GPU becomes healthy, or a note expires.
     """
-    cases = (due for case in state.health.values() if (due := case.next) is not None)
-    return min((*(_quiet_at(state, one) for one in state.draining), *cases), default=None)
+    changes = (due for health in state.health.by_uuid.values() if (due := health.next) is not None)
+    return min((*(_quiet_at(state, one) for one in state.advertised.draining), *changes), default=None)

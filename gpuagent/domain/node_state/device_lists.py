@@ -1,8 +1,10 @@
 """The devices that the agent advertises."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Self
 
+from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.mode import Kind
 
@@ -33,3 +35,46 @@ class Draining:
 
 Lists = Mapping[str, tuple[DeviceRange, ...]]
 """Resource name to its advertised devices; a resource at zero has an empty tuple."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advertised:
+    """The lists that the agent advertises, and kubelet's connections to them. Times are monotonic seconds.
+
+    Attributes:
+        draining: units that leave the lists.
+        unaudited: UUIDs of GPUs that another mode or another plugin may have advertised until `cleared_at`. Kubelet's
+            allocations have not been read since.
+        connected: resources whose list kubelet follows now.
+        registration_problems: resource name to why kubelet does not follow its list.
+    """
+
+    lists: Lists = field(default_factory=dict)
+    draining: tuple[Draining, ...] = ()
+    unaudited: frozenset[str] = frozenset()
+    cleared_at: float = float("-inf")
+    connected: frozenset[str] = frozenset()
+    registration_problems: Mapping[str, str] = field(default_factory=dict)
+
+    def taken(self, event: ev.Event) -> Self:
+        match event:
+            case ev.RegistrationChanged():
+                others = {name: text for name, text in self.registration_problems.items() if name != event.resource}
+                now = {event.resource: event.problem} if event.problem else {}
+                connected = self.connected - {event.resource} | ({event.resource} if event.connected else set())
+                return replace(self, registration_problems=others | now, connected=connected)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateCalls:
+    """Allocate calls in progress, and when the last one ended (-inf for none yet). Monotonic seconds."""
+
+    in_flight: int = 0
+    last_end: float = float("-inf")
+
+    def taken(self, event: ev.Event) -> Self:
+        match event:
+            case ev.AllocatesSeen():
+                return replace(self, in_flight=event.in_flight, last_end=event.last_end)
+        return self

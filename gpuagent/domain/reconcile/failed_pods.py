@@ -20,10 +20,10 @@ FORGET_S = 1800.0
 
 def rounds(state: State, at: float) -> State:
     """Start the rounds that are due at this moment."""
-    if not state.policy.clean_failed_pods or not state.pods_watched:
+    if not state.policy.clean_failed_pods or not state.pods.watched:
         return state
     failed = _by_controller(state)
-    now = {key: found for key, found in state.rounds.items() if key in failed or at - found.at < FORGET_S}
+    now = {key: found for key, found in state.cleanup.rounds.items() if key in failed or at - found.at < FORGET_S}
     for key, pods in failed.items():
         found = now.get(key) or Round(0, at)
         now[key] = found = replace(
@@ -34,18 +34,18 @@ def rounds(state: State, at: float) -> State:
         ripe = {pod.uid for pod in pods if at >= _ripe_at(found, pod)}
         if not ripe <= found.pods and at >= _not_before(found):
             now[key] = replace(found, count=found.count + 1, at=at, pods=found.pods | ripe)
-    return state if now == state.rounds else replace(state, rounds=now)
+    return state if now == state.cleanup.rounds else replace(state, cleanup=replace(state.cleanup, rounds=now))
 
 
 def to_delete(state: State) -> tuple[FailedPod, ...]:
     """Pods of started rounds that still exist."""
-    begun = ((pod, state.rounds.get(_key(pod))) for pod in _failed(state)) if state.rounds else ()
+    begun = ((pod, state.cleanup.rounds.get(_key(pod))) for pod in _failed(state)) if state.cleanup.rounds else ()
     return tuple(pod for pod, found in begun if found and pod.uid in found.pods)
 
 
 def deadline(state: State) -> float | None:
     """When the next round is due; None while no failed pod waits for one."""
-    waiting = ((pod, state.rounds.get(_key(pod))) for pod in _failed(state)) if state.rounds else ()
+    waiting = ((pod, state.cleanup.rounds.get(_key(pod))) for pod in _failed(state)) if state.cleanup.rounds else ()
     return min(
         (
             max(_not_before(found), _ripe_at(found, pod))
@@ -78,11 +78,11 @@ def _by_controller(state: State) -> dict[ControllerKey, list[FailedPod]]:
 
 def _failed(state: State) -> Iterator[FailedPod]:
     """Failed pods whose replacement may succeed."""
-    if not state.policy.clean_failed_pods or not state.pods_watched:
+    if not state.policy.clean_failed_pods or not state.pods.watched:
         return
     ours = state.policy.resources.names
     served = {name for name in ours if _is_served(state, name)}
-    for pod in state.pods:
+    for pod in state.pods.seen:
         if pod.rejected is not None and (found := failed_pod(pod, ours)):
             asked = {name for container in pod.containers for name in ours if container.asks(name)}
             if asked <= served:
@@ -94,7 +94,7 @@ def _is_served(state: State, resource: str) -> bool:
 
     Also true if the mode does not advertise the resource: the replacement then goes to another node.
     """
-    if resource not in state.connected or not state.mode_known:
+    if resource not in state.advertised.connected or not state.node.mode_known:
         return False
-    sold = resource in state.policy.resources.sold(state.mode)
-    return not sold or any(block.healthy for block in state.lists.get(resource, ()))
+    sold = resource in state.sold
+    return not sold or any(block.healthy for block in state.advertised.lists.get(resource, ()))

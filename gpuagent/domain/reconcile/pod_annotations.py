@@ -58,9 +58,9 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
 
     `former` are the writes for `before`. If kubelet's allocations are the same, an unchanged pod needs the same write.
     """
-    known = {pod.uid: pod for pod in before.pods} if before and _same_book(before, state) else {}
-    new = [pod for pod in state.pods if known.get(pod.uid) is not pod]
-    kept = {pod.uid for pod in state.pods}.difference(pod.uid for pod in new)
+    known = {pod.uid: pod for pod in before.pods.seen} if before and _same_book(before, state) else {}
+    new = [pod for pod in state.pods.seen if known.get(pod.uid) is not pod]
+    kept = {pod.uid for pod in state.pods.seen}.difference(pod.uid for pod in new)
     drafts = ((held.pod, _write(held, state)) for held in certain(state, new))
     needed = (w for pod, w in drafts if (w.texts or w.stamped) and (w.corrections or not pod.deleting))
     return (*(w for w in former if w.uid in kept), *needed)
@@ -68,8 +68,8 @@ def writes(state: State, before: State | None = None, former: Collection[PodWrit
 
 def _same_book(before: State, after: State) -> bool:
     """Whether all pods hold the same devices. A pod that ended holds none, and ends the holdings under its name."""
-    was, now = ({pod.name for pod in state.pods if pod.ended} for state in (before, after))
-    return after.same_book(before) and was == now
+    was, now = ({pod.name for pod in state.pods.seen if pod.ended} for state in (before, after))
+    return after.same_allocations(before) and was == now
 
 
 def corrected(before: Iterable[PodWrite], after: Iterable[PodWrite]) -> Iterator[Announcement]:
@@ -103,19 +103,19 @@ class _Draft:
 
 def _write(held: PodHeld, state: State) -> PodWrite:
     draft = _Draft(held.pod.annotations)
-    annotate = state.policy.annotate_pods
-    memory = _by_number(held.of(GPU_MEM), state.gpus)
+    annotate, gpus = state.policy.annotate_pods, state.gpus.by_uuid
+    memory = _by_number(held.of(GPU_MEM), gpus)
     told = {resource for resource, key in _SHARES if key in draft.has}
     handshake = any(key in draft.has for key in an.V1_KEYS)
     if memory and (handshake or (annotate and GPU_MEM not in told and len(memory) == 1)):
         whole_family = len(memory) == 1 or GPU_MEM not in told or an.V1_GPU in draft.has
-        _complete(draft, held, state.gpus, state.policy.unit, whole_family=whole_family)
+        _complete(draft, held, gpus, state.policy.unit, whole_family=whole_family)
     for resource, key in _SHARES:
         # V1 has one GPU for the whole pod. For several GPUs, write V2.
         by_v1 = handshake and resource == GPU_MEM and len(memory) == 1
         if resource in told or (annotate and not by_v1):
-            _share(draft, key, held, resource, state.gpus)
-    _whole(draft, held, state.gpus, annotate=annotate)
+            _share(draft, key, held, resource, gpus)
+    _whole(draft, held, gpus, annotate=annotate)
     pod = held.pod
     return PodWrite(pod.name, pod.uid, pod.version, draft.texts, draft.stamped, tuple(draft.corrections))
 

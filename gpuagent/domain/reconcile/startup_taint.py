@@ -6,8 +6,7 @@ from gpuagent.domain.state import State
 
 def taint_stands(state: State) -> bool:
     """Whether the node has the taint that `--startup-taint` names."""
-    taints = ((state.node or {}).get("spec") or {}).get("taints") or ()
-    return bool(state.policy.startup_taint) and any(taint.get("key") == state.policy.startup_taint for taint in taints)
+    return bool(state.policy.startup_taint) and state.node.has_taint(state.policy.startup_taint)
 
 
 def shows_amounts(state: State) -> bool:
@@ -16,9 +15,9 @@ def shows_amounts(state: State) -> bool:
     The Node may still show amounts from before a reboot, so kubelet must also follow every list. In a mode without
     resources, that is enough.
     """
-    if not state.mode_known or not state.connected.issuperset(state.policy.resources.names):
+    if not state.node.mode_known or not state.advertised.connected.issuperset(state.policy.resources.names):
         return False
-    return all(_shows(state, resource) for resource in state.policy.resources.sold(state.mode))
+    return all(_shows(state, resource) for resource in state.sold)
 
 
 def unwanted_taint(state: State) -> str:
@@ -27,6 +26,5 @@ def unwanted_taint(state: State) -> str:
 
 
 def _shows(state: State, resource: str) -> bool:
-    healthy = sum(block.count for block in state.lists.get(resource, ()) if block.healthy)
-    shown = ((state.node or {}).get("status") or {}).get("allocatable") or {}
-    return healthy > 0 and same_quantity(str(shown.get(resource, 0)), str(healthy))
+    healthy = sum(block.count for block in state.advertised.lists.get(resource, ()) if block.healthy)
+    return healthy > 0 and same_quantity(str(state.node.allocatable.get(resource, 0)), str(healthy))

@@ -22,22 +22,22 @@ def health_news(before: State, after: State) -> Iterator[Announcement]:
 
 def _fault_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
     """A cause that comes and goes is announced once in each unhealthy period."""
-    was, now = before.faults, after.faults
+    was, now = before.health.faults, after.health.faults
     for uuid in now.keys() | was.keys():
-        gpu = f"GPU {after.gpus[uuid].index} ({uuid})"
+        gpu = f"GPU {after.gpus.by_uuid[uuid].index} ({uuid})"
         if uuid not in now:
-            still = f"; it stays {after.fenced[uuid]}" if uuid in after.fenced else ""
+            still = f"; it stays {after.gpus.fenced[uuid]}" if uuid in after.gpus.fenced else ""
             text = f"{gpu} is healthy again{still}; it was unhealthy: {was[uuid]}"
             yield uuid, Announcement("GPURecovered", text)
-        elif uuid not in was or after.health[uuid].causes - before.health[uuid].causes:
+        elif uuid not in was or after.health.by_uuid[uuid].causes - before.health.by_uuid[uuid].causes:
             text = f"{gpu}, which this pod holds, is unhealthy: {now[uuid]}"
             yield uuid, Announcement("GPUUnhealthy", text, warning=True)
 
 
 def _fence_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
-    was, now = before.fenced, after.fenced
+    was, now = before.gpus.fenced, after.gpus.fenced
     for uuid in now.keys() ^ was.keys():
-        gpu = f"GPU {after.gpus[uuid].index} ({uuid}), which this pod holds,"
+        gpu = f"GPU {after.gpus.by_uuid[uuid].index} ({uuid}), which this pod holds,"
         if uuid in now:
             text = f"{gpu} is {now[uuid]}: no other pod gets it, this one is left alone"
             yield uuid, Announcement("GPUFenced", text)
@@ -50,6 +50,6 @@ def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:
     holders: dict[str, set[PodName]] = {uuid: set() for uuid in uuids}
     for holding in state.living_holdings:
         if holding.owner.pod.namespace:  # else only kubelet's checkpoint has it, by its UID
-            for uuid in uuids & {uuid for uuid, _ in located(holding, state.gpus)}:
+            for uuid in uuids & {uuid for uuid, _ in located(holding, state.gpus.by_uuid)}:
                 holders[uuid].add(holding.owner.pod)
     return holders

@@ -19,10 +19,10 @@ MANY_PODS = 8
 
 def by_division(state: State) -> Iterator[str]:
     """A warning if the GPUs differ in size, in a mode that advertises memory: other programs assume equal GPUs."""
-    kind = state.policy.resources.sold(state.mode).get(GPU_MEM)
-    if kind is None or not state.gpus:
+    kind = state.sold.get(GPU_MEM)
+    if kind is None or not state.gpus.by_uuid:
         return
-    gpus = sorted(state.gpus.values(), key=lambda gpu: gpu.minor)
+    gpus = sorted(state.gpus.by_uuid.values(), key=lambda gpu: gpu.minor)
     out = {gpu.uuid for gpu in gpus if gpu.mig} | set(state.layer.left_out)
     units = {gpu.uuid: 0 if gpu.uuid in out else units_of(gpu, kind, state.policy.unit) for gpu in gpus}
     if len(set(units.values())) > 1:
@@ -37,8 +37,8 @@ def by_division(state: State) -> Iterator[str]:
 
 def by_number(state: State) -> Iterator[str]:
     """A warning if the GPUs are not numbered from 0."""
-    numbers = sorted(gpu.minor for gpu in state.gpus.values())
-    if GPU_MEM in state.policy.resources.sold(state.mode) and numbers != list(range(len(numbers))):
+    numbers = sorted(gpu.minor for gpu in state.gpus.by_uuid.values())
+    if GPU_MEM in state.sold and numbers != list(range(len(numbers))):
         yield (
             f"the minor numbers of the GPUs are {', '.join(map(str, numbers))}: the gpushare scheduler extender takes "
             f"them for 0 to {len(numbers) - 1}, and does not find the others. Load the driver again, or reboot the node"
@@ -48,8 +48,8 @@ def by_number(state: State) -> Iterator[str]:
 def by_former_units(state: State) -> Iterator[str]:
     """Warnings of pods whose units are from a time with another unit size or another size of their GPU."""
     former: dict[str, set[str]] = defaultdict(set)
-    by_key = {gpu.key: gpu for gpu in state.gpus.values()}
-    answers = {(entry.container, entry.ids): entry.gpu_units for entry in state.checkpoint if entry.gpu_units}
+    by_key = {gpu.key: gpu for gpu in state.gpus.by_uuid.values()}
+    answers = {(entry.container, entry.ids): entry.gpu_units for entry in state.holdings.checkpoint if entry.gpu_units}
     for holding in state.living_holdings:
         then = answers.get((holding.owner.container, holding.ids))
         for highest, _ in counted(holding.ids):
@@ -57,8 +57,8 @@ def by_former_units(state: State) -> Iterator[str]:
                 now = units_of(gpu, highest.kind, state.policy.unit)
                 if highest.n >= now or (then and now not in then):
                     former[gpu.uuid].add(str(holding.owner.pod))
-    for uuid, pods in sorted(former.items(), key=lambda item: state.gpus[item[0]].minor):
-        yield _former(state, state.gpus[uuid], sorted(pods))
+    for uuid, pods in sorted(former.items(), key=lambda item: state.gpus.by_uuid[item[0]].minor):
+        yield _former(state, state.gpus.by_uuid[uuid], sorted(pods))
 
 
 def _former(state: State, gpu: Gpu, pods: list[str]) -> str:

@@ -41,7 +41,8 @@ class Switch:
 def switch(state: State) -> Switch:
     """The progress of the mode switch, for people."""
     waiting = tuple(dict.fromkeys(holding for holdings in state.held_otherwise.values() for holding in holdings))
-    if any(one.block.kind.mode is not state.mode for one in state.draining) or state.unaudited:
+    lists, mode = state.advertised, state.node.mode
+    if lists.unaudited or any(one.block.kind.mode is not mode for one in lists.draining):
         return Switch("settling", waiting)
     return Switch("waiting", waiting) if waiting else Switch("steady")
 
@@ -60,41 +61,42 @@ def problems(state: State) -> list[Problem]:
 
 
 def _driver_problems(state: State) -> Iterator[Problem]:
-    if state.driver_problem is not None:
-        yield Problem("DriverUnavailable", f"NVIDIA driver: {state.driver_problem}", blocking=not state.gpus)
-    elif not state.gpus and not state.unreadable:
+    gpus, faults = state.gpus, state.health.faults
+    if gpus.driver_problem is not None:
+        yield Problem("DriverUnavailable", f"NVIDIA driver: {gpus.driver_problem}", blocking=not gpus.by_uuid)
+    elif not gpus.by_uuid and not gpus.unreadable:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
-    faults = state.faults
-    known = {gpu.index for gpu in state.gpus.values() if gpu.uuid not in faults}
-    for bad in state.unreadable:
+    known = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in faults}
+    for bad in gpus.unreadable:
         lead = "stays as it was read before" if bad.index in known else "is left out"
-        yield Problem("GPUUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not state.gpus)
-    for gpu_ in state.gpus_by_index:
+        yield Problem("GPUUnreadable", f"GPU {bad.index} {lead}: {bad.reason}", blocking=not gpus.by_uuid)
+    for gpu_ in gpus.by_index:
         if gpu_.mig:
             text = f"GPU {gpu_.index} ({gpu_.uuid}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
             yield Problem("MIGEnabled", text)
         if gpu_.uuid in faults:
             yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {faults[gpu_.uuid]}")
-        if case := state.health.get(gpu_.uuid):
+        if case := state.health.by_uuid.get(gpu_.uuid):
             yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
-    if any(kind.is_whole for kind in state.policy.resources.sold(state.mode).values()):
-        yield from (Problem("GPULinkDegraded", note) for note in state.topology.notes)
+    if any(kind.is_whole for kind in state.sold.values()):
+        yield from (Problem("GPULinkDegraded", note) for note in gpus.topology.notes)
 
 
 def _mode_problems(state: State) -> Iterator[Problem]:
-    if not state.mode_known:
+    node = state.node
+    if not node.mode_known:
         text = "the node's label was not read yet and no earlier run stored a mode: no GPUs are advertised until it is"
         yield Problem("ModeNotYetKnown", text, blocking=True)
-    if state.label_problem:
-        yield Problem("InvalidModeLabel", state.label_problem)
-    if state.mode_unsaved:
-        yield Problem("ModeNotSaved", state.mode_unsaved)
-    if state.placement_problem:
-        yield Problem("InvalidPlacementLabel", state.placement_problem)
+    if node.label_problem:
+        yield Problem("InvalidModeLabel", node.label_problem)
+    if node.mode_unsaved:
+        yield Problem("ModeNotSaved", node.mode_unsaved)
+    if node.placement_problem:
+        yield Problem("InvalidPlacementLabel", node.placement_problem)
     yield from _isolation_problems(state)
     if rivals := rival_offers(state):
         text = (
-            f"another device plugin advertises {rivals} {NVIDIA_GPU} on this node: mode {state.mode} advertises "
+            f"another device plugin advertises {rivals} {NVIDIA_GPU} on this node: mode {node.mode} advertises "
             "nothing until it is gone, or GPUs would be allocated twice. Keep NVIDIA's device plugin off nodes "
             "with this label"
         )
@@ -102,15 +104,13 @@ def _mode_problems(state: State) -> Iterator[Problem]:
     now = switch(state)
     if now.waiting_for:
         pods = ", ".join(sorted({f"{h.owner} ({h.resource})" for h in now.waiting_for}))
-        text = (
-            f"mode {state.mode}: GPUs held under another mode are advertised when these containers have ended: {pods}"
-        )
+        text = f"mode {node.mode}: GPUs held under another mode are advertised when these containers have ended: {pods}"
         yield Problem("ModeSwitchWaiting", text, warning=False)
 
 
 def _isolation_problems(state: State) -> Iterator[Problem]:
-    mode, layer, promised = state.mode, state.layer, ", ".join(sorted(PROMISES[state.mode]))
-    if state.unheard or layer.standby:  # the driver reports its state in a moment
+    mode, layer, promised = state.node.mode, state.layer, ", ".join(sorted(PROMISES[state.node.mode]))
+    if state.isolation.unheard or layer.standby:  # the driver reports its state in a moment
         return
     if not layer.keeps(mode) and state.policy.allow_unisolated:
         text = (
@@ -125,25 +125,26 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
         )
         yield Problem("IsolationDown", text, blocking=True)
     elif not layer.keeps(mode):
-        others = "; ".join(f"{x.driver}: {x.problem}" for x in state.layers.values() if x.problem and not x.installed)
+        layers = state.isolation.layers.values()
+        others = "; ".join(f"{x.driver}: {x.problem}" for x in layers if x.problem and not x.installed)
         text = (
             f"no isolation driver isolates {promised} for mode {mode} (--isolation {state.policy.isolation}), so no "
             f"GPUs are advertised. Install cGPU or MPS, or use mode share{f' ({others})' if others else ''}"
         )
         yield Problem("IsolationMissing", text, blocking=True)
-    elif state.isolation_disabled and layer.driver == "cgpu":
+    elif state.node.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
         yield Problem("IsolationDisabled", text, blocking=True)
     yield from (Problem("UntrustedDaemon", text) for text in layer.untrusted)
-    for gpu in state.gpus_by_index:
+    for gpu in state.gpus.by_index:
         if gpu.uuid in layer.left_out:
             text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {mode}: {layer.left_out[gpu.uuid]}"
             yield Problem("GPUIsolationUnsupported", text)
 
 
 def _offer_problems(state: State) -> Iterator[Problem]:
-    gpus = tuple(gpu for gpu in state.gpus_by_index if not gpu.mig)
-    for resource, kind in state.policy.resources.sold(state.mode).items():
+    gpus = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
+    for resource, kind in state.sold.items():
         size, unit = list_bytes(gpus, kind, state.policy.unit), state.policy.unit
         count = sum(units_of(gpu, kind, unit) for gpu in gpus)
         if size > MAX_LIST_BYTES:
@@ -161,52 +162,52 @@ def _offer_problems(state: State) -> Iterator[Problem]:
 
 
 def _outside_problems(state: State) -> Iterator[Problem]:
-    if state.holdings_problem is not None:
-        still = (
-            "what was known of it is used" if state.holdings is not None else "no GPUs are advertised until it answers"
-        )
-        text = f"kubelet's pod-resources API: {state.holdings_problem}; {still}"
-        yield Problem("PodResourcesUnavailable", text, blocking=state.holdings is None)
+    holdings = state.holdings
+    if holdings.problem is not None:
+        unread = holdings.listed is None
+        still = "no GPUs are advertised until it answers" if unread else "what was known of it is used"
+        text = f"kubelet's pod-resources API: {holdings.problem}; {still}"
+        yield Problem("PodResourcesUnavailable", text, blocking=unread)
     # A text about one resource names it. Equal texts are about kubelet itself, and become one problem.
-    for text in dict.fromkeys(state.registration_problems.values()):
+    for text in dict.fromkeys(state.advertised.registration_problems.values()):
         yield Problem("ResourceNotRegistered", text, blocking=True)
-    if state.counts_only:
+    if holdings.counts_only:
         text = (
-            f"kubelet {state.kubelet} picks device ids without asking the agent: they are counts here. The agent "
+            f"kubelet {holdings.kubelet} picks device ids without asking the agent: they are counts here. The agent "
             "chooses the GPU of each container; what it chose is in kubelet's checkpoint and in the pods' annotations"
         )
         yield Problem("PreferredAllocationUnsupported", text, warning=False)
-    if state.node_problem is not None:
-        yield Problem("APIServerUnavailable", state.node_problem)
-    if state.pods_problem is not None:
-        yield Problem("PodsUnavailable", state.pods_problem)
-    if state.reports_problem is not None:
-        yield Problem("ReportNotWritten", state.reports_problem)
-    if state.deletions_problem is not None:
-        yield Problem("FailedPodsNotDeleted", state.deletions_problem)
+    if state.node.problem is not None:
+        yield Problem("APIServerUnavailable", state.node.problem)
+    if state.pods.problem is not None:
+        yield Problem("PodsUnavailable", state.pods.problem)
+    if state.node.configmaps_problem is not None:
+        yield Problem("ReportNotWritten", state.node.configmaps_problem)
+    if state.cleanup.problem is not None:
+        yield Problem("FailedPodsNotDeleted", state.cleanup.problem)
     if taint_stands(state):
         text = f"taint {state.policy.startup_taint} keeps pods off this node until it shows the amounts of its mode"
         yield Problem("StartupTaint", text, warning=False)
-    if state.annotations_problem is not None:
-        yield Problem("AnnotationsNotWritten", state.annotations_problem)
+    if state.pods.annotations_problem is not None:
+        yield Problem("AnnotationsNotWritten", state.pods.annotations_problem)
 
 
 def _fence_problems(state: State) -> Iterator[Problem]:
-    file, fenced = state.policy.fence_file, state.fenced
-    if state.fence_problem is not None:
-        stays = "what it said before stays in force" if state.fence != Fence() else "it fences no GPU"
-        text = f"fence file {file}: {state.fence_problem}; {stays}. Write it as {EXAMPLE}, or remove it"
+    file, gpus = state.policy.fence_file, state.gpus
+    if gpus.fence_problem is not None:
+        stays = "what it said before stays in force" if gpus.fence != Fence() else "it fences no GPU"
+        text = f"fence file {file}: {gpus.fence_problem}; {stays}. Write it as {EXAMPLE}, or remove it"
         yield Problem("FenceUnreadable", text)
-    if state.gpus and (unknown := state.fence.unknown(state.gpus.values())):
+    if gpus.by_uuid and (unknown := gpus.fence.unknown(gpus.by_uuid.values())):
         more = f" and {len(unknown) - MANY_ENTRIES} more" if len(unknown) > MANY_ENTRIES else ""
         text = (
             f"fence file {file}: no GPU of this node is meant by {', '.join(unknown[:MANY_ENTRIES])}{more}; the rest "
             "is in force. An index is a minor number (N of /dev/nvidiaN); gpuagent status -o json shows them, and UUIDs"
         )
         yield Problem("FenceUnknown", text)
-    for gpu in state.gpus_by_index:
-        if gpu.uuid in fenced:
-            text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced[gpu.uuid]}: take the entry out of {file} to use it again"
+    for gpu in gpus.by_index:
+        if fenced := gpus.fenced.get(gpu.uuid):
+            text = f"GPU {gpu.index} ({gpu.uuid}) is {fenced}: take the entry out of {file} to use it again"
             yield Problem("GPUFenced", text, warning=False)
 
 

@@ -20,7 +20,7 @@ CONDITION_TYPE = "GPUAgentReady"
 
 def node_labels(state: State) -> dict[str, str | None]:
     """The desired labels `aliyun.accelerator/nvidia_*` (None: absent); empty until the driver has answered."""
-    gpus = state.gpus_by_index
+    gpus = state.gpus.by_index
     if not gpus:
         none = {"aliyun.accelerator/nvidia_name": None, "aliyun.accelerator/nvidia_mem": None}
         return {**none, "aliyun.accelerator/nvidia_count": "0"} if _has_no_gpus(state) else {}
@@ -34,18 +34,18 @@ def node_labels(state: State) -> dict[str, str | None]:
 
 def node_capacity(state: State) -> dict[str, str]:
     """Node status amounts that kubelet does not manage: `aliyun.com/gpu-count`. Empty until the driver has answered."""
-    return {GPU_COUNT: str(len(state.gpus))} if state.gpus or _has_no_gpus(state) else {}
+    return {GPU_COUNT: str(len(state.gpus.by_uuid))} if state.gpus.by_uuid or _has_no_gpus(state) else {}
 
 
 def _has_no_gpus(state: State) -> bool:
-    return state.driver_problem is None and not state.gpus and not state.unreadable
+    return state.gpus.driver_problem is None and not state.gpus.by_uuid and not state.gpus.unreadable
 
 
 def node_condition(state: State) -> dict[str, str]:
     """The node condition: type, status, reason, message. The writer adds the times."""
     found = problems(state)
     blocking = [problem for problem in found if problem.blocking]
-    ready = () if blocking else (Problem("Ready", f"mode {state.mode}, {len(state.gpus)} GPUs"),)
+    ready = () if blocking else (Problem("Ready", f"mode {state.node.mode}, {len(state.gpus.by_uuid)} GPUs"),)
     return {
         "type": CONDITION_TYPE,
         "status": "False" if blocking else "True",
@@ -58,23 +58,23 @@ def status(state: State) -> dict[str, Any]:
     """The node's state as plain JSON values, which `gpuagent status` shows."""
     now = switch(state)
     return {
-        "mode": str(state.mode),
-        "placement": str(state.placement),
-        "label": {MODE_LABEL: state.label},
+        "mode": str(state.node.mode),
+        "placement": str(state.node.placement),
+        "label": {MODE_LABEL: state.node.label},
         "isolation": _isolation(state.layer),
         "memory_unit": str(state.policy.unit),
         "switch": {
             "phase": now.phase,
             "waiting_for": [_holding(h) for h in now.waiting_for],
         },
-        "driver_version": state.driver_version,
-        "gpus": [_gpu(gpu, state) for gpu in state.gpus_by_index],
+        "driver_version": state.gpus.driver_version,
+        "gpus": [_gpu(gpu, state) for gpu in state.gpus.by_index],
         "resources": {
             resource: {
                 "healthy": sum(block.count for block in blocks if block.healthy),
                 "unhealthy": sum(block.count for block in blocks if not block.healthy),
             }
-            for resource, blocks in state.lists.items()
+            for resource, blocks in state.advertised.lists.items()
         },
         "problems": [{"reason": p.reason, "message": p.message, "warning": p.warning} for p in problems(state)],
     }
@@ -96,14 +96,13 @@ def _holding(holding: Holding) -> dict[str, Any]:
 
 
 def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
-    totals = {
-        resource: sum(b.count for b in blocks if b.gpu.uuid == gpu.uuid) for resource, blocks in state.lists.items()
-    }
+    lists = state.advertised.lists
+    totals = {name: sum(b.count for b in blocks if b.gpu.uuid == gpu.uuid) for name, blocks in lists.items()}
     cause = state.unhealthy.get(gpu.uuid)
     held: Counter[str] = Counter()
     containers = []
     for holding in state.living_holdings:
-        if mine := sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus)):
+        if mine := sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus.by_uuid)):
             held[holding.resource] += mine
             containers.append({**_holding(holding), "units": mine})
     return {
@@ -119,7 +118,7 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
         "mig": gpu.mig,
         "health": "Unhealthy" if cause else "Healthy",
         "cause": cause,
-        "recovering": (case := state.health.get(gpu.uuid)) is not None and case.due is not None,
+        "recovering": (case := state.health.by_uuid.get(gpu.uuid)) is not None and case.due is not None,
         "units": {resource: total for resource, total in totals.items() if total},
         "held": dict(held),
         "containers": containers,

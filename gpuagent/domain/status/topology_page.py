@@ -26,7 +26,7 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
         sets: the chooser of sets for its topology.
     """
     holders = _holders(state)
-    gpus = [state.gpus[uuid] for uuid in state.topology.gpus]
+    gpus = [state.gpus.by_uuid[uuid] for uuid in state.gpus.topology.gpus]
     unhealthy = state.unhealthy
     taken = {*holders, *unhealthy}
     free = [n for n, gpu in enumerate(gpus) if gpu.uuid not in taken and not gpu.mig]
@@ -44,9 +44,9 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
             }
             for gpu in gpus
         ],
-        "links": [[_link(link) for link in row] for row in state.topology.links],
+        "links": [[_link(link) for link in row] for row in state.gpus.topology.links],
         "best": [_best(sets, free, size, gpus) for size in range(1, len(free) + 1)],
-        "notes": [*state.topology.notes, *([] if sets.exact else [INEXACT])],
+        "notes": [*state.gpus.topology.notes, *([] if sets.exact else [INEXACT])],
     }
 
 
@@ -54,7 +54,7 @@ def _holders(state: State) -> dict[str, list[str]]:
     """GPU UUID to the containers that have it, or units of it."""
     holders: dict[str, list[str]] = {}
     for holding in state.living_holdings:
-        for uuid in dict.fromkeys(uuid for uuid, _ in located(holding, state.gpus)):
+        for uuid in dict.fromkeys(uuid for uuid, _ in located(holding, state.gpus.by_uuid)):
             holders.setdefault(uuid, []).append(str(holding.owner))
     return holders
 
@@ -84,8 +84,8 @@ _KEYS = frozenset({"nodeName", "devices", "bandwidth", "linkType"})
 
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     """The desired ConfigMap: present in mode `topology`, absent in every other; none until the mode is determined."""
-    shall_be = state.mode is Mode.TOPOLOGY
-    if not state.mode_known or (shall_be and not state.gpus):
+    shall_be = state.node.mode is Mode.TOPOLOGY
+    if not state.node.mode_known or (shall_be and not state.gpus.by_uuid):
         return ()
     # Arena finds it by labels, not by name.
     labels = {MODE_LABEL: str(Mode.TOPOLOGY), "nodename": node_name}
@@ -95,17 +95,18 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
 
 def _squares(state: State) -> dict[str, str]:
     """GPU N is row and column N, by minor number as in a scheduler's annotations; bandwidths are GB/s each way."""
-    place = {state.gpus[uuid].minor: n for n, uuid in enumerate(state.topology.gpus)}
+    listed = [state.gpus.by_uuid[uuid] for uuid in state.gpus.topology.gpus]
+    place = {gpu.minor: n for n, gpu in enumerate(listed)}
     every = range(max(place, default=-1) + 1)
 
     def link(i: int, j: int) -> Link | None:
-        return state.topology.links[place[i]][place[j]] if i in place and j in place else None
+        return state.gpus.topology.links[place[i]][place[j]] if i in place and j in place else None
 
     square = [[link(i, j) for j in every] for i in every]
     # A GPU that the driver no longer lists is unhealthy, and another GPU may have its minor number.
     unhealthy = state.unhealthy
-    health = {gpu.minor: _health(gpu, unhealthy) for gpu in state.gpus.values()}
-    health |= {minor: _health(state.gpus[state.topology.gpus[n]], unhealthy) for minor, n in place.items()}
+    health = {gpu.minor: _health(gpu, unhealthy) for gpu in state.gpus.by_uuid.values()}
+    health |= {gpu.minor: _health(gpu, unhealthy) for gpu in listed}
     return {
         "devices": json.dumps({str(minor): health[minor] for minor in sorted(health)}),
         "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),

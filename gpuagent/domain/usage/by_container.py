@@ -128,7 +128,7 @@ class _Names:
 
     def __init__(self, state: State, holders: frozenset[tuple[str, ContainerRef]]) -> None:
         self.holders = holders
-        living = [pod for pod in state.pods if not pod.ended]
+        living = [pod for pod in state.pods.seen if not pod.ended]
         self._by_id = {
             container_id: ContainerRef(pod.name, name)
             for pod in living
@@ -155,9 +155,9 @@ class _Names:
 
 def _names_in_book(state: State) -> dict[str, PodName]:
     """Pod UID to name without an API server: devices join kubelet's checkpoint, with UIDs, to its API, with names."""
-    owners = {device_id: holding.owner.pod for holding in state.holdings or () for device_id in holding.ids}
+    owners = {device_id: holding.owner.pod for holding in state.holdings.listed or () for device_id in holding.ids}
     found: dict[str, PodName] = {}
-    for entry in state.checkpoint:
+    for entry in state.holdings.checkpoint:
         if name := next((owners[device_id] for device_id in entry.ids if device_id in owners), None):
             found[entry.pod_uid] = name
     return found

@@ -32,14 +32,14 @@ class Share:
 def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
     """GPU UUID and container to its share, for every container that holds devices."""
     return {
-        (uuid, owner): _share(state.gpus[uuid], counts, state.policy.unit)
+        (uuid, owner): _share(state.gpus.by_uuid[uuid], counts, state.policy.unit)
         for (uuid, owner), counts in _held(state).items()
     }
 
 
 def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str]"]:
     """Units by kind; of other plugins by resource."""
-    by_key = {gpu.key: gpu.uuid for gpu in state.gpus.values()}
+    by_key = {gpu.key: uuid for uuid, gpu in state.gpus.by_uuid.items()}
     held: dict[tuple[str, ContainerRef], Counter[Kind | str]] = defaultdict(Counter)
     for holding in state.living_holdings:
         for device_id in holding.ids:
@@ -48,7 +48,7 @@ def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str
                 if uuid := by_key.get(unit.gpu_key):
                     held[uuid, holding.owner][unit.kind] += 1
                 continue
-            for uuid in foreign(holding, device_id, state.gpus):
+            for uuid in foreign(holding, device_id, state.gpus.by_uuid):
                 held[uuid, holding.owner][holding.resource] += 1
     return held
 

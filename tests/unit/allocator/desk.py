@@ -116,7 +116,7 @@ class NodeWithKubelet:
         found = [pod for pod in self.unseen if PodName("ml", pod["metadata"]["name"]) in pods]
         self.unseen = [pod for pod in self.unseen if pod not in found]
         if found:
-            seen = (*self.node.state.pods, *map(parse_pod, found))
+            seen = (*self.node.state.pods.seen, *map(parse_pod, found))
             self.node.tell(ev.PodsSeen(seen, self.node.now))
             self.publish()
         return frozenset(pod["metadata"]["uid"] for pod in found)

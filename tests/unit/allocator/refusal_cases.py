@@ -449,8 +449,8 @@ def isolated(**changes: Any) -> NodeWithKubelet:
 
 def layered(**changes: Any) -> Refusal:
     desk = isolated()
-    layers = {name: replace(layer, **changes) for name, layer in desk.node.state.layers.items()}
-    desk.node.state = replace(desk.node.state, layers=layers)
+    layers = {name: replace(layer, **changes) for name, layer in desk.node.state.isolation.layers.items()}
+    desk.node.isolation(layers=layers)
     desk.publish()
     return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
 

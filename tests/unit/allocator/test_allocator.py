@@ -704,9 +704,8 @@ def test_a_kubelet_that_asks_for_no_preference_is_held_to_the_rules_too():
 
 
 def layered(node: NodeUnderTest, most: int) -> NodeWithKubelet:
-    layers = {name: replace(layer, max_sharers=most) for name, layer in node.state.layers.items()}
-    node.state = replace(node.state, layers=layers)
-    return NodeWithKubelet(node)
+    layers = {name: replace(layer, max_sharers=most) for name, layer in node.state.isolation.layers.items()}
+    return NodeWithKubelet(node.isolation(layers=layers))
 
 
 def test_the_layers_limit_counts_containers_by_choice_and_by_refusal():
@@ -727,8 +726,8 @@ def test_the_layers_limit_counts_containers_by_choice_and_by_refusal():
 
 def test_a_container_whose_layer_died_meanwhile_is_refused_with_the_cause():
     desk = NodeWithKubelet(in_force(Mode.CGPU, box(1)))
-    dead = {name: replace(layer, problem="its daemon died") for name, layer in desk.node.state.layers.items()}
-    desk.node.state = replace(desk.node.state, layers=dead)
+    dead = {name: replace(layer, problem="its daemon died") for name, layer in desk.node.state.isolation.layers.items()}
+    desk.node.isolation(layers=dead)
     desk.publish()
     refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
     assert refusal.reason is Reason.ISOLATION

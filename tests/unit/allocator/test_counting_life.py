@@ -66,7 +66,7 @@ class CountingLife(NodeLife):
 
     def is_answerable(self, held: Holding) -> bool:
         """Before the book was read, what its ids stand for is not known; kubelet tries again."""
-        return self.state.holdings is not None and super().is_answerable(held)
+        return self.state.holdings.listed is not None and super().is_answerable(held)
 
     def check_late_refusal(
         self, refusal: Refusal, request: Request, resource: str, size: int, free: set[str], reusable: list[str]
@@ -110,7 +110,7 @@ def test_a_pod_that_ended_does_not_keep_the_allocations_from_being_read(seed):
     late(None, Request({MEM: 1}))
     arrive([Request({MEM: 1})])
     arrive([Request({CORE: 10})])
-    assert node.state.holdings_problem is None
+    assert node.state.holdings.problem is None
     node.teardown()
 
 

@@ -22,6 +22,9 @@ from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu, Inventory
 from gpuagent.domain.gpus.health import MOST_SETTLE_S, HealthReading
+from gpuagent.domain.node_state.device_lists import Advertised
+from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
+from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.pods.exchange import key
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.policy import Policy
@@ -168,9 +171,9 @@ class NodeLife(RuleBasedStateMachine):
     def start_agent(self) -> None:
         self.state = State(
             policy=self.policy,
-            mode=self.remembered or Mode.DEFAULT,
-            lists=dict.fromkeys(self.policy.resources.names, ()),
-            layers={self.name: self.layer},
+            node=Node(mode=self.remembered or Mode.DEFAULT),
+            advertised=Advertised(lists=dict.fromkeys(self.policy.resources.names, ())),
+            isolation=IsolationDrivers(layers={self.name: self.layer}),
         )
         self.allocator = Allocator(
             clock=lambda: self.now,
@@ -198,10 +201,10 @@ class NodeLife(RuleBasedStateMachine):
         self.state, _ = step(known, event)
         self.last_snapshot = snapshot(self.state, self.last_snapshot)
         self.allocator.publish(self.last_snapshot)
-        if self.state.node is not None:
-            self.remembered = self.state.mode
-        if self.state.lists != before.lists:
-            listed = {i for blocks in self.state.lists.values() for block in blocks for i in ids_of(block)}
+        if self.state.node.object is not None:
+            self.remembered = self.state.node.mode
+        if self.state.advertised.lists != before.advertised.lists:
+            listed = {i for blocks in self.state.advertised.lists.values() for block in blocks for i in ids_of(block)}
             assert self.in_flight <= listed, "kubelet would have crashed: a device vanished during its Allocate"
             self.published_at = min(self.published_at, self.now) if self.undelivered else self.now
         self.check()
@@ -213,7 +216,7 @@ class NodeLife(RuleBasedStateMachine):
     def as_told(self) -> dict[str, dict[str, bool]]:
         return {
             resource: {i: block.healthy for block in blocks for i in ids_of(block)}
-            for resource, blocks in self.state.lists.items()
+            for resource, blocks in self.state.advertised.lists.items()
         }
 
     def deliver(self) -> None:
@@ -471,15 +474,15 @@ class NodeLife(RuleBasedStateMachine):
     def an_unhealthy_gpu_recovers(self, n: int) -> None:
         """It is back, the driver asks for nothing, and that holds: it is offered again with the same units."""
         self.the_driver_says((n, 0, True))
-        case = self.state.health.get(uuid(n))
+        case = self.state.health.by_uuid.get(uuid(n))
         if uuid(n) not in self.present or case is None or case.cause is None:
             return
         assert case.due is not None, f"nothing stands against it, and still it is {case.cause}"
         self.wait(case.due - self.now)
-        assert uuid(n) not in self.state.faults
-        fenced = uuid(n) in self.state.fenced
-        mine = [b for blocks in self.state.lists.values() for b in blocks if b.gpu.uuid == uuid(n)]
-        draining = {one.block.key for one in self.state.draining}
+        assert uuid(n) not in self.state.health.faults
+        fenced = uuid(n) in self.state.gpus.fenced
+        mine = [b for blocks in self.state.advertised.lists.values() for b in blocks if b.gpu.uuid == uuid(n)]
+        draining = {one.block.key for one in self.state.advertised.draining}
         assert all(b.healthy is not fenced for b in mine if b.key not in draining)
 
     @rule(n=st.integers(0, 5))
@@ -489,7 +492,7 @@ class NodeLife(RuleBasedStateMachine):
     def another_plugin_sells_a_gpu(self, n: int) -> None:
         """Only in mode default where the agent leaves it to NVIDIA's plugin, and only a GPU that is free."""
         busy = {parse_id(i).gpu_key for i in self.units(self.held())}
-        if self.state.mode is Mode.DEFAULT and self.policy.resources.exclusive is None:
+        if self.state.node.mode is Mode.DEFAULT and self.policy.resources.exclusive is None:
             if GPUS[n].key not in busy and uuid(n) not in self.foreign.values():
                 self.foreign[f"foreign-{self.count}"] = uuid(n)
                 self.count += 1
@@ -537,9 +540,9 @@ class NodeLife(RuleBasedStateMachine):
 
     def is_answerable(self, held: Holding) -> bool:
         """Of a GPU that is lost since before the agent's last start, it can say nothing."""
-        return is_app(held) and self.gpus_of(held.ids) <= self.state.gpus.keys()
+        return is_app(held) and self.gpus_of(held.ids) <= self.state.gpus.by_uuid.keys()
 
-    @precondition(lambda self: self.living and self.state.holdings is not None)
+    @precondition(lambda self: self.living and self.state.holdings.listed is not None)
     @rule(n=st.integers(0, 5))
     def kubelet_asks_again(self, n: int) -> None:
         """The re-allocation path at a container's start: what was given before is given again."""
@@ -554,9 +557,9 @@ class NodeLife(RuleBasedStateMachine):
     def check(self) -> None:
         if not hasattr(self, "state"):
             return
-        listed = [i for blocks in self.state.lists.values() for block in blocks for i in ids_of(block)]
+        listed = [i for blocks in self.state.advertised.lists.values() for block in blocks for i in ids_of(block)]
         assert len(set(listed)) == len(listed), "an id is on two lists"
-        assert self.state.in_flight >= 0
+        assert self.state.allocates.in_flight >= 0
         on: dict[str, set[Mode]] = {}
         # What an ordinary init container had and no later one reuses is nobody's once it has ended; kubelet's book
         # does not show it either.
@@ -564,7 +567,7 @@ class NodeLife(RuleBasedStateMachine):
         for device_id in self.units(used | self.in_flight):
             unit = parse_id(device_id)
             on.setdefault(unit.gpu_key, set()).add(unit.kind.mode)
-        for block in (b for blocks in self.state.lists.values() for b in blocks if b.healthy):
+        for block in (b for blocks in self.state.advertised.lists.values() for b in blocks if b.healthy):
             others = on.get(block.gpu.key, set()) - {block.kind.mode}
             assert not others, f"GPU {block.gpu.key} is offered in {block.kind.mode} and held in {others}"
             assert block.gpu.uuid not in self.foreign.values(), f"GPU {block.gpu.key} is another plugin's"
@@ -625,20 +628,22 @@ class NodeLife(RuleBasedStateMachine):
             self.wait(max(SETTLE_S, MOST_SETTLE_S) + 1)
             self.read_book(True)
             self.read_book(False)
-        assert self.state.faults.keys() == self.state.gpus.keys() - self.present.keys(), "a sound GPU stays out"
+        assert self.state.health.faults.keys() == self.state.gpus.by_uuid.keys() - self.present.keys(), (
+            "a sound GPU stays out"
+        )
         from gpuagent.domain.deviceplugin.advertise import unkept_promise
 
-        sold = {} if unkept_promise(self.state) else self.policy.resources.sold(self.state.mode)
-        for resource, blocks in self.state.lists.items():
+        sold = {} if unkept_promise(self.state) else self.policy.resources.sold(self.state.node.mode)
+        for resource, blocks in self.state.advertised.lists.items():
             kind = sold.get(resource)
             whole = {
                 g.uuid: (units_of(g, kind, self.policy.unit), g.uuid not in self.state.unhealthy)
-                for g in self.state.gpus.values()
+                for g in self.state.gpus.by_uuid.values()
                 if kind and not g.mig
             }
             assert {b.gpu.uuid: (b.count, b.healthy) for b in blocks} == whole, "units were lost"
-        assert self.state.in_flight == 0
-        assert self.state.draining == ()
+        assert self.state.allocates.in_flight == 0
+        assert self.state.advertised.draining == ()
 
 
 NodeLife.TestCase.settings = settings(
@@ -746,7 +751,7 @@ def test_a_long_life_by_dice(seed):
             node.all_is_settled()
         elif act == "start" and node.living:
             node.a_container_starts(dice.randrange(5))
-        elif act == "again" and node.living and node.state.holdings is not None:
+        elif act == "again" and node.living and node.state.holdings.listed is not None:
             node.kubelet_asks_again(dice.randrange(5))
         else:
             node.do(*one_action(dice, rough=True))

@@ -12,11 +12,9 @@ import yaml
 from gpuagent.domain.deviceplugin.device_ids import Located, granted
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
-from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import PROMISES, Kind, Mode, Resources
 from gpuagent.domain.snapshot import snapshot
-from gpuagent.domain.state import State
 from gpuagent.metrics import reference
 from gpuagent.metrics.families import CHAPTERS
 from gpuagent.metrics.meter import Metrics
@@ -25,6 +23,7 @@ from gpuagent.settings import settings
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation import boxes
 from tests.contract import page as contract
+from tests.unit.domain.builders import state_of
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -136,7 +135,7 @@ def test_the_table_of_modes_is_that_of_the_code():
 
 def test_the_environment_of_a_container_is_told():
     gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
-    snap = snapshot(State(policy=Policy(), mode=Mode.SHARE, gpus={gpu.uuid: gpu}))
+    snap = snapshot(state_of(Mode.SHARE, [gpu]))
     at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
     share = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
     shown = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, beside=[gpu.uuid])
@@ -188,7 +187,7 @@ def test_every_metric_is_told():
     assert reference.written(page) == page, "run make generate"
     metrics = Metrics()
     gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
-    state = State(policy=Policy(), gpus={gpu.uuid: gpu}, holdings=())
+    state = state_of(Mode.DEFAULT, [gpu])
     metrics.show(Sources(state=lambda: state, node_name="n"))
     shown = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.page().decode(), re.MULTILINE)
     told = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}

@@ -8,7 +8,10 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu, key_of
 from gpuagent.domain.gpus.link_reports import End, Nvlink, Relation, Wiring
-from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName, parse_pod
+from gpuagent.domain.node_state.device_lists import Advertised
+from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
+from gpuagent.domain.node_state.node_object import Node
+from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName, parse_pod
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, PLACEMENT_LABEL, Isolates, Kind, Mode
@@ -130,8 +133,12 @@ class NodeUnderTest:
     ) -> None:
         settings = Policy(**{"core_step": 1, "core_mem_both": False, **policy})
         layers = {"all": Layer(driver="all", installed=bool(isolates), isolates=isolates, modes=frozenset(Mode))}
-        lists = dict.fromkeys(settings.resources.names, ())
-        self.state = State(policy=settings, mode=mode, lists=lists, layers=layers)
+        self.state = State(
+            policy=settings,
+            node=Node(mode=mode),
+            advertised=Advertised(lists=dict.fromkeys(settings.resources.names, ())),
+            isolation=IsolationDrivers(layers=layers),
+        )
         self.now = 0.0
         self.news: list[Announcement] = []
         if gpus := tuple(gpus):
@@ -162,15 +169,20 @@ class NodeUnderTest:
 
     def pods(self, *pods: Mapping[str, Any]) -> "NodeUnderTest":
         """As the watch does: a pod that is as it was is the one that it was."""
-        known = {(pod.uid, pod.version): pod for pod in self.state.pods if pod.version}
+        known = {(pod.uid, pod.version): pod for pod in self.state.pods.seen if pod.version}
         seen = tuple(known.get((pod.uid, pod.version), pod) for pod in map(parse_pod, pods))
         return self.tell(ev.PodsSeen(seen, self.now))
 
     def allocate_begins(self) -> "NodeUnderTest":
-        return self.tell(ev.AllocatesSeen(self.state.in_flight + 1, self.state.last_allocate_end, self.now))
+        return self.tell(ev.AllocatesSeen(self.state.allocates.in_flight + 1, self.state.allocates.last_end, self.now))
 
     def allocate_ends(self) -> "NodeUnderTest":
-        return self.tell(ev.AllocatesSeen(self.state.in_flight - 1, self.now, self.now))
+        return self.tell(ev.AllocatesSeen(self.state.allocates.in_flight - 1, self.now, self.now))
+
+    def isolation(self, **changes: Any) -> "NodeUnderTest":
+        """The isolation drivers are as `changes` say, and the lists do not follow yet."""
+        self.state = replace(self.state, isolation=replace(self.state.isolation, **changes))
+        return self
 
     @property
     def snap(self) -> Snapshot:
@@ -178,15 +190,15 @@ class NodeUnderTest:
 
     def ids(self, resource: str) -> set[str]:
         """Every id on the list of `resource`, healthy or not."""
-        return {device_id for block in self.state.lists[resource] for device_id in ids_of(block)}
+        return {device_id for block in self.state.advertised.lists[resource] for device_id in ids_of(block)}
 
     def offer(self, resource: str) -> dict[int, int]:
         """GPU index to healthy units of `resource`."""
-        return {b.gpu.index: b.count for b in self.state.lists[resource] if b.healthy}
+        return {b.gpu.index: b.count for b in self.state.advertised.lists[resource] if b.healthy}
 
     def fenced(self, resource: str) -> dict[int, int]:
         """GPU index to unhealthy units of `resource`."""
-        return {b.gpu.index: b.count for b in self.state.lists[resource] if not b.healthy}
+        return {b.gpu.index: b.count for b in self.state.advertised.lists[resource] if not b.healthy}
 
     def heard(self) -> list[str]:
         """Reasons announced since the last look."""
@@ -198,3 +210,22 @@ class NodeUnderTest:
 def in_force(mode: Mode, gpus: Iterable[Gpu] | None = None, **policy: Any) -> NodeUnderTest:
     """A node in a settled mode, two GPUs of 16 GiB unless said otherwise."""
     return NodeUnderTest(mode, box() if gpus is None else gpus, **policy)
+
+
+def state_of(
+    mode: Mode = Mode.SHARE,
+    gpus: Iterable[Gpu] | None = None,
+    *more: ev.Event,
+    pods: tuple[Pod, ...] | None = (),
+    holdings: tuple[Holding, ...] | None = (),
+    checkpoint: tuple[CheckpointEntry, ...] = (),
+) -> State:
+    """The state after these facts, on a node without isolation; None for what was not read."""
+    node = NodeUnderTest(mode, isolates=frozenset()).inventory(*(box() if gpus is None else gpus))
+    if pods is not None:
+        node.tell(ev.PodsSeen(pods, node.now))
+    if holdings is not None:
+        node.tell(ev.HoldingsRead(holdings, node.now, node.now, checkpoint))
+    for event in more:
+        node.tell(event)
+    return node.state

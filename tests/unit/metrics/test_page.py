@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName
-from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples
@@ -24,24 +24,11 @@ from gpuagent.metrics.families import CHAPTERS
 from gpuagent.metrics.meter import Metrics
 from gpuagent.metrics.reading import EndpointView, Sources
 from standin.waiting import PATIENCE_S
-from tests.unit.domain.builders import CORE, MEM, WHOLE, box, gpu, holding, unit_ids, uuid
+from tests.unit.domain.builders import CORE, MEM, WHOLE, gpu, holding, state_of, unit_ids, uuid
 
 ID = "{:064x}".format
 GIB = 1 << 30
 FAMILIES = [family for families in CHAPTERS.values() for family in families]
-
-
-def state(**changes: Any) -> State:
-    gpus = {gpu.uuid: gpu for gpu in box(2)}
-    base = {
-        "policy": Policy(),
-        "mode": Mode.SHARE,
-        "gpus": gpus,
-        "driver_problem": None,
-        "pods_known": True,
-        "holdings": (),
-    }
-    return State(**{**base, **changes})
 
 
 def pod(name: str, number: int, *containers: str) -> Pod:
@@ -79,14 +66,13 @@ def g(n: int) -> tuple[str, str]:
     return uuid(n), str(n)
 
 
-SHARED = state(
-    pods=(pod("a", 1, "main", "side"), pod("b", 10, "main")),
-    holdings=(
-        holding("a", unit_ids(0, Kind.MEMORY_SHARE, 0, 1, 2, 3)),
-        holding("a", unit_ids(0, Kind.MEMORY_SHARE, 4), container="side"),
-        holding("b", unit_ids(0, Kind.MEMORY_SHARE, 5, 6) | unit_ids(1, Kind.MEMORY_SHARE, 5, 6)),
-    ),
+PODS = (pod("a", 1, "main", "side"), pod("b", 10, "main"))
+HELD = (
+    holding("a", unit_ids(0, Kind.MEMORY_SHARE, 0, 1, 2, 3)),
+    holding("a", unit_ids(0, Kind.MEMORY_SHARE, 4), container="side"),
+    holding("b", unit_ids(0, Kind.MEMORY_SHARE, 5, 6) | unit_ids(1, Kind.MEMORY_SHARE, 5, 6)),
 )
+SHARED = state_of(pods=PODS, holdings=HELD)
 
 
 def test_allocated_limit_and_used_of_gpus_and_containers() -> None:
@@ -113,7 +99,7 @@ def test_series_end_with_the_pod() -> None:
         Sources(state=lambda: now[0], samples=lambda _: Samples({uuid(0): sample(0, (10, 2))}, pids_seen=True))
     )
     assert 'pod="b"' in metrics.page().decode()
-    now[0] = replace(SHARED, pods=SHARED.pods[:1], holdings=SHARED.holdings[:2])
+    now[0] = state_of(pods=PODS[:1], holdings=HELD[:2])
     after = metrics.page().decode()
     assert 'pod="b"' not in after
     assert values(after, "gpuagent_gpu_unattributed_processes") == {g(0): 1}
@@ -121,7 +107,7 @@ def test_series_end_with_the_pod() -> None:
 
 def test_what_is_not_known_is_absent() -> None:
     """No sample, no book, no word from the driver: no zero stands in for them."""
-    text = page(state(holdings=None))
+    text = page(state_of(holdings=None))
     sampled = [f.name for f in FAMILIES if f.more.startswith("Sampled")]
     assert len(sampled) > 7
     unknown = [
@@ -135,8 +121,9 @@ def test_what_is_not_known_is_absent() -> None:
 
 
 def test_xids_without_a_gpu_are_counted_by_number() -> None:
-    assert values(page(state()), "gpuagent_untied_xids_total") == {}
-    counted = values(page(state(untied_xids={79: 2, 13: 1})), "gpuagent_untied_xids_total")
+    assert values(page(state_of()), "gpuagent_untied_xids_total") == {}
+    raised = [ev.XidRaised(None, xid, 0.0) for xid in (79, 13, 79)]
+    counted = values(page(state_of(Mode.SHARE, None, *raised)), "gpuagent_untied_xids_total")
     assert counted == {("79",): 2, ("13",): 1}
 
 
@@ -163,27 +150,27 @@ def test_a_gpu_that_does_not_answer_is_told() -> None:
 
 def test_compute_is_told_where_it_is_given_out() -> None:
     core = holding("a", unit_ids(0, Kind.CORE_CORE_MEM, *range(30)), CORE)
-    text = page(state(mode=Mode.CORE_MEM, holdings=(core, holding("a", unit_ids(0, Kind.MEMORY_CORE_MEM, 1)))))
+    text = page(state_of(Mode.CORE_MEM, holdings=(core, holding("a", unit_ids(0, Kind.MEMORY_CORE_MEM, 1)))))
     assert values(text, "gpuagent_gpu_compute_allocated_ratio") == {g(0): 0.3, g(1): 0}
     assert values(text, "gpuagent_container_gpu_compute_limit_ratio") == {(*g(0), "ml", "a", "main"): 0.3}
     assert values(page(SHARED), "gpuagent_gpu_compute_allocated_ratio") == {}
 
 
 def test_a_gpu_that_another_plugin_gave_is_not_taken_for_free() -> None:
-    text = page(state(mode=Mode.DEFAULT, holdings=(holding("a", [uuid(0)], "nvidia.com/gpu"),)))
+    text = page(state_of(Mode.DEFAULT, holdings=(holding("a", [uuid(0)], "nvidia.com/gpu"),)))
     assert values(text, "gpuagent_gpu_memory_allocated_bytes") == {g(1): 0}
     assert values(text, "gpuagent_gpu_containers") == {g(0): 1, g(1): 0}
 
 
 def test_a_container_that_uses_what_it_was_not_given_is_shown() -> None:
-    text = page(replace(SHARED, holdings=()), sample(0, (10, 2)))
+    text = page(state_of(pods=PODS), sample(0, (10, 2)))
     assert values(text, "gpuagent_container_gpu_memory_used_bytes") == {(*g(0), "ml", "b", "main"): 2 * GIB}
     assert values(text, "gpuagent_container_gpu_memory_limit_bytes") == {}
 
 
 def test_gpus_are_named_by_uuid_and_minor_number() -> None:
     odd = gpu(0, minor=7, index=0, model='say "GPU"\n\\')
-    text = page(state(gpus={odd.uuid: odd}, fence=Fence(indexes=frozenset({"7"}))))
+    text = page(state_of(Mode.SHARE, [odd], ev.FenceRead(Fence(indexes=frozenset({"7"})), 0.0)))
     assert values(text, "gpuagent_gpu_info") == {(odd.uuid, "7", "0", 'say "GPU"\n\\', "00000000:01:00.0"): 1}
     assert values(text, "gpuagent_gpu_fenced") == {(odd.uuid, "7"): 1}
     assert values(text, "gpuagent_gpu_healthy") == {(odd.uuid, "7"): 0}
@@ -191,32 +178,30 @@ def test_gpus_are_named_by_uuid_and_minor_number() -> None:
 
 def test_odd_names_are_escaped_and_stay_one_series() -> None:
     odd = Holding(ContainerRef(PodName("n", 'a"b\\c\nd'), "mäin"), MEM, unit_ids(0, Kind.MEMORY_SHARE, 1))
-    text = page(state(holdings=(odd,)))
+    text = page(state_of(holdings=(odd,)))
     assert values(text, "gpuagent_container_gpu_memory_limit_bytes") == {(*g(0), "n", 'a"b\\c\nd', "mäin"): GIB}
 
 
 def test_an_init_containers_pod_without_a_name_makes_no_series() -> None:
     nameless = Holding(ContainerRef(PodName("", "uid"), "init"), MEM, unit_ids(0, Kind.MEMORY_SHARE, 1))
-    text = page(state(holdings=(nameless,)))
+    text = page(state_of(holdings=(nameless,)))
     assert values(text, "gpuagent_container_gpu_memory_limit_bytes") == {}
     assert values(text, "gpuagent_gpu_memory_allocated_bytes") == {g(0): GIB, g(1): 0}
 
 
 def test_the_node_is_ready_or_says_why() -> None:
-    bad = state(mode=Mode.CGPU)
+    bad = state_of(Mode.CGPU)
     assert values(page(bad), "gpuagent_node_ready") == {(): 0}
     assert values(page(bad), "gpuagent_problems")["IsolationMissing",] == 1
     assert values(page(bad), "gpuagent_isolation_up") == {("none",): 0}
-    assert values(page(state()), "gpuagent_isolation_up") == {}
-    assert values(page(state()), "gpuagent_watch_up") == {}
-    assert values(page(state(), api=True), "gpuagent_watch_up") == {("nodes",): 0, ("pods",): 1}
+    assert values(page(state_of()), "gpuagent_isolation_up") == {}
+    assert values(page(state_of()), "gpuagent_watch_up") == {}
+    assert values(page(state_of(), api=True), "gpuagent_watch_up") == {("nodes",): 0, ("pods",): 1}
 
 
 def test_resources_are_told_whatever_the_mode() -> None:
     view = EndpointView("connected", True, 2, 4711, None)
-    text = page(
-        state(lists={MEM: (), WHOLE: ()}), endpoints=lambda: {MEM: view, WHOLE: replace(view, registered=False)}
-    )
+    text = page(state_of(), endpoints=lambda: {MEM: view, WHOLE: replace(view, registered=False)})
     assert values(text, "gpuagent_registered") == {(MEM,): 1, (WHOLE,): 0}
     assert values(text, "gpuagent_registrations_total") == {(MEM,): 2, (WHOLE,): 2}
     assert values(text, "gpuagent_device_list_bytes")[MEM,] == 4711
@@ -246,7 +231,7 @@ def test_arena_finds_what_it_adds_up() -> None:
 
 def test_arena_is_told_of_whole_and_of_free_gpus() -> None:
     whole = holding("a", unit_ids(0, Kind.WHOLE_TOPOLOGY, 0), WHOLE)
-    text = page(state(mode=Mode.TOPOLOGY, holdings=(whole,)), sample(0, used=3), sample(1, used=1), node_name="n1")
+    text = page(state_of(Mode.TOPOLOGY, holdings=(whole,)), sample(0, used=3), sample(1, used=1), node_name="n1")
     mine, free = ("n1", "ml", "a", *g(0), "topology"), ("n1", "", "", *g(1), "none")
     assert values(text, "nvidia_gpu_memory_used_bytes") == {mine: 3 * GIB, free: GIB}
 
@@ -322,8 +307,8 @@ def test_a_page_that_fails_is_not_shared() -> None:
 
 
 def test_a_page_is_never_older_than_the_wish_for_it() -> None:
-    metrics, now = Metrics(), [state()]
+    metrics, now = Metrics(), [state_of()]
     metrics.show(Sources(state=lambda: now[0]))
     metrics.page()
-    now[0] = state(mode=Mode.TOPOLOGY)
+    now[0] = state_of(Mode.TOPOLOGY)
     assert 'gpuagent_mode{mode="topology"} 1.0' in metrics.page().decode()

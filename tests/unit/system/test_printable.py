@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.state import State
@@ -76,4 +77,4 @@ def test_a_refusal_is_printable() -> None:
 
 
 def test_a_condition_is_printable() -> None:
-    assert node_condition(State(policy=Policy(), label_problem=HOSTILE))["message"].isprintable()
+    assert node_condition(State(policy=Policy(), node=Node(label_problem=HOSTILE)))["message"].isprintable()

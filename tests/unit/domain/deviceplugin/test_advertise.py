@@ -35,8 +35,8 @@ def settle(node: NodeUnderTest, *held) -> NodeUnderTest:
 
 def test_every_resource_is_listed_from_the_start_and_empty():
     node = NodeUnderTest(Mode.SHARE)
-    assert node.state.lists == {MEM: (), CORE: (), WHOLE: ()}
-    assert node.inventory(*box()).state.lists == {MEM: (), CORE: (), WHOLE: ()}
+    assert node.state.advertised.lists == {MEM: (), CORE: (), WHOLE: ()}
+    assert node.inventory(*box()).state.advertised.lists == {MEM: (), CORE: (), WHOLE: ()}
 
 
 def test_nothing_is_offered_before_kubelets_book_was_read():
@@ -65,7 +65,7 @@ def test_a_mode_offers_its_resources_and_the_others_are_zero_not_absent(mode, of
     from gpuagent.domain.sharing.mode import Resources
 
     node = in_force(mode, resources=Resources(EXCLUSIVE))
-    assert set(node.state.lists) == {MEM, CORE, WHOLE, EXCLUSIVE}
+    assert set(node.state.advertised.lists) == {MEM, CORE, WHOLE, EXCLUSIVE}
     for resource in (MEM, CORE, WHOLE, EXCLUSIVE):
         count = offers.get(resource)
         assert node.offer(resource) == ({0: count, 1: count} if count else {})
@@ -73,7 +73,7 @@ def test_a_mode_offers_its_resources_and_the_others_are_zero_not_absent(mode, of
 
 
 def test_mode_default_offers_nothing_unless_told():
-    assert all(blocks == () for blocks in in_force(Mode.DEFAULT).state.lists.values())
+    assert all(blocks == () for blocks in in_force(Mode.DEFAULT).state.advertised.lists.values())
 
 
 def test_mixed_gpus_have_their_own_number_of_units():
@@ -87,7 +87,7 @@ def test_a_label_fences_the_old_units_at_once_under_the_same_ids():
     node = in_force(Mode.SHARE)
     before = node.ids(MEM)
     node.label("topology")
-    assert node.state.mode is Mode.TOPOLOGY
+    assert node.state.node.mode is Mode.TOPOLOGY
     assert node.ids(MEM) == before
     assert node.fenced(MEM) == {0: 16, 1: 16}
     assert node.offer(MEM) == {}
@@ -163,7 +163,7 @@ def test_a_pod_that_is_not_seen_at_the_api_server_still_holds_its_gpu():
 def test_the_switch_back_in_the_middle_lifts_the_fence():
     node = in_force(Mode.SHARE).label("topology").wait(1).label("share")
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.state.draining == ()
+    assert node.state.advertised.draining == ()
     node.wait(0.5).label("topology")
     assert node.wait(1.9).fenced(MEM) == {0: 16, 1: 16}, "the fence counts from the second change"
     assert node.wait(0.1).ids(MEM) == set()
@@ -220,7 +220,7 @@ def test_removing_the_label_changes_nothing_and_is_said():
     node = in_force(Mode.DEFAULT).label("share").holdings()
     node.heard()
     assert node.label(None).offer(MEM) == {0: 16, 1: 16}
-    assert node.state.mode is Mode.SHARE
+    assert node.state.node.mode is Mode.SHARE
     assert node.heard() == ["ModeLabelRemoved"]
 
 
@@ -228,21 +228,21 @@ def test_an_unknown_value_changes_nothing_and_is_said_once():
     node = in_force(Mode.DEFAULT).label("share").holdings()
     node.heard()
     node.label("shared").wait(5).label("shared")
-    assert node.state.mode is Mode.SHARE
+    assert node.state.node.mode is Mode.SHARE
     assert node.offer(MEM) == {0: 16, 1: 16}
     assert node.heard() == ["InvalidModeLabel"]
-    assert "'shared' is not a mode; share stays in force" in node.state.label_problem
-    assert node.label("share").state.label_problem is None
+    assert "'shared' is not a mode; share stays in force" in node.state.node.label_problem
+    assert node.label("share").state.node.label_problem is None
 
 
 @pytest.mark.parametrize("value", ["", "Share", "none", "core-mem"])
 def test_values_are_taken_literally(value):
-    assert in_force(Mode.CGPU).label(value).state.mode is Mode.CGPU
+    assert in_force(Mode.CGPU).label(value).state.node.mode is Mode.CGPU
 
 
 def test_only_default_gives_the_node_back():
     node = settle(in_force(Mode.SHARE).label("default"))
-    assert all(blocks == () for blocks in node.state.lists.values())
+    assert all(blocks == () for blocks in node.state.advertised.lists.values())
 
 
 def test_the_remembered_mode_stays_in_force_over_a_restart_without_label():
@@ -251,17 +251,17 @@ def test_the_remembered_mode_stays_in_force_over_a_restart_without_label():
 
 def test_a_forced_mode_beats_the_label():
     node = in_force(Mode.SHARE, forced_mode=Mode.SHARE).label("topology").wait(5)
-    assert (node.state.mode, node.state.label) == (Mode.SHARE, "topology")
+    assert (node.state.node.mode, node.state.node.label) == (Mode.SHARE, "topology")
     assert node.offer(MEM) == {0: 16, 1: 16}
 
 
 def test_placement_follows_its_label_and_removal_means_binpack():
     node = in_force(Mode.SHARE).label("share", "spread")
-    assert node.state.placement == "spread"
+    assert node.state.node.placement == "spread"
     node.heard()
-    assert node.label("share", "scatter").state.placement == "spread"
+    assert node.label("share", "scatter").state.node.placement == "spread"
     assert node.heard() == ["InvalidPlacementLabel"]
-    assert node.label("share").state.placement == "binpack"
+    assert node.label("share").state.node.placement == "binpack"
     assert node.heard() == ["PlacementSwitch"]
 
 
@@ -269,7 +269,7 @@ def test_placement_follows_its_label_and_removal_means_binpack():
 def test_a_node_without_labels_is_a_node_without_a_mode_label(node_object):
     from gpuagent.domain.events import NodeSeen
 
-    assert in_force(Mode.CGPU).tell(NodeSeen(node_object, 1.0)).state.mode is Mode.CGPU
+    assert in_force(Mode.CGPU).tell(NodeSeen(node_object, 1.0)).state.node.mode is Mode.CGPU
 
 
 # -- isolation, sizes ------------------------------------------------------------------------------------------
@@ -291,9 +291,9 @@ def test_a_node_without_labels_is_a_node_without_a_mode_label(node_object):
 )
 def test_a_mode_without_the_isolation_it_promises_stays_at_zero(mode, isolates, offered):
     node = in_force(mode, isolates=frozenset(isolates))
-    assert any(node.state.lists.values()) is offered
+    assert any(node.state.advertised.lists.values()) is offered
     trial = in_force(mode, isolates=frozenset(isolates), allow_unisolated=True)
-    assert any(trial.state.lists.values())
+    assert any(trial.state.advertised.lists.values())
 
 
 def test_a_unit_too_small_leaves_only_its_resource_at_zero():
@@ -360,7 +360,7 @@ def test_an_xid_of_no_gpu_or_an_unknown_one_costs_none():
     node = in_force(Mode.SHARE).tell(XidRaised(None, 79, 1.0)).tell(XidRaised(uuid(7), 79, 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
     assert node.heard() == ["XIDUntied"]
-    assert node.state.untied_xids == {79: 1}
+    assert node.state.health.untied_xids == {79: 1}
 
 
 def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_keep_theirs():
@@ -369,7 +369,7 @@ def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_keep_theirs():
     node.inventory(gpu(0), gpu(2, index=1))
     assert node.ids(MEM) == before
     assert sorted(node.offer(MEM).values()) == [16, 16]
-    assert [b.gpu.uuid for b in node.state.lists[MEM] if not b.healthy] == [uuid(1)]
+    assert [b.gpu.uuid for b in node.state.advertised.lists[MEM] if not b.healthy] == [uuid(1)]
     assert "GPUUnhealthy" in node.heard()
 
 
@@ -389,8 +389,8 @@ def test_a_driver_that_does_not_answer_changes_no_list():
     from gpuagent.domain.events import DriverUnavailable
 
     node = in_force(Mode.SHARE)
-    before = node.state.lists
-    assert node.tell(DriverUnavailable("hangs", 1.0)).state.lists == before
+    before = node.state.advertised.lists
+    assert node.tell(DriverUnavailable("hangs", 1.0)).state.advertised.lists == before
     assert node.heard() == ["DriverUnavailable"]
 
 
@@ -437,7 +437,7 @@ def test_a_gpu_in_use_whose_uuid_a_second_one_reports_is_unhealthy_until_it_is_t
     for order in ((gpu(0), gpu(1), twin), (twin, gpu(1), gpu(0))):
         node.inventory(*order)
         assert (node.offer(MEM), node.fenced(MEM)) == ({0: 16}, {1: 16})
-        assert "its UUID" in node.state.faults[uuid(1)]
+        assert "its UUID" in node.state.health.faults[uuid(1)]
 
 
 def test_two_uuids_with_one_key_are_both_left_out(monkeypatch):
@@ -467,11 +467,11 @@ def test_a_gpu_stays_unhealthy_through_a_mode_switch():
 
 def test_allocates_change_no_list_and_say_nothing_while_nothing_fades():
     node = in_force(Mode.SHARE)
-    lists = node.state.lists
+    lists = node.state.advertised.lists
     node.heard()
     node.allocate_begins().allocate_begins().allocate_ends().allocate_ends()
-    assert node.state.lists == lists
-    assert (node.state.in_flight, node.heard()) == (0, [])
+    assert node.state.advertised.lists == lists
+    assert (node.state.allocates.in_flight, node.heard()) == (0, [])
 
 
 def test_unchanged_news_change_nothing():
@@ -479,7 +479,7 @@ def test_unchanged_news_change_nothing():
     before = node.state
     node.heard()
     node.label("share").inventory(*box()).holdings().wait(0)
-    assert node.state.lists == before.lists
+    assert node.state.advertised.lists == before.advertised.lists
     assert node.heard() == []
 
 
@@ -489,7 +489,7 @@ def test_a_book_that_cannot_be_read_is_said_and_what_was_known_stays():
     node = in_force(Mode.SHARE).tell(HoldingsUnavailable("UNAVAILABLE: no socket", 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
     assert node.heard() == ["PodResourcesUnavailable"]
-    assert node.holdings().state.holdings_problem is None
+    assert node.holdings().state.holdings.problem is None
 
 
 def test_leaving_mode_default_waits_for_a_book_that_shows_the_other_plugins_last_grant():

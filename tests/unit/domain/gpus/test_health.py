@@ -45,7 +45,7 @@ def is_offered(node, n=0):
 
 
 def cause(node, n=0):
-    return node.state.faults.get(uuid(n))
+    return node.state.health.faults.get(uuid(n))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_was_not_asked_yet_stays_as_it_was_said(node):
     says(node, HealthReading(action=0, remap_failed=True))
     says(node, HealthReading(action=0, partial=True))
     assert not is_offered(node)
-    assert node.state.health[uuid(0)].healthy_since is None
+    assert node.state.health.by_uuid[uuid(0)].healthy_since is None
 
 
 # -- drivers that know recovery actions ---------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_few_of_many_xids_are_told(node):
     for code in range(200, 220):
         xid(node, code)
     assert cause(node) == ", ".join(f"XID {code}" for code in range(200, 200 + MOST_TOLD))
-    assert node.state.health[uuid(0)].last_xid == (219, 0.0)
+    assert node.state.health.by_uuid[uuid(0)].last_xid == (219, 0.0)
 
 
 # -- GPUs that go away ---------------------------------------------------------------------------------------------
@@ -340,8 +340,8 @@ def test_what_was_heard_of_a_gpu_before_it_was_read_is_in_the_first_list():
     xid(node, 94, HealthReading(action=0), n=1)
     node.inventory(*box()).holdings()
     assert (set(node.fenced(MEM)), set(node.offer(MEM))) == ({0}, {1})
-    assert node.state.health[uuid(1)].counts == {94: 1}
-    assert node.state.early == {}
+    assert node.state.health.by_uuid[uuid(1)].counts == {94: 1}
+    assert node.state.health.early == {}
 
 
 # -- whom it concerns -----------------------------------------------------------------------------------------------

@@ -119,15 +119,15 @@ WHOLE_POD = pod_json("a", {MEM: 4}, init=({MEM: 1},), labels={"aliyun.com/gpu-co
 @given(st.lists(null_anywhere(WHOLE_POD).filter(bool), min_size=2, max_size=3))
 def test_null_in_any_place_never_stops_the_reading(pods):
     state, _ = step(State(policy=Policy()), PodsSeen(tuple(map(parse_pod, pods)), 0.0))
-    assert len(state.pods) == len(pods)
-    assert all(pod.gpu_count_label in {None, "2"} for pod in state.pods)
-    list(requests(state.pods, MEM, 4))
+    assert len(state.pods.seen) == len(pods)
+    assert all(pod.gpu_count_label in {None, "2"} for pod in state.pods.seen)
+    list(requests(state.pods.seen, MEM, 4))
 
 
 @given(st.lists(PODS, max_size=3))
 def test_whatever_json_says_it_is_a_pod_it_never_stops_the_reading(pods):
     state, _ = step(State(policy=Policy()), PodsSeen(tuple(map(parse_pod, pods)), 0.0))
-    list(requests(state.pods, MEM, 4))
+    list(requests(state.pods.seen, MEM, 4))
 
 
 def test_requests_come_oldest_first_and_only_from_living_pods():

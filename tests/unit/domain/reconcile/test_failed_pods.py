@@ -264,7 +264,7 @@ def test_a_deletion_is_told_and_counted() -> None:
     (news,) = node.news
     assert (news.reason, news.pods, news.owner) == ("FailedPodDeleted", (pod.name,), pod.controller)
     assert NO_DEVICES.format(MEM) in news.message
-    assert node.state.deleted == {Failure.NO_DEVICES: 1}
+    assert node.state.cleanup.deleted == {Failure.NO_DEVICES: 1}
 
 
 def test_a_deletion_that_is_refused_is_a_problem() -> None:

@@ -331,7 +331,7 @@ def test_a_number_that_two_gpus_had_is_not_told():
 
 def test_a_pod_of_a_former_mode_is_told_all_the_same():
     life = node(share("a", 1, 0)).label("topology")
-    assert life.state.mode is Mode.TOPOLOGY
+    assert life.state.node.mode is Mode.TOPOLOGY
     assert only(life.pods(pod_json("a", {MEM: 1}))).texts[an.V1_GPU] == "1"
 
 

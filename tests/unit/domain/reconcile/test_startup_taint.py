@@ -26,7 +26,7 @@ def connect(node: NodeUnderTest, *, but: str = "") -> NodeUnderTest:
 
 def show(node: NodeUnderTest, *keys: str, **amounts: str) -> NodeUnderTest:
     names = {"mem": MEM, "core": CORE, "whole": WHOLE}
-    seen = node_json(str(node.state.mode))
+    seen = node_json(str(node.state.node.mode))
     seen["spec"] = {"taints": [{"key": key, "value": "v", "effect": "NoSchedule"} for key in keys]}
     seen["status"] = {"allocatable": {names[short]: text for short, text in amounts.items()}}
     return node.tell(ev.NodeSeen(seen, node.now))

@@ -68,9 +68,7 @@ def test_a_driver_keeps_a_mode_it_serves_while_it_works():
 
 def living(mode=Mode.CGPU, **policy):
     node = in_force(mode, box(2), **policy)
-    node.state = replace(
-        node.state, layers={"cgpu": replace(CGPU, installed=False), "mps": replace(MPS, installed=False)}
-    )
+    node.isolation(layers={"cgpu": replace(CGPU, installed=False), "mps": replace(MPS, installed=False)})
     return node.wait(0).wait(3)  # what another driver had on offer has left the lists
 
 
@@ -109,8 +107,7 @@ def test_what_every_driver_lacks_is_told_where_none_is_installed():
 
 
 def test_nothing_is_said_before_the_drivers_have_looked():
-    node = living()
-    node.state = replace(node.state, unheard=frozenset({"cgpu"}))
+    node = living().isolation(unheard=frozenset({"cgpu"}))
     assert reasons(node) == []
     says(node, replace(CGPU, installed=False))
     assert reasons(node) == ["IsolationMissing"]
@@ -118,7 +115,7 @@ def test_nothing_is_said_before_the_drivers_have_looked():
 
 def test_a_gpu_the_driver_cannot_isolate_is_left_out_aloud():
     node = says(living(), replace(CGPU, left_out={uuid(1): "too old; use mode share"}))
-    assert {i.split("-")[0] for i in node.ids(MEM)} == {node.state.gpus[uuid(0)].key}
+    assert {i.split("-")[0] for i in node.ids(MEM)} == {node.state.gpus.by_uuid[uuid(0)].key}
     problem, divided = problems(node.state)
     assert (problem.reason, divided.reason) == ("GPUIsolationUnsupported", "MixedGPUs")
     assert "GPU 1" in problem.message

@@ -50,7 +50,7 @@ def test_gpus_that_differ_by_less_than_a_unit_are_equal():
 def test_numbers_that_do_not_go_up_from_0_are_told(minors, count):
     life = in_force(Mode.SHARE, tuple(gpu(n, minor=minor) for n, minor in enumerate(minors)))
     assert len(told(life, "NonContiguousGPUMinors")) == count
-    topology = in_force(Mode.TOPOLOGY, life.state.gpus.values())
+    topology = in_force(Mode.TOPOLOGY, life.state.gpus.by_uuid.values())
     assert told(topology, "NonContiguousGPUMinors") == []
 
 

@@ -18,7 +18,7 @@ def mesh(mode=Mode.TOPOLOGY, gpus=None) -> NodeUnderTest:
 
 
 def page(node: NodeUnderTest):
-    return topology_page.page(node.state, BestSets(node.state.topology.mbps))
+    return topology_page.page(node.state, BestSets(node.state.gpus.topology.mbps))
 
 
 def test_the_page_has_every_link_from_both_sides():
@@ -97,7 +97,7 @@ def test_a_gpu_that_the_driver_does_not_list_any_more_is_in_no_link_and_ill():
 
 def test_when_the_driver_lists_no_gpu_any_more_all_are_ill_and_none_is_linked():
     node = mesh().inventory()
-    assert node.state.topology.gpus == ()
+    assert node.state.gpus.topology.gpus == ()
     data = report(node).data
     assert set(json.loads(data["devices"]).values()) == {"Unhealthy"}
     assert data["bandwidth"] == data["linkType"] == "[]"
@@ -108,7 +108,7 @@ def test_what_is_worked_out_is_kept_while_bandwidths_are_the_same():
     before = node.snap
     noted = {**DGX1V, uuid(0): replace(DGX1V[uuid(0)], problems=("a query failed",))}
     node.inventory(*box(8), wiring=noted)
-    assert node.state.topology.notes
+    assert node.state.gpus.topology.notes
     assert snapshot(node.state, before).sets is before.sets
 
 

@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, ContainerSpec, Pod, PodName, parse_pod
-from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples, Use, Used, use
 from gpuagent.domain.usage.guarantee import MIB, Share, shares
 from gpuagent.domain.usage.process_cgroup import Place, parse_cgroup
-from tests.unit.domain.builders import CORE, MEM, WHOLE, box, holding, owner, unit_ids, uuid
+from tests.unit.domain.builders import CORE, MEM, WHOLE, box, holding, owner, state_of, unit_ids, uuid
 
 ID = "{:064x}".format
 GIB = 1 << 30
@@ -22,19 +21,8 @@ def pod(name: str, ids: dict[str, str], containers: tuple[str, ...] = ("main",),
     return replace(known, **changes)
 
 
-def state(*pods: Pod, **changes: Any) -> State:
-    gpus = {gpu.uuid: gpu for gpu in box(2)}
-    return State(
-        **{
-            "policy": Policy(),
-            "mode": Mode.SHARE,
-            "gpus": gpus,
-            "pods": pods,
-            "pods_known": True,
-            "holdings": (),
-            **changes,
-        }
-    )
+def state(*pods: Pod, **facts: Any) -> State:
+    return state_of(**{"pods": pods, **facts})
 
 
 def process(place: Place | None, memory: int | None = GIB, busy: float | None = 0.25, pid: int = 1) -> GpuProcess:
@@ -115,7 +103,7 @@ def test_an_id_that_is_not_known_yet_is_found_by_the_pod_if_that_leaves_no_choic
 def test_without_an_api_server_kubelets_checkpoint_names_the_pod() -> None:
     ids = unit_ids(0, Kind.MEMORY_SHARE, 1)
     entry = CheckpointEntry("uid-a", "main", MEM, ids)
-    known = state(holdings=(holding("a", ids),), checkpoint=(entry,), pods_known=False)
+    known = state(holdings=(holding("a", ids),), checkpoint=(entry,), pods=None)
     assert set(used(known, process(Place(None, "uid-a"))).by_container) == {(uuid(0), owner("a"))}
 
 
@@ -127,11 +115,12 @@ def test_what_the_driver_does_not_tell_of_one_process_is_not_known_of_its_contai
 
 
 def test_a_holder_without_processes_uses_nothing_only_if_its_processes_would_be_seen() -> None:
-    known = state(holdings=(holding("a", unit_ids(0, Kind.MEMORY_SHARE, 1)),))
+    held = (holding("a", unit_ids(0, Kind.MEMORY_SHARE, 1)),)
+    known = state(holdings=held)
     assert used(known).by_container == {(uuid(0), owner("a")): Used(0, 0.0)}
     unsure = used(known, process(None), pids_seen=False)
     assert (unsure.by_container, unsure.pids_seen) == ({}, False)
-    other = state(pod("b", {ID(1): "main"}), holdings=known.holdings)
+    other = state(pod("b", {ID(1): "main"}), holdings=held)
     proven = used(other, process(Place(ID(1))), pids_seen=False)
     assert (set(proven.by_container), proven.pids_seen) == ({(uuid(0), owner("a")), (uuid(0), owner("b"))}, True)
 
@@ -163,7 +152,7 @@ def test_isolated_memory_is_a_part_of_all_the_gpu_has() -> None:
     (gpu,) = box(1)
     gpu = replace(gpu, memory_mib=15872)
     for kind, mib in ((Kind.MEMORY_MPS, 15872 * 3 // 15), (Kind.MEMORY_SHARE, 3 * 1024)):
-        known = state(gpus={gpu.uuid: gpu}, holdings=(holding("a", unit_ids(0, kind, 1, 2, 3)),))
+        known = state(gpus=[gpu], holdings=(holding("a", unit_ids(0, kind, 1, 2, 3)),))
         assert [share.memory_bytes for share in shares(known).values()] == [mib * MIB]
 
 

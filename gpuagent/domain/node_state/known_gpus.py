@@ -1,0 +1,99 @@
+"""The GPUs of the node: the driver's inventory, and the operator's fence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpus.fence import Fence
+from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu, unambiguous
+from gpuagent.domain.gpus.link_reports import Wiring
+from gpuagent.domain.gpus.topology import Topology, topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """Every GPU read in this run, by UUID in `by_uuid`: a lost GPU keeps its identity.
+
+    Attributes:
+        wiring: by UUID, the connections that each GPU reported in its last read.
+        topology: the GPUs that the driver listed last, and the links between every two of them.
+        unreadable: the GPUs that the driver listed last and could not read.
+        driver_problem: why the driver did not answer the last read; the inventory stays.
+        fence: the content of the operator's file when it was last valid.
+    """
+
+    by_uuid: Mapping[str, Gpu] = field(default_factory=dict)
+    wiring: Mapping[str, Wiring] = field(default_factory=dict)
+    topology: Topology = field(default_factory=Topology)
+    unreadable: tuple[UnreadableGpu, ...] = ()
+    driver_version: str = ""
+    device_nodes: frozenset[str] = frozenset()
+    driver_problem: str | None = "not read yet"
+    fence: Fence = field(default_factory=Fence)
+    fence_problem: str | None = None
+
+    def taken(self, event: ev.Event) -> Self:
+        match event:
+            case ev.InventoryRead():
+                return self._read(unambiguous(event.inventory, self.by_uuid.values()))
+            case ev.DriverUnavailable():
+                return replace(self, driver_problem=event.reason)
+            case ev.FenceRead():
+                return replace(self, fence=event.fence, fence_problem=None)
+            case ev.FenceUnreadable():
+                return replace(self, fence_problem=event.reason)
+        return self
+
+    def _read(self, inventory: Inventory) -> Self:
+        """A GPU that was read before and is missing now stays as lost."""
+        known = self.by_uuid
+        # The number of units that were advertised does not change while the agent runs.
+        read = {
+            gpu.uuid: replace(gpu, memory_mib=known[gpu.uuid].memory_mib) if gpu.uuid in known else gpu
+            for gpu in inventory.gpus
+        }
+        wiring = {**self.wiring, **inventory.wiring}
+        listed = {uuid: known[uuid].index for uuid in self.topology.gpus}
+        same = wiring == self.wiring and {gpu.uuid: gpu.index for gpu in read.values()} == listed
+        return replace(
+            self,
+            by_uuid={**known, **read},
+            wiring=wiring,
+            topology=self.topology if same else topology(tuple(read.values()), wiring),
+            unreadable=inventory.unreadable,
+            driver_version=inventory.driver_version,
+            device_nodes=inventory.device_nodes,
+            driver_problem=None,
+        )
+
+    @cached_property
+    def by_index(self) -> list[Gpu]:
+        """In NVML's order."""
+        return sorted(self.by_uuid.values(), key=lambda gpu: gpu.index)
+
+    @cached_property
+    def unread(self) -> dict[str, str]:
+        """UUID of each GPU that the driver still lists and could not read last, to the reason."""
+        missing = {uuid: gpu for uuid, gpu in self.by_uuid.items() if uuid not in self.topology.gpus}
+        read = {self.by_uuid[uuid].index for uuid in self.topology.gpus}
+        reasons = {bad.index: bad.reason for bad in self.unreadable if bad.index not in read}
+        # Match by index, which changes when another GPU is lost. If no fewer GPUs are unreadable than missing, all
+        # missing ones are unreadable.
+        some = next(iter(reasons.values()), None) if len(missing) <= len(reasons) else None
+        found = {uuid: reasons.get(gpu.index, some) for uuid, gpu in missing.items()}
+        return {uuid: reason for uuid, reason in found.items() if reason is not None}
+
+    @cached_property
+    def answering(self) -> frozenset[str]:
+        """UUIDs of the GPUs that can be queried now."""
+        silent = {bad.index for bad in self.unreadable}
+        known = self.by_uuid.items() if self.driver_problem is None else ()
+        return frozenset(uuid for uuid, gpu in known if gpu.index not in silent)
+
+    @cached_property
+    def fenced(self) -> dict[str, str]:
+        """UUID to the entry of the fence file that names the GPU, in words."""
+        named = {uuid: self.fence.entry_of(gpu) for uuid, gpu in self.by_uuid.items()}
+        return {uuid: f"fenced by file ({entry})" for uuid, entry in named.items() if entry}

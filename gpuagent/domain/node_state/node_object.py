@@ -1,0 +1,93 @@
+"""The Node object of the API server, and the mode and the placement that its labels set."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.json_values import mapping, mappings
+from gpuagent.domain.policy import Policy
+from gpuagent.domain.sharing.mode import DISABLE_LABEL, MODE_LABEL, PLACEMENT_LABEL, Mode, Placement
+
+_MODES = {str(mode): mode for mode in Mode}
+_PLACEMENTS = {str(placement): placement for placement in Placement}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """The node's mode, its placement, and the object itself.
+
+    Attributes:
+        mode: the mode in force; the target while a switch is in progress.
+        mode_known: False until the label was read, if neither a flag nor an earlier run sets the mode.
+        mode_unsaved: why the mode is not saved for the next start.
+        object: as the API server had it last, decoded JSON; None before the first read.
+        problem: why the agent does not see changes of the object.
+        configmaps_problem: why the ConfigMaps about the node are not up to date.
+    """
+
+    mode: Mode = Mode.DEFAULT
+    mode_known: bool = True
+    mode_unsaved: str | None = None
+    label: str | None = None
+    label_problem: str | None = None
+    placement: Placement = Placement.BINPACK
+    placement_problem: str | None = None
+    object: Mapping[str, Any] | None = None
+    problem: str | None = None
+    configmaps_problem: str | None = None
+
+    def taken(self, event: ev.Event, policy: Policy) -> Self:
+        match event:
+            case ev.NodeSeen():
+                return self._seen(event.node, forced=policy.forced_mode is not None)
+            case ev.ApiUnavailable(what="node"):
+                return replace(self, problem=event.reason)
+            case ev.ModeKept():
+                return replace(self, mode_unsaved=event.problem)
+            case ev.ReportsKept():
+                return replace(self, configmaps_problem=event.problem)
+        return self
+
+    def _seen(self, node: Mapping[str, Any], *, forced: bool) -> Self:
+        seen = replace(self, object=node, problem=None)
+        label, placement = seen.labels.get(MODE_LABEL), seen.labels.get(PLACEMENT_LABEL)
+        mode, label_problem, placement_problem = self.mode, None, None
+        if label in _MODES and not forced:
+            mode = _MODES[label]
+        elif label is not None and label not in _MODES:
+            known = ", ".join(_MODES)
+            label_problem = f"node label {MODE_LABEL}={label!r} is not a mode; {mode} stays in force (known: {known})"
+        if placement is not None and placement not in _PLACEMENTS:
+            placement_problem = (
+                f"node label {PLACEMENT_LABEL}={placement!r} is neither binpack nor spread; "
+                f"{self.placement} stays in force"
+            )
+        return replace(
+            seen,
+            mode=mode,
+            mode_known=True,
+            label=label,
+            label_problem=label_problem,
+            placement=_PLACEMENTS.get(placement or Placement.BINPACK, self.placement),
+            placement_problem=placement_problem,
+        )
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return mapping(mapping(mapping(self.object).get("metadata")).get("labels"))
+
+    @property
+    def allocatable(self) -> Mapping[str, Any]:
+        """Resource name to quantity."""
+        return mapping(mapping(mapping(self.object).get("status")).get("allocatable"))
+
+    @property
+    def isolation_disabled(self) -> bool:
+        """Whether the node's label makes cGPU run containers without isolation."""
+        return self.labels.get(DISABLE_LABEL) == "true"
+
+    def has_taint(self, key: str) -> bool:
+        return any(
+            taint.get("key") == key for taint in mappings(mapping(mapping(self.object).get("spec")).get("taints"))
+        )

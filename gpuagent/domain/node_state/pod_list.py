@@ -1,0 +1,44 @@
+"""The pods of the node, as the API server has them."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.pod import Pod
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """Every pod bound to this node, in `seen`. Some pods that ended earlier are missing.
+
+    Attributes:
+        known: the pods were read in this run.
+        problem: why the agent does not see changes of pods.
+        annotations_problem: why the annotations of pods are not up to date.
+    """
+
+    seen: tuple[Pod, ...] = ()
+    known: bool = False
+    problem: str | None = None
+    annotations_problem: str | None = None
+
+    def taken(self, event: ev.Event) -> Self:
+        match event:
+            case ev.PodsSeen():
+                return replace(self, seen=event.pods, known=True, problem=None)
+            case ev.ApiUnavailable(what="pods"):
+                return replace(self, problem=event.reason)
+            case ev.AnnotationsKept():
+                return replace(self, annotations_problem=event.problem)
+        return self
+
+    @property
+    def watched(self) -> bool:
+        """The agent follows the pods' changes now."""
+        return self.known and self.problem is None
+
+    @cached_property
+    def living_uids(self) -> set[str]:
+        """UIDs of the pods that have not ended."""
+        return {pod.uid for pod in self.seen if not pod.ended}
