@@ -18,9 +18,14 @@ WALL_NS = 1_800_000_000 * 10**9
 
 @pytest.fixture
 def scheduling():
+    return cluster(shared_node("n1"), shared_node("n2"))
+
+
+def cluster(*nodes):
     made = Scheduling(LeastFree())
-    made.node_seen(shared_node("n1"))
-    made.node_seen(shared_node("n2"))
+    for node in nodes:
+        made.node_seen(node)
+    made.synced(0.0)
     return made
 
 
@@ -38,7 +43,7 @@ def show(scheduling, asked, write, now=0.0):
     """Show the pod as the API server has it after the Binding."""
     asked["metadata"]["annotations"].update(write.annotations)
     asked["spec"]["nodeName"] = write.node
-    scheduling.bound(write.uid, BindOutcome.BOUND, now)
+    scheduling.bound(write.uid, BindOutcome.BOUND)
     scheduling.pod_seen(pod_facts(asked), now)
 
 
@@ -82,8 +87,7 @@ def test_the_agent_reads_the_decision_that_was_written(scheduling, asked):
 
 
 def test_memory_and_compute_are_on_one_gpu():
-    scheduling = Scheduling(LeastFree())
-    scheduling.node_seen(shared_node("n1", core=100, core_step=5))
+    scheduling = cluster(shared_node("n1", core=100, core_step=5))
     asked = pod_object(mem=3, core=30)
     _, texts = place(scheduling, asked, names=("n1",))
     assert (json.loads(texts[MEMORY_ANNOTATION]), json.loads(texts[CORE_ANNOTATION])) == (
@@ -97,16 +101,14 @@ def test_memory_and_compute_are_on_one_gpu():
 
 
 def test_memory_alone_and_odd_steps_wait_with_a_reason():
-    scheduling = Scheduling(LeastFree())
-    scheduling.node_seen(shared_node("n1", core=100, core_step=5))
+    scheduling = cluster(shared_node("n1", core=100, core_step=5))
     for given in ({"mem": 3}, {"mem": 3, "core": 7}):
         answer = scheduling.filter(pod(**given), ["n1"], 0.0)
         assert "its mode does not serve" in answer.unresolvable["n1"]
 
 
 def test_whole_gpus_are_named_and_shown():
-    scheduling = Scheduling(LeastFree())
-    scheduling.node_seen(whole_node("n1"))
+    scheduling = cluster(whole_node("n1"))
     _, texts = place(scheduling, pod_object(whole=3), names=("n1",))
     assert (texts[GROUP_ANNOTATION], texts[VISIBLE_ANNOTATION]) == ("0,1,2", "0,1,2")
     answer = scheduling.filter(pod(whole=6), ["n1"], 0.0)
@@ -118,7 +120,8 @@ def test_a_reservation_holds_until_it_lapses(scheduling):
     (node,) = scheduling.filter(first, ["n1"], 0.0).nodes
     scheduling.filter(pod(mem=10), ["n1"], 0.0)
     assert scheduling.filter(pod(mem=1), ["n1"], 0.0).failed
-    assert scheduling.next_due() == RESERVED_S
+    scheduling.tick(0.0)
+    assert scheduling.next_due(0.0) == RESERVED_S
     scheduling.tick(RESERVED_S)
     assert free(scheduling, node) == [10, 10]
 
@@ -134,14 +137,14 @@ def test_a_refused_binding_gives_the_units_back_and_a_lost_answer_keeps_them(sch
     asked = pod(mem=10)
     scheduling.filter(asked, ["n1"], 0.0)
     scheduling.bind(asked.uid, "n1", 0.0, WALL_NS)
-    scheduling.bound(asked.uid, BindOutcome.UNKNOWN, 0.0)
+    scheduling.bound(asked.uid, BindOutcome.UNKNOWN)
     scheduling.tick(RESERVED_S)
     assert sorted(free(scheduling, "n1")) == [0, 10]
     scheduling.tick(CONFIRMED_S)
     assert free(scheduling, "n1") == [10, 10]
     scheduling.filter(asked, ["n1"], 0.0)
     scheduling.bind(asked.uid, "n1", 0.0, WALL_NS)
-    scheduling.bound(asked.uid, BindOutcome.REFUSED, 0.0)
+    scheduling.bound(asked.uid, BindOutcome.REFUSED)
     assert free(scheduling, "n1") == [10, 10]
 
 
@@ -203,15 +206,14 @@ def test_a_node_that_refused_a_pod_is_passed_over_for_its_owner_and_then_tried_a
     scheduling.pod_seen(again, 1.0)
     assert scheduling.filter(again, [node], 1.0).failed == {node: "it refused a pod of the same owner a moment ago"}
     assert scheduling.filter(pod(mem=4, owner="o2"), [node], 1.0).nodes == (node,)
-    assert scheduling.tick(1.0 + REST_FIRST_S) == [Nudge(again.name, again.uid)]
-    assert scheduling.tick(2.0 + REST_FIRST_S) == []
+    for late, actions in ((1.0, [Nudge(again.name, again.uid)]), (2.0, [])):
+        scheduling.tick(late + REST_FIRST_S)
+        assert scheduling.actions() == actions
     assert scheduling.filter(again, [node], 2.0 + REST_FIRST_S).nodes == (node,)
 
 
 def test_a_pod_that_states_preferences_gets_the_nodes_that_are_as_good():
-    scheduling = Scheduling(LeastFree())
-    for n in range(8):
-        scheduling.node_seen(shared_node(f"n{n}"))
+    scheduling = cluster(*[shared_node(f"n{n}") for n in range(8)])
     asked = pod_object(mem=4)
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
     asked["spec"]["affinity"] = {"nodeAffinity": preferred}
@@ -223,10 +225,8 @@ def test_a_pod_that_states_preferences_gets_the_nodes_that_are_as_good():
 
 
 def test_why_a_pod_waits():
-    scheduling = Scheduling(LeastFree())
-    for name in ("n1", "n2", "n3"):
-        scheduling.node_seen(shared_node(name, gpus=1, memory=40))
-    scheduling.node_seen(shared_node("small", memory=24))
+    large = [shared_node(name, gpus=1, memory=40) for name in ("n1", "n2", "n3")]
+    scheduling = cluster(*large, shared_node("small", memory=24))
     for name, units in (("n1", 4), ("n2", 20), ("n3", 30)):
         scheduling.pod_seen(pod(mem=units, on=name), 0.0)
     answer = scheduling.filter(pod(mem=40), ["n1", "n2", "n3", "small", "other"], 0.0)
@@ -253,3 +253,12 @@ def test_victims_are_of_one_gpu_and_of_lower_priority(scheduling):
     assert scheduling.preempt(pod(mem=5, priority=5), {"n1": []})["n1"] in [[one.uid] for one in low]
     assert scheduling.preempt(pod(mem=10, priority=0), {"n1": []}) == {}
     assert scheduling.preempt(asked, {"n1": ["for-cpu", low[2].uid]})["n1"][0] == "for-cpu"
+
+
+def test_no_call_is_answered_before_everything_was_seen():
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(shared_node("n1"))
+    asked = pod(mem=1)
+    scheduling.pod_seen(asked, 0.0)
+    assert scheduling.filter(asked, ["n1"], 0.0).error
+    assert isinstance(scheduling.bind(asked.uid, "n1", 0.0, WALL_NS), BindRefused)

@@ -1,0 +1,240 @@
+"""Jobs: all of their pods are bound, or none; nothing is held while they wait."""
+
+import pytest
+
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
+from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
+from gpuscheduler.core.jobs.jobs import BARRIER_S, RETRY_FIRST_S
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
+from gpuscheduler.core.scheduling import BindOutcome, Scheduling
+from tests.unit.gpuscheduler.core.build import LeastFree, pod_object, shared_node, whole_node
+
+WALL_NS = 1_800_000_000 * 10**9
+
+
+class JobUnderTest:
+    """A cluster with one scheduler, and pods that kube-scheduler tries."""
+
+    def __init__(self, *nodes):
+        self.nodes = nodes
+        self.pods = {}
+        self.now = 0.0
+        self.done = []
+        self.start()
+
+    def start(self):
+        """As after a crash: the scheduler reads everything again."""
+        self.scheduling = Scheduling(LeastFree())
+        for node in self.nodes:
+            self.scheduling.node_seen(node)
+        for pod in self.pods.values():
+            self.scheduling.pod_seen(pod_facts(pod), self.now)
+        self.scheduling.synced(self.now)
+        self.act()
+
+    def create(self, name, job="j", replicas=2, **given):
+        labels = {JOB_LABEL: job, REPLICAS_LABEL: str(replicas)} if job else {}
+        made = self.pods[name] = pod_object(name, uid=name, labels=labels, **given)
+        self.scheduling.pod_seen(pod_facts(made), self.now)
+        self.act()
+        return made
+
+    def filter(self, name):
+        answer = self.scheduling.filter(pod_facts(self.pods[name]), [node.name for node in self.nodes], self.now)
+        self.act()
+        return answer
+
+    def bind(self, name, node):
+        answer = self.scheduling.bind(name, node, self.now, WALL_NS)
+        self.act()
+        return answer
+
+    def act(self):
+        """Carry out the actions at once; a written plan is seen."""
+        for action in self.scheduling.actions():
+            self.done.append(action)
+            if isinstance(action, CommitJob):
+                self.pods[action.pod.name]["metadata"]["annotations"][COMMIT_ANNOTATION] = action.text
+                self.scheduling.committed(action.job, self.now, written=True)
+                self.act()
+
+    def write(self, name, write):
+        """Bind the pod at the API server, and show it."""
+        assert isinstance(write, BindWrite), write
+        self.pods[name]["metadata"]["annotations"].update(write.annotations)
+        self.pods[name]["spec"]["nodeName"] = write.node
+        self.scheduling.bound(name, BindOutcome.BOUND)
+        self.scheduling.pod_seen(pod_facts(self.pods[name]), self.now)
+        return write
+
+    def run(self, *names):
+        """Filter and bind the pods of a job as kube-scheduler does; their Bindings."""
+        on = {name: self.filter(name).nodes[0] for name in names}
+        for name in names:
+            self.bind(name, on[name])
+        return {name: self.write(name, self.bind(name, on[name])) for name in names}
+
+    def reserved(self):
+        return len(self.scheduling.reservations)
+
+
+@pytest.fixture
+def two_nodes():
+    return JobUnderTest(whole_node("n1", gpus=4), whole_node("n2", gpus=4))
+
+
+def test_a_job_waits_for_its_last_pod_and_holds_nothing(two_nodes):
+    two_nodes.create("a", whole=2)
+    answer = two_nodes.filter("a")
+    assert answer.unresolvable == dict.fromkeys(["n1", "n2"], "job j: 1 of 2 pods are there")
+    assert two_nodes.reserved() == 0
+
+
+def test_the_last_pod_wakes_the_others_and_all_are_placed_together(two_nodes):
+    two_nodes.create("a", whole=2)
+    two_nodes.create("b", whole=2)
+    assert {action.pod.name for action in two_nodes.done if isinstance(action, Nudge)} == {"a", "b"}
+    writes = two_nodes.run("a", "b")
+    assert {write.node for write in writes.values()} == {"n1"}
+    groups = sorted(write.annotations[GROUP_ANNOTATION] for write in writes.values())
+    assert groups == ["0,1", "2,3"]
+    assert {write.annotations[VISIBLE_ANNOTATION] for write in writes.values()} == {"0,1,2,3"}
+    assert two_nodes.reserved() == 0
+
+
+def test_no_pod_is_bound_before_all_are_in_bind(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    assert set(on.values()) == {"n1", "n2"}
+    assert isinstance(two_nodes.bind("a", on["a"]), BindWait)
+    assert isinstance(two_nodes.bind("a", on["a"]), BindWait)
+    two_nodes.bind("b", on["b"])
+    assert [type(action) for action in two_nodes.done].count(CommitJob) == 1
+    assert isinstance(two_nodes.bind("a", on["a"]), BindWrite)
+
+
+def test_a_plan_breaks_when_a_pod_does_not_come_and_is_made_again(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    node = two_nodes.filter("a").nodes[0]
+    two_nodes.bind("a", node)
+    two_nodes.now = BARRIER_S
+    assert isinstance(two_nodes.bind("a", node), BindRefused)
+    assert two_nodes.reserved() == 0
+    two_nodes.now += RETRY_FIRST_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.reserved() == 2
+    two_nodes.run("a", "b")
+
+
+def test_a_job_that_does_not_fit_says_how_much_does_and_starts_when_room_is_made(two_nodes):
+    two_nodes.create("other", job=None, whole=3)
+    two_nodes.write("other", two_nodes.bind("other", two_nodes.filter("other").nodes[0]))
+    for name in ("a", "b", "c"):
+        two_nodes.create(name, whole=2, replicas=3)
+    text = "job j: its 3 pods do not fit together, at most 2 of them do now"
+    assert set(two_nodes.filter("a").unresolvable.values()) == {text}
+    assert two_nodes.reserved() == 0
+    two_nodes.scheduling.pod_gone("other", two_nodes.now)
+    del two_nodes.pods["other"]
+    two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.reserved() == 3
+    two_nodes.run("a", "b", "c")
+
+
+def test_two_jobs_of_which_one_fits_never_share_the_room(two_nodes):
+    for job in ("j", "k"):
+        for name in ("a", "b"):
+            two_nodes.create(f"{job}-{name}", job=job, whole=4)
+    answers = {name: two_nodes.filter(name) for name in two_nodes.pods}
+    assert [name for name, answer in answers.items() if answer.nodes] == ["j-a", "j-b"]
+    two_nodes.run("j-a", "j-b")
+    assert not two_nodes.filter("k-a").nodes
+
+
+def test_after_a_crash_amid_the_bindings_the_rest_is_bound_where_it_was_planned(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    for name, node in on.items():
+        two_nodes.bind(name, node)
+    two_nodes.write("a", two_nodes.bind("a", on["a"]))
+    two_nodes.start()
+    two_nodes.create("thief", job=None, whole=4)
+    assert not two_nodes.filter("thief").nodes
+    assert two_nodes.filter("b").nodes == (on["b"],)
+    two_nodes.write("b", two_nodes.bind("b", on["b"]))
+
+
+def test_a_plan_that_a_tenant_wrote_reserves_nothing_that_is_in_use(two_nodes):
+    text = '{"b":["n1",{"used":[[0,-1,-1],[9,-1,-1]],"containers":{}}],"c":[1],"d":7}'
+    two_nodes.create("a", whole=2, replicas=3, on="n1", annotations={COMMIT_ANNOTATION: text, GROUP_ANNOTATION: "0,1"})
+    two_nodes.create("b", whole=2, replicas=3)
+    two_nodes.start()
+    assert two_nodes.reserved() == 0
+
+
+def test_a_pod_that_replaces_another_is_placed_near_the_living(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=1)
+    writes = two_nodes.run("a", "b")
+    two_nodes.scheduling.pod_gone("b", two_nodes.now)
+    del two_nodes.pods["b"]
+    two_nodes.create("b2", whole=1)
+    assert two_nodes.run("b2")["b2"].node == writes["a"].node
+
+
+def test_gates_are_removed_when_the_job_is_complete(two_nodes):
+    for name in ("a", "b"):
+        made = pod_object(name, uid=name, labels={JOB_LABEL: "j", REPLICAS_LABEL: "2"}, whole=1)
+        made["spec"]["schedulingGates"] = [{"name": "gpuagent.io/job"}]
+        two_nodes.pods[name] = made
+        two_nodes.scheduling.pod_seen(pod_facts(made), 0.0)
+        two_nodes.act()
+    assert [action.pod.name for action in two_nodes.done if isinstance(action, Ungate)] == ["a", "b"]
+
+
+def test_in_a_large_cluster_the_planned_node_is_nominated_and_asked_alone():
+    cluster = JobUnderTest(*[whole_node(f"n{n:03}", gpus=4) for n in range(150)])
+    for name in ("a", "b"):
+        cluster.create(name, whole=4)
+    planned = {action.pod.name: action.node for action in cluster.done if isinstance(action, Nominate)}
+    assert planned.keys() == {"a", "b"}
+    facts = pod_facts(cluster.pods["a"])
+    others = [node.name for node in cluster.nodes if node.name not in planned.values()]
+    assert "kube-scheduler tries next" in cluster.scheduling.filter(facts, others, 0.0).unresolvable[others[0]]
+    assert cluster.scheduling.filter(facts, [planned["a"]], 0.0).nodes == (planned["a"],)
+
+
+def test_a_node_that_kube_scheduler_does_not_accept_is_passed_over(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=2)
+    planned = two_nodes.filter("a").nodes[0]
+    other = {"n1": "n2", "n2": "n1"}[planned]
+    answer = two_nodes.scheduling.filter(pod_facts(two_nodes.pods["a"]), [other], 0.0)
+    assert answer.nodes == ()
+    two_nodes.now = RETRY_FIRST_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.filter("a").nodes == (other,)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "words"),
+    [(("2", "3"), "disagree on gpu-topology-replica (2 and 3)"), (("x", "x"), "is no number of pods")],
+)
+def test_a_job_whose_labels_make_no_sense_says_so(two_nodes, replicas, words):
+    for name, number in zip("ab", replicas, strict=True):
+        two_nodes.create(name, whole=1, replicas=number)
+    assert words in two_nodes.filter("a").unresolvable["n1"]
+    assert two_nodes.reserved() == 0
+
+
+def test_jobs_of_shares_are_whole_or_wait_too():
+    cluster = JobUnderTest(shared_node("n1", gpus=2, memory=10), shared_node("n2", gpus=1, memory=10))
+    for name in ("a", "b", "c"):
+        cluster.create(name, mem=7, replicas=3)
+    assert sorted(write.node for write in cluster.run("a", "b", "c").values()) == ["n1", "n1", "n2"]
+    for name in ("d", "e"):
+        cluster.create(name, job="k", mem=3)
+    assert {write.node for write in cluster.run("d", "e").values()} == {"n1"}
