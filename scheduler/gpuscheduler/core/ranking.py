@@ -109,10 +109,17 @@ class Ranking:
         costs = table.costs[: len(self._names)].copy()
         while len(costs) and (least := float(costs.min())) < np.inf:
             equal = np.flatnonzero(costs == least)
-            for row in equal[np.argsort(self._columns.tie[equal], kind="stable")]:
+            for row in self._in_order(equal):
                 if (name := self._names[row]) in among:
                     yield name, int(table.gpus[row]), least
             costs[equal] = np.inf
+
+    def _in_order(self, rows: Ints) -> Iterator[int]:
+        """Rows of equal cost in the fixed permutation. The first is usually enough, so the others are sorted later."""
+        ties = self._columns.tie[rows]
+        first = int(ties.argmin())
+        yield int(rows[first])
+        yield from (int(rows[place]) for place in np.argsort(ties, kind="stable") if place != first)
 
     def _table(self, request: GpuRequest, cpu: float) -> _Table:
         self._read_changes()
