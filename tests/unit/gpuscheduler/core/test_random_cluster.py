@@ -43,7 +43,7 @@ class Cluster(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.now = 0.0
+        self.now, self.created = 0.0, 0
         self.server = {}
         self.unseen = {}
         self.called = {}
@@ -57,8 +57,9 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(target=pods, containers=shapes, gpu_count=st.sampled_from([None, None, None, 2]), priority=st.integers(0, 3))
     def create(self, containers, gpu_count, priority):
-        made = pod_object(None, *containers, gpu_count=gpu_count, priority=priority)
-        uid = made["metadata"]["uid"]
+        self.created += 1
+        uid = f"uid-{self.created:05}"
+        made = pod_object(None, *containers, uid=uid, gpu_count=gpu_count, priority=priority)
         self.server[uid] = made
         self.changed(uid)
         return uid
