@@ -267,18 +267,21 @@ class Node:
         self.server.label_node({MODE_LABEL: mode, **more})
 
     def caught_up(self, agent: Agent, timeout: float = PATIENCE_S) -> None:
-        """Wait until the agent has taken the Node as it is now, and its lists are those that follow.
+        """Wait until the agent has taken the Node as it is now, has ended the switch, and its feeds have the new lists.
 
         Amounts alone do not tell: while labels come faster than they are taken, an older list may show the same ones.
+        During a switch the new lists are empty until kubelet's allocations are read.
         """
         version = int(self.server.node()["metadata"]["resourceVersion"])
 
         def caught_up() -> bool:
             state = agent.state
+            lists = state.advertised
             return (
                 state.node.object is not None
                 and int(state.node.object["metadata"]["resourceVersion"]) >= version
-                and all(agent.feeds[name]._blocks == blocks for name, blocks in state.advertised.lists.items())
+                and not (lists.unaudited or lists.draining)
+                and all(agent.feeds[name]._blocks == blocks for name, blocks in lists.lists.items())
             )
 
         wait_for(caught_up, timeout, "the agent has not taken the node's last label")
