@@ -27,7 +27,7 @@ from gpuagent.domain.step import deadline, step
 from gpuagent.isolation import drivers
 from gpuagent.isolation.interface import Isolation
 from gpuagent.isolation.need import isolation_needs
-from gpuagent.kube.reconciler import Reconciler
+from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
@@ -107,10 +107,10 @@ class Agent:
         self.nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
         # Made now, started last: earlier events wait in its queue. The constructor loads no library.
-        self.kube: Reconciler | None = None
+        self.kube: ClusterSync | None = None
         if settings.uses_api_server:
             self.allocator.expect_pods(FIRST_PODS_S)
-            self.kube = Reconciler(
+            self.kube = ClusterSync(
                 settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
             )
         self._http: HttpServer | None = None

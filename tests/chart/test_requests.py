@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts, change
 from gpuagent.domain.reconcile.node import NodeFacts, node_patches
-from gpuagent.kube.write.event_sender import EventLog, Involved
+from gpuagent.kube.write.event_sender import EventSender, Involved
 from standin.waiting import PATIENCE_S
 from tests.chart.test_render import VERSIONS, check
 
@@ -28,7 +28,7 @@ class Server:
 
 def events() -> list[dict[str, Any]]:
     server = Server()
-    log = EventLog(server, "n1")
+    log = EventSender(server, "n1")
     log.start()
     owner = Involved(kind="ReplicaSet", name="web", uid="rs-1", namespace="ml", api_version="apps/v1")
     for involved in (Involved.node("n1"), Involved.pod("ml", "web-1", "uid-1"), owner):

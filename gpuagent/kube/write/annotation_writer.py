@@ -21,7 +21,7 @@ _NOT_FOUND, _CONFLICT = 404, 409
 
 
 class Api(Protocol):
-    """The methods of the Client that PodAnnotations uses."""
+    """The methods of the Client that AnnotationWriter uses."""
 
     def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Merge patch."""
@@ -59,7 +59,7 @@ class _Wanted:
     tried: _Tried = field(repr=False)
 
 
-class PodAnnotations(Worker):
+class AnnotationWriter(Worker):
     """Level-triggered: stores the writes that pods need, and sends each against the version it follows from.
 
     The server refuses a write (409) when the pod has changed since. The watch then brings the pod as it is, and the

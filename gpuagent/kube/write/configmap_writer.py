@@ -24,7 +24,7 @@ _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 
 class Api(Protocol):
-    """The methods of the Client that ConfigMaps uses."""
+    """The methods of the Client that ConfigMapWriter uses."""
 
     def get(self, path: str) -> dict[str, Any]:
         """Return one object."""
@@ -60,7 +60,7 @@ class _Kept:
         self.due, self.asked, self.right = due, True, False
 
 
-class ConfigMaps(Worker):
+class ConfigMapWriter(Worker):
     """Level-triggered: stores the desired ConfigMaps, reads the present ones, and writes the difference.
 
     It reads a ConfigMap when the desired data changes, every ``recheck_s``, and repeatedly after a failure. It treats

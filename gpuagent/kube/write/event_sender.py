@@ -91,7 +91,7 @@ class _Series:
     """How often in a row."""
 
 
-class EventLog(Worker):
+class EventSender(Worker):
     """A daemon thread that sends the queued Events, oldest first, and retries while the server is away.
 
     The count of an Event that the server has is sent once in ``count_gap_s``, the last one too.

@@ -11,7 +11,7 @@ from gpuagent.kube.api.api_errors import ApiUnreachable, KubeError
 from gpuagent.kube.api.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.kube.watch.trim import trim_node
-from gpuagent.kube.write.event_sender import COUNT_GAP_S, EventCounts, EventLog, Involved
+from gpuagent.kube.write.event_sender import COUNT_GAP_S, EventCounts, EventSender, Involved
 from gpuagent.kube.write.worker import Worker
 from gpuagent.system.backoff import Backoff
 
@@ -22,7 +22,7 @@ _STALE_S = 10.0
 
 
 class Api(Protocol):
-    """The methods of the Client that Writer uses."""
+    """The methods of the Client that NodeWriter uses."""
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """POST to a collection."""
@@ -41,7 +41,7 @@ class WriterCounts:
     events: EventCounts
 
 
-class Writer(Worker):
+class NodeWriter(Worker):
     """Level-triggered: stores the desired and the observed Node, and patches the difference.
 
     It writes nothing before the first ``observe``. It tries again after a failure, and after every observed drift
@@ -73,7 +73,7 @@ class Writer(Worker):
         self._wall = wall
         self._gap_s = gap_s
         self._backoff = backoff()
-        self._events = EventLog(client, node_name, wall=wall, backoff=backoff(), count_gap_s=count_gap_s)
+        self._events = EventSender(client, node_name, wall=wall, backoff=backoff(), count_gap_s=count_gap_s)
         self._facts = NodeFacts()
         self._node: Mapping[str, Any] | None = None
         self._dirty = False

@@ -16,13 +16,13 @@ _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 
 
 class Api(Protocol):
-    """The methods of the Client that Deletions uses."""
+    """The methods of the Client that PodDeleter uses."""
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """DELETE, with DeleteOptions."""
 
 
-class Deletions(Worker):
+class PodDeleter(Worker):
     """Level-triggered: stores the pods to delete, and retries until the server has accepted each deletion once.
 
     A deletion names UID and version, so that it can only remove the pod that was judged. A pod that has changed, or is

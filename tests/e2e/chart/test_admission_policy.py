@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from gpuagent.domain.event_reasons import EventReason
-from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventLog, Involved
+from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventSender, Involved
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
@@ -381,7 +381,7 @@ class Sender:
 
 def test_every_event_of_the_agent_is_taken(cluster: Cluster, agents: Agents) -> None:
     """As the agent itself makes them: each reason on a pod and on the node, with the longest message, and counted."""
-    log = EventLog(Sender(cluster, agents.ours), NODE_NAME, count_gap_s=0.0)
+    log = EventSender(Sender(cluster, agents.ours), NODE_NAME, count_gap_s=0.0)
     log.start()
     kinds = (Involved.pod("default", "p" * 253, "u" * 36), Involved.node(NODE_NAME))
     sent = 0

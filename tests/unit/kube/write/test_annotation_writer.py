@@ -14,7 +14,7 @@ from gpuagent.domain.reconcile.pod_annotations import PodWrite
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.write import annotation_writer
-from gpuagent.kube.write.annotation_writer import PodAnnotations
+from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json
 from standin.api.server import ApiServer
@@ -30,7 +30,7 @@ class WriterUnderTest:
     def __init__(self, client: Client, quick: Callable[[], Backoff], **named: Any) -> None:
         self.told: list[str | None] = []
         self.news = threading.Event()
-        self.writer = PodAnnotations(
+        self.writer = AnnotationWriter(
             client, told=self.told.append, wall_ns=lambda: 17, **{"backoff": quick, "pace": quick, **named}
         )
         self.watcher = Watcher(client, "n1", self.post, burst_s=0.01, backoff=quick)
@@ -61,7 +61,7 @@ class Silent:
 def test_a_write_that_the_watch_does_not_show_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now, server = [1000.0], Silent()
     monkeypatch.setattr(annotation_writer, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    writer = PodAnnotations(server, wall_ns=lambda: 17)
+    writer = AnnotationWriter(server, wall_ns=lambda: 17)
     writer.desire([PodWrite(PodName("ml", "a"), "uid-a", "1", {KEY: "1"})])
     writer.start()
     try:
@@ -123,7 +123,7 @@ def test_every_pod_is_written_once(server: ApiServer, make: Callable[..., Writer
 
 
 def test_the_time_of_the_write_is_stamped(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
-    writer = PodAnnotations(client, wall_ns=lambda: 17, backoff=quick, pace=quick)
+    writer = AnnotationWriter(client, wall_ns=lambda: 17, backoff=quick, pace=quick)
     writer.start()
     try:
         writer.desire([write(server.create_pod("p"), stamped=True)])
@@ -147,7 +147,7 @@ def test_an_old_view_of_a_pod_changes_nothing(server: ApiServer, client: Client,
     old = server.create_pod("p")
     server.patch_pod("p", {"metadata": {"labels": {"a": "b"}}})
     now = server.pods()[0]
-    writer = PodAnnotations(client, backoff=quick, pace=quick)
+    writer = AnnotationWriter(client, backoff=quick, pace=quick)
     writer.start()
     try:
         writer.desire([write(old)])
@@ -232,7 +232,7 @@ def test_a_pod_that_went_is_nothing_to_tell(server: ApiServer, client: Client, q
     server.delete_pod("gone")
     there = server.create_pod("there")
     told: list[str | None] = []
-    writer = PodAnnotations(client, told=told.append, backoff=quick, pace=quick)
+    writer = AnnotationWriter(client, told=told.append, backoff=quick, pace=quick)
     writer.start()
     try:
         writer.desire([write(gone), write(there)])
@@ -251,7 +251,7 @@ def test_a_pod_made_anew_is_not_written_for_the_one_before(
     before = server.create_pod("p")
     server.delete_pod("p")
     server.create_pod("p")
-    writer = PodAnnotations(client, backoff=quick, pace=quick)
+    writer = AnnotationWriter(client, backoff=quick, pace=quick)
     writer.start()
     try:
         writer.desire([write(before)])
@@ -288,7 +288,7 @@ def test_a_bug_does_not_end_the_thread(server: ApiServer, client: Client, quick:
 
     pod = server.create_pod("p")
     told: list[str | None] = []
-    writer = PodAnnotations(Broken(), told=told.append, backoff=quick, pace=quick)
+    writer = AnnotationWriter(Broken(), told=told.append, backoff=quick, pace=quick)
     writer.start()
     try:
         writer.desire([write(pod)])
@@ -300,10 +300,10 @@ def test_a_bug_does_not_end_the_thread(server: ApiServer, client: Client, quick:
 
 def test_it_stops_at_once_before_its_start_and_under_a_silent_server(server: ApiServer, tmp_path: Path) -> None:
     client = Client(str(server.write_kubeconfig(tmp_path / "k")), Timeouts(connect_s=PATIENCE_S, call_s=PATIENCE_S))
-    PodAnnotations(client).stop()
+    AnnotationWriter(client).stop()
     pod = server.create_pod("p")
     server.pause()
-    writer = PodAnnotations(client)
+    writer = AnnotationWriter(client)
     writer.start()
     writer.desire([write(pod)])
     writer.stop(0.1)

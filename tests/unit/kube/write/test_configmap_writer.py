@@ -14,8 +14,8 @@ from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts
 from gpuagent.domain.state import State
 from gpuagent.kube.api.client import Client, Timeouts
-from gpuagent.kube.reconciler import Reconciler
-from gpuagent.kube.write.configmap_writer import ConfigMaps
+from gpuagent.kube.cluster_sync import ClusterSync
+from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json, Key
 from standin.api.server import ApiServer
@@ -34,16 +34,16 @@ KEY: Key = ("configmaps", "kube-system", "n1-report")
 PATH = "/api/v1/namespaces/kube-system/configmaps"
 WRITES = ("create configmaps", "patch configmaps", "delete configmaps")
 
-Make = Callable[..., ConfigMaps]
+Make = Callable[..., ConfigMapWriter]
 
 
 @pytest.fixture
 def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Make]:
     """Makes and starts; ends with the test."""
-    made: list[ConfigMaps] = []
+    made: list[ConfigMapWriter] = []
 
-    def make(api: Any = client, **named: Any) -> ConfigMaps:
-        made.append(ConfigMaps(api, **{"gap_s": 0.0, "backoff": quick, **named}))
+    def make(api: Any = client, **named: Any) -> ConfigMapWriter:
+        made.append(ConfigMapWriter(api, **{"gap_s": 0.0, "backoff": quick, **named}))
         made[-1].start()
         return made[-1]
 
@@ -53,7 +53,7 @@ def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Make]:
 
 
 @pytest.fixture
-def maps(make: Make) -> ConfigMaps:
+def maps(make: Make) -> ConfigMapWriter:
     return make()
 
 
@@ -70,7 +70,7 @@ def writes(server: ApiServer) -> int:
     return sum(server.requests[write] for write in WRITES)
 
 
-def test_it_is_made_as_desired(server: ApiServer, maps: ConfigMaps) -> None:
+def test_it_is_made_as_desired(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire((REPORT, OTHER))
     assert maps.flush(PATIENCE_S)
     found = server.config_map("n1-report")
@@ -81,14 +81,14 @@ def test_it_is_made_as_desired(server: ApiServer, maps: ConfigMaps) -> None:
     assert maps.problem == ""
 
 
-def test_nothing_is_sent_while_nothing_is_desired(server: ApiServer, maps: ConfigMaps) -> None:
+def test_nothing_is_sent_while_nothing_is_desired(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire(())
     maps.recheck()
     assert maps.flush(PATIENCE_S)
     assert not [request for request in server.requests if "configmaps" in request]
 
 
-def test_a_change_is_one_patch(server: ApiServer, maps: ConfigMaps) -> None:
+def test_a_change_is_one_patch(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     maps.desire((replace(REPORT, data={"devices": "[1]", "more": "x"}),))
@@ -100,7 +100,7 @@ def test_a_change_is_one_patch(server: ApiServer, maps: ConfigMaps) -> None:
     assert server.requests["patch configmaps"] == 2
 
 
-def test_what_is_right_is_read_and_left_alone(server: ApiServer, maps: ConfigMaps) -> None:
+def test_what_is_right_is_read_and_left_alone(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_what_is_right_is_read_and_left_alone(server: ApiServer, maps: ConfigMap
     assert (server.requests["get configmaps"], writes(server)) == (2, 1)
 
 
-def test_what_others_added_stays(server: ApiServer, maps: ConfigMaps) -> None:
+def test_what_others_added_stays(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     patch(server, {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}, "data": {"theirs": "c"}})
@@ -125,7 +125,7 @@ def test_what_others_added_stays(server: ApiServer, maps: ConfigMaps) -> None:
     assert found["metadata"]["annotations"] == {"note": "b"}
 
 
-def test_one_that_somebody_else_made_gets_what_is_ours(server: ApiServer, maps: ConfigMaps) -> None:
+def test_one_that_somebody_else_made_gets_what_is_ours(server: ApiServer, maps: ConfigMapWriter) -> None:
     server.objects.create("configmaps", "kube-system", {"metadata": {"name": "n1-report"}, "data": {"theirs": "c"}})
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
@@ -144,7 +144,7 @@ def test_deletion_and_edits_are_mended_by_and_by(server: ApiServer, make: Make) 
     assert found["metadata"]["labels"] == REPORT.labels
 
 
-def test_it_is_deleted_when_it_shall_not_exist(server: ApiServer, maps: ConfigMaps) -> None:
+def test_it_is_deleted_when_it_shall_not_exist(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire((REPORT, OTHER))
     assert maps.flush(PATIENCE_S)
     maps.desire((ABSENT, OTHER))
@@ -156,7 +156,9 @@ def test_it_is_deleted_when_it_shall_not_exist(server: ApiServer, maps: ConfigMa
     assert server.requests["delete configmaps"] == 1
 
 
-def test_one_that_shall_not_exist_and_may_not_be_looked_at_is_no_problem(server: ApiServer, maps: ConfigMaps) -> None:
+def test_one_that_shall_not_exist_and_may_not_be_looked_at_is_no_problem(
+    server: ApiServer, maps: ConfigMapWriter
+) -> None:
     server.deny("get", "configmaps")
     maps.desire((ABSENT,))
     assert maps.flush(PATIENCE_S)
@@ -175,7 +177,7 @@ def test_a_failure_ends_with_the_wish(server: ApiServer, make: Make) -> None:
     assert server.wait(lambda: told[-1] is None)
 
 
-def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMaps) -> None:
+def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMapWriter) -> None:
     labels = {**REPORT.labels, "nodename": "n2"}
     server.objects.create("configmaps", "kube-system", {"metadata": {"name": "n1-report", "labels": labels}})
     maps.desire((ABSENT,))
@@ -184,7 +186,7 @@ def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMaps
     assert writes(server) == 0
 
 
-def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, maps: ConfigMaps) -> None:
+def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     maps.desire(())
@@ -195,7 +197,7 @@ def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, ma
 
 @pytest.mark.parametrize("verb", ["get", "create", "patch", "delete"])
 def test_a_refusal_is_said_once_and_names_every_right(
-    server: ApiServer, maps: ConfigMaps, verb: str, caplog: pytest.LogCaptureFixture
+    server: ApiServer, maps: ConfigMapWriter, verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "gpuagent.kube.write.configmap_writer")
     if verb in ("patch", "delete"):
@@ -215,7 +217,7 @@ def test_a_refusal_is_said_once_and_names_every_right(
     assert data(server) == (None if verb == "delete" else REPORT.data)
 
 
-def test_one_refusal_does_not_stop_the_others(server: ApiServer, maps: ConfigMaps) -> None:
+def test_one_refusal_does_not_stop_the_others(server: ApiServer, maps: ConfigMapWriter) -> None:
     bad = replace(OTHER, labels={"nodename": "n" * 64})
     maps.desire((bad, REPORT))
     assert server.wait(lambda: data(server) == REPORT.data)
@@ -225,7 +227,7 @@ def test_one_refusal_does_not_stop_the_others(server: ApiServer, maps: ConfigMap
     assert maps.problem == ""
 
 
-def test_the_server_goes_and_comes_back(server: ApiServer, maps: ConfigMaps) -> None:
+def test_the_server_goes_and_comes_back(server: ApiServer, maps: ConfigMapWriter) -> None:
     server.stop()
     maps.desire((REPORT,))
     assert not maps.flush(0.1)
@@ -322,7 +324,7 @@ def test_a_fight_ends_in_a_pause_not_in_a_storm(server: ApiServer, client: Clien
 
 def test_what_is_desired_during_a_call_is_not_lost(server: ApiServer, client: Client, make: Make) -> None:
     late = replace(REPORT, data={"devices": "[1]"})
-    made: list[ConfigMaps] = []
+    made: list[ConfigMapWriter] = []
     maps = make(Meddler(client, lambda: made[0].desire((late,)), 1))
     made.append(maps)
     maps.desire((REPORT,))
@@ -331,7 +333,7 @@ def test_what_is_desired_during_a_call_is_not_lost(server: ApiServer, client: Cl
 
 
 def test_an_odd_answer_does_not_end_the_thread(
-    server: ApiServer, client: Client, maps: ConfigMaps, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, client: Client, maps: ConfigMapWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "get", lambda _: {"kind": "ConfigMap"})
     maps.desire((REPORT,))
@@ -340,7 +342,7 @@ def test_an_odd_answer_does_not_end_the_thread(
     assert maps.flush(PATIENCE_S)
 
 
-def test_it_stops_while_the_server_hangs(server: ApiServer, maps: ConfigMaps) -> None:
+def test_it_stops_while_the_server_hangs(server: ApiServer, maps: ConfigMapWriter) -> None:
     server.pause()
     maps.desire((REPORT,))
     assert server.wait(lambda: server.server and server.server.connections)
@@ -350,7 +352,7 @@ def test_it_stops_while_the_server_hangs(server: ApiServer, maps: ConfigMaps) ->
 
 
 def test_stop_before_start_is_harmless(client: Client) -> None:
-    ConfigMaps(client).stop()
+    ConfigMapWriter(client).stop()
 
 
 def test_the_kube_side_desires_what_the_report_says(
@@ -360,7 +362,7 @@ def test_the_kube_side_desires_what_the_report_says(
         "gpuagent.domain.status.topology_page.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),)
     )
     told: list[Any] = []
-    side = Reconciler(server.write_kubeconfig(tmp_path / "config"), "n1", told.append)
+    side = ClusterSync(server.write_kubeconfig(tmp_path / "config"), "n1", told.append)
     server.deny("create", "configmaps")
     side.start()
     side.desire(State(policy=Policy()))
@@ -379,11 +381,11 @@ def test_the_kube_side_stops_in_time_while_the_server_hangs(
 ) -> None:
     monkeypatch.setattr("gpuagent.domain.status.topology_page.config_maps", lambda *_: (REPORT,))
     monkeypatch.setattr(
-        "gpuagent.kube.reconciler.Client",
+        "gpuagent.kube.cluster_sync.Client",
         lambda config, answered: Client(config, Timeouts(call_s=PATIENCE_S), answered=answered),
     )
     server.pause()
-    side = Reconciler(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
+    side = ClusterSync(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
     side.start()
     side.desire(State(policy=Policy()))
     assert server.wait(lambda: server.server and len(server.server.connections) == 3)

@@ -12,7 +12,7 @@ from gpuagent.kube.write.event_sender import (
     FORBIDDEN_GAP_S,
     FORBIDDEN_TRIES,
     MESSAGE_CHARS,
-    EventLog,
+    EventSender,
     Involved,
 )
 from gpuagent.system.backoff import Backoff
@@ -61,12 +61,12 @@ class Clock:
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[..., tuple[EventLog, Server]]]:
-    running: list[EventLog] = []
+def begin() -> Iterator[Callable[..., tuple[EventSender, Server]]]:
+    running: list[EventSender] = []
 
-    def make(**options: Any) -> tuple[EventLog, Server]:
+    def make(**options: Any) -> tuple[EventSender, Server]:
         server = Server()
-        running.append(EventLog(server, "n1", backoff=Backoff(0.01, 0.02), **options))
+        running.append(EventSender(server, "n1", backoff=Backoff(0.01, 0.02), **options))
         running[-1].start()
         return running[-1], server
 
@@ -75,12 +75,12 @@ def begin() -> Iterator[Callable[..., tuple[EventLog, Server]]]:
         log.stop(5)
 
 
-def storm(log: EventLog, times: int = 500) -> None:
+def storm(log: EventSender, times: int = 500) -> None:
     for _ in range(times):
         log.add(NODE, "Warning", "ApplicationXID", "XID 31")
 
 
-def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventSender, Server]]) -> None:
     clock = Clock()
     log, server = begin(clock=clock)
     storm(log, 1)
@@ -101,7 +101,7 @@ def test_a_storm_is_one_count_in_ten_seconds(begin: Callable[..., tuple[EventLog
 
 
 def test_the_last_count_of_a_storm_is_sent_although_nothing_follows(
-    begin: Callable[..., tuple[EventLog, Server]],
+    begin: Callable[..., tuple[EventSender, Server]],
 ) -> None:
     log, server = begin(count_gap_s=0.05)
     storm(log, 1)
@@ -111,7 +111,7 @@ def test_the_last_count_of_a_storm_is_sent_although_nothing_follows(
 
 
 def test_what_a_server_forbids_when_it_has_just_started_is_sent_later(
-    begin: Callable[..., tuple[EventLog, Server]],
+    begin: Callable[..., tuple[EventSender, Server]],
 ) -> None:
     clock = Clock()
     log, server = begin(clock=clock)
@@ -126,7 +126,7 @@ def test_what_a_server_forbids_when_it_has_just_started_is_sent_later(
     assert server.wait(lambda: server.created == ["another", "XID 31"])
 
 
-def test_a_message_is_cut_and_cannot_steer_a_terminal(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+def test_a_message_is_cut_and_cannot_steer_a_terminal(begin: Callable[..., tuple[EventSender, Server]]) -> None:
     log, server = begin()
     log.add(NODE, "Warning", "AnnotationCorrected", "annotation says \x1b]0;owned\x07\u202e" + "\n" * 10_000)
     assert log.flush(PATIENCE_S)
@@ -136,7 +136,7 @@ def test_a_message_is_cut_and_cannot_steer_a_terminal(begin: Callable[..., tuple
     assert message.startswith("annotation says \N{REPLACEMENT CHARACTER}]0;owned")
 
 
-def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[EventLog, Server]]) -> None:
+def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[EventSender, Server]]) -> None:
     clock = Clock()
     log, server = begin(clock=clock)
     server.forbids = "XID 31"

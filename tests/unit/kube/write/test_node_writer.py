@@ -9,7 +9,7 @@ from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.write.event_sender import Involved
-from gpuagent.kube.write.node_writer import Writer
+from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json
 from standin.api.server import ApiServer
@@ -37,9 +37,9 @@ def wall() -> Wall:
 
 
 @pytest.fixture
-def writer(client: Client, wall: Wall, quick: Callable[[], Backoff]) -> Iterator[Writer]:
+def writer(client: Client, wall: Wall, quick: Callable[[], Backoff]) -> Iterator[NodeWriter]:
     """Start a writer that observes through a watch, as in the agent."""
-    made = Writer(client, "n1", wall=wall, gap_s=0.01, count_gap_s=0.01, backoff=quick)
+    made = NodeWriter(client, "n1", wall=wall, gap_s=0.01, count_gap_s=0.01, backoff=quick)
 
     def post(event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
         if isinstance(event, NodeSeen):
@@ -71,7 +71,7 @@ def condition(server: ApiServer) -> Json:
     return found[0] if found else {}
 
 
-def test_writes_once_and_then_leaves_it_alone(server: ApiServer, writer: Writer) -> None:
+def test_writes_once_and_then_leaves_it_alone(server: ApiServer, writer: NodeWriter) -> None:
     writer.set_desired(LABELS, COUNT, GOOD)
     assert server.wait(lambda: is_right(server) and condition(server))
     server.label_node({"other": "change"})
@@ -81,7 +81,7 @@ def test_writes_once_and_then_leaves_it_alone(server: ApiServer, writer: Writer)
     assert [entry["type"] for entry in server.node()["status"]["conditions"]] == ["Ready", "GpusReady"]
 
 
-def test_a_taint_goes_and_one_that_another_sets_at_the_same_time_stays(server: ApiServer, writer: Writer) -> None:
+def test_a_taint_goes_and_one_that_another_sets_at_the_same_time_stays(server: ApiServer, writer: NodeWriter) -> None:
     mine, other = {"key": "k", "effect": "NoSchedule"}, {"key": "o", "effect": "NoSchedule"}
     node = ("nodes", "", "n1")
     server.objects.patch(node, "", {"spec": {"taints": [mine]}}, strategic=False)
@@ -94,7 +94,7 @@ def test_a_taint_goes_and_one_that_another_sets_at_the_same_time_stays(server: A
 
 
 def test_nothing_is_written_before_the_first_observation(server: ApiServer, client: Client) -> None:
-    writer = Writer(client, "n1")
+    writer = NodeWriter(client, "n1")
     writer.start()
     writer.set_desired(LABELS, COUNT, GOOD)
     assert not writer.flush(0.05)
@@ -105,7 +105,7 @@ def test_nothing_is_written_before_the_first_observation(server: ApiServer, clie
     writer.stop()
 
 
-def test_drift_is_repaired_each_time(server: ApiServer, writer: Writer) -> None:
+def test_drift_is_repaired_each_time(server: ApiServer, writer: NodeWriter) -> None:
     writer.set_desired(LABELS, COUNT, None)
     assert server.wait(lambda: is_right(server))
     for _ in range(3):
@@ -115,7 +115,7 @@ def test_drift_is_repaired_each_time(server: ApiServer, writer: Writer) -> None:
         assert server.wait(lambda: is_right(server))
 
 
-def test_a_node_made_anew_is_made_right(server: ApiServer, client: Client, writer: Writer) -> None:
+def test_a_node_made_anew_is_made_right(server: ApiServer, client: Client, writer: NodeWriter) -> None:
     writer.set_desired(LABELS, COUNT, GOOD)
     assert server.wait(lambda: is_right(server))
     server.objects.delete(("nodes", "", "n1"))
@@ -125,13 +125,13 @@ def test_a_node_made_anew_is_made_right(server: ApiServer, client: Client, write
     assert server.wait(lambda: is_right(server))
 
 
-def test_a_label_can_be_taken_away(server: ApiServer, writer: Writer) -> None:
+def test_a_label_can_be_taken_away(server: ApiServer, writer: NodeWriter) -> None:
     server.label_node(dict(LABELS))
     writer.set_desired(dict.fromkeys(LABELS), {}, None)
     assert server.wait(lambda: not LABELS.keys() & server.node()["metadata"]["labels"].keys())
 
 
-def test_transition_time_moves_with_the_status_only(server: ApiServer, writer: Writer, wall: Wall) -> None:
+def test_transition_time_moves_with_the_status_only(server: ApiServer, writer: NodeWriter, wall: Wall) -> None:
     writer.set_desired({}, {}, GOOD)
     assert server.wait(lambda: condition(server))
     wall.now += 60
@@ -146,7 +146,7 @@ def test_transition_time_moves_with_the_status_only(server: ApiServer, writer: W
 
 
 def test_one_refusal_does_not_stop_the_others(
-    server: ApiServer, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, writer: NodeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuagent.kube.write.event_sender.FORBIDDEN_GAP_S", 0.01)
     server.deny("patch", "nodes")
@@ -162,7 +162,7 @@ def test_one_refusal_does_not_stop_the_others(
     assert writer.counts().error == ""
 
 
-def test_refused_events_do_not_stop_the_node(server: ApiServer, writer: Writer) -> None:
+def test_refused_events_do_not_stop_the_node(server: ApiServer, writer: NodeWriter) -> None:
     server.deny("create", "events")
     for number in range(10):
         writer.event(POD, "Warning", "Refused", f"no {number}")
@@ -170,7 +170,7 @@ def test_refused_events_do_not_stop_the_node(server: ApiServer, writer: Writer) 
     assert server.wait(lambda: is_right(server))
 
 
-def test_pause_and_resume(server: ApiServer, writer: Writer) -> None:
+def test_pause_and_resume(server: ApiServer, writer: NodeWriter) -> None:
     server.pause()
     writer.set_desired(LABELS, COUNT, GOOD)
     writer.event(POD, "Warning", "Refused", "no")
@@ -179,7 +179,7 @@ def test_pause_and_resume(server: ApiServer, writer: Writer) -> None:
     assert server.wait(lambda: is_right(server) and server.events())
 
 
-def test_an_event_is_as_kubelet_writes_them(server: ApiServer, writer: Writer) -> None:
+def test_an_event_is_as_kubelet_writes_them(server: ApiServer, writer: NodeWriter) -> None:
     writer.event(Involved.node("n1"), "Normal", "ModeChanged", "share to cgpu")
     assert server.wait(server.events)
     event = server.events()[0]
@@ -195,7 +195,7 @@ def test_an_event_is_as_kubelet_writes_them(server: ApiServer, writer: Writer) -
     assert server.events()[1]["metadata"]["namespace"] == server.events()[1]["involvedObject"]["namespace"] == "team"
 
 
-def test_a_repeat_is_counted_for_five_minutes(server: ApiServer, writer: Writer, wall: Wall) -> None:
+def test_a_repeat_is_counted_for_five_minutes(server: ApiServer, writer: NodeWriter, wall: Wall) -> None:
     for count in (1, 2, 3):
         writer.event(POD, "Warning", "Refused", "no")
         assert server.wait(partial(counts_are, server, [count]))
@@ -209,7 +209,7 @@ def test_a_repeat_is_counted_for_five_minutes(server: ApiServer, writer: Writer,
     assert server.wait(lambda: len(server.events()) == 3)
 
 
-def test_a_repeat_of_an_event_that_the_server_forgot_is_sent_anew(server: ApiServer, writer: Writer) -> None:
+def test_a_repeat_of_an_event_that_the_server_forgot_is_sent_anew(server: ApiServer, writer: NodeWriter) -> None:
     writer.event(POD, "Warning", "Refused", "no")
     assert server.wait(server.events)
     assert writer.flush(PATIENCE_S)
@@ -219,7 +219,7 @@ def test_a_repeat_of_an_event_that_the_server_forgot_is_sent_anew(server: ApiSer
     assert server.events()[0]["count"] == 2
 
 
-def test_a_full_queue_drops_the_oldest_and_counts_repeats(server: ApiServer, writer: Writer) -> None:
+def test_a_full_queue_drops_the_oldest_and_counts_repeats(server: ApiServer, writer: NodeWriter) -> None:
     server.pause()
     for number in range(300):
         writer.event(POD, "Warning", "Refused", f"no {number}")
@@ -234,4 +234,4 @@ def test_a_full_queue_drops_the_oldest_and_counts_repeats(server: ApiServer, wri
 
 
 def test_stop_before_start_is_harmless(client: Client) -> None:
-    Writer(client, "n1").stop()
+    NodeWriter(client, "n1").stop()

@@ -8,7 +8,7 @@ import pytest
 from gpuagent.domain.pods.failed_pod import FailedPod, Failure
 from gpuagent.domain.pods.pod import Controller, PodName
 from gpuagent.kube.api.client import Client
-from gpuagent.kube.write.pod_deleter import Deletions
+from gpuagent.kube.write.pod_deleter import PodDeleter
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json
 from standin.api.server import ApiServer
@@ -46,8 +46,8 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def deletions(client: Client, heard: Heard, quick: Callable[[], Backoff]) -> Iterator[Deletions]:
-    made = Deletions(client, deleted=heard.deleted, told=heard.told, backoff=quick)
+def deletions(client: Client, heard: Heard, quick: Callable[[], Backoff]) -> Iterator[PodDeleter]:
+    made = PodDeleter(client, deleted=heard.deleted, told=heard.told, backoff=quick)
     made.start()
     yield made
     made.stop()
@@ -70,7 +70,7 @@ def names(server: ApiServer) -> set[str]:
     return {pod["metadata"]["name"] for pod in server.pods()}
 
 
-def test_those_that_are_wanted_go_and_no_other(server: ApiServer, deletions: Deletions, heard: Heard) -> None:
+def test_those_that_are_wanted_go_and_no_other(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
     one, _, two = (create(server, name) for name in "abc")
     deletions.desire((one, two))
     heard.wait(lambda: len(heard.pods) == 2)
@@ -79,7 +79,7 @@ def test_those_that_are_wanted_go_and_no_other(server: ApiServer, deletions: Del
     assert server.requests["delete pods"] == 2
 
 
-def test_a_pod_that_is_another_one_by_now_is_left_alone(server: ApiServer, deletions: Deletions, heard: Heard) -> None:
+def test_a_pod_that_is_another_one_by_now_is_left_alone(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
     changed, replaced, last = (create(server, name) for name in "abc")
     newest = judged(server.patch_pod("a", {"metadata": {"labels": {"kept": "yes"}}}))
     server.delete_pod("b")
@@ -93,7 +93,7 @@ def test_a_pod_that_is_another_one_by_now_is_left_alone(server: ApiServer, delet
     heard.wait(lambda: heard.pods == ["c", "a"])
 
 
-def test_a_pod_that_has_gone_is_no_news(server: ApiServer, deletions: Deletions, heard: Heard) -> None:
+def test_a_pod_that_has_gone_is_no_news(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
     gone, there = (create(server, name) for name in "ab")
     server.delete_pod("a")
     deletions.desire((gone, there))
@@ -101,7 +101,7 @@ def test_a_pod_that_has_gone_is_no_news(server: ApiServer, deletions: Deletions,
     assert heard.problems == []
 
 
-def test_what_a_finalizer_keeps_is_asked_for_once(server: ApiServer, deletions: Deletions, heard: Heard) -> None:
+def test_what_a_finalizer_keeps_is_asked_for_once(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
     kept = create(server, "kept", finalizers=["example.com/hold"])
     deletions.desire((kept,))
     heard.wait(lambda: heard.pods)
@@ -113,7 +113,7 @@ def test_what_a_finalizer_keeps_is_asked_for_once(server: ApiServer, deletions: 
 
 
 def test_a_missing_right_is_told_once_and_what_waited_is_done_when_it_is_given(
-    server: ApiServer, deletions: Deletions, heard: Heard
+    server: ApiServer, deletions: PodDeleter, heard: Heard
 ) -> None:
     server.deny("delete", "pods")
     deletions.desire((create(server, "a"), create(server, "b")))
@@ -128,7 +128,7 @@ def test_a_missing_right_is_told_once_and_what_waited_is_done_when_it_is_given(
     assert names(server) == set()
 
 
-def test_a_problem_ends_with_the_pods_that_had_it(server: ApiServer, deletions: Deletions, heard: Heard) -> None:
+def test_a_problem_ends_with_the_pods_that_had_it(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
     server.deny("delete", "pods")
     deletions.desire((create(server, "a"),))
     heard.wait(lambda: heard.problems)
@@ -143,14 +143,14 @@ def test_one_that_is_refused_holds_up_no_other(heard: Heard, quick: Callable[[],
                 raise RuntimeError("a webhook says no")
             return {}
 
-    made = Deletions(Protects(), deleted=heard.deleted, told=heard.told, backoff=quick)
+    made = PodDeleter(Protects(), deleted=heard.deleted, told=heard.told, backoff=quick)
     made.start()
     made.desire(tuple(FailedPod(PodName("x", n), n, "1", OWNER, Failure.REFUSED, "w") for n in "abc"))
     heard.wait(lambda: heard.pods == ["b", "c"])
     made.stop()
 
 
-def test_a_server_that_is_away_is_asked_again(server: ApiServer, deletions: Deletions, heard: Heard) -> None:
+def test_a_server_that_is_away_is_asked_again(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
     pod = create(server, "a")
     server.stop()
     deletions.desire((pod,))

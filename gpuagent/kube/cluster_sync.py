@@ -17,17 +17,17 @@ from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
-from gpuagent.kube.write.annotation_writer import PodAnnotations
-from gpuagent.kube.write.configmap_writer import ConfigMaps
+from gpuagent.kube.write.annotation_writer import AnnotationWriter
+from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import Involved
-from gpuagent.kube.write.node_writer import Writer
-from gpuagent.kube.write.pod_deleter import Deletions
+from gpuagent.kube.write.node_writer import NodeWriter
+from gpuagent.kube.write.pod_deleter import PodDeleter
 
 STOP_S = 1.0
 """Limit for all threads together: a thread in a call to a silent server is left behind."""
 
 
-class Reconciler:
+class ClusterSync:
     """Watches this node and its pods, writes the node, ConfigMaps and annotations, deletes failed pods, sends Events.
 
     Never blocks the caller. `answered` is called for every request with its verb, and its HTTP status or ``none``.
@@ -52,16 +52,16 @@ class Reconciler:
             failed=policy.clean_failed_pods,
             burst_s=0.01,
         )
-        self._writer = Writer(self._client, node_name)
-        self._config_maps = ConfigMaps(
+        self._writer = NodeWriter(self._client, node_name)
+        self._config_maps = ConfigMapWriter(
             self._client, told=lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
         )
-        self._deletions = Deletions(
+        self._deletions = PodDeleter(
             self._client,
             deleted=lambda pod: post(ev.FailedPodDeleted(pod, time.monotonic())),
             told=lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
         )
-        self._annotations = PodAnnotations(
+        self._annotations = AnnotationWriter(
             self._client, told=lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
         )
         self._uids: dict[PodName, str] = {}

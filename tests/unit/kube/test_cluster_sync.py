@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from gpuagent.domain.pods.pod import PodName
-from gpuagent.kube.reconciler import Reconciler
+from gpuagent.kube.cluster_sync import ClusterSync
 from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
@@ -12,7 +12,7 @@ from standin.waiting import PATIENCE_S
 def test_an_api_server_that_hangs_costs_the_node_one_wait_and_not_one_for_each_pod(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    side = Reconciler(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
+    side = ClusterSync(server.write_kubeconfig(tmp_path / "config"), "n1", lambda _: None)
     server.create_pod("a", node="n1")
     uid = server.pods()[0]["metadata"]["uid"]
     pods = [PodName("default", "a")]
