@@ -19,7 +19,7 @@ from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.kube.write.configmap_writer import ConfigMapWriter
-from gpuagent.kube.write.event_sender import Involved
+from gpuagent.kube.write.event_sender import EventSender, Involved
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.pod_deleter import PodDeleter
 
@@ -52,40 +52,43 @@ class ClusterSync:
             failed=policy.clean_failed_pods,
             burst_s=0.01,
         )
-        self._writer = NodeWriter(self._client, node_name)
+        self._node = NodeWriter(self._client, node_name)
         self._config_maps = ConfigMapWriter(
-            self._client, told=lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
+            self._client, lambda problem: post(ev.ReportsKept(problem, time.monotonic()))
         )
-        self._deletions = PodDeleter(
+        self._deleter = PodDeleter(
             self._client,
-            deleted=lambda pod: post(ev.FailedPodDeleted(pod, time.monotonic())),
-            told=lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
+            lambda pod: post(ev.FailedPodDeleted(pod, time.monotonic())),
+            lambda problem: post(ev.DeletionsSeen(problem, time.monotonic())),
         )
         self._annotations = AnnotationWriter(
-            self._client, told=lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
+            self._client, lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
         )
+        self._events = EventSender(self._client, node_name)
+        self._reconcilers = (self._node, self._config_maps, self._deleter, self._annotations)
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
         self._writes: tuple[pod_annotations.PodWrite, ...] = ()
         self._fetching = threading.Thread()
 
     def start(self) -> None:
-        self._watcher.start()
-        self._writer.start()
-        self._config_maps.start()
-        self._deletions.start()
-        self._annotations.start()
+        for part in (self._watcher, *self._reconcilers, self._events):
+            part.start()
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_S
-        for part in (self._watcher, self._writer, self._config_maps, self._deletions, self._annotations):
-            part.stop(max(0.1, min(STOP_S / 2, deadline - time.monotonic())))
+        parts = (self._watcher, *self._reconcilers, self._events)
+        for part in parts:
+            part.stop(0.0)
+        for part in parts:
+            part.stop(max(0.0, deadline - time.monotonic()))
         self._client.close()
 
     def observe(self, node: Mapping[str, Any]) -> None:
-        """Take the Node as it is now."""
-        self._writer.observe(node)
-        self._annotations.nudge()
+        """Take the Node as it is now, which also shows that the API server can be reached."""
+        self._node.observe(node)
+        for reconciler in self._reconcilers:
+            reconciler.nudge()
 
     def know(self, pods: Collection[Pod]) -> None:
         """Take the pods of this node, which Events may be about."""
@@ -113,14 +116,14 @@ class ClusterSync:
 
         Returns the announcements about annotations that are corrected.
         """
-        self._writer.set_desired(
+        self._node.set_desired(
             status_page.node_labels(state),
             status_page.node_capacity(state),
             status_page.node_condition(state),
             unwanted_taint(state),
         )
         self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
-        self._deletions.desire(to_delete(state))
+        self._deleter.desire(to_delete(state))
         return self._annotate(state)
 
     def _annotate(self, state: State) -> tuple[Announcement, ...]:
@@ -144,4 +147,4 @@ class ClusterSync:
             )
         else:
             about = Involved.pod(pod.namespace, pod.name, self._uids.get(pod, ""))
-        self._writer.event(about, kind, reason, message)
+        self._events.add(about, kind, reason, message)

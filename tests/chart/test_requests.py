@@ -7,12 +7,13 @@ import pytest
 
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts, change
 from gpuagent.domain.reconcile.node import NodeFacts, node_patches
+from gpuagent.kube.api.client import MERGE_PATCH, Client
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from standin.waiting import PATIENCE_S
 from tests.chart.test_render import VERSIONS, check
 
 
-class Server:
+class Server(Client):
     """Takes everything and keeps it."""
 
     def __init__(self) -> None:
@@ -22,7 +23,7 @@ class Server:
         self.bodies.append(dict(body))
         return {}
 
-    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> dict[str, Any]:
         raise AssertionError("nothing here is sent twice")
 
 

@@ -33,6 +33,11 @@ class NodePatch:
     subresource: str
     body: dict[str, Any]
 
+    @property
+    def part(self) -> str:
+        """``taints``, ``labels`` or ``status``: patches of one Node are for different parts."""
+        return self.subresource or ("taints" if "spec" in self.body else "labels")
+
 
 def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...]:
     """Return patches that make ``node`` (decoded JSON, as observed) agree with ``facts``; empty if it already does.

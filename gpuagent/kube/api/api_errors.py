@@ -2,7 +2,13 @@
 
 
 class KubeError(Exception):
-    """Root of this package's errors. Its text is the same for the same cause, so that it can be logged once."""
+    """Root of this package's errors. Its text is the same for the same cause, so that it can be logged once.
+
+    Attributes:
+        status: HTTP status of the answer; 0 without an answer.
+    """
+
+    status = 0
 
 
 class ConfigError(KubeError):

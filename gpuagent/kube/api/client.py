@@ -5,7 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpuagent.domain.pods.json_values import mapping, number
 from gpuagent.kube.api.api_errors import ApiError, refused
@@ -41,6 +41,28 @@ class Timeouts:
     call_s: float = 10.0
     watch_s: int = 300
     watch_silence_s: float = 330.0
+
+
+class Api(Protocol):
+    """The calls that watches and writers make. Each may raise ApiUnreachable and ApiError."""
+
+    def get(self, path: str) -> Json:
+        """Return one object."""
+
+    def page(self, path: str, params: Params | None = None) -> tuple[Json, Iterator[Json]]:
+        """Return a List's metadata and items."""
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Json:
+        """POST to a collection and return the new object."""
+
+    def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> Json:
+        """PATCH and return the whole object."""
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Json:
+        """DELETE, with DeleteOptions."""
+
+    def watch(self, path: str, params: Params | None = None) -> Watch:
+        """Open a watch."""
 
 
 class Client:

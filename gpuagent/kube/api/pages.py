@@ -1,13 +1,13 @@
 """Large lists, a page at a time: only the kept items of each page stay in memory."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 from gpuagent.kube.api.api_errors import ApiError
+from gpuagent.kube.api.client import Api, Params
 
 T = TypeVar("T")
-Params = Mapping[str, str | int | bool]
 
 PAGE = 500
 """Objects a page, as kubectl requests them."""
@@ -15,13 +15,6 @@ MOST_STARTS = 4
 MOST_WAITS, LONGEST_WAIT_S = 3, 10
 """How often, and for how long at a time, to wait for a list that the server delays (429)."""
 _GONE, _TOO_MANY = 410, 429
-
-
-class Lister(Protocol):
-    """The methods of the Client that paging uses."""
-
-    def page(self, path: str, params: Params | None = None) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-        """Return a List's metadata and items."""
 
 
 class Listed(Generic[T]):
@@ -33,7 +26,7 @@ class Listed(Generic[T]):
 
 
 def list_pages(
-    client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params | None = None
+    client: Api, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params | None = None
 ) -> Listed[T]:
     """List a collection at one resource version; ``keep`` maps each object to an item, or to None to leave it out.
 
@@ -49,7 +42,7 @@ def list_pages(
     raise AssertionError("the last start returns or raises")
 
 
-def _once(client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params) -> Listed[T]:
+def _once(client: Api, path: str, keep: Callable[[dict[str, Any]], T | None], params: Params) -> Listed[T]:
     listed = Listed[T]()
     query: dict[str, str | int | bool] = {**params, "limit": PAGE}
     while True:
@@ -64,7 +57,7 @@ def _once(client: Lister, path: str, keep: Callable[[dict[str, Any]], T | None],
         query.pop("resourceVersion", None)  # the token has it
 
 
-def _page(client: Lister, path: str, query: Params) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+def _page(client: Api, path: str, query: Params) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     for _ in range(MOST_WAITS):
         try:
             return client.page(path, query)

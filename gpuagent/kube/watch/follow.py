@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import ApiError, KubeError
-from gpuagent.kube.api.pages import Lister, list_pages
+from gpuagent.kube.api.client import Api
+from gpuagent.kube.api.pages import list_pages
 from gpuagent.kube.watch.stream import Watch
 from gpuagent.system.backoff import Backoff
 
@@ -20,13 +21,6 @@ T = TypeVar("T")
 _GONE = 410
 # A watch that stayed open this long was a success, even if quiet; after a shorter one there is a pause.
 _STEADY_S = 5.0
-
-
-class Api(Lister, Protocol):
-    """The methods of the Client that following uses."""
-
-    def watch(self, path: str, params: Mapping[str, str | int | bool] | None = None) -> Watch:
-        """Open a watch."""
 
 
 class Follower(Protocol[T]):

@@ -12,7 +12,8 @@ from gpuagent.domain.pods.holdings import lists_ended
 from gpuagent.domain.pods.json_values import text
 from gpuagent.domain.pods.pod import Pod, PodName, kept, parse_pod
 from gpuagent.kube.api.api_errors import KubeError
-from gpuagent.kube.watch.follow import Api, Follow
+from gpuagent.kube.api.client import Api
+from gpuagent.kube.watch.follow import Follow
 from gpuagent.kube.watch.trim import trim_node
 from gpuagent.system.backoff import Backoff
 

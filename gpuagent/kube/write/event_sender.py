@@ -3,11 +3,12 @@
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.client import Api
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.kube.write.worker import Worker
 from gpuagent.system.backoff import Backoff
@@ -56,16 +57,6 @@ class EventCounts:
     sent: int
     dropped: int
     refused: int
-
-
-class Api(Protocol):
-    """The methods of the Client that Events uses."""
-
-    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """POST to a collection."""
-
-    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge patch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +110,7 @@ class EventSender(Worker):
         self._queue: OrderedDict[_Key, _Series] = OrderedDict()
         self._begun: OrderedDict[_Key, _Series] = OrderedDict()
         self._counts = EventCounts(0, 0, 0)
-        self._complained: set[str] = set()
+        self._reported: set[str] = set()
 
     def add(self, involved: Involved, kind: str, reason: str, message: str) -> None:
         """Queue one; never blocks. A full queue drops its oldest Event and counts it."""
@@ -186,13 +177,13 @@ class EventSender(Worker):
             series.forbidden = 0
             series.due = self._clock() + self._count_gap_s
             self._count(sent=1)
-            self._complained.clear()
+            self._reported.clear()
         return 0.0
 
     def _failed(self, key: _Key, series: _Series, err: Exception) -> float:
         # While the server does not answer, the watch of the Node reports that.
-        if isinstance(err, ApiError) and str(err) not in self._complained:
-            self._complained.add(str(err))
+        if isinstance(err, ApiError) and str(err) not in self._reported:
+            self._reported.add(str(err))
             log.warning("event not sent", extra={"reason": key.reason, "error": str(err)})
         if isinstance(err, ApiError) and err.status == _FORBIDDEN and series.forbidden < FORBIDDEN_TRIES:
             with self._wake:

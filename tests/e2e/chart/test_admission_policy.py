@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from gpuagent.domain.event_reasons import EventReason
+from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventSender, Involved
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
@@ -362,7 +363,7 @@ def test_events_in_anothers_name_or_about_others_are_refused(
     assert said in answer["message"]
 
 
-class Sender:
+class Sender(Client):
     """What the agent's own log of Events needs of a client, with an agent's token."""
 
     def __init__(self, cluster: Cluster, token: str) -> None:
@@ -373,8 +374,8 @@ class Sender:
         assert status == 201, answer
         return dict(answer)
 
-    def patch(self, path: str, body: Mapping[str, Any]) -> Json:
-        status, answer = self._cluster.api("PATCH", path, dict(body), MERGE, self._token)
+    def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE) -> Json:
+        status, answer = self._cluster.api("PATCH", path, dict(body), content_type, self._token)
         assert status == 200, answer
         return dict(answer)
 

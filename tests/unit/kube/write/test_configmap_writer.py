@@ -16,6 +16,7 @@ from gpuagent.domain.state import State
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kube.write.configmap_writer import ConfigMapWriter
+from gpuagent.kube.write.keyed_reconciler import Delays
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json, Key
 from standin.api.server import ApiServer
@@ -38,12 +39,18 @@ Make = Callable[..., ConfigMapWriter]
 
 
 @pytest.fixture
-def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Make]:
+def problems() -> list[str | None]:
+    return []
+
+
+@pytest.fixture
+def make(client: Client, quick: Callable[[], Backoff], problems: list[str | None]) -> Iterator[Make]:
     """Makes and starts; ends with the test."""
     made: list[ConfigMapWriter] = []
 
     def make(api: Any = client, **named: Any) -> ConfigMapWriter:
-        made.append(ConfigMapWriter(api, **{"gap_s": 0.0, "backoff": quick, **named}))
+        delays = Delays(**{"backoff": quick, "pace": lambda: Backoff(0.0, 0.0), **named})
+        made.append(ConfigMapWriter(api, problems.append, delays))
         made[-1].start()
         return made[-1]
 
@@ -83,7 +90,6 @@ def test_it_is_made_as_desired(server: ApiServer, maps: ConfigMapWriter) -> None
 
 def test_nothing_is_sent_while_nothing_is_desired(server: ApiServer, maps: ConfigMapWriter) -> None:
     maps.desire(())
-    maps.recheck()
     assert maps.flush(PATIENCE_S)
     assert not [request for request in server.requests if "configmaps" in request]
 
@@ -100,16 +106,20 @@ def test_a_change_is_one_patch(server: ApiServer, maps: ConfigMapWriter) -> None
     assert server.requests["patch configmaps"] == 2
 
 
-def test_what_is_right_is_read_and_left_alone(server: ApiServer, maps: ConfigMapWriter) -> None:
+def test_what_is_right_is_read_and_left_alone(server: ApiServer, maps: ConfigMapWriter, make: Make) -> None:
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     for _ in range(3):
         maps.desire((replace(REPORT),))  # equal, as from an event that changed nothing of it
     assert maps.flush(PATIENCE_S)
     assert server.requests["get configmaps"] == 1
-    maps.recheck()
-    assert maps.flush(PATIENCE_S)
+    restarted = make()
+    restarted.desire((REPORT,))
+    assert restarted.flush(PATIENCE_S)
     assert (server.requests["get configmaps"], writes(server)) == (2, 1)
+    make(recheck_s=0.02).desire((REPORT,))
+    assert server.wait(lambda: server.requests["get configmaps"] >= 5)
+    assert writes(server) == 1
 
 
 def test_what_others_added_stays(server: ApiServer, maps: ConfigMapWriter) -> None:
@@ -144,15 +154,16 @@ def test_deletion_and_edits_are_mended_by_and_by(server: ApiServer, make: Make) 
     assert found["metadata"]["labels"] == REPORT.labels
 
 
-def test_it_is_deleted_when_it_shall_not_exist(server: ApiServer, maps: ConfigMapWriter) -> None:
+def test_it_is_deleted_when_it_shall_not_exist(server: ApiServer, make: Make) -> None:
+    maps = make(recheck_s=0.02)
     maps.desire((REPORT, OTHER))
     assert maps.flush(PATIENCE_S)
     maps.desire((ABSENT, OTHER))
     assert maps.flush(PATIENCE_S)
     assert server.config_map("n1-report") is None
     assert server.config_map("other-n1")
-    maps.recheck()
-    assert maps.flush(PATIENCE_S)
+    read = server.requests["get configmaps"]
+    assert server.wait(lambda: server.requests["get configmaps"] >= read + 4)
     assert server.requests["delete configmaps"] == 1
 
 
@@ -167,14 +178,12 @@ def test_one_that_shall_not_exist_and_may_not_be_looked_at_is_no_problem(
     assert server.wait(lambda: maps.problem)
 
 
-def test_a_failure_ends_with_the_wish(server: ApiServer, make: Make) -> None:
-    told: list[str | None] = []
-    maps = make(told=told.append)
+def test_a_failure_ends_with_the_wish(server: ApiServer, maps: ConfigMapWriter, problems: list[str | None]) -> None:
     server.deny("create", "configmaps")
     maps.desire((REPORT,))
-    assert server.wait(lambda: bool(told))
+    assert server.wait(lambda: bool(problems))
     maps.desire(())
-    assert server.wait(lambda: told[-1] is None)
+    assert server.wait(lambda: problems[-1] is None)
 
 
 def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMapWriter) -> None:
@@ -186,12 +195,13 @@ def test_one_that_is_not_ours_is_not_deleted(server: ApiServer, maps: ConfigMapW
     assert writes(server) == 0
 
 
-def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, maps: ConfigMapWriter) -> None:
+def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, make: Make) -> None:
+    maps = make(recheck_s=0.02)
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
-    maps.desire(())
-    maps.recheck()
-    assert maps.flush(PATIENCE_S)
+    maps.desire((OTHER,))
+    read = server.requests["get configmaps"]
+    assert server.wait(lambda: server.requests["get configmaps"] >= read + 4)
     assert data(server) == REPORT.data
 
 
@@ -199,7 +209,7 @@ def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, ma
 def test_a_refusal_is_said_once_and_names_every_right(
     server: ApiServer, maps: ConfigMapWriter, verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "gpuagent.kube.write.configmap_writer")
+    caplog.set_level(logging.DEBUG, "gpuagent.kube.write.keyed_reconciler")
     if verb in ("patch", "delete"):
         server.objects.create(
             "configmaps", "kube-system", {"metadata": {"name": "n1-report", "labels": dict(REPORT.labels)}}
@@ -210,7 +220,7 @@ def test_a_refusal_is_said_once_and_names_every_right(
     assert "config map kube-system/n1-report: RBAC refuses" in maps.problem
     assert f'allow verb "{verb}" on resource "configmaps"' in maps.problem
     assert "needs get, create, patch and delete on configmaps in namespace kube-system" in maps.problem
-    assert len([record for record in caplog.records if record.message == "a config map cannot be kept right"]) == 1
+    assert len([record for record in caplog.records if record.message == "Failed to write"]) == 1
     server.allow(verb, "configmaps")
     assert maps.flush(PATIENCE_S)
     assert maps.problem == ""
@@ -237,13 +247,13 @@ def test_the_server_goes_and_comes_back(server: ApiServer, maps: ConfigMapWriter
     assert data(server) == REPORT.data
 
 
-def test_a_look_is_not_put_off_by_an_earlier_failure(server: ApiServer, make: Make) -> None:
+def test_a_server_that_is_seen_again_is_asked_at_once(server: ApiServer, make: Make) -> None:
     maps = make(backoff=lambda: Backoff(first_s=60))
-    server.deny("get", "configmaps")
+    server.stop()
     maps.desire((REPORT,))
     assert server.wait(lambda: maps.problem)
-    server.allow("get", "configmaps")
-    maps.recheck()
+    server.start()
+    maps.nudge()
     assert maps.flush(PATIENCE_S)
 
 
@@ -361,17 +371,17 @@ def test_the_kube_side_desires_what_the_report_says(
     monkeypatch.setattr(
         "gpuagent.domain.status.topology_page.config_maps", lambda _, node: (replace(REPORT, data={"node": node}),)
     )
-    told: list[Any] = []
-    side = ClusterSync(server.write_kubeconfig(tmp_path / "config"), "n1", told.append)
+    posted: list[Any] = []
+    side = ClusterSync(server.write_kubeconfig(tmp_path / "config"), "n1", posted.append)
     server.deny("create", "configmaps")
     side.start()
     side.desire(State(policy=Policy()))
-    assert server.wait(lambda: [one for one in told if isinstance(one, ReportsKept)])
+    assert server.wait(lambda: [one for one in posted if isinstance(one, ReportsKept)])
     server.allow("create", "configmaps")
     assert server.wait(lambda: data(server) == {"node": "n1"})
-    assert server.wait(lambda: len([one for one in told if isinstance(one, ReportsKept)]) == 2)
+    assert server.wait(lambda: len([one for one in posted if isinstance(one, ReportsKept)]) == 2)
     side.stop()
-    refused, mended = (one for one in told if isinstance(one, ReportsKept))
+    refused, mended = (one for one in posted if isinstance(one, ReportsKept))
     assert "the agent needs get, create, patch and delete on configmaps" in (refused.problem or "")
     assert mended.problem is None
 

@@ -1,7 +1,8 @@
-"""An Event that repeats by the hundred is a few requests, and its last count arrives."""
+"""Events arrive; one that repeats by the hundred is a few requests, and its last count arrives."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from gpuagent.kube.write.event_sender import (
     Involved,
 )
 from gpuagent.system.backoff import Backoff
+from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 NODE = Involved.node("n1")
+POD = Involved.pod("default", "p", "uid-1")
 
 
 class Server:
@@ -149,3 +152,61 @@ def test_what_is_forbidden_for_good_is_given_up(begin: Callable[..., tuple[Event
     assert server.wait(lambda: server.forbidden == FORBIDDEN_TRIES + 1)
     assert log.flush(PATIENCE_S)
     assert log.counts().refused == 1
+
+
+def counts_are(server: ApiServer, counts: list[int]) -> bool:
+    return [event["count"] for event in server.events()] == counts
+
+
+def test_an_event_is_as_kubelet_writes_them(server: ApiServer, sender: EventSender) -> None:
+    sender.add(Involved.node("n1"), "Normal", "ModeChanged", "share to cgpu")
+    assert server.wait(server.events)
+    event = server.events()[0]
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
+    assert event["metadata"]["namespace"] == "default"
+    assert event["metadata"]["name"].startswith("n1.")
+    assert event["source"] == {"component": "gpuagent", "host": "n1"}
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", "ModeChanged", "share to cgpu")
+    assert (event["count"], event["firstTimestamp"]) == (1, "2027-01-15T08:00:00Z")
+    pod = Involved.pod("team", "p", "u")
+    sender.add(pod, "Warning", "Refused", "no")
+    assert server.wait(lambda: len(server.events()) == 2)
+    assert server.events()[1]["metadata"]["namespace"] == server.events()[1]["involvedObject"]["namespace"] == "team"
+
+
+def test_a_repeat_is_counted_for_five_minutes(server: ApiServer, sender: EventSender, wall: Any) -> None:
+    for count in (1, 2, 3):
+        sender.add(POD, "Warning", "Refused", "no")
+        assert server.wait(partial(counts_are, server, [count]))
+        wall.now += 200
+    assert server.events()[0]["lastTimestamp"] == "2027-01-15T08:06:40Z"
+    assert server.events()[0]["firstTimestamp"] == "2027-01-15T08:00:00Z"
+    wall.now += 200
+    sender.add(POD, "Warning", "Refused", "no")
+    assert server.wait(lambda: len(server.events()) == 2)
+    sender.add(POD, "Warning", "Refused", "something else")
+    assert server.wait(lambda: len(server.events()) == 3)
+
+
+def test_a_repeat_of_an_event_that_the_server_forgot_is_sent_anew(server: ApiServer, sender: EventSender) -> None:
+    sender.add(POD, "Warning", "Refused", "no")
+    assert server.wait(server.events)
+    assert sender.flush(PATIENCE_S)
+    server.objects.delete(("events", "default", server.events()[0]["metadata"]["name"]))
+    sender.add(POD, "Warning", "Refused", "no")
+    assert server.wait(server.events)
+    assert server.events()[0]["count"] == 2
+
+
+def test_a_full_queue_drops_the_oldest_and_counts_repeats(server: ApiServer, sender: EventSender) -> None:
+    server.pause()
+    for number in range(300):
+        sender.add(POD, "Warning", "Refused", f"no {number}")
+        sender.add(POD, "Warning", "Refused", f"no {number}")
+    server.resume()
+    assert sender.flush(PATIENCE_S)
+    dropped = sender.counts().dropped
+    assert 40 <= dropped <= 45
+    by_message = {event["message"]: event["count"] for event in server.events()}
+    assert by_message["no 299"] == 2
+    assert len(by_message) == 300 - dropped

@@ -1,14 +1,15 @@
-"""The node is kept right, and Events arrive, whatever others and the server do."""
+"""The node is kept right, whatever others and the server do."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from typing import Any
 
 import pytest
 
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
-from gpuagent.kube.write.event_sender import Involved
+from gpuagent.kube.write.event_sender import EventSender, Involved
+from gpuagent.kube.write.keyed_reconciler import Delays
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json
@@ -22,24 +23,10 @@ BAD = {**GOOD, "status": "False", "reason": "DriverGone", "message": "no driver"
 POD = Involved.pod("default", "p", "uid-1")
 
 
-class Wall:
-    """A clock that tests set: seconds since the epoch."""
-
-    now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
-
-
-@pytest.fixture
-def writer(client: Client, wall: Wall, quick: Callable[[], Backoff]) -> Iterator[NodeWriter]:
+def writer(client: Client, wall: Any, quick: Callable[[], Backoff]) -> Iterator[NodeWriter]:
     """Start a writer that observes through a watch, as in the agent."""
-    made = NodeWriter(client, "n1", wall=wall, gap_s=0.01, count_gap_s=0.01, backoff=quick)
+    made = NodeWriter(client, "n1", wall=wall, delays=Delays(quick, lambda: Backoff(0.01, 0.01)))
 
     def post(event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
         if isinstance(event, NodeSeen):
@@ -60,10 +47,6 @@ def is_right(server: ApiServer) -> bool:
         and COUNT.items() <= node["status"]["capacity"].items()
         and COUNT.items() <= node["status"]["allocatable"].items()
     )
-
-
-def counts_are(server: ApiServer, counts: list[int]) -> bool:
-    return [event["count"] for event in server.events()] == counts
 
 
 def condition(server: ApiServer) -> Json:
@@ -131,7 +114,7 @@ def test_a_label_can_be_taken_away(server: ApiServer, writer: NodeWriter) -> Non
     assert server.wait(lambda: not LABELS.keys() & server.node()["metadata"]["labels"].keys())
 
 
-def test_transition_time_moves_with_the_status_only(server: ApiServer, writer: NodeWriter, wall: Wall) -> None:
+def test_transition_time_moves_with_the_status_only(server: ApiServer, writer: NodeWriter, wall: Any) -> None:
     writer.set_desired({}, {}, GOOD)
     assert server.wait(lambda: condition(server))
     wall.now += 60
@@ -146,91 +129,38 @@ def test_transition_time_moves_with_the_status_only(server: ApiServer, writer: N
 
 
 def test_one_refusal_does_not_stop_the_others(
-    server: ApiServer, writer: NodeWriter, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, writer: NodeWriter, sender: EventSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuagent.kube.write.event_sender.FORBIDDEN_GAP_S", 0.01)
     server.deny("patch", "nodes")
     server.deny("create", "events")
-    writer.event(POD, "Warning", "Refused", "no")
+    sender.add(POD, "Warning", "Refused", "no")
     writer.set_desired(LABELS, COUNT, GOOD)
     assert server.wait(lambda: condition(server))
-    assert server.wait(lambda: 'allow verb "patch" on resource "nodes"' in writer.counts().error)
-    assert server.wait(lambda: writer.counts().events.refused == 1)
+    assert server.wait(lambda: 'allow verb "patch" on resource "nodes"' in writer.problem)
+    assert server.wait(lambda: sender.counts().refused == 1)
     server.allow("patch", "nodes")
     assert server.wait(lambda: is_right(server))
     assert writer.flush(PATIENCE_S)
-    assert writer.counts().error == ""
+    assert writer.problem == ""
 
 
-def test_refused_events_do_not_stop_the_node(server: ApiServer, writer: NodeWriter) -> None:
+def test_refused_events_do_not_stop_the_node(server: ApiServer, writer: NodeWriter, sender: EventSender) -> None:
     server.deny("create", "events")
     for number in range(10):
-        writer.event(POD, "Warning", "Refused", f"no {number}")
+        sender.add(POD, "Warning", "Refused", f"no {number}")
     writer.set_desired(LABELS, COUNT, GOOD)
     assert server.wait(lambda: is_right(server))
 
 
-def test_pause_and_resume(server: ApiServer, writer: NodeWriter) -> None:
+def test_pause_and_resume(server: ApiServer, writer: NodeWriter, sender: EventSender) -> None:
     server.pause()
     writer.set_desired(LABELS, COUNT, GOOD)
-    writer.event(POD, "Warning", "Refused", "no")
+    sender.add(POD, "Warning", "Refused", "no")
     assert not writer.flush(0.4)
+    assert not sender.flush(0.0)
     server.resume()
     assert server.wait(lambda: is_right(server) and server.events())
-
-
-def test_an_event_is_as_kubelet_writes_them(server: ApiServer, writer: NodeWriter) -> None:
-    writer.event(Involved.node("n1"), "Normal", "ModeChanged", "share to cgpu")
-    assert server.wait(server.events)
-    event = server.events()[0]
-    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
-    assert event["metadata"]["namespace"] == "default"
-    assert event["metadata"]["name"].startswith("n1.")
-    assert event["source"] == {"component": "gpuagent", "host": "n1"}
-    assert (event["type"], event["reason"], event["message"]) == ("Normal", "ModeChanged", "share to cgpu")
-    assert (event["count"], event["firstTimestamp"]) == (1, "2027-01-15T08:00:00Z")
-    pod = Involved.pod("team", "p", "u")
-    writer.event(pod, "Warning", "Refused", "no")
-    assert server.wait(lambda: len(server.events()) == 2)
-    assert server.events()[1]["metadata"]["namespace"] == server.events()[1]["involvedObject"]["namespace"] == "team"
-
-
-def test_a_repeat_is_counted_for_five_minutes(server: ApiServer, writer: NodeWriter, wall: Wall) -> None:
-    for count in (1, 2, 3):
-        writer.event(POD, "Warning", "Refused", "no")
-        assert server.wait(partial(counts_are, server, [count]))
-        wall.now += 200
-    assert server.events()[0]["lastTimestamp"] == "2027-01-15T08:06:40Z"
-    assert server.events()[0]["firstTimestamp"] == "2027-01-15T08:00:00Z"
-    wall.now += 200
-    writer.event(POD, "Warning", "Refused", "no")
-    assert server.wait(lambda: len(server.events()) == 2)
-    writer.event(POD, "Warning", "Refused", "something else")
-    assert server.wait(lambda: len(server.events()) == 3)
-
-
-def test_a_repeat_of_an_event_that_the_server_forgot_is_sent_anew(server: ApiServer, writer: NodeWriter) -> None:
-    writer.event(POD, "Warning", "Refused", "no")
-    assert server.wait(server.events)
-    assert writer.flush(PATIENCE_S)
-    server.objects.delete(("events", "default", server.events()[0]["metadata"]["name"]))
-    writer.event(POD, "Warning", "Refused", "no")
-    assert server.wait(server.events)
-    assert server.events()[0]["count"] == 2
-
-
-def test_a_full_queue_drops_the_oldest_and_counts_repeats(server: ApiServer, writer: NodeWriter) -> None:
-    server.pause()
-    for number in range(300):
-        writer.event(POD, "Warning", "Refused", f"no {number}")
-        writer.event(POD, "Warning", "Refused", f"no {number}")
-    server.resume()
-    assert writer.flush(PATIENCE_S)
-    dropped = writer.counts().events.dropped
-    assert 40 <= dropped <= 45
-    by_message = {event["message"]: event["count"] for event in server.events()}
-    assert by_message["no 299"] == 2
-    assert len(by_message) == 300 - dropped
 
 
 def test_stop_before_start_is_harmless(client: Client) -> None:

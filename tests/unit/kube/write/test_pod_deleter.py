@@ -8,6 +8,7 @@ import pytest
 from gpuagent.domain.pods.failed_pod import FailedPod, Failure
 from gpuagent.domain.pods.pod import Controller, PodName
 from gpuagent.kube.api.client import Client
+from gpuagent.kube.write.keyed_reconciler import Delays
 from gpuagent.kube.write.pod_deleter import PodDeleter
 from gpuagent.system.backoff import Backoff
 from standin.api.objects import Json
@@ -30,7 +31,7 @@ class Heard:
             self.pods.append(pod.name.name)
             self._news.notify_all()
 
-    def told(self, problem: str | None) -> None:
+    def problem(self, problem: str | None) -> None:
         with self._news:
             self.problems.append(problem)
             self._news.notify_all()
@@ -47,7 +48,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 def deletions(client: Client, heard: Heard, quick: Callable[[], Backoff]) -> Iterator[PodDeleter]:
-    made = PodDeleter(client, deleted=heard.deleted, told=heard.told, backoff=quick)
+    made = PodDeleter(client, heard.deleted, heard.problem, Delays(quick))
     made.start()
     yield made
     made.stop()
@@ -119,10 +120,10 @@ def test_a_missing_right_is_told_once_and_what_waited_is_done_when_it_is_given(
     deletions.desire((create(server, "a"), create(server, "b")))
     heard.wait(lambda: heard.problems)
     assert server.wait(lambda: server.requests["delete pods"] >= 4)
-    (told,) = heard.problems
-    assert told is not None
-    assert 'allow verb "delete" on resource "pods"' in told
-    assert "--clean-failed-pods" in told
+    (problem,) = heard.problems
+    assert problem is not None
+    assert 'allow verb "delete" on resource "pods"' in problem
+    assert "--clean-failed-pods" in problem
     server.allow("delete", "pods")
     heard.wait(lambda: len(heard.pods) == 2 and heard.problems[-1] is None)
     assert names(server) == set()
@@ -143,7 +144,7 @@ def test_one_that_is_refused_holds_up_no_other(heard: Heard, quick: Callable[[],
                 raise RuntimeError("a webhook says no")
             return {}
 
-    made = PodDeleter(Protects(), deleted=heard.deleted, told=heard.told, backoff=quick)
+    made = PodDeleter(Protects(), heard.deleted, heard.problem, Delays(quick))
     made.start()
     made.desire(tuple(FailedPod(PodName("x", n), n, "1", OWNER, Failure.REFUSED, "w") for n in "abc"))
     heard.wait(lambda: heard.pods == ["b", "c"])
