@@ -4,7 +4,7 @@ prometheus_client's own encoder takes three times as long: 15 ms for 2,000 serie
 the interpreter. It still encodes the counters that increment as things happen, which are few.
 """
 
-from gpuagent.metrics.families import Family
+from gpuagent.metrics.family import Family
 from gpuagent.metrics.reading import Values
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})

@@ -1,30 +1,10 @@
 """Every metric there is: its name, labels and meaning. docs/metrics.md is made from this table."""
 
-from dataclasses import dataclass
+from gpuagent.metrics.family import Family
 
 GPU = ("UUID", "gpu")
 CONTAINER = (*GPU, "namespace", "pod", "container")
 ARENA = ("node_name", "namespace_name", "pod_name", "uuid", "minor_number", "allocate_mode")
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric.
-
-    Attributes:
-        name: as on the page; counters end in ``_total``.
-        help: one sentence, on the page.
-        labels: in the order in which values are given.
-        kind: ``gauge``, ``counter`` or ``histogram``.
-        more: for the reference: when it is absent, how to read it.
-    """
-
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-    kind: str = "gauge"
-    more: str = ""
-
 
 # -- the agent and its node ----------------------------------------------------------------------------------------
 

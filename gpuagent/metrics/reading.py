@@ -11,7 +11,7 @@ from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, Switch, problems, switch
 from gpuagent.domain.usage.by_container import Samples, Use, use
 from gpuagent.domain.usage.guarantee import Share, shares
-from gpuagent.metrics.families import Family
+from gpuagent.metrics.family import Family
 
 Values = Mapping[tuple[str, ...], float]
 Told = Iterator[tuple[Family, Values]]

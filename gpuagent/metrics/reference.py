@@ -1,17 +1,19 @@
-"""`python -m gpuagent.metrics.reference FILE`: writes the tables of docs/metrics.md from the families."""
+"""`python -m gpuagent.metrics.reference FILE MODULE...`: writes the tables of docs/metrics.md from each `CHAPTERS`."""
 
+import importlib
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpuagent.metrics.families import CHAPTERS, Family
+from gpuagent.metrics.family import Family
 
-_BEGIN, _END = "<!-- tables: written by `make generate` -->", "<!-- end of tables -->"
+Chapters = Mapping[str, tuple[Family, ...]]
 
 
-def tables() -> str:
+def tables(chapters: Chapters) -> str:
     """One table for each chapter, as Markdown."""
-    return "\n".join(f"### {title}\n\n{_table(families)}" for title, families in CHAPTERS.items())
+    return "\n".join(f"### {title}\n\n{_table(families)}" for title, families in chapters.items())
 
 
 def _table(families: tuple[Family, ...]) -> str:
@@ -26,14 +28,17 @@ def _meaning(family: Family) -> str:
     return f"{family.help} {family.more}".strip().replace("|", "\\|")
 
 
-def written(page: str) -> str:
-    """The page with tables as they should be. Raises ValueError if it has no place for them."""
-    if _BEGIN not in page or _END not in page:
-        raise ValueError(f"the page has no {_BEGIN} and {_END}")
-    pattern = f"{re.escape(_BEGIN)}.*{re.escape(_END)}"
-    return re.sub(pattern, lambda _: f"{_BEGIN}\n\n{tables()}\n{_END}", page, flags=re.DOTALL)
+def written(page: str, program: str, chapters: Chapters) -> str:
+    """The page with the tables of a program as they should be. Raises ValueError if it has no place for them."""
+    begin, end = f"<!-- tables of {program}: written by `make generate` -->", f"<!-- end of the tables of {program} -->"
+    if begin not in page or end not in page:
+        raise ValueError(f"the page has no {begin} and {end}")
+    pattern = f"{re.escape(begin)}.*{re.escape(end)}"
+    return re.sub(pattern, lambda _: f"{begin}\n\n{tables(chapters)}\n{end}", page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+    path, modules = Path(sys.argv[1]), sys.argv[2:]
+    for name in modules:
+        text = written(path.read_text(encoding="utf-8"), name.partition(".")[0], importlib.import_module(name).CHAPTERS)
+        path.write_text(text, encoding="utf-8")

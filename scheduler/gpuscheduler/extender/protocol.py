@@ -180,8 +180,8 @@ def filter_result(answer: FilterAnswer, call: FilterCall) -> bytes:
     )
 
 
-def bind_result(error: str) -> bytes:
-    """ExtenderBindingResult; `error` is empty if the pod is bound."""
+def error_result(error: str) -> bytes:
+    """ExtenderBindingResult, where `error` is empty if the pod is bound; any other result with an error alone."""
     return msgspec.json.encode({"Error": error})
 
 

@@ -22,6 +22,7 @@ from gpuagent.metrics.reading import Sources
 from gpuagent.settings import settings
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation import boxes
+from gpuscheduler import metrics as scheduler_metrics
 from tests.contract import page as contract
 from tests.unit.domain.builders import state_of
 
@@ -184,7 +185,7 @@ def test_the_xids_that_cost_no_gpu_are_told():
 def test_every_metric_is_told():
     """The reference is that of the code, and the code's table is what the page shows."""
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    assert reference.written(page) == page, "run make generate"
+    assert reference.written(page, "gpuagent", CHAPTERS) == page, "run make generate"
     metrics = Metrics()
     gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
     state = state_of(Mode.DEFAULT, [gpu])
@@ -192,6 +193,11 @@ def test_every_metric_is_told():
     shown = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.page().decode(), re.MULTILINE)
     told = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}
     assert {(name, kind) for name, kind in shown if not name.startswith("process_")} == told
+
+
+def test_every_metric_of_the_scheduler_is_told():
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert reference.written(page, "gpuscheduler", scheduler_metrics.CHAPTERS) == page, "run make generate"
 
 
 def test_every_check_of_the_contract_is_told():

@@ -9,7 +9,7 @@ from gpuscheduler.extender.protocol import (
     NodeNames,
     ProtocolError,
     bind_call,
-    bind_result,
+    error_result,
     filter_call,
     filter_result,
     preempt_call,
@@ -58,7 +58,7 @@ def test_a_call_with_whole_nodes_is_answered_with_whole_nodes():
 def test_a_bind_call():
     call = bind_call(body(PodName="p", PodNamespace="default", PodUID="u", Node="n1"))
     assert (call.name, call.namespace, call.uid, call.node) == ("p", "default", "u", "n1")
-    assert json.loads(bind_result("full")) == {"Error": "full"}
+    assert json.loads(error_result("full")) == {"Error": "full"}
 
 
 @pytest.mark.parametrize("whole", [True, False])

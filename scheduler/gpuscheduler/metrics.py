@@ -1,0 +1,169 @@
+"""The scheduler's metrics, and the only importer of prometheus_client. docs/metrics.md is made from `CHAPTERS`."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpuagent import __version__
+from gpuagent.metrics.family import Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0)
+
+BUILD = Family("gpuscheduler_build_info", "1; the scheduler's version.", ("version",))
+CALL_SECONDS = Family(
+    "gpuscheduler_call_duration_seconds",
+    "Time to answer calls of kube-scheduler.",
+    ("verb",),
+    "histogram",
+    more="`filter`, `bind` or `preempt`. The bind call of a job's pod includes the wait for the job's other pods.",
+)
+CALLS = Family(
+    "gpuscheduler_calls_total",
+    "Answered calls of kube-scheduler, by result.",
+    ("verb", "result"),
+    "counter",
+    more="Filter: `placed`; `full` (no node has room, preemption may help), `impossible` (no node can ever take the "
+    "pod, or its job waits), `error` (not ready). Bind: `bound`, `refused`, `unknown` (no answer from the API server). "
+    "Preempt: `victims` or `none`. All: `malformed`, `failed` (a bug).",
+)
+READY = Family(
+    "gpuscheduler_ready",
+    "1 while the scheduler answers calls: it has read all nodes and pods and follows them.",
+)
+LEADING = Family(
+    "gpuscheduler_leading",
+    "1 while the kube-scheduler beside this process holds the lease, or no lease is set.",
+    more="Only then the scheduler wakes pods on its own initiative.",
+)
+NODES = Family("gpuscheduler_nodes", "Nodes with GPUs that the scheduler places pods on.")
+PODS = Family(
+    "gpuscheduler_pods",
+    "Living pods that ask for GPUs, by state.",
+    ("state",),
+    more="`bound` or `waiting`.",
+)
+RESERVATIONS = Family(
+    "gpuscheduler_reservations",
+    "Pods for which GPUs are reserved until the API server shows them bound.",
+)
+JOBS_WAITING = Family("gpuscheduler_jobs_waiting", "Jobs whose pods are all there and do not fit together.")
+AGENT_REFUSALS = Family(
+    "gpuscheduler_agent_refusals_total",
+    "Pods that failed admission on the node that the scheduler chose.",
+    kind="counter",
+)
+WATCH = Family(
+    "gpuscheduler_watch_up",
+    "1 while the scheduler follows these objects at the API server.",
+    ("resource",),
+    more="`nodes`, `pods` or `configmaps`.",
+)
+WATCH_ERRORS = Family(
+    "gpuscheduler_watch_errors_total",
+    "Failures to list or watch objects, after which the scheduler lists them again.",
+    ("resource",),
+    "counter",
+)
+WATCH_LAG = Family(
+    "gpuscheduler_watch_lag_seconds",
+    "Time from the API server's answer to a Binding until the watch shows the pod bound.",
+    kind="histogram",
+)
+API_REQUESTS = Family(
+    "gpuscheduler_api_requests_total",
+    "Requests to the API server, by verb and HTTP status.",
+    ("verb", "code"),
+    "counter",
+    more="Code `none`: no answer. A watch counts once, when it is opened.",
+)
+WRITES = Family(
+    "gpuscheduler_writes_total",
+    "Writes to pods other than Bindings, by kind and result.",
+    ("kind", "result"),
+    "counter",
+    more="Kind `nominate`, `nudge`, `ungate`, `commit` or `event`; result `ok`, `refused`, or `dropped` (the API "
+    "server was away for too long).",
+)
+
+CHAPTERS: dict[str, tuple[Family, ...]] = {
+    "Calls of kube-scheduler": (BUILD, READY, LEADING, CALL_SECONDS, CALLS),
+    "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS_WAITING, AGENT_REFUSALS),
+    "The scheduler's API server": (WATCH, WATCH_ERRORS, WATCH_LAG, API_REQUESTS, WRITES),
+}
+
+
+Values = Mapping[Family, Mapping[tuple[str, ...], float]]
+
+
+class Metrics:
+    """The scheduler's meter, and the page that Prometheus reads.
+
+    Args:
+        read: returns the values of gauges, and of counters that other parts keep, for one page.
+    """
+
+    def __init__(self, read: Callable[[], Values]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._seconds = Histogram(
+            CALL_SECONDS.name, CALL_SECONDS.help, CALL_SECONDS.labels, buckets=_SECONDS, registry=self._registry
+        )
+        self._lag = Histogram(WATCH_LAG.name, WATCH_LAG.help, buckets=_SECONDS, registry=self._registry)
+        self._counters = {
+            one: Counter(one.name, one.help, one.labels, registry=self._registry)
+            for one in (CALLS, WATCH_ERRORS, API_REQUESTS, WRITES)
+        }
+        Gauge(BUILD.name, BUILD.help, BUILD.labels, registry=self._registry).labels(__version__).set(1)
+        self._registry.register(_Derived(read))
+        ProcessCollector(registry=self._registry)
+
+    def answered(self, verb: str, result: str, seconds: float) -> None:
+        """Count an answer to kube-scheduler."""
+        self._counters[CALLS].labels(verb, result).inc()
+        self._seconds.labels(verb).observe(seconds)
+
+    def api_answered(self, verb: str, code: str) -> None:
+        """Count an answer of the API server."""
+        self._counters[API_REQUESTS].labels(verb, code).inc()
+
+    def watch_failed(self, resource: str) -> None:
+        """Count a list or watch that failed."""
+        self._counters[WATCH_ERRORS].labels(resource).inc()
+
+    def watch_lagged(self, seconds: float) -> None:
+        """Count a Binding that the watch shows."""
+        self._lag.observe(seconds)
+
+    def written(self, kind: str, result: str) -> None:
+        """Count a write other than a Binding."""
+        self._counters[WRITES].labels(kind, result).inc()
+
+    def page(self) -> bytes:
+        """The text exposition."""
+        return generate_latest(self._registry)
+
+
+class _Derived(Collector):
+    """Values that are read for each page."""
+
+    def __init__(self, read: Callable[[], Values]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        for family, values in self._read().items():
+            kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+            metric = kind(family.name, family.help, labels=family.labels)
+            for labels, value in values.items():
+                metric.add_metric(labels, value)
+            yield metric
