@@ -107,7 +107,7 @@ class PreferredAllocation:
         """
         if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
             return []
-        ours, past = view.snap.sold, view.snap.served | view.tracker.recent.pod_uids | view.tracker.refused
+        ours, past = view.snap.resource_kinds, view.snap.served | view.tracker.recent.pod_uids | view.tracker.refused
         seen = set()
         for pod in view.snap.living_pods.values():
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)

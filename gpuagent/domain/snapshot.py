@@ -68,9 +68,9 @@ class Snapshot:
         return self.holdings_at > float("-inf")
 
     @cached_property
-    def sold(self) -> dict[str, Kind]:
+    def resource_kinds(self) -> dict[str, Kind]:
         """Resource name to kind of unit for the mode in force."""
-        return self.policy.resources.sold(self.mode)
+        return self.policy.resources.in_mode(self.mode)
 
     def layer(self, mode: Mode) -> Layer:
         """The isolation driver for containers of `mode`; `NO_LAYER` if none serves it and the policy allows that."""
@@ -159,7 +159,9 @@ class Snapshot:
         asks: dict[tuple[str, int | None], list[tuple[Pod, ContainerSpec]]] = defaultdict(list)
         for pod in self.living_pods.values():
             for container in pod.containers:
-                if wanted := [(name, container.limits.get(name)) for name in self.sold if container.asks(name)]:
+                if wanted := [
+                    (name, container.limits.get(name)) for name in self.resource_kinds if container.asks(name)
+                ]:
                     for ask in wanted:
                         asks[ask].append((pod, container))
                     break
@@ -223,18 +225,18 @@ def _decisions(
 
     Schedulers decide before they bind. A later edit has no effect, because any author of a pod can make one.
     """
-    sold, gpus, listed = state.sold, state.gpus.by_uuid, state.gpus.topology.gpus
+    resource_kinds, gpus, listed = state.resource_kinds, state.gpus.by_uuid, state.gpus.topology.gpus
     present = {uuid: gpus[uuid].minor for uuid in listed}
     # A new GPU in the slot of a lost one has its minor number.
     taken = set(present.values())
     minors = {uuid: gpu.minor for uuid, gpu in gpus.items() if uuid in present or gpu.minor not in taken}
     amounts = {
-        resource: {uuid: units_of(gpus[uuid], sold[resource], state.policy.unit) for uuid in minors}
-        if resource in sold
+        resource: {uuid: units_of(gpus[uuid], resource_kinds[resource], state.policy.unit) for uuid in minors}
+        if resource in resource_kinds
         else {}
         for resource in state.policy.resources.names
     }
-    same = former and former.sold == sold and former.gpus == gpus and former.topology.gpus == listed
+    same = former and former.resource_kinds == resource_kinds and former.gpus == gpus and former.topology.gpus == listed
     before = former.living_pods if former and same else {}
     found: dict[PodName, Decision | Ignored] = {}
     decided: dict[PodName, tuple[DecidedContainer, ...]] = {}
@@ -245,7 +247,7 @@ def _decisions(
             continue
         decision = known.decisions.get(name) if known else None
         if known is None:
-            decision = read(pod, sold, minors, amounts)
+            decision = read(pod, resource_kinds, minors, amounts)
         if decision is not None:
             found[name] = decision
         if isinstance(decision, Decision) and not decision.unmet:
@@ -277,7 +279,7 @@ def _schedulers(
 
 def _sets(state: State, former: Snapshot | None) -> BestSets | None:
     """The chooser of whole GPUs if the mode in force advertises them. Large tables are computed later."""
-    if not any(kind.is_whole for kind in state.sold.values()):
+    if not any(kind.is_whole for kind in state.resource_kinds.values()):
         return None
     if former is not None and former.sets is not None and former.topology.mbps == state.gpus.topology.mbps:
         return former.sets

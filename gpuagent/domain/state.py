@@ -46,9 +46,9 @@ class State:
     former_units: tuple[str, ...] = ()
 
     @cached_property
-    def sold(self) -> dict[str, Kind]:
+    def resource_kinds(self) -> dict[str, Kind]:
         """Resource name to kind of unit for the mode in force."""
-        return self.policy.resources.sold(self.node.mode)
+        return self.policy.resources.in_mode(self.node.mode)
 
     @cached_property
     def layer(self) -> Layer:
@@ -92,7 +92,7 @@ class State:
     def verified(self) -> frozenset[str]:
         """Resources whose containers PreStartContainer verifies: those of the mode, and of units still held."""
         modes = {self.node.mode, *(unit.kind.mode for unit in self.held_units)}
-        return frozenset(name for mode in modes if PROMISES[mode] for name in self.policy.resources.sold(mode))
+        return frozenset(name for mode in modes if PROMISES[mode] for name in self.policy.resources.in_mode(mode))
 
     def same_allocations(self, other: "State") -> bool:
         """Whether kubelet's allocations, and the GPUs to interpret them, are those of `other`."""

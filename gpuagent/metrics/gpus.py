@@ -34,7 +34,7 @@ def _given(reading: Reading) -> Told:
     known_gpus = reading.state.gpus.by_uuid
     memory: dict[tuple[str, ...], float | None] = {}
     compute: dict[tuple[str, ...], float | None] = {}
-    by_part = any(kind.is_whole or not kind.is_memory for kind in reading.state.sold.values())
+    by_part = any(kind.is_whole or not kind.is_memory for kind in reading.state.resource_kinds.values())
     for uuid, holders in reading.derived.holders.items():
         named = labels(known_gpus[uuid])
         foreign = any(share.mode is None for share in holders.values())

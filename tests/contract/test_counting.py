@@ -145,7 +145,7 @@ def test_a_pod_with_an_init_container_and_an_equal_one_in_any_order(node: MakeNo
 
 
 def test_the_book_outlives_agent_and_kubelet(node: MakeNode) -> None:
-    """What an id stands for is read from kubelet's checkpoint: nothing is sold twice, nothing is lost."""
+    """What an id stands for is read from kubelet's checkpoint: nothing is allocated twice, nothing is lost."""
     one = counting(node, gpus=2)
     assert admit(one, pod("a", {MEM: 10}), by_v1(1, 10))["c0"] == [1]
     assert admit(one, pod("b", {MEM: 4}), by_v1(0, 4))["c0"] == [0]

@@ -132,7 +132,7 @@ def test_39_modes_are_switched_without_allocating_a_gpu_twice(node: MakeNode, ve
         granted = outcome.containers["c0"]
         gpus = set(granted.env["NVIDIA_VISIBLE_DEVICES"].split(","))  # before 1.19, ids are counts and name no GPU
         assert len(gpus) == 1
-        assert not gpus & seen, "a GPU was sold twice"
+        assert not gpus & seen, "a GPU was allocated twice"
         seen.update(gpus)
         return asked
 

@@ -27,7 +27,7 @@ def unkept_promise(state: State) -> bool:
 
 def rival_offers(state: State) -> int:
     """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode advertises them too."""
-    if not state.sold or NVIDIA_GPU in state.policy.resources.names:
+    if not state.resource_kinds or NVIDIA_GPU in state.policy.resources.names:
         return 0
     return amount(str(state.node.allocatable.get(NVIDIA_GPU, 0))) or 0
 
@@ -47,7 +47,7 @@ def wanted(state: State) -> Lists:
     out = blocked_gpus(state) | state.layer.left_out.keys()
     usable = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
     unhealthy = state.unhealthy
-    for resource, kind in state.sold.items():
+    for resource, kind in state.resource_kinds.items():
         if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
             continue
         lists[resource] = tuple(

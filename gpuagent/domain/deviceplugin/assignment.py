@@ -79,7 +79,7 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         must_include=Counter(map(snap.units.__getitem__, request.fixed)),
         placement=snap.placement,
         suspect=Counter([snap.units[i] for i in (occupancy.suspect_ids & request.offered) - request.fixed]),
-        gpu_count=gpu_count(requester.pod, resource, request.size, snap.sold) if requester.pod else 1,
+        gpu_count=gpu_count(requester.pod, resource, request.size, snap.resource_kinds) if requester.pod else 1,
         room=requester.room(resource),
         pinned=requester.handed_on,
         short=() if requester.paired else _short_gpus(resource, requester, occupancy),
@@ -107,8 +107,8 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
 def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> set[str]:
     """UUIDs of GPUs with too few free units of the mode's other resource; empty if the mode has only one."""
     snap = occupancy.snapshot
-    for other in snap.sold.keys() - {resource}:
-        need = max(requester.other(resource, snap.sold), 1)
+    for other in snap.resource_kinds.keys() - {resource}:
+        need = max(requester.other(resource, snap.resource_kinds), 1)
         free = occupancy.free(other)
         free.update({uuid: free.get(uuid, 0) - n for uuid, n in occupancy.reserved(other, requester.pod_name).items()})
         return {uuid for uuid in snap.gpus if free.get(uuid, 0) < need}
@@ -182,7 +182,7 @@ def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[
     Raises:
         Refusal: the resource is at zero in this mode, or an id is not one of its devices.
     """
-    if resource not in snap.sold:
+    if resource not in snap.resource_kinds:
         raise not_offered(resource, snap)
     free: dict[str, frozenset[str]] = {}
     for (name, uuid, _), ids in snap.blocks.items():
@@ -194,13 +194,13 @@ def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[
     return free
 
 
-def gpu_count(pod: Pod, resource: str, size: int, sold: Mapping[str, Kind]) -> int:
+def gpu_count(pod: Pod, resource: str, size: int, resource_kinds: Mapping[str, Kind]) -> int:
     """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
 
     Raises:
         Refusal: the label is invalid, or the request cannot be spread so.
     """
-    kind = sold.get(resource)
+    kind = resource_kinds.get(resource)
     if pod.gpu_count_label is None or kind is None or kind.is_whole:
         return 1
     count, why = pod.gpu_count, ""
@@ -222,13 +222,13 @@ def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapsho
     A container with compute alone could use all memory of the GPU.
     """
     policy, step = snap.policy, snap.policy.core_step
-    if snap.mode is not Mode.CORE_MEM or resource not in snap.sold:
+    if snap.mode is not Mode.CORE_MEM or resource not in snap.resource_kinds:
         return
     if resource == GPU_CORE and (over := size % step):
         fitting = " or ".join(str(n) for n in (size - over, size - over + step) if n)
         text = f"{resource}: {size} is no multiple of {step} percent; ask for {fitting}"
         raise Refusal(Reason.CORE_STEP, text)
-    other = next(name for name in snap.sold if name != resource)
+    other = next(name for name in snap.resource_kinds if name != resource)
     if policy.core_mem_both and requester.container and not requester.container.asks(other):
         text = f"{resource}: {requester.owner} asks for it and not for {other}; in mode core_mem"
         raise Refusal(Reason.CORE_MEM_BOTH, f"{text} a container asks for both, or for neither")

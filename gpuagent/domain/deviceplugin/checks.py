@@ -39,7 +39,7 @@ def check_allocated(
     # Kubelet may request again the ids that another pod holds already.
     again = before is not None and before.owner is not None and before.owner.pod != requester.pod_name
     if requester.paired and requester.paired != at.counts.keys() and not (at.kind.is_whole or again):
-        other = next(name for name in snap.sold if name != resource)
+        other = next(name for name in snap.resource_kinds if name != resource)
         raise apart(resource, other, requester.paired, at.counts, snap)
     if before:
         return
@@ -53,7 +53,7 @@ def check_allocated(
 
 def _check_offered(request: AllocationRequest, before: InUse | None, at: Located, snap: Snapshot) -> None:
     """New units must be listed, and on one GPU unless the pod requests a spread. Units allocated before pass."""
-    resource, counts, kind = request.resource, at.counts, snap.sold.get(request.resource)
+    resource, counts, kind = request.resource, at.counts, snap.resource_kinds.get(request.resource)
     if before and before.ids == request.fixed:
         return
     # Until the agent has read kubelet's allocations, no unit is listed. Kubelet can then request only units that it

@@ -80,20 +80,20 @@ class Requester:
             return 0
         return max(container.limits.get(resource, 0) for container in self.pod.containers)
 
-    def other(self, resource: str, sold: Collection[str]) -> int:
+    def other(self, resource: str, resource_kinds: Collection[str]) -> int:
         """Units of the mode's other resource for this container, or for the largest one that may reuse its GPU."""
         if self.pod is None or self.container is None:
             return 0
         asking = self.pod.containers if self.container.init else (self.container,)
-        return max(sum(c.limits.get(name, 0) for name in sold if name != resource) for c in asking)
+        return max(sum(c.limits.get(name, 0) for name in resource_kinds if name != resource) for c in asking)
 
-    def constraints(self, resource: str, sold: Mapping[str, Kind]) -> tuple[object, ...]:
+    def constraints(self, resource: str, resource_kinds: Mapping[str, Kind]) -> tuple[object, ...]:
         """Everything that the choice of GPUs depends on, except the amount and a scheduler's decision."""
         if self.pod is None:
             return (self.paired,)
-        needs = self.room(resource), self.other(resource, sold)
+        needs = self.room(resource), self.other(resource, resource_kinds)
         own = self.paired, self.handed_on, *needs, self.pod.gpu_count_label
-        if resource not in sold or not sold[resource].is_whole:
+        if resource not in resource_kinds or not resource_kinds[resource].is_whole:
             return own
         named = (self.pod.annotations.get(key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
         job = self.pod.labels.get(JOB_LABEL)
@@ -291,17 +291,17 @@ class _Search:
         return self._held([h for h in self.snap.holdings if h.owner.pod == pod.name])
 
     def _held(self, holdings: Iterable[Holding]) -> list[_Held]:
-        sold, units = self.snap.sold, self.snap.units
+        resource_kinds, units = self.snap.resource_kinds, self.snap.units
         return [
             (h.owner.container, h.resource, frozenset(filter(None, map(units.get, h.ids))))
             for h in holdings
-            if h.resource in sold
+            if h.resource in resource_kinds
         ]
 
     def _lacking(self, pod: Pod, held: Sequence[_Held], *, certain: bool = False) -> Requester | None:
         """The pod's first container with a missing resource, if the request fits that container."""
         given = {(name, resource) for name, resource, _ in held}
-        container = _next_container(pod, given, self.snap.sold)
+        container = _next_container(pod, given, self.snap.resource_kinds)
         resource = self.request.resource
         if container is None or (container.name, resource) in given:
             return None
@@ -315,7 +315,7 @@ class _Search:
     def alike(self, fitting: Collection[Requester]) -> bool:
         """Whether all of them get the same answer."""
         resource, snap = self.request.resource, self.snap
-        kinds = {(*one.constraints(resource, snap.sold), one.decided_gpus(resource, snap)) for one in fitting}
+        kinds = {(*one.constraints(resource, snap.resource_kinds), one.decided_gpus(resource, snap)) for one in fitting}
         return len(kinds) < 2
 
     def to_query(self, fitting: Collection[Requester]) -> Iterator[list[Pod]]:
@@ -412,14 +412,16 @@ class _Search:
         return self._unseen_pair() or Unknown(why=why, unseen=True, deleted=deleted)
 
 
-def _next_container(pod: Pod, given: Collection[tuple[str, str]], sold: Collection[str]) -> ContainerSpec | None:
+def _next_container(
+    pod: Pod, given: Collection[tuple[str, str]], resource_kinds: Collection[str]
+) -> ContainerSpec | None:
     """The first container that lacks a resource; kubelet does not list devices of ordinary init containers."""
     names = {name for name, _ in given}
     last = max([n for n, container in enumerate(pod.containers) if container.name in names], default=0)
     for n, container in enumerate(pod.containers):
         if container.init and n < last:
             continue  # a later one holds something
-        for name in sold:
+        for name in resource_kinds:
             if (container.name, name) not in given and container.asks(name):
                 return container
     return None

@@ -55,7 +55,7 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
     Raises:
         Refusal: the annotation names no GPUs of this node, or another number than the pod requests.
     """
-    if snapshot.sold.get(resource) is not Kind.WHOLE_TOPOLOGY:
+    if snapshot.resource_kinds.get(resource) is not Kind.WHOLE_TOPOLOGY:
         return None
     named = _annotated(pod, GROUP_ANNOTATION, snapshot)
     if named is not None and len(named) != (wanted := asked(pod, resource)):

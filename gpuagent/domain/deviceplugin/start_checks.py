@@ -55,7 +55,7 @@ def check_start(start: Start, recorded: Recorded) -> None:
 def _check_pair(start: Start, record: Record) -> None:
     """A container has memory and compute, or neither, and has both on one GPU."""
     snap, resource = start.snap, start.resource
-    other = next(name for name in snap.policy.resources.sold(Mode.CORE_MEM) if name != resource)
+    other = next(name for name in snap.policy.resources.in_mode(Mode.CORE_MEM) if name != resource)
     units = record.units.get(other)
     if units and (there := locate(other, units, snap).counts.keys()) != start.at.counts.keys():
         raise apart(resource, other, there, start.at.counts, snap)

@@ -96,5 +96,5 @@ def _is_served(state: State, resource: str) -> bool:
     """
     if resource not in state.advertised.connected or not state.node.mode_known:
         return False
-    sold = resource in state.sold
-    return not sold or any(block.healthy for block in state.advertised.lists.get(resource, ()))
+    resource_kinds = resource in state.resource_kinds
+    return not resource_kinds or any(block.healthy for block in state.advertised.lists.get(resource, ()))

@@ -17,7 +17,7 @@ def shows_amounts(state: State) -> bool:
     """
     if not state.node.mode_known or not state.advertised.connected.issuperset(state.policy.resources.names):
         return False
-    return all(_shows(state, resource) for resource in state.sold)
+    return all(_shows(state, resource) for resource in state.resource_kinds)
 
 
 def unwanted_taint(state: State) -> str:

@@ -85,18 +85,18 @@ def decided_containers(pod: Pod, decision: Decision) -> tuple[DecidedContainer, 
 
 
 def read(
-    pod: Pod, sold: Mapping[str, Kind], minors: Mapping[str, int], amounts: Mapping[str, GpuUnits]
+    pod: Pod, resource_kinds: Mapping[str, Kind], minors: Mapping[str, int], amounts: Mapping[str, GpuUnits]
 ) -> Decision | Ignored | None:
     """The scheduler's decision for a pod of this node; None if there is none.
 
-    `sold` maps the resources of the mode in force to their kinds of unit. `minors` maps GPU UUIDs to minor numbers, the
-    indexes that schedulers use; of two GPUs with one number, the last counts. `amounts` maps each resource to the total
-    units of each GPU, and is empty for resources of other modes, which are at 0.
+    `resource_kinds` maps the resources of the mode in force to their kinds of unit. `minors` maps GPU UUIDs to minor
+    numbers, the indexes that schedulers use; of two GPUs with one number, the last counts. `amounts` maps each resource
+    to the total units of each GPU, and is empty for resources of other modes, which are at 0.
     """
-    memory = next((name for name, kind in sold.items() if kind.is_memory), None)
+    memory = next((name for name, kind in resource_kinds.items() if kind.is_memory), None)
     if memory is None or not pod.annotations:
         return None
-    core = next((name for name in sold if name != memory), None)
+    core = next((name for name in resource_kinds if name != memory), None)
     found = _read(pod, memory, core, minors)
     if found is None or isinstance(found, Ignored):
         return found

@@ -113,18 +113,18 @@ class Resources:
         always = (GPU_MEM, GPU_CORE, GPU_WHOLE)
         return (*always, self.exclusive) if self.exclusive else always
 
-    def sold(self, mode: Mode) -> dict[str, Kind]:
+    def in_mode(self, mode: Mode) -> dict[str, Kind]:
         """Resource name to kind of unit, for the resources above zero in `mode`."""
         if mode is Mode.DEFAULT:
             return {self.exclusive: Kind.WHOLE_DEFAULT} if self.exclusive else {}
-        return _SOLD[mode]
+        return _IN_MODE[mode]
 
     def of(self, kind: Kind) -> str:
         """Name of the resource of `kind`; empty if no mode advertises it."""
-        return next((name for name, sold in self.sold(kind.mode).items() if sold is kind), "")
+        return next((name for name, one in self.in_mode(kind.mode).items() if one is kind), "")
 
 
-_SOLD: dict[Mode, dict[str, Kind]] = {
+_IN_MODE: dict[Mode, dict[str, Kind]] = {
     Mode.SHARE: {GPU_MEM: Kind.MEMORY_SHARE},
     Mode.CGPU: {GPU_MEM: Kind.MEMORY_CGPU},
     Mode.MPS: {GPU_MEM: Kind.MEMORY_MPS},

@@ -19,7 +19,7 @@ MANY_PODS = 8
 
 def by_division(state: State) -> Iterator[str]:
     """A warning if the GPUs differ in size, in a mode that advertises memory: other programs assume equal GPUs."""
-    kind = state.sold.get(GPU_MEM)
+    kind = state.resource_kinds.get(GPU_MEM)
     if kind is None or not state.gpus.by_uuid:
         return
     gpus = sorted(state.gpus.by_uuid.values(), key=lambda gpu: gpu.minor)
@@ -38,7 +38,7 @@ def by_division(state: State) -> Iterator[str]:
 def by_number(state: State) -> Iterator[str]:
     """A warning if the GPUs are not numbered from 0."""
     numbers = sorted(gpu.minor for gpu in state.gpus.by_uuid.values())
-    if GPU_MEM in state.sold and numbers != list(range(len(numbers))):
+    if GPU_MEM in state.resource_kinds and numbers != list(range(len(numbers))):
         yield (
             f"the minor numbers of the GPUs are {', '.join(map(str, numbers))}: the gpushare scheduler extender takes "
             f"them for 0 to {len(numbers) - 1}, and does not find the others. Load the driver again, or reboot the node"

@@ -78,7 +78,7 @@ def _driver_problems(state: State) -> Iterator[Problem]:
             yield Problem("GPUUnhealthy", f"GPU {gpu_.index} ({gpu_.uuid}): {faults[gpu_.uuid]}")
         if case := state.health.by_uuid.get(gpu_.uuid):
             yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
-    if any(kind.is_whole for kind in state.sold.values()):
+    if any(kind.is_whole for kind in state.resource_kinds.values()):
         yield from (Problem("GPULinkDegraded", note) for note in gpus.topology.notes)
 
 
@@ -144,7 +144,7 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
 
 def _offer_problems(state: State) -> Iterator[Problem]:
     gpus = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
-    for resource, kind in state.sold.items():
+    for resource, kind in state.resource_kinds.items():
         size, unit = list_bytes(gpus, kind, state.policy.unit), state.policy.unit
         count = sum(units_of(gpu, kind, unit) for gpu in gpus)
         if size > MAX_LIST_BYTES:

@@ -633,9 +633,9 @@ class NodeLife(RuleBasedStateMachine):
         )
         from gpuagent.domain.deviceplugin.advertise import unkept_promise
 
-        sold = {} if unkept_promise(self.state) else self.policy.resources.sold(self.state.node.mode)
+        resource_kinds = {} if unkept_promise(self.state) else self.policy.resources.in_mode(self.state.node.mode)
         for resource, blocks in self.state.advertised.lists.items():
-            kind = sold.get(resource)
+            kind = resource_kinds.get(resource)
             whole = {
                 g.uuid: (units_of(g, kind, self.policy.unit), g.uuid not in self.state.unhealthy)
                 for g in self.state.gpus.by_uuid.values()

@@ -126,9 +126,9 @@ def test_the_table_of_modes_is_that_of_the_code():
     rows = {quoted(row[0])[0]: row for row in table(section(README, "Modes"), "label value")}
     assert rows.keys() == {str(mode) for mode in Mode}
     for mode in Mode:
-        sold = [name for name in Resources(EXCLUSIVE).sold(mode) if name != EXCLUSIVE]
+        resource_kinds = [name for name in Resources(EXCLUSIVE).in_mode(mode) if name != EXCLUSIVE]
         said = [name for name in quoted(rows[mode][1]) if "/" in name]
-        assert said == sold, mode
+        assert said == resource_kinds, mode
         promised = ", ".join(sorted(PROMISES[mode]))
         assert rows[mode][2] == promised if promised else rows[mode][2].startswith("none"), mode
         assert rows[mode][3].startswith("where the node has") == bool(promised), mode

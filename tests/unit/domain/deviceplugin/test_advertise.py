@@ -493,7 +493,7 @@ def test_a_book_that_cannot_be_read_is_said_and_what_was_known_stays():
 
 
 def test_leaving_mode_default_waits_for_a_book_that_shows_the_other_plugins_last_grant():
-    """NVIDIA's own plugin may have sold a GPU since the book was read last."""
+    """NVIDIA's own plugin may have allocated a GPU since kubelet's allocations were read."""
     node = in_force(Mode.DEFAULT).wait(20)
     node.label("share")
     assert node.offer(MEM) == {}, "the book is 20 s old"

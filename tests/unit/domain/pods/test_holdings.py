@@ -1,4 +1,4 @@
-"""Reading kubelet's book: whose ids are these, and sold under which mode."""
+"""Kubelet's allocations: the owner of each id, and the mode that advertised it."""
 
 import pytest
 

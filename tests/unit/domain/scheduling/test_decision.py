@@ -14,7 +14,7 @@ from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode, Resources
 from tests.unit.domain import hostile
 from tests.unit.domain.builders import CORE, MEM, WHOLE, pod_json, uuid
 
-SHARE, CORE_MEM = (Resources().sold(mode) for mode in (Mode.SHARE, Mode.CORE_MEM))
+SHARE, CORE_MEM = (Resources().in_mode(mode) for mode in (Mode.SHARE, Mode.CORE_MEM))
 MINORS = {uuid(n): n for n in range(4)}
 AMOUNTS = {MEM: dict.fromkeys(MINORS, 16), CORE: dict.fromkeys(MINORS, 100), WHOLE: {}}
 BORN_NS = 1_767_225_600 * 10**9
@@ -149,7 +149,7 @@ def test_a_gpu_that_is_not_there_makes_a_decision_that_cannot_be_kept():
 
 def test_there_is_nothing_to_decide_for_a_pod_without_a_share_and_in_other_modes():
     assert read(pod(v2({"0": {"1": 4}}), {WHOLE: 1}), SHARE, MINORS, AMOUNTS) is None
-    assert read(pod(v1(1, 4)), Resources().sold(Mode.TOPOLOGY), MINORS, AMOUNTS) is None
+    assert read(pod(v1(1, 4)), Resources().in_mode(Mode.TOPOLOGY), MINORS, AMOUNTS) is None
     assert read(pod({}), SHARE, MINORS, AMOUNTS) is None
     assert read(pod({an.GROUP_ANNOTATION: "0"}), SHARE, MINORS, AMOUNTS) is None
 
@@ -222,8 +222,8 @@ def pods(draw) -> Pod:
 
 @given(pods(), st.sampled_from([SHARE, SHARE, CORE_MEM, CORE_MEM, {}]))
 @example(pod(v2({"0": {"1": 4}}) | v1(2, 4)), SHARE)
-def test_a_decision_is_never_for_more_than_the_limits_nor_for_a_gpu_that_is_not_there(asker, sold):
-    found = read(asker, sold, MINORS, AMOUNTS)
+def test_a_decision_is_never_for_more_than_the_limits_nor_for_a_gpu_that_is_not_there(asker, resource_kinds):
+    found = read(asker, resource_kinds, MINORS, AMOUNTS)
     if not isinstance(found, Decision):
         assert found is None or (isinstance(found, Ignored) and found.why)
         return

@@ -9,7 +9,7 @@ EXCLUSIVE = "nvidia.com/gpu"
 
 
 @pytest.mark.parametrize(
-    ("mode", "sold"),
+    ("mode", "resource_kinds"),
     [
         (Mode.DEFAULT, {EXCLUSIVE: Kind.WHOLE_DEFAULT}),
         (Mode.SHARE, {MEM: Kind.MEMORY_SHARE}),
@@ -19,15 +19,15 @@ EXCLUSIVE = "nvidia.com/gpu"
         (Mode.TOPOLOGY, {WHOLE: Kind.WHOLE_TOPOLOGY}),
     ],
 )
-def test_each_mode_sells_its_own_kinds(mode, sold):
+def test_each_mode_sells_its_own_kinds(mode, resource_kinds):
     resources = Resources(EXCLUSIVE)
-    assert resources.sold(mode) == sold
-    assert all(kind.mode is mode for kind in sold.values())
-    assert {resources.of(kind): kind for kind in sold.values()} == sold
+    assert resources.in_mode(mode) == resource_kinds
+    assert all(kind.mode is mode for kind in resource_kinds.values())
+    assert {resources.of(kind): kind for kind in resource_kinds.values()} == resource_kinds
 
 
 def test_mode_default_sells_nothing_unless_told():
-    assert Resources().sold(Mode.DEFAULT) == {}
+    assert Resources().in_mode(Mode.DEFAULT) == {}
     assert Resources().of(Kind.WHOLE_DEFAULT) == ""
     assert Resources().names == (MEM, CORE, WHOLE)
     assert Resources(EXCLUSIVE).names == (MEM, CORE, WHOLE, EXCLUSIVE)

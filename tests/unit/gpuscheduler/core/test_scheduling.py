@@ -95,9 +95,9 @@ def test_memory_and_compute_are_on_one_gpu():
         {"0": {"0": 30}},
     )
     minors = {"GPU-0": 0, "GPU-1": 1}
-    sold = {GPU_MEM: Kind.MEMORY_CORE_MEM, GPU_CORE: Kind.CORE_CORE_MEM}
+    resource_kinds = {GPU_MEM: Kind.MEMORY_CORE_MEM, GPU_CORE: Kind.CORE_CORE_MEM}
     amounts = {GPU_MEM: dict.fromkeys(minors, 10), GPU_CORE: dict.fromkeys(minors, 100)}
-    assert isinstance(read(parse_pod(asked), sold, minors, amounts), Decision)
+    assert isinstance(read(parse_pod(asked), resource_kinds, minors, amounts), Decision)
 
 
 def test_memory_alone_and_odd_steps_wait_with_a_reason():
