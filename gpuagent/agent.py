@@ -90,7 +90,7 @@ class Agent:
         self.holdings = HoldingsWatch(self._pod_resources, self.post, self._wait_idle, self._clock, plugins)
         self.allocator = Allocator(
             clock=self._clock,
-            book=self.holdings,
+            kubelet=self.holdings,
             isolation=self._isolation,
             strategy=settings.device_strategy,
             say=self._say,

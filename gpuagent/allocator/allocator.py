@@ -14,7 +14,7 @@ from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.checks import check_allocated
 from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers, identify
-from gpuagent.domain.deviceplugin.job import differences, visible_besides
+from gpuagent.domain.deviceplugin.job import differences, visible_gpus_of
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.pods.exchange import Exchanged, key, written
 from gpuagent.domain.pods.pod import ContainerRef, Holding
@@ -35,7 +35,7 @@ class Allocator:
         self,
         *,
         clock: Callable[[], float],
-        book: KubeletAllocations,
+        kubelet: KubeletAllocations,
         isolation: Mapping[str, Isolation],
         strategy: DeviceStrategy,
         say: EventSink,
@@ -44,8 +44,8 @@ class Allocator:
     ) -> None:
         self.in_flight = InFlight(clock, allocated)
         self._memory = Memory(clock)
-        self._preferred = PreferredAllocation(self._memory, book, say, fetch)
-        self._pre_start = PreStart(self._memory, book, isolation, strategy)
+        self._preferred = PreferredAllocation(self._memory, kubelet, say, fetch)
+        self._pre_start = PreStart(self._memory, kubelet, isolation, strategy)
         self._refusals = RefusalEvents(clock, say)
         self._isolation, self._strategy, self._say = isolation, strategy, say
 
@@ -117,8 +117,8 @@ class Allocator:
         try:
             if not chosen:
                 check_allocated(request, requester, before, at, occupancy)
-            beside = self._visible(ids, at, before, requester, occupancy)
-            share = self._isolated(granted(resource, at, view.snap, self._strategy, beside), view.snap)
+            visible_gpus = self._visible(ids, at, before, requester, occupancy)
+            share = self._isolated(granted(resource, at, view.snap, self._strategy, visible_gpus), view.snap)
         except Refusal as refusal:
             refusal.pod = requester.pod_name
             self._memory.refused(None)
@@ -140,16 +140,16 @@ class Allocator:
     ) -> tuple[str, ...]:
         """UUIDs of other GPUs that the container sees, the same for the same ids. Empty unless the pod is certain."""
         if before and (share := self._memory.granted(before.resource, ids)):
-            return tuple(gpu.uuid for gpu in share.beside)
+            return tuple(gpu.uuid for gpu in share.visible_gpus)
         snap, pod, certain = occupancy.snapshot, requester.pod, requester.certain
         if before and before.owner:
             pod, certain = snap.living_pods.get(before.owner.pod), isinstance(before, Holding) or before.certain
         if pod is None or at.kind is not Kind.WHOLE_TOPOLOGY:
             return ()
-        beside = visible_besides(pod, at, occupancy) if certain and snap.pods_watched else ()
-        for text in differences(pod, at, beside, snap):
+        visible_gpus = visible_gpus_of(pod, at, occupancy) if certain and snap.pods_watched else ()
+        for text in differences(pod, at, visible_gpus, snap):
             self._say(pod.name, "GPUGroupDiffers", text)
-        return beside
+        return visible_gpus
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:
         try:

@@ -18,7 +18,7 @@ from gpuagent.isolation.serving import serving_layer
 
 log = logging.getLogger(__name__)
 
-BOOK_S = 5.0
+READ_S = 5.0
 """How long to wait for kubelet's allocations."""
 
 
@@ -26,9 +26,9 @@ class PreStart:
     """Answers PreStartContainer."""
 
     def __init__(
-        self, memory: Memory, book: KubeletAllocations, isolation: Mapping[str, Isolation], strategy: DeviceStrategy
+        self, memory: Memory, kubelet: KubeletAllocations, isolation: Mapping[str, Isolation], strategy: DeviceStrategy
     ) -> None:
-        self._memory, self._book, self._isolation, self._strategy = memory, book, isolation, strategy
+        self._memory, self._kubelet, self._isolation, self._strategy = memory, kubelet, isolation, strategy
 
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
@@ -40,9 +40,9 @@ class PreStart:
         """
         memory, picked = self._memory, frozenset(ids)
         asks = not memory.view().counts_only
-        memory.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and asks), BOOK_S)
+        memory.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and asks), READ_S)
         if given_by_another(picked):
-            read = self._book.read(timeout_s=BOOK_S)
+            read = self._kubelet.read(timeout_s=READ_S)
             owner = holder(resource, picked, read.holdings if read else ())
             extra = {"resource": resource, "container": str(owner)}
             log.info("a container of another plugin starts again", extra=extra)
@@ -71,7 +71,7 @@ class PreStart:
             with suppress(Refusal):  # allocations read during the pod's admission are incomplete
                 check_start(start, recorded)
                 return owner
-        if read := self._book.read(timeout_s=BOOK_S):
+        if read := self._kubelet.read(timeout_s=READ_S):
             owner = owner or holder(start.resource, picked, read.holdings)
             holdings, checkpoint, _ = by_units(read.holdings, read.checkpoint)
             recorded = Recorded(holdings, checkpoint, view.snap.pods, view.snap.units)

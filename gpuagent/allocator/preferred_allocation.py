@@ -36,8 +36,8 @@ Returns the UIDs of the pods that exist; None if no answer comes in time.
 class PreferredAllocation:
     """Answers GetPreferredAllocation, and chooses devices for kubelets before 1.19, which do not send that call."""
 
-    def __init__(self, memory: Memory, book: KubeletAllocations, say: EventSink, fetch: Fetch) -> None:
-        self._memory, self._book, self._say, self._fetch = memory, book, say, fetch
+    def __init__(self, memory: Memory, kubelet: KubeletAllocations, say: EventSink, fetch: Fetch) -> None:
+        self._memory, self._kubelet, self._say, self._fetch = memory, kubelet, say, fetch
         self._rest_until = float("-inf")
 
     def prefer(self, request: AllocationRequest) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class PreferredAllocation:
         may_list = not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
 
         def query(pods: Collection[PodName]) -> Listed | None:
-            found = self._book.query(pods, listing=may_list)
+            found = self._kubelet.query(pods, listing=may_list)
             held = {one.pod: one.holdings for one in found or ()}
             return None if found is None else {name: held.get(name) for name in pods}
 
@@ -113,7 +113,7 @@ class PreferredAllocation:
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
             if only_init or pod.uid not in past:
                 seen.add(pod.name)
-        listed = self._book.query(None, listing=listing) or ()
+        listed = self._kubelet.query(None, listing=listing) or ()
         bare = {one.pod for one in listed if not any(held.resource in ours for held in one.holdings)}
         known = {pod.name for pod in view.snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
@@ -125,7 +125,7 @@ class PreferredAllocation:
             return
         if view.occupancy(request.offered).full_gpus(None):
             began = self._memory.clock()
-            if self._book.read(timeout_s=NAMING_S) is not None:
+            if self._kubelet.read(timeout_s=NAMING_S) is not None:
                 self._memory.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
 
     def _check_suspect(self, request: AllocationRequest, ids: Collection[str], occupancy: Occupancy) -> None:
@@ -134,7 +134,7 @@ class PreferredAllocation:
             return
         owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
         for pod in {owner.pod for owner in owners}:
-            held = [h for one in self._book.query([pod], listing=True) or () for h in one.holdings]
+            held = [h for one in self._kubelet.query([pod], listing=True) or () for h in one.holdings]
             if not all(h.ids.isdisjoint(ids) for h in held):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
                 raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")

@@ -24,7 +24,7 @@ class PodHeld:
     pod: Pod
     containers: Mapping[tuple[str, int], Amounts]
     """Resource and position in `spec.containers` to the units of that container."""
-    besides: Mapping[str, Amounts]
+    unnumbered: Mapping[str, Amounts]
     """Resource to the units of sidecars and ordinary init containers, which annotations cannot contain: these
     containers have no position in `spec.containers`."""
 
@@ -39,7 +39,7 @@ class PodHeld:
     def of(self, resource: str) -> Amounts:
         """All units of `resource` that the pod holds."""
         total = self.of_containers(resource)
-        total.update(self.besides.get(resource, {}))
+        total.update(self.unnumbered.get(resource, {}))
         return total
 
 
@@ -110,15 +110,15 @@ def _of_this_uid(pod: Pod, held: list[Holding], recorded: Mapping[tuple[str, str
 def _read(pod: Pod, held: list[Holding], by_key: Mapping[str, str]) -> PodHeld | None:
     positions = {container.name: position for position, container in enumerate(pod.app_containers)}
     containers: dict[tuple[str, int], Counter[tuple[str, Kind]]] = defaultdict(Counter)
-    besides: dict[str, Counter[tuple[str, Kind]]] = defaultdict(Counter)
+    unnumbered: dict[str, Counter[tuple[str, Kind]]] = defaultdict(Counter)
     for holding in held:
         position = positions.get(holding.owner.container)
-        into = besides[holding.resource] if position is None else containers[holding.resource, position]
+        into = unnumbered[holding.resource] if position is None else containers[holding.resource, position]
         for unit, count in counted(holding.ids):
             if unit is None or unit.gpu_key not in by_key or not _fits(holding.resource, unit.kind):
                 return None  # another plugin's ids, or a GPU that the agent has not read
             into[by_key[unit.gpu_key], unit.kind] += count
-    return PodHeld(pod, containers, besides)
+    return PodHeld(pod, containers, unnumbered)
 
 
 def counted(ids: Iterable[str]) -> Iterator[tuple[UnitId | None, int]]:

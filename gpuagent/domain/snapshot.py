@@ -92,7 +92,7 @@ class Snapshot:
         return {uuid: gpu.index for uuid, gpu in self.gpus.items()}
 
     @cached_property
-    def places(self) -> dict[str, int]:
+    def positions(self) -> dict[str, int]:
         """GPU UUID to its place in `topology`."""
         return {uuid: place for place, uuid in enumerate(self.topology.gpus)}
 
@@ -140,13 +140,13 @@ class Snapshot:
 
     def ring(self, uuids: Collection[str]) -> tuple[str, ...]:
         """GPUs in the order of the best ring through them; any that the topology does not have come last."""
-        gone = sorted(uuid for uuid in uuids if uuid not in self.places)
+        gone = sorted(uuid for uuid in uuids if uuid not in self.positions)
         if gone:
-            return (*self.ring([uuid for uuid in uuids if uuid in self.places]), *gone)
+            return (*self.ring([uuid for uuid in uuids if uuid in self.positions]), *gone)
         if len(uuids) < 4:  # every order is the same ring
-            return tuple(sorted(uuids, key=self.places.__getitem__))
-        places = frozenset(self.places[uuid] for uuid in uuids)
-        ring = self.sets.ring(places) if self.sets else best_ring(self.topology.mbps, places)
+            return tuple(sorted(uuids, key=self.positions.__getitem__))
+        positions = frozenset(self.positions[uuid] for uuid in uuids)
+        ring = self.sets.ring(positions) if self.sets else best_ring(self.topology.mbps, positions)
         return tuple(self.topology.gpus[place] for place in ring)
 
     @cached_property

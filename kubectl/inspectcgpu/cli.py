@@ -61,8 +61,8 @@ def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str
     nodes = read_nodes(client, options.nodes)
     # At least one node is shown: in a cluster without GPU nodes, all pods wait for one.
     pods = read_pods(client, options.nodes) if nodes.gpu or not options.nodes else ()
-    beside = look_beside(client, nodes.gpu, pods, _asking(options), usage=options.details)
-    report = build(facts(nodes.gpu, pods, beside))
+    visible_gpus = look_beside(client, nodes.gpu, pods, _asking(options), usage=options.details)
+    report = build(facts(nodes.gpu, pods, visible_gpus))
     if nodes.gpu or report.waiting or options.output in ("json", "yaml"):
         print("\n".join(_lines(options, colour=has_colour(sys.stdout, environ))(report)))
     elif not options.nodes:

@@ -120,7 +120,7 @@ def _whole(
 ) -> WholeRequest:
     snap, resource = occupancy.snapshot, request.resource
     # Kubelet may still list a GPU that was replaced. The topology has only the new GPU in its slot.
-    free = offered.keys() & snap.places.keys()
+    free = offered.keys() & snap.positions.keys()
     fixed = {snap.units[device_id] for device_id in request.fixed}
     if gone := fixed - free:
         text = f"{resource}: {snap.name_of(min(gone))}, which kubelet has fixed, is not there any more"
@@ -130,8 +130,8 @@ def _whole(
         size=request.size,
         free=free,
         sets=sets,
-        places=snap.places,
-        names={uuid: snap.name_of(uuid) for uuid in snap.places},
+        positions=snap.positions,
+        names={uuid: snap.name_of(uuid) for uuid in snap.positions},
         must_include=fixed,
         leaving=_listed(resource, snap, healthy=False),
         suspect={snap.units[i] for i in (occupancy.suspect_ids & occupancy.offered) - request.fixed},
@@ -145,7 +145,7 @@ def _whole(
     return replace(
         whole,
         named=None if named is None else named - held.get(requester.pod.name, set()),
-        beside=set[str]().union(*held.values()),
+        job_gpus=set[str]().union(*held.values()),
         together=together(requester.pod, resource, held),
         requester=str(requester.owner),
     )

@@ -49,18 +49,18 @@ def _unlisted(resource: str, device_id: str, snapshot: Snapshot) -> str:
 
 
 def granted(
-    resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrategy, beside: Collection[str] = ()
+    resource: str, at: Located, snapshot: Snapshot, strategy: DeviceStrategy, visible_gpus: Collection[str] = ()
 ) -> Grant:
     """The grant for the ids of one request. The same counts always give the same grant.
 
-    Whole GPUs come in the order of their best ring. `beside` are UUIDs of GPUs that the container sees as well.
+    Whole GPUs come in the order of their best ring. `visible_gpus` are UUIDs of GPUs that the container sees as well.
     """
     uuids = snapshot.ring(at.counts) if at.kind.is_whole else at.counts
     policy = snapshot.policy
     access = Access(
         unit=policy.unit, device_nodes=snapshot.device_nodes, strategy=strategy, indexes=policy.index_for_uuid
     )
-    gpus, others = ([snapshot.gpus[uuid] for uuid in some] for some in (uuids, beside))
+    gpus, others = ([snapshot.gpus[uuid] for uuid in some] for some in (uuids, visible_gpus))
     return access.grant(resource, at.kind, next(iter(at.counts.values())), gpus, others)
 
 

@@ -87,17 +87,17 @@ def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterat
             yield from ((uuid, owner) for uuid in sorted(gpus.intersection(uuids)))
 
 
-def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapshot) -> Iterator[str]:
+def differences(pod: Pod, at: Located, visible_gpus: Collection[str], snapshot: Snapshot) -> Iterator[str]:
     """Texts about annotations of the pod that name other GPUs than it gets or sees.
 
     Args:
         pod: with its annotations.
         at: the GPUs it gets.
-        beside: UUIDs of other GPUs that it sees.
+        visible_gpus: UUIDs of other GPUs that it sees.
         snapshot: the current snapshot.
     """
     got = set(at.counts)
-    for key, has, word in ((GROUP_ANNOTATION, got, "got"), (VISIBLE_ANNOTATION, got | set(beside), "sees")):
+    for key, has, word in ((GROUP_ANNOTATION, got, "got"), (VISIBLE_ANNOTATION, got | set(visible_gpus), "sees")):
         try:
             named = _annotated(pod, key, snapshot)
         except Refusal:
@@ -110,7 +110,7 @@ def differences(pod: Pod, at: Located, beside: Collection[str], snapshot: Snapsh
             yield _text(pod, key, f"names {shown(pod.annotations[key])}, and it {word} {names}: {why}")
 
 
-def visible_besides(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, ...]:
+def visible_gpus_of(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, ...]:
     """UUIDs of GPUs of the job that a scheduler makes visible to the pod's containers, without those of this grant.
 
     Empty where the policy does not trust the annotation: any author of a pod can write it.
@@ -132,7 +132,7 @@ def visible_besides(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, .
     for uuid, holder in _strangers(pod, others, occupancy):
         text = f"shows it {snap.name_of(uuid)}, which {holder or 'another container'} has; it is not of the same job"
         raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
-    return tuple(sorted(others, key=snap.places.__getitem__))
+    return tuple(sorted(others, key=snap.positions.__getitem__))
 
 
 def _annotated(pod: Pod, key: str, snapshot: Snapshot) -> frozenset[str] | None:

@@ -7,7 +7,7 @@ from typing import Self
 from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.pods.exchange import by_units, picks_itself, unrecorded
-from gpuagent.domain.pods.holdings import told
+from gpuagent.domain.pods.holdings import with_annotated_gpus
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName
 
@@ -83,7 +83,7 @@ class Holdings:
 
 def _of_their_uid(holding: Holding, pod: Pod | None, uids: Mapping[tuple[str, str, frozenset[str]], str]) -> Holding:
     """Correct the owner by UID: kubelet lists terminating pods by name, and a new pod may have the name already."""
-    holding = told(holding, pod)
+    holding = with_annotated_gpus(holding, pod)
     if pod is None or pod.static:
         return holding
     uid = uids.get((holding.owner.container, holding.resource, holding.ids)) or pod.uid

@@ -55,39 +55,39 @@ class BestSets:
             self._tables = SetTables(self._mbps, self._sorts)
 
     def choose(
-        self, free: Collection[int], size: int, must: Collection[int] = (), beside: Collection[int] = ()
+        self, free: Collection[int], size: int, must: Collection[int] = (), job_gpus: Collection[int] = ()
     ) -> tuple[int, ...]:
         """The best `size` of the GPUs in `free`, with all of `must` among them; ascending.
 
         Each criterion decides between sets that are equal by those before it:
 
-        - the fastest weakest link, then the highest total bandwidth, both together with the GPUs in `beside`;
-        - if there are GPUs in `beside`: weakest link and total of the set alone;
+        - the fastest weakest link, then the highest total bandwidth, both together with the GPUs in `job_gpus`;
+        - if there are GPUs in `job_gpus`: weakest link and total of the set alone;
         - the best remaining sets of 8, 4 and 2 GPUs (weakest link, total) among the free GPUs;
         - the best remaining sets of these sizes among all GPUs, then the highest total of all remaining GPUs;
         - the highest total of the remaining free GPUs, then the lowest indexes.
 
         Raises:
-            ValueError: there is no such set, or a GPU is unknown, named twice, or both free and `beside`.
+            ValueError: there is no such set, or a GPU is unknown, named twice, or both free and in `job_gpus`.
         """
-        self._check_question(free, size, must, beside)
+        self._check_question(free, size, must, job_gpus)
         if len(free) == size:
             return tuple(sorted(free))
         tables = self._tables
         if tables is None:
-            return self._grown(free, size, must, beside)
-        had = self._mask({*beside}, tables)
-        everything, needed = self._mask({*free, *beside}, tables), self._mask({*must, *beside}, tables)
+            return self._grown(free, size, must, job_gpus)
+        had = self._mask({*job_gpus}, tables)
+        everything, needed = self._mask({*free, *job_gpus}, tables), self._mask({*must, *job_gpus}, tables)
         few = self._all_differ and comb(len(free) - len(must), size - len(must)) <= FEW
         find = _first_of_few if few else _first
-        found = find(tables, everything, needed, size + len(beside))
-        if beside:
+        found = find(tables, everything, needed, size + len(job_gpus))
+        if job_gpus:
             found = _least(found, [tables.rank[tables.plain[mask ^ had]] for mask in found])
         found = _least(found, [tables.later[everything ^ mask] for mask in found])
         found = _least(found, [tables.others[mask] for mask in found])
         found = _least(found, [-tables.total[tables.plain[everything ^ mask]] for mask in found])
-        free, must = frozenset((*free, *beside)), frozenset((*must, *beside))
-        return tuple(gpu for gpu in self._lowest(found, tables, free, must) if gpu not in beside)
+        free, must = frozenset((*free, *job_gpus)), frozenset((*must, *job_gpus))
+        return tuple(gpu for gpu in self._lowest(found, tables, free, must) if gpu not in job_gpus)
 
     def _mask(self, gpus: Collection[int], tables: SetTables) -> int:
         return tables.firsts([sum(gpu in gpus for gpu in sort) for sort in self._sorts])
@@ -121,25 +121,27 @@ class BestSets:
         return sum(self._mbps[i][j] for i in members for j in members if i < j)
 
     def _grown(
-        self, free: Collection[int], size: int, must: Collection[int], beside: Collection[int]
+        self, free: Collection[int], size: int, must: Collection[int], job_gpus: Collection[int]
     ) -> tuple[int, ...]:
         """A good set if there are too many to rank: starts with the best link and adds one GPU at a time."""
-        chosen = {*must, *beside} or {min(free)}
-        if not must and not beside and size > 1:
+        chosen = {*must, *job_gpus} or {min(free)}
+        if not must and not job_gpus and size > 1:
             pairs = ((self._mbps[i][j], -i, -j) for i in free for j in free if i < j)
             chosen = {-gpu for gpu in max(pairs)[1:]}
-        while len(chosen) < size + len(beside):
+        while len(chosen) < size + len(job_gpus):
             links = {gpu: [self._mbps[gpu][other] for other in chosen] for gpu in free if gpu not in chosen}
             chosen.add(max(links, key=lambda gpu: (min(links[gpu]), sum(links[gpu]), -gpu)))
-        return tuple(sorted(chosen.difference(beside)))
+        return tuple(sorted(chosen.difference(job_gpus)))
 
-    def _check_question(self, free: Collection[int], size: int, must: Collection[int], beside: Collection[int]) -> None:
-        for what, gpus in (("free", free), ("must", must), ("beside", beside)):
+    def _check_question(
+        self, free: Collection[int], size: int, must: Collection[int], job_gpus: Collection[int]
+    ) -> None:
+        for what, gpus in (("free", free), ("must", must), ("job_gpus", job_gpus)):
             if len(set(gpus)) != len(gpus):
                 raise ValueError(f"{what} names a GPU twice: {sorted(gpus)}")
-        if both := set(free).intersection(beside):
-            raise ValueError(f"GPU {min(both)} is free, and to be beside what is chosen")
-        if strangers := {*free, *beside} - set(range(len(self._mbps))):
+        if both := set(free).intersection(job_gpus):
+            raise ValueError(f"GPU {min(both)} is free, and its job has it")
+        if strangers := {*free, *job_gpus} - set(range(len(self._mbps))):
             raise ValueError(f"there is no GPU {min(strangers)}: the topology has {len(self._mbps)} GPUs")
         if missing := set(must) - set(free):
             raise ValueError(f"GPU {min(missing)} must be included and is not free")

@@ -17,7 +17,7 @@ class WholeRequest:
         size: number of GPUs, `must_include` among them.
         free: UUIDs of the GPUs that kubelet calls free.
         sets: the chooser of sets of GPUs, by their place in the topology.
-        places: GPU UUID to its place in the topology.
+        positions: GPU UUID to its position in the topology.
         names: GPU UUID to its name in messages: ``GPU 3``.
         must_include: UUIDs of GPUs that kubelet has fixed already.
         leaving: UUIDs of GPUs that are unhealthy or leave the list; kubelet may not have read that yet.
@@ -25,7 +25,7 @@ class WholeRequest:
         reserved: UUIDs of GPUs that a scheduler chose for other pods.
         spare: UUIDs of GPUs that are listed as healthy and that no container has; kubelet may call fewer free.
         named: UUIDs of the GPUs that a scheduler chose for this container; None without a decision.
-        beside: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
+        job_gpus: UUIDs of GPUs that the pod's other containers, and other pods of its job, have already.
         together: numbers of GPUs to choose as one set, this request's among them, because more pods of the job are to
             come: for all its pods, for one pod less, and so on; the last is for this pod alone.
         requester: the container, for messages.
@@ -35,7 +35,7 @@ class WholeRequest:
     size: int
     free: Collection[str]
     sets: BestSets
-    places: Mapping[str, int]
+    positions: Mapping[str, int]
     names: Mapping[str, str]
     must_include: Collection[str] = ()
     leaving: Collection[str] = ()
@@ -43,7 +43,7 @@ class WholeRequest:
     reserved: Collection[str] = ()
     spare: Collection[str] = ()
     named: Collection[str] | None = None
-    beside: Collection[str] = ()
+    job_gpus: Collection[str] = ()
     together: Sequence[int] = ()
     requester: str = "this container"
 
@@ -68,7 +68,7 @@ def choose_whole(request: WholeRequest) -> tuple[str, ...]:
         if len(pool) >= request.size:
             break
         fixed = pool
-    uuids = {place: uuid for uuid, place in request.places.items()}
+    uuids = {place: uuid for uuid, place in request.positions.items()}
     return tuple(uuids[place] for place in _best(request, pool, fixed))
 
 
@@ -77,16 +77,16 @@ def _spoilt(request: WholeRequest, uuid: str) -> tuple[bool, bool, bool]:
 
 
 def _best(request: WholeRequest, pool: Collection[str], fixed: Collection[str]) -> Collection[int]:
-    """Places of the best set out of `pool` with all of `fixed`: in the best set for its pod, in that for its job."""
-    places = request.places
-    free, must = {places[uuid] for uuid in pool}, {places[uuid] for uuid in fixed}
-    beside = {places[uuid] for uuid in request.beside if uuid in places} - free
+    """Positions of the best set out of `pool` with all of `fixed`: in the best set for its pod, in that for its job."""
+    positions = request.positions
+    free, must = {positions[uuid] for uuid in pool}, {positions[uuid] for uuid in fixed}
+    job_gpus = {positions[uuid] for uuid in request.job_gpus if uuid in positions} - free
     for_job = next((count for count in request.together if count <= len(free)), 0)
     for_pod = min(max((request.size, *request.together[-1:])), len(free))
     if for_job > for_pod:
-        free = set(request.sets.choose(free | beside, for_job + len(beside), must | beside)) - beside
+        free = set(request.sets.choose(free | job_gpus, for_job + len(job_gpus), must | job_gpus)) - job_gpus
     for count in (for_pod, request.size):
-        free = set(request.sets.choose(free, count, must, beside))
+        free = set(request.sets.choose(free, count, must, job_gpus))
     return free
 
 
@@ -123,7 +123,7 @@ def _missing(request: WholeRequest, missing: Collection[str]) -> str:
 
 
 def _names(request: WholeRequest, uuids: Collection[str]) -> str:
-    return ", ".join(request.names[uuid] for uuid in sorted(uuids, key=request.places.__getitem__))
+    return ", ".join(request.names[uuid] for uuid in sorted(uuids, key=request.positions.__getitem__))
 
 
 def _text(request: WholeRequest, what: str) -> str:

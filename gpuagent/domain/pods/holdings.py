@@ -38,12 +38,12 @@ def lists_ended(kubelet: str) -> bool:
     return minor is None or minor < FIRST_ACTIVE_ONLY
 
 
-def told(holding: Holding, pod: Pod | None) -> Holding:
+def with_annotated_gpus(holding: Holding, pod: Pod | None) -> Holding:
     """`holding` with the GPUs that its pod's annotations name, if the ids are of the old gpushare plugin.
 
     That plugin ignores the ids that kubelet picks: the container gets the GPU of the annotation.
     """
-    return replace(holding, told=pod.share_gpus) if pod is not None and _is_old(holding) else holding
+    return replace(holding, annotated=pod.share_gpus) if pod is not None and _is_old(holding) else holding
 
 
 def _is_old(holding: Holding) -> bool:
@@ -59,8 +59,8 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
     """GPU UUID and mode (or `FOREIGN`) of each device id of `holding` that is on one of `gpus`.
 
     Ids of other plugins count if they name one of `gpus`: by UUID (`GPU-…`, `GPU-…::2`), or by NVML index for
-    `nvidia.com/gpu`. Ids of the old gpushare plugin are on the GPUs in `told`; without these, they may be on any GPU.
-    Other ids, such as those of network cards, are no GPUs.
+    `nvidia.com/gpu`. Ids of the old gpushare plugin are on the GPUs in `annotated`; without these, they may be on any
+    GPU. Other ids, such as those of network cards, are no GPUs.
     """
     by_key = {gpu.key: gpu.uuid for gpu in gpus.values()}
     for device_id in holding.ids:
@@ -76,7 +76,7 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
 def foreign(holding: Holding, device_id: str, gpus: Mapping[str, Gpu]) -> Iterator[str]:
     """UUIDs of the GPUs that a device id of another plugin stands for."""
     if _is_old(holding) and any(gpu.uuid in device_id for gpu in gpus.values()):
-        yield from [gpu.uuid for gpu in gpus.values() if gpu.minor in (holding.told or ())] or gpus
+        yield from [gpu.uuid for gpu in gpus.values() if gpu.minor in (holding.annotated or ())] or gpus
         return
     for gpu in gpus.values():
         if gpu.uuid in device_id or (holding.resource == NVIDIA_GPU and device_id == str(gpu.index)):

@@ -144,7 +144,7 @@ class Holding:
     owner: ContainerRef
     resource: str
     ids: frozenset[str]
-    told: frozenset[int] | None = None
+    annotated: frozenset[int] | None = None
     """Minor numbers of the GPUs that a scheduler named for the pod, if its plugin assigned these and ignored the ids;
     None if the annotations name none."""
 
@@ -249,8 +249,8 @@ def _controller(meta: Mapping[str, Any]) -> Controller | None:
 def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
     """``containerd://<id>`` without the name of the runtime."""
     lists = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-    told = (found for name in lists for found in mappings(status.get(name)))
-    ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in told)
+    statuses = (found for name in lists for found in mappings(status.get(name)))
+    ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in statuses)
     return {container_id: name for container_id, name in ids if container_id}
 
 

@@ -128,13 +128,13 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
     if len(text) > an.MOST_TEXT:
         return  # the agent could not read it back, and would write it again and again
     if found is None:
-        if got and not held.besides.get(resource):  # else the annotation would be incomplete
+        if got and not held.unnumbered.get(resource):  # else the annotation would be incomplete
             draft.put({key: text})
         return
     if isinstance(found, Shares):
         said = {n: {gpu: units for gpu, units in of.items() if units} for n, of in found.containers.items()}
         said = {n: of for n, of in said.items() if of}
-        if held.besides.get(resource):  # the author may have added sidecars or init containers: skip their entries
+        if held.unnumbered.get(resource):  # the author may have added sidecars or init containers: skip their entries
             said = {n: of for n, of in said.items() if n in got}
         if said == got:
             return

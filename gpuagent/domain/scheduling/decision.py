@@ -126,7 +126,7 @@ def _read(
         return None
     for one, other in ((memory, core), (core, memory)):
         if one in tables and other and other not in tables:  # a container has its other resource on the same GPU
-            tables[other] = _beside(pod, other, tables[one])
+            tables[other] = _same_gpu_units(pod, other, tables[one])
     if core and (apart := _apart(pod, tables[memory], tables[core])):
         return apart
     return key, {name: tables[name] for name in (memory, core) if name in tables}
@@ -213,7 +213,7 @@ def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
     return None
 
 
-def _beside(pod: Pod, resource: str, table: _Numbers) -> _Numbers:
+def _same_gpu_units(pod: Pod, resource: str, table: _Numbers) -> _Numbers:
     """Units of `resource` on the GPU of the container's other resource, for containers on one GPU."""
     limits = {c.name: c.limits.get(resource, 0) for c in pod.app_containers}
     return {

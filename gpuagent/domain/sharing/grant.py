@@ -36,7 +36,7 @@ class Mount:
 class Grant:
     """A container's share. `units` are those of `resource` on each of `gpus` (equal on all of them).
 
-    `beside` are GPUs of its job that it sees but does not own.
+    `visible_gpus` are GPUs of its job that it sees but does not own.
     """
 
     resource: str
@@ -48,7 +48,7 @@ class Grant:
     cdi_names: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
-    beside: tuple[Gpu, ...] = ()
+    visible_gpus: tuple[Gpu, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,9 @@ class Access:
     strategy: DeviceStrategy = DeviceStrategy.DEVICE_NODES
     indexes: bool = False
 
-    def grant(self, resource: str, kind: Kind, units: int, gpus: Sequence[Gpu], beside: Sequence[Gpu] = ()) -> Grant:
+    def grant(
+        self, resource: str, kind: Kind, units: int, gpus: Sequence[Gpu], visible_gpus: Sequence[Gpu] = ()
+    ) -> Grant:
         """The share of a container. The same arguments always give the same grant.
 
         Args:
@@ -75,13 +77,13 @@ class Access:
             kind: kind of its units.
             units: on each of `gpus`.
             gpus: in the order in which the container sees them.
-            beside: GPUs that the container sees as well, as a scheduler decided for its job; its own come first, for
-                CUDA too.
+            visible_gpus: GPUs that the container sees as well, as a scheduler decided for its job; its own come first,
+                for CUDA too.
         """
-        seen = (*gpus, *beside)
+        seen = (*gpus, *visible_gpus)
         names = (str(gpu.index) if self.indexes else gpu.uuid for gpu in seen)
         env = {"NVIDIA_VISIBLE_DEVICES": ",".join(names)}
-        if beside:
+        if visible_gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
         if kind.is_memory:
             sizes = dict.fromkeys(str(units_of(gpu, kind, self.unit)) for gpu in gpus)
@@ -102,5 +104,5 @@ class Access:
             env=env,
             device_nodes=() if cdi else tuple(node for node in nodes if node in self.device_nodes),
             cdi_names=tuple(f"nvidia.com/gpu={gpu.uuid}" for gpu in seen) if cdi else (),
-            beside=tuple(beside),
+            visible_gpus=tuple(visible_gpus),
         )

@@ -166,20 +166,20 @@ def _unclear(node: GpuNode) -> bool:
 def facts(
     nodes: Sequence[GpuNode],
     pods: Sequence[GpuPod],
-    beside: Beside,
+    visible_gpus: Beside,
     problems: Sequence[str] = (),
     newer: AbstractSet[PodName] = frozenset(),
 ) -> Facts:
     """All data of a report. `newer` are pods that changed since agents were queried."""
-    answers = beside.answers
+    answers = visible_gpus.answers
     return Facts(
         nodes=nodes,
         pods=pods,
-        told=beside.told,
+        told=visible_gpus.told,
         views=answers.views,
         unseen=answers.unseen,
         usage=answers.usage,
         usage_problem=answers.usage_problem,
-        problems=(*problems, *beside.problems),
+        problems=(*problems, *visible_gpus.problems),
         newer=newer,
     )

@@ -1,4 +1,4 @@
-"""The chart grants what the agent uses: not less, and nothing besides."""
+"""The chart grants what the agent uses: not less, and nothing else."""
 
 import time
 from collections.abc import Callable

@@ -92,7 +92,7 @@ class NodeWithKubelet:
         self.snap: Snapshot | None = None
         self.allocator = Allocator(
             clock=lambda: self.node.now,
-            book=self.book,
+            kubelet=self.book,
             isolation=dict.fromkeys(("all", "none"), self.isolation),
             strategy=DeviceStrategy.DEVICE_NODES,
             say=lambda pod, reason, text: self.said.append((pod, reason, text)),

@@ -200,7 +200,9 @@ def kubelet_does_not_answer() -> Refusal:
 @case
 def before_the_first_look() -> Refusal:
     desk = share()
-    fresh = Allocator(clock=lambda: 0.0, book=desk.book, isolation={}, strategy=DeviceStrategy.CDI, say=lambda *_: None)
+    fresh = Allocator(
+        clock=lambda: 0.0, kubelet=desk.book, isolation={}, strategy=DeviceStrategy.CDI, say=lambda *_: None
+    )
     return desk.refusal(lambda: fresh.prefer(MEM, ["x"], [], 1))
 
 

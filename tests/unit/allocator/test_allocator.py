@@ -52,7 +52,7 @@ def test_an_agent_that_is_starting_refuses_and_says_so():
     desk = share_desk()
     fresh = Allocator(
         clock=lambda: 0.0,
-        book=desk.book,
+        kubelet=desk.book,
         isolation=desk.isolation,
         strategy=DeviceStrategy.CDI,
         say=lambda *_: None,

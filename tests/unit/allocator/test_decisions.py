@@ -453,7 +453,7 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
     node = in_force(Mode.SHARE, box(4))
     allocator = Allocator(
         clock=time.monotonic,
-        book=FakeAllocations(),
+        kubelet=FakeAllocations(),
         isolation=dict.fromkeys(("all", "none"), Isolation()),
         strategy=DeviceStrategy.DEVICE_NODES,
         say=lambda *_: None,

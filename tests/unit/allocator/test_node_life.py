@@ -177,7 +177,7 @@ class NodeLife(RuleBasedStateMachine):
         )
         self.allocator = Allocator(
             clock=lambda: self.now,
-            book=self,
+            kubelet=self,
             isolation=dict.fromkeys((self.name, NONE), self),
             strategy=DeviceStrategy.DEVICE_NODES,
             say=lambda *_: None,

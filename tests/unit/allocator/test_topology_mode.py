@@ -252,7 +252,7 @@ def test_a_pod_sees_its_own_gpus_only_unless_a_scheduler_is_trusted_with_the_ann
     desk.book.asking = "hostile"
     share = desk.serve(owner("hostile"), WHOLE, 1)
     assert told(share) == indexes(share)
-    assert share.beside == ()
+    assert share.visible_gpus == ()
     assert desk.allocator.prestart(WHOLE, desk.book.holdings[-1].ids) == owner("hostile")
 
 

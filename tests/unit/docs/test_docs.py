@@ -139,7 +139,7 @@ def test_the_environment_of_a_container_is_told():
     snap = snapshot(state_of(Mode.SHARE, [gpu]))
     at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
     share = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
-    shown = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, beside=[gpu.uuid])
+    shown = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, visible_gpus=[gpu.uuid])
     rows = table(section(README, "What a container receives"), "variable")
     assert {quoted(row[0])[0] for row in rows} == {*share.env, *shown.env}
 

@@ -28,7 +28,7 @@ assert (share.env["NVIDIA_VISIBLE_DEVICES"], share.device_nodes) == ("GPU-2", ("
 
 sets = BestSets(topology(gpus, {}).mbps)
 names = {uuid: f"GPU {n}" for uuid, n in order.items()}
-group = choose_whole(WholeRequest(resource="aliyun.com/gpu", size=2, free=set(order), sets=sets, places=order, names=names))
+group = choose_whole(WholeRequest(resource="aliyun.com/gpu", size=2, free=set(order), sets=sets, positions=order, names=names))
 assert set(group) == {"GPU-0", "GPU-1"}, group
 
 outside = [name for name in sys.modules if name.startswith("gpuagent.domain.")]

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuagent.domain.deviceplugin.device_ids import Located
-from gpuagent.domain.deviceplugin.job import named_gpus, visible_besides
+from gpuagent.domain.deviceplugin.job import named_gpus, visible_gpus_of
 from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocations
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
@@ -26,7 +26,7 @@ def test_gpus_that_a_scheduler_named_are_this_nodes_and_as_many_as_asked_for_or_
     said = isinstance(value, str) and value
     for read in (
         lambda: named_gpus(pod, WHOLE, NODE),
-        lambda: visible_besides(pod, Located(Kind.WHOLE_TOPOLOGY, {uuid(0): 1}, listed=True), OCCUPANCY),
+        lambda: visible_gpus_of(pod, Located(Kind.WHOLE_TOPOLOGY, {uuid(0): 1}, listed=True), OCCUPANCY),
     ):
         try:
             found = read()

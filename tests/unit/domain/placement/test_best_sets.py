@@ -74,16 +74,16 @@ def test_it_is_what_trying_every_set_finds(question):
 def test_a_continuation_is_what_trying_every_set_finds(question, data):
     """Together with what is had, by weakest link and total; then by its own; then by what is left; then by index."""
     mbps, free, size, must = question
-    beside = data.draw(st.sets(st.integers(0, len(mbps) - 1), min_size=1)) - free
+    job_gpus = data.draw(st.sets(st.integers(0, len(mbps) - 1), min_size=1)) - free
 
     def rank(members):
         left = tuple(sorted(free - set(members)))
-        union = sorted({*members, *beside})
+        union = sorted({*members, *job_gpus})
         return worth(mbps, union), worth(mbps, members), *left_over(mbps, left, union), tuple(-gpu for gpu in members)
 
-    if beside:
+    if job_gpus:
         expected = max((some for some in itertools.combinations(sorted(free), size) if must <= set(some)), key=rank)
-        assert BestSets(mbps).choose(free, size, must, beside) == expected
+        assert BestSets(mbps).choose(free, size, must, job_gpus) == expected
 
 
 @pytest.mark.parametrize(("mbps", "name"), [(DGX1V, "DGX-1V"), (BRIDGES, "bridges")])
@@ -136,7 +136,7 @@ def test_more_gpus_than_can_be_worked_out_get_a_set_grown_from_the_best_link():
     assert sets.choose(range(20), 3) == (7, 18, 19)
     assert sets.choose(range(20), 1) == (0,)
     assert sets.choose(range(20), 3, must=[4, 18]) == (2, 4, 18)
-    assert sets.choose(range(18), 1, beside=[18, 19]) == (7,)
+    assert sets.choose(range(18), 1, job_gpus=[18, 19]) == (7,)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_questions_that_make_no_sense(free, size, must, says):
 
 
 def test_a_gpu_cannot_be_both_free_and_had():
-    with pytest.raises(ValueError, match="GPU 1 is free, and to be beside what is chosen"):
-        BestSets(BRIDGES).choose([0, 1], 1, beside=[1, 2])
+    with pytest.raises(ValueError, match="GPU 1 is free, and its job has it"):
+        BestSets(BRIDGES).choose([0, 1], 1, job_gpus=[1, 2])
 
 
 @pytest.mark.parametrize(

@@ -18,21 +18,21 @@ FLAT = topology(box(8), wired({}))
 
 
 def whole(indexes, size, links=MESH, **more) -> WholeRequest:
-    sets = {"must_include", "leaving", "suspect", "reserved", "spare", "named", "beside"}
+    sets = {"must_include", "leaving", "suspect", "reserved", "spare", "named", "job_gpus"}
     more = {name: {uuid(n) for n in value} if name in sets else value for name, value in more.items()}
     return WholeRequest(
         resource=WHOLE,
         size=size,
         free={uuid(n) for n in indexes},
         sets=BestSets(links.mbps),
-        places={uuid(n): n for n in range(8)},
+        positions={uuid(n): n for n in range(8)},
         names={uuid(n): f"GPU {n}" for n in range(8)},
         **more,
     )
 
 
 def chosen(request) -> list[int]:
-    return sorted(request.places[gpu] for gpu in choose_whole(request))
+    return sorted(request.positions[gpu] for gpu in choose_whole(request))
 
 
 def refused(request) -> Refusal:
@@ -72,9 +72,9 @@ def test_more_than_are_free_are_refused():
 
 def test_the_next_pod_of_a_job_goes_on_from_the_first():
     assert chosen(whole([1, 2, 4, 5, 6, 7], 2)) == [1, 2], "without the job"
-    assert chosen(whole([1, 2, 4, 5, 6, 7], 2, beside=[0, 3])) == [1, 2]
-    assert chosen(whole([0, 1, 2, 3, 5, 6], 2, beside=[4, 7])) == [5, 6]
-    assert chosen(whole([1, 2, 3, 5, 6, 7], 1, beside=[0, 4])) == [3], (
+    assert chosen(whole([1, 2, 4, 5, 6, 7], 2, job_gpus=[0, 3])) == [1, 2]
+    assert chosen(whole([0, 1, 2, 3, 5, 6], 2, job_gpus=[4, 7])) == [5, 6]
+    assert chosen(whole([1, 2, 3, 5, 6, 7], 1, job_gpus=[0, 4])) == [3], (
         "4-0-3 has two double links, as 0-4-7; 3 is lower"
     )
 
@@ -82,17 +82,17 @@ def test_the_next_pod_of_a_job_goes_on_from_the_first():
 def test_the_first_pod_of_a_job_leaves_good_gpus_for_the_others():
     alone = chosen(whole(range(8), 1))
     first = chosen(whole(range(8), 1, together=[2, 1]))
-    second = chosen(whole(set(range(8)) - set(first), 1, beside=first, together=[1]))
+    second = chosen(whole(set(range(8)) - set(first), 1, job_gpus=first, together=[1]))
     assert {*first, *second} == {0, 3}
     assert alone == first == [0]
     crowded = [0, 1, 2, 5, 7]
     first = chosen(whole(crowded, 1, together=[2, 1]))
-    second = chosen(whole(set(crowded) - set(first), 1, beside=first))
+    second = chosen(whole(set(crowded) - set(first), 1, job_gpus=first))
     assert sorted(first + second) in ([1, 2], [1, 5])
 
 
 def test_a_pod_goes_on_from_its_job_also_while_more_of_the_job_is_to_come():
-    assert chosen(whole([0, 1, 2, 5, 6, 7], 1, beside=[3], together=[2, 1])) == [0], "3-0 and 0-1 or 0-2"
+    assert chosen(whole([0, 1, 2, 5, 6, 7], 1, job_gpus=[3], together=[2, 1])) == [0], "3-0 and 0-1 or 0-2"
 
 
 def test_a_job_that_takes_all_that_is_free_narrows_nothing():
@@ -100,8 +100,8 @@ def test_a_job_that_takes_all_that_is_free_narrows_nothing():
 
 
 def test_a_job_of_which_no_other_pod_fits_narrows_nothing():
-    alone = chosen(whole([0, 5, 6], 2, beside=[1, 4], together=[2]))
-    assert chosen(whole([0, 5, 6], 2, beside=[1, 4], together=[4, 2])) == alone == [5, 6]
+    alone = chosen(whole([0, 5, 6], 2, job_gpus=[1, 4], together=[2]))
+    assert chosen(whole([0, 5, 6], 2, job_gpus=[1, 4], together=[4, 2])) == alone == [5, 6]
 
 
 def test_of_a_job_that_does_not_fit_as_many_pods_as_do_are_placed_together():
@@ -112,12 +112,12 @@ def test_a_set_for_the_pod_is_chosen_within_that_for_the_job():
     """Three GPUs for the pod, one now and two in its next container, in a job of two such pods."""
     for together in ([6, 3], [9, 6, 3], [3]):
         first = chosen(whole(range(8), 1, together=together))
-        rest = chosen(whole(set(range(8)) - set(first), 2, beside=first, together=[5, 2]))
+        rest = chosen(whole(set(range(8)) - set(first), 2, job_gpus=first, together=[5, 2]))
         assert sorted(first + rest) == [0, 2, 3], together
 
 
 def test_a_pod_that_continues_a_job_equally_well_in_two_ways_gets_the_better_set_of_its_own():
-    assert chosen(whole([1, 4, 5, 6, 7], 3, beside=[0, 2, 3])) == [4, 6, 7]
+    assert chosen(whole([1, 4, 5, 6, 7], 3, job_gpus=[0, 2, 3])) == [4, 6, 7]
 
 
 def test_what_a_scheduler_named_is_taken_even_if_it_is_slow():
@@ -148,8 +148,8 @@ def test_named_gpus_that_are_free_and_not_offered_are_told_apart():
 def test_gpus_are_listed_in_the_order_of_their_places():
     """The text of their UUIDs has another order."""
     request = whole([2, 0, 1], 2, named=[7, 5])
-    places = {uuid(n): 7 - n for n in range(8)}
-    request = replace(request, places=places, names={uuid(n): f"GPU {7 - n}" for n in range(8)})
+    positions = {uuid(n): 7 - n for n in range(8)}
+    request = replace(request, positions=positions, names={uuid(n): f"GPU {7 - n}" for n in range(8)})
     assert "the scheduler chose GPU 0, GPU 2 for" in refused(request).message
     assert refused(request).message.endswith("GPU 0, GPU 2 is not free (free: GPU 5, GPU 6, GPU 7)")
     assert refused(whole([], 1, named=[3])).message.endswith("GPU 3 is not free (free: none)")
@@ -176,7 +176,7 @@ def test_it_is_the_right_number_of_free_gpus_with_all_that_must_be_and_no_needle
     others = data.draw(st.sets(st.integers(0, 7))) - indexes
     together = data.draw(st.lists(st.integers(1, 12), max_size=4).map(lambda sizes: sorted(sizes, reverse=True)))
     got = chosen(
-        whole(indexes, size, must_include=must, suspect=suspect, leaving=leaving, beside=others, together=together)
+        whole(indexes, size, must_include=must, suspect=suspect, leaving=leaving, job_gpus=others, together=together)
     )
     assert len(set(got)) == size
     assert must <= set(got) <= indexes

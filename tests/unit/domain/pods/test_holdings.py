@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuagent.domain.pods.holdings import FOREIGN, held_otherwise, holder, located, told
+from gpuagent.domain.pods.holdings import FOREIGN, held_otherwise, holder, located, with_annotated_gpus
 from gpuagent.domain.pods.pod import ContainerRef, parse_pod
 from gpuagent.domain.sharing.mode import Kind, Mode
 from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, key, pod_json, unit_ids, uuid
@@ -74,21 +74,21 @@ def pod_with(**annotations: str):
     ],
 )
 def test_ids_of_the_old_plugin_are_where_the_annotation_says_or_may_be_anywhere(annotations, on):
-    found = modes(told(OLD, pod_with(**annotations)), GPUS)
+    found = modes(with_annotated_gpus(OLD, pod_with(**annotations)), GPUS)
     assert found == dict.fromkeys((uuid(n) for n in on), FOREIGN)
 
 
 def test_ids_of_the_old_plugin_may_be_anywhere_while_their_pod_is_not_known():
-    assert modes(told(OLD, None), GPUS).keys() == GPUS.keys()
+    assert modes(with_annotated_gpus(OLD, None), GPUS).keys() == GPUS.keys()
     one = {uuid(1): GPUS[uuid(1)]}
-    assert modes(told(OLD, None), one).keys() == one.keys()
+    assert modes(with_annotated_gpus(OLD, None), one).keys() == one.keys()
 
 
 def test_an_annotation_says_nothing_of_ids_that_tell_their_gpu():
     ours = holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0))
-    assert told(ours, pod_with(**{V1: "2"})) == ours
+    assert with_annotated_gpus(ours, pod_with(**{V1: "2"})) == ours
     whole = holding("old", [uuid(1)], "nvidia.com/gpu")
-    assert told(whole, pod_with(**{V1: "2"})) == whole
+    assert with_annotated_gpus(whole, pod_with(**{V1: "2"})) == whole
 
 
 def test_what_a_pod_of_the_old_plugin_has_is_not_offered_though_its_ids_name_another_gpu():
