@@ -12,7 +12,6 @@ from gpuagent import __version__
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
@@ -93,7 +92,7 @@ class Agent:
             kubelet=self.holdings,
             isolation=self._isolation,
             strategy=settings.device_strategy,
-            say=self._say,
+            send_event=self._send_event,
             allocated=self.holdings.refresh_soon,
             fetch=self._fetch,
         )
@@ -290,17 +289,14 @@ class Agent:
         level = logging.WARNING if announcement.warning else logging.INFO
         pods = {"pods": ",".join(map(str, announcement.pods))} if announcement.pods else {}
         log.log(level, "%s", announcement.reason, extra={**pods, "text": announcement.message})
+        self._send_event(announcement)
+
+    def _send_event(self, announcement: Announcement) -> None:
         if self.kube:
-            kind = "Warning" if announcement.warning else "Normal"
-            for about in announcement.pods or (None,):
-                self.kube.event(about, kind, announcement.reason, announcement.message, owner=announcement.owner)
+            self.kube.send_event(announcement)
 
     def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
         return self.kube.fetch(pods, timeout_s) if self.kube else None
-
-    def _say(self, pod: PodName | None, reason: EventReason, message: str) -> None:
-        if self.kube:
-            self.kube.event(pod, "Warning", reason, message)
 
     # -- what the edges ask for ------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.memory import Memory, View
 from gpuagent.allocator.pre_start import PreStart
 from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
-from gpuagent.allocator.refusal_events import EventSink, RefusalEvents
+from gpuagent.allocator.refusal_events import RefusalEvents
+from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.checks import check_allocated
 from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
@@ -38,16 +39,16 @@ class Allocator:
         kubelet: KubeletAllocations,
         isolation: Mapping[str, Isolation],
         strategy: DeviceStrategy,
-        say: EventSink,
+        send_event: EventSink,
         allocated: Callable[[], None] = lambda: None,
         fetch: Fetch = lambda _pods, _timeout_s: None,
     ) -> None:
         self.in_flight = InFlight(clock, allocated)
         self._memory = Memory(clock)
-        self._preferred = PreferredAllocation(self._memory, kubelet, say, fetch)
+        self._preferred = PreferredAllocation(self._memory, kubelet, send_event, fetch)
         self._pre_start = PreStart(self._memory, kubelet, isolation, strategy)
-        self._refusals = RefusalEvents(clock, say)
-        self._isolation, self._strategy, self._say = isolation, strategy, say
+        self._refusals = RefusalEvents(clock, send_event)
+        self._isolation, self._strategy, self._send_event = isolation, strategy, send_event
 
     def expect_pods(self, within_s: float) -> None:
         """Have calls wait up to `within_s` seconds from now for the first list of the node's pods."""
@@ -148,7 +149,7 @@ class Allocator:
             return ()
         visible_gpus = visible_gpus_of(pod, at, occupancy) if certain and snap.pods_watched else ()
         for text in differences(pod, at, visible_gpus, snap):
-            self._say(pod.name, "GPUGroupDiffers", text)
+            self._send_event(Announcement("GPUGroupDiffers", text, warning=True, pods=(pod.name,)))
         return visible_gpus
 
     def _isolated(self, share: Grant, snap: Snapshot) -> Grant:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.memory import Memory, View
-from gpuagent.allocator.refusal_events import EventSink
+from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
@@ -36,8 +36,8 @@ Returns the UIDs of the pods that exist; None if no answer comes in time.
 class PreferredAllocation:
     """Answers GetPreferredAllocation, and chooses devices for kubelets before 1.19, which do not send that call."""
 
-    def __init__(self, memory: Memory, kubelet: KubeletAllocations, say: EventSink, fetch: Fetch) -> None:
-        self._memory, self._kubelet, self._say, self._fetch = memory, kubelet, say, fetch
+    def __init__(self, memory: Memory, kubelet: KubeletAllocations, send_event: EventSink, fetch: Fetch) -> None:
+        self._memory, self._kubelet, self._send_event, self._fetch = memory, kubelet, send_event, fetch
         self._rest_until = float("-inf")
 
     def prefer(self, request: AllocationRequest) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class PreferredAllocation:
         self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.fixed, occupancy)
         self._memory.answered((request.resource, frozenset(chosen)), requester)
         if found := notice(requester, request.resource, chosen, occupancy.snapshot):
-            self._say(requester.pod_name, *found)
+            self._send_event(found)
         return chosen
 
     def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester:
@@ -142,4 +142,4 @@ class PreferredAllocation:
         names = ", ".join(sorted(map(str, owners))) or "a container"
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
         text = f"{text}, and no others are free; if that container still runs, they are held twice"
-        self._say(None, "DevicesReallocated", text)
+        self._send_event(Announcement("DevicesReallocated", text, warning=True))

@@ -1,5 +1,6 @@
 """Messages of the core for people."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuagent.domain.event_reasons import EventReason
@@ -18,3 +19,7 @@ class Announcement:
     warning: bool = False
     pods: tuple[PodName, ...] = ()
     owner: Controller | None = None
+
+
+EventSink = Callable[[Announcement], None]
+"""Sends an announcement as Kubernetes Events; never blocks."""

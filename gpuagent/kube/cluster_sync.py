@@ -135,16 +135,16 @@ class ClusterSync:
         self._annotations.desire(self._writes)
         return tuple(pod_annotations.corrected(before, self._writes))
 
-    def event(
-        self, pod: PodName | None, kind: str, reason: str, message: str, *, owner: Controller | None = None
-    ) -> None:
-        """Send an Event about a pod of this node, its controller, or the node itself (no pod)."""
-        if pod is None:
-            about = Involved.node(self._node_name)
-        elif owner is not None:
-            about = Involved(
-                kind=owner.kind, name=owner.name, uid=owner.uid, namespace=pod.namespace, api_version=owner.api_version
-            )
-        else:
-            about = Involved.pod(pod.namespace, pod.name, self._uids.get(pod, ""))
-        self._events.add(about, kind, reason, message)
+    def send_event(self, announcement: Announcement) -> None:
+        """Send an Event about each pod of the announcement, its controller, or the node if it is about no pod."""
+        kind = "Warning" if announcement.warning else "Normal"
+        pods = [self._involved(pod, announcement.owner) for pod in announcement.pods]
+        for about in pods or [Involved.node(self._node_name)]:
+            self._events.add(about, kind, announcement.reason, announcement.message)
+
+    def _involved(self, pod: PodName, owner: Controller | None) -> Involved:
+        if owner is None:
+            return Involved.pod(pod.namespace, pod.name, self._uids.get(pod, ""))
+        return Involved(
+            kind=owner.kind, name=owner.name, uid=owner.uid, namespace=pod.namespace, api_version=owner.api_version
+        )

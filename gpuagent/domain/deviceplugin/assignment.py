@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.device_ids import take
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
-from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.share import Request, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
@@ -44,15 +44,15 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
     return tuple([i for uuid in uuids for i in take(offered[uuid], each, request.fixed, suspect)])
 
 
-def notice(
-    requester: Requester, resource: str, chosen: Collection[str], snap: Snapshot
-) -> tuple[EventReason, str] | None:
-    """Reason and text of the Event for a pod whose annotations were not followed; `chosen` are device ids."""
+def notice(requester: Requester, resource: str, chosen: Collection[str], snap: Snapshot) -> Announcement | None:
+    """The warning to a pod whose annotations were not followed; `chosen` are device ids."""
+    if requester.pod is None:
+        return None
     decision = requester.decision(snap)
     if isinstance(decision, Ignored):
         text = f"annotation {decision.why}; the GPU of pod {requester.pod_name} is chosen as if the annotation were not"
         advice = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
-        return ("GPUDecisionIgnored", f"{text} there. {advice}")
+        return Announcement("GPUDecisionIgnored", f"{text} there. {advice}", warning=True, pods=(requester.pod.name,))
     if decision is None or snap.policy.keep_decisions or requester.paired:
         return None
     uuids = {snap.units[device_id] for device_id in chosen}
@@ -61,7 +61,8 @@ def notice(
         return None
     why = f"{found[1]}, which is full or gone" if found else f"annotation {decision.key} {decision.unmet}"
     text = f"{resource}: {requester.owner} gets {names_of(uuids, snap)}: {why}"
-    return ("GPUDecisionNotKept", f"{text}, and --decided-gpu-full is choose")
+    text = f"{text}, and --decided-gpu-full is choose"
+    return Announcement("GPUDecisionNotKept", text, warning=True, pods=(requester.pod.name,))
 
 
 Offered = Mapping[str, frozenset[str]]

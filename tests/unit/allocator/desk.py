@@ -9,6 +9,7 @@ import pytest
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
 from gpuagent.domain import events as ev
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
@@ -95,7 +96,7 @@ class NodeWithKubelet:
             kubelet=self.book,
             isolation=dict.fromkeys(("all", "none"), self.isolation),
             strategy=DeviceStrategy.DEVICE_NODES,
-            say=lambda pod, reason, text: self.said.append((pod, reason, text)),
+            send_event=self._send_event,
             fetch=self._fetch,
         )
         self.publish()
@@ -108,6 +109,11 @@ class NodeWithKubelet:
         self.node.pods(*pods)
         self.publish()
         return self
+
+    def _send_event(self, announcement: Announcement) -> None:
+        assert announcement.warning
+        about = announcement.pods or (None,)
+        self.said.extend((pod, announcement.reason, announcement.message) for pod in about)
 
     def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
         self.fetches += 1

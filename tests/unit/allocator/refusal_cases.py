@@ -201,7 +201,7 @@ def kubelet_does_not_answer() -> Refusal:
 def before_the_first_look() -> Refusal:
     desk = share()
     fresh = Allocator(
-        clock=lambda: 0.0, kubelet=desk.book, isolation={}, strategy=DeviceStrategy.CDI, say=lambda *_: None
+        clock=lambda: 0.0, kubelet=desk.book, isolation={}, strategy=DeviceStrategy.CDI, send_event=lambda _: None
     )
     return desk.refusal(lambda: fresh.prefer(MEM, ["x"], [], 1))
 

@@ -55,7 +55,7 @@ def test_an_agent_that_is_starting_refuses_and_says_so():
         kubelet=desk.book,
         isolation=desk.isolation,
         strategy=DeviceStrategy.CDI,
-        say=lambda *_: None,
+        send_event=lambda _: None,
     )
     for call in (
         lambda: fresh.allocate(MEM, ["x"]),

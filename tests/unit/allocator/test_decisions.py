@@ -456,7 +456,7 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
         kubelet=FakeAllocations(),
         isolation=dict.fromkeys(("all", "none"), Isolation()),
         strategy=DeviceStrategy.DEVICE_NODES,
-        say=lambda *_: None,
+        send_event=lambda _: None,
     )
     allocator.expect_pods(60.0)
     allocator.publish(node.snap)

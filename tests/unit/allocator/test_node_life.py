@@ -180,7 +180,7 @@ class NodeLife(RuleBasedStateMachine):
             kubelet=self,
             isolation=dict.fromkeys((self.name, NONE), self),
             strategy=DeviceStrategy.DEVICE_NODES,
-            say=lambda *_: None,
+            send_event=lambda _: None,
         )
         self.reading = None
         self.last_snapshot: Snapshot | None = None

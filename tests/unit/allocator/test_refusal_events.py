@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.allocator.refusal_events import MOST_WAITING, WAIT_S, RefusalEvents
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.pods.pod import PodName, parse_pod
 from tests.unit.domain.builders import pod_json
 
@@ -23,11 +24,11 @@ class Told:
     def __init__(self) -> None:
         self.now = 0.0
         self.said: list[tuple[str | None, str]] = []
-        self.events = RefusalEvents(lambda: self.now, self.say)
+        self.events = RefusalEvents(lambda: self.now, self.send_event)
 
-    def say(self, about: PodName | None, reason: str, message: str) -> None:
-        assert reason == "GPURefused"
-        self.said.append((about.name if about else None, message))
+    def send_event(self, announcement: Announcement) -> None:
+        assert (announcement.reason, announcement.warning) == ("GPURefused", True)
+        self.said.extend((pod.name if pod else None, announcement.message) for pod in announcement.pods or (None,))
 
     @property
     def about(self) -> list[str | None]:
