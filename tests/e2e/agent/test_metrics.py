@@ -163,8 +163,8 @@ def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, 
     rules = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
     assert {rule["health"] for rule in rules} == {"ok"}, rules
     # The rules are in force: unisolated is not what the mode promises.
-    server.wait('ALERTS{alertname="GpuIsolationDown",alertstate="pending"}')
-    server.wait('ALERTS{alertname="GpuUnhealthy"}', lambda result: not result)
+    server.wait('ALERTS{alertname="GPUIsolationDown",alertstate="pending"}')
+    server.wait('ALERTS{alertname="GPUUnhealthy"}', lambda result: not result)
 
 
 def test_the_rules_hold_what_their_tests_say() -> None:

@@ -93,8 +93,8 @@ def test_every_alert_is_tested_to_fire_and_not_to(name: str) -> None:
 
 
 def test_xids_of_programs_do_not_alert() -> None:
-    left_out = re.findall(r'xid!~"([\d|]+)"', RULES["GpuXid"]["expr"])
-    assert len(left_out) == RULES["GpuXid"]["expr"].count("gpuagent_gpu_xids_total{")
+    left_out = re.findall(r'xid!~"([\d|]+)"', RULES["GPUXID"]["expr"])
+    assert len(left_out) == RULES["GPUXID"]["expr"].count("gpuagent_gpu_xids_total{")
     assert {frozenset(map(int, one.split("|"))) for one in left_out} == {APPLICATION_XIDS}
 
 
