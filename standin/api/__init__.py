@@ -1,1 +1,1 @@
-"""A small API server on loopback: nodes, pods, Events and ConfigMaps, with faults on request."""
+"""A small API server on loopback: nodes, pods, Events, ConfigMaps and Leases, with faults on request."""

@@ -6,8 +6,10 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from standin.api import paging, proxying
-from standin.api.objects import CLUSTER_WIDE, KINDS, Json, Key, status
+from standin.api import events, paging, proxying
+from standin.api.objects import CLUSTER_WIDE, GROUPS, KINDS, Json, Key, status
+from standin.api.patching import merge
+from standin.api.podrules import bound
 from standin.api.refusal import Refusal
 from standin.api.watch import WatchStream, label_selector, selector
 
@@ -34,6 +36,7 @@ _DISCOVERY: dict[str, Json] = {
                 "verbs": _VERBS,
             }
             for name, kind in KINDS.items()
+            if name not in GROUPS
         ],
     },
 }
@@ -41,12 +44,13 @@ _DISCOVERY: dict[str, Json] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The object or collection of a path; ``name`` is "" for a collection."""
+    """The object or collection of a path; ``name`` is "" for a collection, ``group`` "" for the core group."""
 
     resource: str
     namespace: str
     name: str
     subresource: str
+    group: str = ""
 
     @property
     def key(self) -> Key:
@@ -126,6 +130,13 @@ class Handler(BaseHTTPRequestHandler):
         return {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}[self.command]
 
     def _done(self, verb: str, target: Target, query: dict[str, str], body: Json) -> tuple[int, Json]:
+        if target.group != events.GROUP:
+            return self._done_in_core(verb, target, query, body)
+        code, found = self._done_in_core(verb, target, query, events.to_core(body))
+        items = {"items": [*map(events.from_core, found["items"])]} if "items" in found else {}
+        return code, events.from_core(found) | items
+
+    def _done_in_core(self, verb: str, target: Target, query: dict[str, str], body: Json) -> tuple[int, Json]:
         objects = self.api.objects
         match verb:
             case "get":
@@ -173,6 +184,9 @@ class Handler(BaseHTTPRequestHandler):
         kind = (self.headers.get("Content-Type") or "").partition(";")[0]
         if kind not in _PATCHES:
             raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {kind}")
+        if target.group == events.GROUP:
+            before = self.api.objects.get(target.key)
+            events.check_change(before, merge(before, body, strategic=False))
         return self.api.objects.patch(target.key, target.subresource, body, strategic=_PATCHES[kind])
 
     def _create(self, target: Target, body: Json) -> Json:
@@ -183,6 +197,8 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "BadRequest", text)
         if target.resource == "events":
             where = body.get("involvedObject", {}).get("namespace") or "default"
+            if target.group:
+                events.check_new(body)
             if where != target.namespace:
                 text = "does not match event.namespace"
                 raise Refusal(
@@ -191,16 +207,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.api.objects.create(target.resource, target.namespace or "default", body)
 
     def _bind(self, target: Target, body: Json) -> Json:
-        def bound(pod: Json) -> Json:
-            if there := pod["spec"].get("nodeName"):
-                text = f"pod {target.name} is already assigned to node {there!r}"
-                raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on pods/binding "{target.name}": {text}')
-            pod["spec"]["nodeName"] = body["target"]["name"]
-            extra = (body.get("metadata") or {}).get("annotations") or {}
-            pod["metadata"]["annotations"] = {**(pod["metadata"].get("annotations") or {}), **extra}
-            return pod
-
-        self.api.objects.update(target.key, bound)
+        self.api.objects.update(target.key, lambda pod: bound(pod, body))
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     def _watch(self, target: Target, query: dict[str, str]) -> None:
@@ -233,19 +240,25 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _target(path: str) -> Target:
-    parts = path.strip("/").split("/")
-    if parts[:2] != ["api", "v1"]:
-        raise Refusal(404, "NotFound", "the server could not find the requested resource")
-    parts = parts[2:]
+    head, *parts = path.strip("/").split("/")
+    group = parts.pop(0) if head == "apis" and parts else ""
+    if head not in ("api", "apis") or parts[:1] != ["v1"]:
+        raise _no_resource()
+    parts = parts[1:]
     namespace = ""
     if parts[:1] == ["namespaces"] and len(parts) > 2:
         namespace, parts = parts[1], parts[2:]
     resource, name, subresource, *more = [*parts, "", "", ""]
     if subresource == "proxy":
         subresource = "/".join(["proxy", *filter(None, more)])
-    if resource not in KINDS:
-        raise Refusal(404, "NotFound", "the server could not find the requested resource")
-    return Target(resource, namespace, name, subresource)
+    groups = ("", events.GROUP) if resource == "events" else (GROUPS.get(resource, ""),)
+    if resource not in KINDS or group not in groups:
+        raise _no_resource()
+    return Target(resource, namespace, name, subresource, group)
+
+
+def _no_resource() -> Refusal:
+    return Refusal(404, "NotFound", "the server could not find the requested resource")
 
 
 def _gone(target: Target, was: Json) -> Json:
@@ -267,5 +280,5 @@ def _json(body: bytes) -> Json:
 def _forbidden(verb: str, target: Target) -> Refusal:
     where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
     named = f' "{target.name}"' if target.name else ""
-    text = f'User "{_USER}" cannot {verb} resource "{target.spoken}" in API group "" {where}'
+    text = f'User "{_USER}" cannot {verb} resource "{target.spoken}" in API group "{target.group}" {where}'
     return Refusal(403, "Forbidden", f"{target.resource}{named} is forbidden: {text}")

@@ -11,12 +11,15 @@ from typing import Any
 
 from standin.api.configmaps import check_config_map
 from standin.api.patching import merge
+from standin.api.podrules import check_gates
 from standin.api.refusal import Refusal
 
 Json = dict[str, Any]
 Key = tuple[str, str, str]  # resource, namespace ("" for nodes), name
 
-KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "configmaps": "ConfigMap"}
+KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "configmaps": "ConfigMap", "leases": "Lease"}
+GROUPS = {"leases": "coordination.k8s.io"}
+"""API groups of resources; the others are in the core group."""
 CLUSTER_WIDE = {"nodes"}
 _LOG = 1000
 _MAX_ANNOTATIONS_BYTES = 262_144
@@ -34,7 +37,7 @@ class Change:
 
 def not_found(resource: str, name: str) -> Refusal:
     """Return the 404."""
-    return Refusal(404, "NotFound", f'{resource} "{name}" not found')
+    return Refusal(404, "NotFound", f'{".".join(filter(None, (resource, GROUPS.get(resource))))} "{name}" not found')
 
 
 def status(refusal: Refusal) -> Json:
@@ -137,6 +140,8 @@ class Objects:
                 kept = "spec" if subresource == "status" else "status"
                 after.pop(kept, None)
                 after |= {kept: before[kept]} if kept in before else {}
+            if key[0] == "pods":
+                check_gates(before, after)
             return after
 
         return self.update(key, merged)
@@ -196,7 +201,7 @@ class Objects:
         if key[0] == "configmaps":
             check_config_map(before, found)
         self._objects[key] = found
-        found |= {"kind": KINDS[key[0]], "apiVersion": "v1"}
+        found |= {"kind": KINDS[key[0]], "apiVersion": f"{GROUPS[key[0]]}/v1" if key[0] in GROUPS else "v1"}
         found["metadata"]["resourceVersion"] = str(self.version + 1)
         self._note(key, before, found)
         return copy.deepcopy(found)

@@ -13,6 +13,7 @@ _MERGE_KEYS = {
     "env": "name",
     "volumes": "name",
     "ownerReferences": "uid",
+    "schedulingGates": "name",
 }
 
 

@@ -1,4 +1,4 @@
-"""A small faithful API server on loopback: nodes, pods, events and config maps, with faults at run time.
+"""A small faithful API server on loopback: nodes, pods, events, config maps and leases, with faults at run time.
 
 Plain HTTP; ``write_kubeconfig`` makes the file for clients (kubectl get, label, describe work too). It behaves as
 kube-apiserver 1.36, but has no authentication, no admission, no json-patch and no server-side apply.

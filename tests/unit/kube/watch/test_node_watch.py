@@ -66,7 +66,7 @@ def test_pods_come_and_go_by_binding(server: ApiServer, client: Client, posted: 
     assert pod.containers[0].limits == {"aliyun.com/gpu-mem": 4}
     server.create_pod("b", node="")
     decided = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
-    binding = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"annotations": decided}}
+    binding = {"target": {"kind": "Node", "name": "n1"}, "metadata": {"name": "b", "annotations": decided}}
     client.create("/api/v1/namespaces/default/pods/b/binding", binding)
     bound = next(pod for pod in posted.pods({"a", "b"}).pods if pod.name.name == "b")
     assert bound.annotations == decided
