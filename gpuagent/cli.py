@@ -39,7 +39,7 @@ A collection over all objects of the libraries takes tens of milliseconds, and w
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit code: 0 well, 1 the command failed, 2 a mistake in flags or settings."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(arguments)
     try:
         code: int = options.command(options)
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpuagent", description="The per-node GPU agent for Kubernetes.", allow_abbrev=False
     )

@@ -72,7 +72,7 @@ def settings_schema() -> dict[str, Any]:
         "type": "object",
         "description": "Settings of the agent by flag name; some are values of the chart, see docs/install.md.",
         "additionalProperties": False,
-        "properties": {settings._key(one.name): _of(one) for one in operators},  # noqa: SLF001 (one table of names)
+        "properties": {settings.setting_key(one.name): _of(one) for one in operators},
     }
 
 

@@ -225,8 +225,8 @@ class Settings:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Give `parser` one flag a setting, and `--config`."""
     for setting in fields(Settings):
-        flag, meta = f"--{_key(setting.name)}", setting.metadata
-        env = " or ".join(name for name in (_env(setting.name), meta["env"]) if name)
+        flag, meta = f"--{setting_key(setting.name)}", setting.metadata
+        env = " or ".join(name for name in (setting_variable(setting.name), meta["env"]) if name)
         isis_on = meta["parse"] is values.is_on
         parser.add_argument(
             flag,
@@ -246,11 +246,13 @@ def _default(value: object) -> str:
     return f" (default: {shown})"
 
 
-def _key(name: str) -> str:
+def setting_key(name: str) -> str:
+    """The name of a field of `Settings` as a flag, without the dashes, and as a key of the file."""
     return name.replace("_", "-")
 
 
-def _env(name: str) -> str:
+def setting_variable(name: str) -> str:
+    """The environment variable of a field of `Settings`."""
     return f"GPUAGENT_{name.upper()}"
 
 
@@ -262,7 +264,7 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     """
     config = flags.get("config") or env.get("GPUAGENT_CONFIG")
     file = _read(Path(config)) if config else {}
-    unknown = sorted(file.keys() - {_key(setting.name) for setting in fields(Settings)})
+    unknown = sorted(file.keys() - {setting_key(setting.name) for setting in fields(Settings)})
     if unknown:
         msg = f"{config}: unknown setting {', '.join(unknown)}"
         raise ConfigError(msg)
@@ -274,10 +276,10 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     chosen = {}
     for setting in fields(Settings):
         sources = [
-            (f"--{_key(setting.name)}", flags.get(setting.name)),
-            (_env(setting.name), env.get(_env(setting.name))),
+            (f"--{setting_key(setting.name)}", flags.get(setting.name)),
+            (setting_variable(setting.name), env.get(setting_variable(setting.name))),
             (setting.metadata["env"], env.get(setting.metadata["env"])),
-            (f"{config}: {_key(setting.name)}", file.get(_key(setting.name))),
+            (f"{config}: {setting_key(setting.name)}", file.get(setting_key(setting.name))),
         ]
         source, text = next(((s, t) for s, t in sources if t is not None), ("", None))
         if text is not None:
@@ -296,7 +298,7 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     return settings
 
 
-_KNOWN_ENV = {_env(setting.name) for setting in fields(Settings)} | {
+_KNOWN_ENV = {setting_variable(setting.name) for setting in fields(Settings)} | {
     "GPUAGENT_CONFIG",
     "GPUAGENT_DRY_RUN",
     "GPUAGENT_URL",

@@ -39,7 +39,7 @@ def make_host(root: Path) -> tuple[Host, Files]:
 
 def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
     """Run one command; the exit code: 0 well, 1 failed, 2 a mistake in flags, 3 refused."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     _log_to_stderr(options.log_level)
     try:
         if not options.root.is_dir():
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu-isolation-installer",
         description="Checks, installs, sets, upgrades and removes the GPU isolation layer of a node.",

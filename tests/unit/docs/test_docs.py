@@ -112,8 +112,10 @@ def shown_default(value: object) -> str:
 def test_the_settings_table_is_that_of_the_code():
     wanted = {}
     for setting in fields(Settings):
-        env = " or ".join(f"`{name}`" for name in (settings._env(setting.name), setting.metadata["env"]) if name)
-        wanted[f"`--{settings._key(setting.name)}`"] = [env, shown_default(setting.default)]
+        env = " or ".join(
+            f"`{name}`" for name in (settings.setting_variable(setting.name), setting.metadata["env"]) if name
+        )
+        wanted[f"`--{settings.setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
     rows = table(section(README, "Settings"), "flag")
     assert {row[0]: row[1:3] for row in rows} == wanted
     assert [row[0] for row in rows if len(row[3]) < 10] == []

@@ -80,7 +80,7 @@ def understood(parse, words: list[str]) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_our_own_commands_have_these_flags(page):
     for words in commands(page):
-        for program, parser in (("gpuagent", cli._parser()), ("gpu-isolation-installer", installer._parser())):
+        for program, parser in (("gpuagent", cli.make_parser()), ("gpu-isolation-installer", installer.make_parser())):
             arguments = after(words, program)
             if arguments is not None:
                 assert understood(parser.parse_args, arguments) == "", words

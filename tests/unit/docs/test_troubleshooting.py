@@ -5,8 +5,8 @@ it has a case, and a case fails until the page has a heading for what it says.
 """
 
 import ast
+import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def provoked():
         initial = kind.__init__
 
         def init(self, *args):
-            frame = sys._getframe(1)
+            frame = inspect.currentframe().f_back
             made.add((frame.f_code.co_filename, frame.f_lineno))
             initial(self, *args)
 
