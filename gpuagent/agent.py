@@ -81,7 +81,9 @@ class Agent:
         self._snapshot: Snapshot | None = None
         self._working_out: BestSets | None = None
         self._unhealthy: frozenset[str] = frozenset()
-        self._beat_at = self._began = self._clock()
+        self._began = self._clock()
+        self.beat_at = self._began
+        """When the loop took its last event, in monotonic seconds."""
         self._first_look = threading.Event()
         self.metrics = Metrics()
         plugins = settings.kubelet_dir / "device-plugins"
@@ -210,7 +212,7 @@ class Agent:
                 event = self._silent_driver() or ev.AllocatesSeen(*self.allocator.in_flight.now(), self._clock())
             if event is None:
                 return
-            self._beat_at = self._clock()
+            self.beat_at = self._clock()
             try:
                 self._take(event)
             except Exception:
@@ -347,7 +349,7 @@ class Agent:
 
     def unhealthy_because(self) -> str | None:
         """Why the agent should be restarted, or None."""
-        silent = self._clock() - self._beat_at
+        silent = self._clock() - self.beat_at
         return f"the agent's loop has not turned for {silent:.0f} s" if silent > STALL_S else None
 
     def unready_because(self) -> str | None:

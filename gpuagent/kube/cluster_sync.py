@@ -84,6 +84,11 @@ class ClusterSync:
             part.stop(max(0.0, deadline - time.monotonic()))
         self._client.close()
 
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every desired write is done; False where ``timeout_s`` was too short."""
+        deadline = time.monotonic() + timeout_s
+        return all(part.flush(max(0.0, deadline - time.monotonic())) for part in self._reconcilers)
+
     def observe(self, node: Mapping[str, Any]) -> None:
         """Take the Node as it is now, which also shows that the API server can be reached."""
         self._node.observe(node)

@@ -169,7 +169,7 @@ class Node:
         # Its device nodes are those of this node; the rest of the driver's edge is as it is.
         # But for its periods: tests are not to wait for them.
         quick = {"wait_s": 0.1, "vitals_s": 0.1, "unhealthy_vitals_s": 0.05}
-        agent.nvml = NvmlWatch(agent.post, clock=agent._clock, dev=self.dev, **quick)
+        agent.nvml = NvmlWatch(agent.post, dev=self.dev, **quick)
         self.agents.append(agent)
         agent.start()
         return agent
@@ -281,7 +281,7 @@ class Node:
                 state.node.object is not None
                 and int(state.node.object["metadata"]["resourceVersion"]) >= version
                 and not (lists.unaudited or lists.draining)
-                and all(agent.feeds[name]._blocks == blocks for name, blocks in lists.lists.items())
+                and all(agent.feeds[name].ranges == blocks for name, blocks in lists.lists.items())
             )
 
         wait_for(caught_up, timeout, "the agent has not taken the node's last label")

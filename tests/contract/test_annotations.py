@@ -11,6 +11,7 @@ import pytest
 
 from gpuagent.agent import Agent
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_KEYS
+from gpuagent.domain.reconcile import pod_annotations
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
 from gpuagent.domain.sharing.units import MemoryUnit
 from standin.kubelet.pods import Pod
@@ -53,8 +54,8 @@ def quiet(one: Node) -> None:
         return all(
             max(int(seen.version) for seen in agent.state.pods.seen) >= version
             and agent.kube is not None
-            and not agent.kube._writes
-            and agent.kube._annotations.flush(0)
+            and not pod_annotations.writes(agent.state)
+            and agent.kube.flush(0)
             for agent in one.agents
         )
 

@@ -86,7 +86,7 @@ def test_a_config_map_of_somebody_else_is_left_alone(node: MakeNode) -> None:
     one.offers(mem=48)
     kube = agent.kube
     assert kube is not None
-    wait_for(lambda: ("kube-system", REPORT) in kube._config_maps._kept and kube._config_maps.flush(0))
+    wait_for(lambda: one.server.requests["get configmaps"] and kube.flush(0))
     assert reported(one) == "1"
 
 

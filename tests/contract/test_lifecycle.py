@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpuagent import agent as app
-from gpuagent.agent import Agent
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint
 from standin.kubelet.pods import Container, StartError
@@ -335,19 +334,24 @@ def test_stop_during_an_allocate_is_clean(node: MakeNode) -> None:
 def test_stop_during_the_start_leaves_nothing_behind(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped when it has begun to start its endpoints: no thread dies of an exception, no socket is left."""
     one = node("1.36", box(1, 24))
-    starting, start, running = threading.Event(), Endpoint.start, list[Agent]()
+    starting, stopping = threading.Event(), threading.Event()
+    start, begin_stop = Endpoint.start, Endpoint.begin_stop
 
     def started(endpoint: Endpoint) -> None:
-        running.extend(one.agents)
         starting.set()
-        running[0]._stopping.wait(0.3)  # a stop that does not wait gets ahead of the start
+        stopping.wait(0.3)  # a stop that does not wait gets ahead of the start
         start(endpoint)
 
+    def stopped(endpoint: Endpoint) -> None:
+        stopping.set()
+        begin_stop(endpoint)
+
     monkeypatch.setattr(Endpoint, "start", started)
+    monkeypatch.setattr(Endpoint, "begin_stop", stopped)
     agent = one.run()
     assert starting.wait(PATIENCE_S)
     one.stop(agent)
-    assert not agent._directory_watch._thread.is_alive()
+    assert "directory-watch" not in {thread.name for thread in threading.enumerate()}
     assert not list((one.root / "k" / "device-plugins").glob("gpuagent-*.sock"))
 
 

@@ -137,8 +137,8 @@ def test_14_an_idle_agent_sends_nothing(node: MakeNode, monkeypatch: pytest.Monk
     counts = {resource: len(one.kubelet.lists(resource)) for resource in ALWAYS}
     assert counts[CORE] == counts[WHOLE] == 1
     for _ in range(24):
-        before = agent._beat_at
-        wait_for(lambda: agent._beat_at > before)  # noqa: B023
+        before = agent.beat_at
+        wait_for(lambda: agent.beat_at > before)  # noqa: B023
         agent.holdings.refresh()
     assert {resource: len(one.kubelet.lists(resource)) for resource in ALWAYS} == counts
 

@@ -19,7 +19,7 @@ class Feed:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._blocks: tuple[DeviceRange, ...] = ()
+        self.ranges: tuple[DeviceRange, ...] = ()
         self._message = pb.ListAndWatchResponse()
         self._version = self._urgent = 0
         self.verified = False
@@ -31,7 +31,7 @@ class Feed:
         An `urgent` list, with a GPU that became unhealthy, is sent without the usual pause after the last one.
         `verified`: kubelet must call PreStartContainer before it starts a container with these devices.
         """
-        if blocks == self._blocks:
+        if blocks == self.ranges:
             if verified != self.verified:
                 with self._changed:
                     self.verified = verified
@@ -41,7 +41,7 @@ class Feed:
         message = _encode(blocks)
         with self._changed:
             self.verified = verified
-            self._blocks, self._message = blocks, message
+            self.ranges, self._message = blocks, message
             self._version += 1
             self._urgent = self._version if urgent else self._urgent
             self.encoded_bytes = message.ByteSize()
@@ -63,8 +63,8 @@ class Feed:
                 while self._urgent <= sent and (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
                     self._changed.wait(pause)
                 sent, message = self._version, self._message
-                offered, offers = offers, any(block.healthy for block in self._blocks)
-                heard = heard and bool(self._blocks)
+                offered, offers = offers, any(block.healthy for block in self.ranges)
+                heard = heard and bool(self.ranges)
                 if self.verified and not verified and (offers or not heard):
                     return
                 heard = heard or offers
