@@ -40,6 +40,11 @@ class FenceWatch:
     def stop(self) -> None:
         self._watch.stop()
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the last read found a missing or bad file, and a second read decides."""
+        return self._doubted_at is not None
+
     def _look(self) -> float:
         """Post a changed fence; return the seconds until the next read without an event."""
         found, now = _read(self._path), self._clock()

@@ -9,9 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from gpuagent._pb import podresources_v1_pb2 as pb
+from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.pods.pod import Holding
 from gpuagent.kubelet.pod_resources import PodResources
@@ -21,6 +23,7 @@ from tests.e2e.cluster import Cluster
 
 MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
+POD_RESOURCES = KUBELET_DIR / "pod-resources" / "kubelet.sock"
 _NEVER_STARTS = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",
@@ -67,7 +70,7 @@ def book(cluster: Cluster) -> Iterator[PodResources]:
 
 
 def kubelets_book() -> closing[PodResources]:
-    return closing(PodResources(KUBELET_DIR / "pod-resources" / "kubelet.sock"))
+    return closing(PodResources(POD_RESOURCES))
 
 
 class Node:
@@ -122,7 +125,11 @@ class Node:
 
     def _kubelet_has(self) -> dict[str, int]:
         """Healthy devices by resource, as kubelet's device manager counts them now."""
-        answer = self.book._stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=5)
+        with grpc.insecure_channel(
+            f"unix:{POD_RESOURCES}", options=[("grpc.default_authority", "localhost")]
+        ) as channel:
+            stub = pb_grpc.PodResourcesListerStub(channel)
+            answer = stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=5)
         ids: dict[str, set[str]] = {}
         for entry in answer.devices:
             ids.setdefault(entry.resource_name, set()).update(entry.device_ids)

@@ -97,7 +97,7 @@ class NodeWithKubelet:
             isolation=dict.fromkeys(("all", "none"), self.isolation),
             strategy=DeviceStrategy.DEVICE_NODES,
             send_event=self._send_event,
-            fetch=self._fetch,
+            fetch=lambda pods, timeout_s: self.fetch(pods, timeout_s),
         )
         self.publish()
 
@@ -115,7 +115,7 @@ class NodeWithKubelet:
         about = announcement.pods or (None,)
         self.said.extend((pod, announcement.reason, announcement.message) for pod in about)
 
-    def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+    def fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
         self.fetches += 1
         if self.unseen is None:
             return None

@@ -1,5 +1,6 @@
 """One small case for each text in which the agent refuses: what `docs/troubleshooting.md` has its headings from."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -115,18 +116,12 @@ class Context:
 
 
 def told_by_the_service(call: Callable[[Servicer], Any], desk: NodeWithKubelet) -> Refusal:
-    seen: list[Refusal] = []
+    report = desk.allocator.report = Mock(wraps=desk.allocator.report)
     servicer = Servicer(MEM, Mock(verified=True), desk.allocator, Mock(), lambda: None)
-    refuse = servicer._refuse
-
-    def watch(method: str, context: Any, refusal: Refusal) -> Any:
-        seen.append(refusal)
-        return refuse(method, context, refusal)
-
-    servicer._refuse = watch
     with pytest.raises(RuntimeError):
         call(servicer)
-    return seen[0]
+    (refusal,) = report.call_args.args
+    return refusal
 
 
 @case
@@ -475,10 +470,14 @@ def before_a_start(verify: Callable[..., None], prepare: Callable[[Any], Any] | 
     return refused(desk, lambda a: a.prestart(MEM, desk.book.holdings[0].ids))
 
 
+def cgpu_folder(**more: Any) -> Any:
+    """The module's directory, named as on a node."""
+    return Mock(exists=lambda: True, __str__=lambda _: str(cgpu_host.CGPU_PROC), **more)
+
+
 def cgpu(monkeypatch: pytest.MonkeyPatch, state: Any) -> CgpuIsolation:
-    made = CgpuIsolation()
-    monkeypatch.setattr(made, "_read", state if callable(state) else lambda: state)
-    return made
+    monkeypatch.setattr(cgpu_host, "read", lambda _: state)
+    return CgpuIsolation(proc=cgpu_folder())
 
 
 def cgpu_state(version: tuple[int, int, int] | None = (1, 5, 10), **changes: Any) -> Any:
@@ -507,15 +506,17 @@ def cgpu_and_gpus_of_two_sizes() -> Refusal:
 
 @case
 def cgpu_that_hangs() -> Refusal:
-    driver = CgpuIsolation()
-    driver._proc = Mock(exists=lambda: True, __str__=lambda _: str(cgpu_host.CGPU_PROC))
-    driver._reading = SimpleNamespace(ended=Mock(**{"is_set.return_value": False, "wait.return_value": False}))
-    return before_a_start(driver.verify)
+    answers = threading.Event()
+    proc = cgpu_folder(is_dir=lambda: not answers.wait())
+    try:
+        return before_a_start(CgpuIsolation(proc=proc, answer_s=0.01).verify)
+    finally:
+        answers.set()
 
 
 @case
 def cgpu_that_is_not_loaded() -> Refusal:
-    return cgpu_refuses(lambda: None)
+    return cgpu_refuses(None)
 
 
 @case

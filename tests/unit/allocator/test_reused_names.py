@@ -68,8 +68,7 @@ class ReusedNames(RuleBasedStateMachine):
         random.seed(seed)
         self.node = in_force(Mode.SHARE, box(8, 64))
         self.desk = NodeWithKubelet(self.node, Kubelet()).pods()
-        self.desk._fetch = self.fetch  # type: ignore[method-assign]
-        self.desk.allocator._preferred._fetch = self.fetch
+        self.desk.fetch = self.fetch  # type: ignore[method-assign]
         self.api: dict[str, Made] = {}
         self.seen: dict[str, tuple[Made, bool]] = {}
         self.to_agent: deque[tuple[str, Made]] = deque()

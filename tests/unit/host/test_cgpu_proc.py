@@ -1,5 +1,9 @@
 """cGPU's place in /proc, whole, old, new, garbled and gone."""
 
+import os
+import shutil
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,19 +121,21 @@ def test_a_folder_where_a_file_should_be_is_listed(tmp_path):
     assert "version: Is a directory" in cgpu_proc.read(tmp_path).unread[0]
 
 
-def test_an_instance_that_ends_while_it_is_read_is_neither_shown_nor_complained_of(tmp_path, monkeypatch):
+def test_an_instance_that_ends_while_it_is_read_is_neither_shown_nor_complained_of(tmp_path):
     write(tmp_path, LAYOUT_08)
     folder = tmp_path / "0/0123456789ab"
-    read = cgpu_proc._Reader.instance
+    memory = folder / "meminfo"
+    memory.unlink()
+    os.mkfifo(memory)
 
-    def ends(self, path):
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
-        return read(self, path)
+    def end():
+        with memory.open("w"):  # opens once the reader has opened it, which waits for the text
+            shutil.rmtree(folder)
 
-    monkeypatch.setattr(cgpu_proc._Reader, "instance", ends)
+    ending = threading.Thread(target=end)
+    ending.start()
     state = cgpu_proc.read(tmp_path)
+    ending.join()
     assert (state.gpus[0].instances, state.unread) == ((), ())
 
 

@@ -148,10 +148,14 @@ def test_a_container_whose_open_files_may_not_be_seen_counts_as_a_user(host, run
     host.process(901, command="of-the-host")
     host.write("proc/901/maps", "")
 
-    def forbidden(folder):
-        raise PermissionError(13, "Permission denied", str(folder))
+    listed = Path.iterdir
 
-    monkeypatch.setattr(users, "_open_nodes", forbidden)
+    def forbidden(folder):
+        if folder.name == "fd":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
     (found,) = users.find(Host(host.root, DirectCommands(host.root)))
     assert (found.pid, found.hidden, users.blocking([found], ())) == (900, True, (found,))
     assert "what it has open cannot be seen: run privileged" in run("preflight").out

@@ -289,21 +289,45 @@ def test_scrapers_who_come_at_once_share_a_page(monkeypatch: pytest.MonkeyPatch)
     assert len(made) == 2
 
 
-def test_a_page_that_fails_is_not_shared() -> None:
-    """A scrape that fails is seen by Prometheus; half a page, or an old one, would not be."""
-    metrics, failing = Metrics(), [True]
+def test_a_page_that_fails_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape that fails is seen by Prometheus; half a page, or an old one, would not be.
+
+    Two requests come during a page and may share the next one, which fails: the other gets a page of its own.
+    """
+    metrics, came, turn = Metrics(), threading.Semaphore(0), itertools.count(1)
+    pages: list[bytes] = []
+    errors: list[str] = []
+
+    def monotonic() -> float:
+        came.release()
+        return time.monotonic()
 
     def known() -> State:
-        if failing[0]:
-            raise ValueError("no state")
+        match next(turn):
+            case 1:
+                for thread in threads:
+                    thread.start()
+                for _ in (*threads, "the request of this page, twice", ""):
+                    assert came.acquire(timeout=PATIENCE_S)
+            case 2:
+                raise ValueError("no state")
         return SHARED
 
+    def request() -> None:
+        try:
+            pages.append(metrics.page())
+        except ValueError as err:
+            errors.append(str(err))
+
+    threads = [threading.Thread(target=request) for _ in range(2)]
+    monkeypatch.setattr("gpuagent.metrics.meter.time", SimpleNamespace(monotonic=monotonic))
     metrics.show(Sources(state=known))
-    with pytest.raises(ValueError, match="no state"):
-        metrics.page()
-    assert metrics._page_began == float("-inf")
-    failing[0] = False
     assert b"gpuagent_gpu_info" in metrics.page()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert errors == ["no state"]
+    assert [b"gpuagent_gpu_info" in page for page in pages] == [True]
+    assert next(turn) == 4, "a page each"
 
 
 def test_a_page_is_never_older_than_the_wish_for_it() -> None:
