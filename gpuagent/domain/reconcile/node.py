@@ -35,8 +35,8 @@ class NodePatch:
 
     @property
     def part(self) -> str:
-        """``taints``, ``labels`` or ``status``: patches of one Node are for different parts."""
-        return self.subresource or ("taints" if "spec" in self.body else "labels")
+        """``taints``, ``metadata`` or ``status``: patches of one Node are for different parts."""
+        return self.subresource or ("taints" if "spec" in self.body else "metadata")
 
 
 def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...]:

@@ -1,5 +1,7 @@
 """The comparison of a node with what shall be true of it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,14 @@ def test_once_patched_nothing_is_left_to_patch(node: dict[str, object], wanted: 
     for patch in node_patches(node, wanted, NOW):
         node = merge(node, patch.body, strategic=patch.subresource == "status")
     assert node_patches(node, wanted, "later") == ()
+
+
+@given(nodes, facts)
+def test_each_patch_is_for_another_part(node: dict[str, object], wanted: NodeFacts) -> None:
+    node = {**node, "spec": {"taints": [{"key": "k"}]}, "metadata": {"resourceVersion": "5"}}
+    parts = [patch.part for patch in node_patches(node, replace(wanted, no_taint="k"), NOW)]
+    assert parts[0] == "taints"
+    assert len({*parts}) == len(parts)
 
 
 def test_only_what_differs_is_patched() -> None:
