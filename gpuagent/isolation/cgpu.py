@@ -84,10 +84,10 @@ class CgpuIsolation:
             self._thread.join(1.0)
 
     def _watch(self, report: Report) -> None:
-        told = None
+        reported = None
         while True:
-            if (layer := self.look()) != told:
-                told = layer
+            if (layer := self.look()) != reported:
+                reported = layer
                 report(layer)
             self._nudged.wait(self._period_s)
             self._nudged.clear()

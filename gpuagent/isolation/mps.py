@@ -179,7 +179,7 @@ class MpsIsolation:
         return self._daemon
 
     def _run(self) -> None:
-        self._say(self._need, NOT_LOOKED)
+        self._report_change(self._need, NOT_LOOKED)
         while not self._stopping.is_set():
             need, pause_s = self._need, self._every_s
             problem: str | None = NOT_FOUND
@@ -189,7 +189,7 @@ class MpsIsolation:
             except Exception as err:
                 log.exception("looking after MPS failed")
                 problem = f"looking after MPS failed: {err!r}"
-            self._say(need, problem)
+            self._report_change(need, problem)
             self._wait(pause_s)
 
     def _look(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
@@ -278,7 +278,7 @@ class MpsIsolation:
             log.warning("the MPS control daemon does not quit", extra={"error": str(err)})
         return NOT_WANTED, self._every_s
 
-    def _say(self, need: Need, problem: str | None) -> None:
+    def _report_change(self, need: Need, problem: str | None) -> None:
         layer = Layer(
             driver=self.name,
             installed=self._daemon.program is not None,

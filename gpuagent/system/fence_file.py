@@ -28,7 +28,7 @@ class FenceWatch:
         self._path = path
         self._post = post
         self._clock = clock
-        self._told: Fence | str = Fence()
+        self._posted: Fence | str = Fence()
         self._doubted_at: float | None = None
         self._watch = DirectoryWatch(path.parent, self._look, name="fence", contents=True)
 
@@ -49,15 +49,15 @@ class FenceWatch:
         """Post a changed fence; return the seconds until the next read without an event."""
         found, now = _read(self._path), self._clock()
         new = Fence() if found is None else found
-        if isinstance(found, Fence) or new == self._told:
+        if isinstance(found, Fence) or new == self._posted:
             self._doubted_at = None
         elif self._doubted_at is None:
             self._doubted_at = now
         if self._doubted_at is not None and now - self._doubted_at < SECOND_LOOK_S:
             return SECOND_LOOK_S
         self._doubted_at = None
-        if new != self._told:
-            self._told = new
+        if new != self._posted:
+            self._posted = new
             self._post(ev.FenceRead(new, now) if isinstance(new, Fence) else ev.FenceUnreadable(new, now))
         return POLL_S
 

@@ -235,18 +235,18 @@ class Client:
         if status == _UNAUTHORIZED:
             self.close()  # credentials may have been rotated on disk: read them again next time
         try:
-            said = json.loads(data)
+            answer = json.loads(data)
         except ValueError:
-            said = {}
-        if not isinstance(said, dict):
-            said = {}
-        message = str(said.get("message") or reason)
+            answer = {}
+        if not isinstance(answer, dict):
+            answer = {}
+        message = str(answer.get("message") or reason)
         if status == _FORBIDDEN:
             return refused(verb, *resource_of(path), message)
         seconds = int(retry_after) if retry_after and _SECONDS.fullmatch(retry_after) else None
         if seconds is None:
-            seconds = number(mapping(said.get("details")).get("retryAfterSeconds"))
-        return ApiError(status, str(said.get("reason") or reason), message, retry_after_s=seconds)
+            seconds = number(mapping(answer.get("details")).get("retryAfterSeconds"))
+        return ApiError(status, str(answer.get("reason") or reason), message, retry_after_s=seconds)
 
 
 def resource_of(path: str) -> tuple[str, str]:

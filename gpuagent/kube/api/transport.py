@@ -218,8 +218,8 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
             raise ConfigError(f"kubeconfig {file} cannot be read: {text}") from err
     if not readable:
         raise ConfigError(f"kubeconfig {path} is empty")
-    told = _Told()
-    logging.getLogger().addHandler(told)
+    errors = _LibraryErrors()
+    logging.getLogger().addHandler(errors)
     try:
         kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
     except Exception as err:  # invalid input can make the loader raise any exception
@@ -228,14 +228,14 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
         text = " ".join(str(err).split()) or type(err).__name__
         raise ConfigError(f"kubeconfig {path} is malformed: {text}") from err
     finally:
-        logging.getLogger().removeHandler(told)
-    if told.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
-        raise ConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(told.texts)}")
+        logging.getLogger().removeHandler(errors)
+    if errors.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
+        raise ConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(errors.texts)}")
     if urlsplit(str(configuration.host)).scheme not in ("http", "https"):
         raise ConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
 
 
-class _Told(logging.Handler):
+class _LibraryErrors(logging.Handler):
     """Keeps this thread's log lines of the library, which alone show why a credential plugin (``exec``) failed."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ class Follow(Generic[T]):
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._open: Watch | None = None
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._odd: set[str] = set()
         # "0": any version that the server has in memory, which spares etcd; "" once that one was too old.
         self._list_from = "0"
@@ -85,7 +85,7 @@ class Follow(Generic[T]):
             except Exception as err:
                 # A bug must not silently end the agent's view of the cluster.
                 reason = f"unexpected: {type(err).__name__}: {err}"
-                if reason not in self._said:
+                if reason not in self._reported:
                     log.exception("following failed", extra={"path": self.path})
                 self._fail(reason)
             self._stopped.wait(self.backoff.next_s())
@@ -103,7 +103,7 @@ class Follow(Generic[T]):
         listed = list_pages(self.client, self.path, self._read, _query(selector, self._list_from))
         self._list_from = "0"
         self.follower.listed(listed.items)
-        self._said.clear()
+        self._reported.clear()
         version = listed.version
         while not self._stopped.is_set():
             began = self.clock()
@@ -159,9 +159,9 @@ class Follow(Generic[T]):
             log.warning("Left out an object", extra={"path": self.path, "object": name, "reason": reason})
 
     def _fail(self, reason: str) -> None:
-        if self._stopped.is_set() or reason in self._said:
+        if self._stopped.is_set() or reason in self._reported:
             return
-        self._said.add(reason)
+        self._reported.add(reason)
         log.debug("the API server cannot be followed", extra={"path": self.path, "reason": reason})
         self.follower.failed(reason)
 

@@ -75,7 +75,7 @@ class Watcher:
 
     def _unlisted(self) -> str:
         """Selector terms that leave out pods that ended before the list; a pod that ends later is followed."""
-        self._node.told.wait(NODE_S)
+        self._node.answered.wait(NODE_S)
         if lists_ended(self._node.kubelet):
             return ""
         return "status.phase!=Succeeded" if self._failed else "status.phase!=Succeeded,status.phase!=Failed"
@@ -107,7 +107,7 @@ class Watcher:
         """Stop and wait up to ``timeout_s``; a thread in a call to a silent server ends with that call's timeout."""
         for follow in self._follows:
             follow.stop()
-        self._node.told.set()
+        self._node.answered.set()
         self._pods.stop()
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -120,7 +120,7 @@ class _Node:
 
     Attributes:
         kubelet: version of its kubelet; "" while it is not known.
-        `told`: set once the Node was read, or could not be read.
+        answered: set once the Node was read, or could not be read.
     """
 
     def __init__(self, name: str, post: Post, clock: Callable[[], float]) -> None:
@@ -128,7 +128,7 @@ class _Node:
         self._post = post
         self._clock = clock
         self.kubelet = ""
-        self.told = threading.Event()
+        self.answered = threading.Event()
 
     def read(self, found: Json) -> Json:
         node = trim_node(found)
@@ -136,7 +136,7 @@ class _Node:
         return node
 
     def listed(self, items: Sequence[Json]) -> None:
-        self.told.set()
+        self.answered.set()
         if items:
             self._post(NodeSeen(items[0], self._clock()))
         else:
@@ -149,7 +149,7 @@ class _Node:
             self._post(NodeSeen(item, self._clock()))
 
     def failed(self, reason: str) -> None:
-        self.told.set()
+        self.answered.set()
         self._post(ApiUnavailable(f"watching node {self._name}: {reason}", self._clock()))
 
     def _missing(self) -> None:

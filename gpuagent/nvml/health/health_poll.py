@@ -75,7 +75,7 @@ class HealthPoll:
         self._uncounted = False
         self._driver_away = False
         self._wary_until = float("-inf")
-        self._said = ""
+        self._reported = ""
         self._condition = HealthQuery(index, pulse.clock, self.wake)
         self._looked_once = False
         self._missed = False
@@ -155,8 +155,8 @@ class HealthPoll:
         with self._changed:
             wary = self._pulse.clock() < self._wary_until
             # While the driver is away, discovery looks for it and wakes every thread.
-            said = self._vitals
-            fine = said is not None and said.well and not said.silent_on and not said.partial
+            last = self._vitals
+            fine = last is not None and last.well and not last.silent_on and not last.partial
             often = (self._failed or wary or not fine) and not self._driver_away
             period_s = self._pulse.unhealthy_s if often else self._pulse.healthy_s
         until = time.monotonic() + period_s
@@ -209,11 +209,11 @@ class HealthPoll:
                 raise
             self._fails(gpu_reason(err))
             return
-        self._told(uuid, vitals)
+        self._take(uuid, vitals)
         if in_a_hurry:
             self.wake()  # for the other values
 
-    def _told(self, uuid: str, vitals: HealthReading) -> None:
+    def _take(self, uuid: str, vitals: HealthReading) -> None:
         with self._changed:
             self._looked, self._failed = self._looking, self._looking < self._gone_at
             self._looked_once |= not vitals.partial
@@ -230,23 +230,23 @@ class HealthPoll:
             self._missed = (self._missed or moved) and vitals.partial
             if was_out or moved:
                 self._pulse.back()
-            self._uuid, self._vitals, self._said = uuid, vitals, ""
+            self._uuid, self._vitals, self._reported = uuid, vitals, ""
             self._owed = self._away = self._lost = self._uncounted = False
 
     def _fails(self, reason: str) -> None:
         self._gpu = None
-        if reason and reason != self._said:
+        if reason and reason != self._reported:
             log.warning("a GPU does not report its health", extra={"gpu": self._index, "error": reason})
         with self._changed:
-            self._said, self._failed, self._looked = reason, True, self._looking
+            self._reported, self._failed, self._looked = reason, True, self._looking
             self._looked_once = True
             self._changed.notify_all()
 
     def _post_lost(self, uuid: str, err: CallError) -> None:
         if not self._lost:
-            self._said = gpu_reason(err)
-            log.warning("a GPU is lost", extra={"gpu": self._index, "error": self._said})
-            self._post(GpuLost(uuid, self._said, self._pulse.clock()))
+            self._reported = gpu_reason(err)
+            log.warning("a GPU is lost", extra={"gpu": self._index, "error": self._reported})
+            self._post(GpuLost(uuid, self._reported, self._pulse.clock()))
         self._lost = True
         self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset
 

@@ -65,7 +65,7 @@ class HealthWatch:
         self._pulse = pulse
         self._vitals: dict[int, HealthPoll] = {}
         self._watches: dict[int, GpuWatch] = {}
-        self._told_of = False
+        self._began = False
         self._met: set[int] = set()
         self._lock = threading.Lock()
         self._untied: dict[tuple[int | None, int], float] = {}
@@ -75,7 +75,7 @@ class HealthWatch:
     @property
     def up(self) -> bool:
         """Whether the agent would receive an XID now from every present GPU that supports XIDs."""
-        return self._told_of and all(watch.up for watch in tuple(self._watches.values()))
+        return self._began and all(watch.up for watch in tuple(self._watches.values()))
 
     @property
     def pending(self) -> list[Pending]:
@@ -94,9 +94,9 @@ class HealthWatch:
                 if index not in followed and not self._ears.stopping.is_set():
                     self._vitals[index] = HealthPoll(index, uuids.get(index, ""), self._pulse)
                     self._vitals[index].start()
-                    self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._heard)
+                    self._watches[index] = GpuWatch(index, self._ears, self._vitals[index], self._on_event)
                     self._watches[index].start()
-            self._told_of = True
+            self._began = True
             for index, uuid in uuids.items():
                 if watch := self._watches.get(index):  # none while stopping
                     watch.is_of(uuid)
@@ -132,7 +132,7 @@ class HealthWatch:
             vitals.join(max(0.0, until - time.monotonic()))
         return [part.name for part in self._parts if part.alive and part.nvml.waiting_since is None]
 
-    def _heard(self, event: NvmlEvent) -> None:
+    def _on_event(self, event: NvmlEvent) -> None:
         """Attribute an event to the GPU that it names, and to no other."""
         xid = event.data if event.kind & XID else DOUBLE_BIT_ECC_XID
         watches = tuple(self._watches.values())
@@ -179,16 +179,18 @@ class GpuWatch:
         index: NVML's.
         ears: shared by all watches.
         vitals: polls the GPU's health.
-        `heard`: takes the event that the wait returned, which may be about another GPU.
+        on_event: takes the event that the wait returned, which may be about another GPU.
     """
 
-    def __init__(self, index: int, ears: WatchContext, vitals: HealthPoll, heard: Callable[[NvmlEvent], None]) -> None:
+    def __init__(
+        self, index: int, ears: WatchContext, vitals: HealthPoll, on_event: Callable[[NvmlEvent], None]
+    ) -> None:
         self.nvml = Nvml(ears.clock)
         self.name = f"nvml-health-{index}"
         self._index = index
         self._ears = ears
         self._vitals = vitals
-        self._heard = heard
+        self._on_event = on_event
         self._delays = ears.delays()
         self._wake = threading.Event()
         self._listening = False
@@ -199,7 +201,7 @@ class GpuWatch:
         """Of the handle, as long as the driver stays loaded; None while it is not known."""
         self._moved = False
         self._failures = 0
-        self._said: str | None = None
+        self._reported: str | None = None
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @property
@@ -241,11 +243,11 @@ class GpuWatch:
                 with self.nvml.session():
                     pause_s = self._watch()
             except DriverError as err:
-                self._say(str(err))
+                self._report(str(err))
                 self.address = None
                 pause_s = self._delays.next_s()
             except CallError as err:
-                self._say(gpu_reason(err))
+                self._report(gpu_reason(err))
                 self._lost = err.code not in DRIVER_WIDE
                 if err.code in DRIVER_WIDE:
                     self.address = None
@@ -270,12 +272,12 @@ class GpuWatch:
         self._lost = self._moved = False
         kinds = self.nvml.supported_events(handle) & (XID | DOUBLE_BIT_ECC)
         if not kinds & XID:
-            self._say("it reports no XIDs; its faults show only when calls to it fail")
+            self._report("it reports no XIDs; its faults show only when calls to it fail")
             self._has_none = True
             return self._ears.retry_s
         with self.nvml.event_set() as events:
             self.nvml.register(handle, kinds, events)
-            self._listening, self._said = True, None
+            self._listening, self._reported = True, None
             self._vitals.wake()  # read the faults that came while no wait was running
             log.info("watching for faults", extra={"gpu": self._index, "uuid": uuid})
             while not (self._ears.stopping.is_set() or self._moved):
@@ -285,13 +287,13 @@ class GpuWatch:
                     self._listening = False
                     if err.code in DRIVER_WIDE or self._is_lost(handle, uuid):
                         raise
-                    self._say(gpu_reason(err))
+                    self._report(gpu_reason(err))
                     self._failures += 1
                     return self._delays.next_s() if self._failures > 1 else 0.0
                 self._failures = 0
                 self._delays.reset()
                 if event:
-                    self._heard(event)
+                    self._on_event(event)
         return 0.0
 
     def _is_lost(self, handle: Handle, uuid: str) -> bool:
@@ -306,7 +308,7 @@ class GpuWatch:
             return True
         return False
 
-    def _say(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
+    def _report(self, reason: str) -> None:
+        if reason != self._reported:
+            self._reported = reason
             log.warning("a GPU cannot be watched", extra={"gpu": self._index, "error": reason})

@@ -129,10 +129,10 @@ def read_sample(nvml: UsageNvml, index: int, uuid: str, clock: Callable[[], floa
     sample = GpuSample(
         uuid=uuid,
         memory_used_bytes=nvml.memory_used_bytes(handle),
-        busy=_told(lambda: nvml.busy(handle)),
-        temperature_celsius=_told(lambda: nvml.temperature_celsius(handle)),
-        power_watts=_told(lambda: nvml.power_watts(handle)),
-        processes=_told(lambda: _processes(nvml, handle)),
+        busy=_unless_refused(lambda: nvml.busy(handle)),
+        temperature_celsius=_unless_refused(lambda: nvml.temperature_celsius(handle)),
+        power_watts=_unless_refused(lambda: nvml.power_watts(handle)),
+        processes=_unless_refused(lambda: _processes(nvml, handle)),
         at=clock(),
     )
     return sample, asked_s
@@ -148,7 +148,7 @@ def placed(sample: GpuSample, asked_s: float, places: Places) -> GpuSample:
 
 def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:
     found = nvml.processes(handle)
-    busy = _told(lambda: nvml.process_busy(handle)) if found else {}
+    busy = _unless_refused(lambda: nvml.process_busy(handle)) if found else {}
 
     def busy_of(pid: int, *, client: bool) -> float | None:
         # The driver may report the work of MPS clients for their server only: a client without a sample may be busy.
@@ -158,7 +158,7 @@ def _processes(nvml: UsageNvml, handle: Handle) -> tuple[GpuProcess, ...]:
     return tuple(GpuProcess(pid, memory, busy_of(pid, client=client), None) for pid, (memory, client) in found.items())
 
 
-def _told(ask: Callable[[], T]) -> T | None:
+def _unless_refused(ask: Callable[[], T]) -> T | None:
     """The answer; None where the driver has none. Raises CallError if the GPU or the driver is gone."""
     try:
         return ask()

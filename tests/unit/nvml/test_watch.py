@@ -207,8 +207,8 @@ def test_a_gpu_without_xid_events_is_said_and_the_others_are_watched(simulate, w
 
 def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, watch, make_box, caplog, monkeypatch):
     said = threading.Event()
-    say = GpuWatch._say
-    monkeypatch.setattr(GpuWatch, "_say", lambda *args: (say(*args), said.set()))
+    report = GpuWatch._report
+    monkeypatch.setattr(GpuWatch, "_report", lambda *args: (report(*args), said.set()))
     simulator = simulate(make_box(3))
     simulator.fail("nvmlDeviceRegisterEvents", "UNKNOWN", gpu=1)
     watched = watch(simulator, reread_s=0.05)
