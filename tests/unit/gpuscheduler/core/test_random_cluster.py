@@ -196,4 +196,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 class TestCluster(Cluster.TestCase):
-    settings = settings(max_examples=50, stateful_step_count=40)
+    settings = settings(max_examples=20, stateful_step_count=40)

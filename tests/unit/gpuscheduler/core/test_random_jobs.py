@@ -182,4 +182,4 @@ def job_of(made):
 
 
 class TestRandomJobs(RandomJobs.TestCase):
-    settings = settings(max_examples=50, stateful_step_count=30)
+    settings = settings(max_examples=20, stateful_step_count=30)
