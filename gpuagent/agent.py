@@ -297,7 +297,7 @@ class Agent:
         if self.kube:
             self.kube.send_event(announcement)
 
-    def _fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+    def _fetch(self, pods: Collection[PodName] | None, timeout_s: float) -> frozenset[str] | None:
         return self.kube.fetch(pods, timeout_s) if self.kube else None
 
     # -- what the edges ask for ------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ NAMING_S = 1.0
 MOST_FETCHED = 8
 """Pods that are read from the API server for one call."""
 
-Fetch = Callable[[Collection[PodName], float], frozenset[str] | None]
-"""Reads pods that the watch has not shown yet, within a timeout in seconds.
+Fetch = Callable[[Collection[PodName] | None, float], frozenset[str] | None]
+"""Reads pods of this node, which the watch may not have shown yet, within a timeout in seconds; None: all of them.
 
 Returns the UIDs of the pods that exist; None if no answer comes in time.
 """
@@ -77,29 +77,41 @@ class PreferredAllocation:
         view, fixed = self._memory.view(), request.fixed
         # Kubelet has only reserved the fixed ids of a first request, and a list query would make kubelet lose them.
         may_list = not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
+        silent = False
 
         def query(pods: Collection[PodName]) -> Listed | None:
+            nonlocal silent
             found = self._kubelet.query(pods, listing=may_list)
+            silent = found is None
             held = {one.pod: one.holdings for one in found or ()}
             return None if found is None else {name: held.get(name) for name in pods}
 
         found = identify(request, view.tracker, view.snap, query, certainly=certainly)
-        unseen = self._unseen(view, listing=may_list) if isinstance(found, Unknown) and found.unseen else []
-        if not unseen:
+        unseen: Collection[PodName] | None = ()
+        if silent and view.snap.schedulers:
+            unseen = None
+        elif isinstance(found, Unknown) and found.unseen:
+            unseen = self._unseen(view, listing=may_list)
+        if unseen is not None and not unseen:
             return found
         until = self._memory.clock() + WAIT_S
         uids = self._fetch(unseen, WAIT_S)
-        if uids is None and view.snap.schedulers:
-            return Unknown(why="the API server did not show it", between=tuple(unseen))
         left_s = until - self._memory.clock()
-        if uids and self._memory.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s):
+        shown = uids is not None and self._memory.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
+        if not shown and view.snap.schedulers:
+            why = "the API server did not show the node's pods in time"
+            return Unknown(why=why, between=tuple(unseen or view.snap.decided))
+        if shown and uids:
             view = self._memory.view()
-            return identify(request, view.tracker, view.snap, query, certainly=certainly)
+            answering = None if unseen is None else query
+            return identify(request, view.tracker, view.snap, answering, certainly=certainly)
         self._rest_until = self._memory.clock() + REST_S
         return found
 
-    def _unseen(self, view: View, *, listing: bool) -> list[PodName]:
+    def _unseen(self, view: View, *, listing: bool) -> list[PodName] | None:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
+
+        None if kubelet does not answer: each pod of the node may be one.
 
         If no scheduler decides, the agent limits these queries: it never sees a static pod in time. A newer pod of
         the same name may have replaced a pod that held devices or was rejected. Kubelet does not list the devices of
@@ -113,7 +125,9 @@ class PreferredAllocation:
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
             if only_init or pod.uid not in past:
                 seen.add(pod.name)
-        listed = self._kubelet.query(None, listing=listing) or ()
+        listed = self._kubelet.query(None, listing=listing)
+        if listed is None:
+            return None
         bare = {one.pod for one in listed if not any(held.resource in ours for held in one.holdings)}
         known = {pod.name for pod in view.snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]

@@ -99,8 +99,10 @@ class ClusterSync:
         """Take the pods of this node, which Events may be about."""
         self._uids = {pod.name: pod.uid for pod in pods}
 
-    def fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
-        """Read pods that the watch has not shown yet; return the UIDs of those that exist, or None after a timeout.
+    def fetch(self, pods: Collection[PodName] | None, timeout_s: float) -> frozenset[str] | None:
+        """Read pods that the watch has not shown yet; None: all of this node that have not ended.
+
+        Returns the UIDs of those that exist; None after a timeout.
 
         While an earlier read is unanswered it returns None at once: a silent API server costs the node one wait.
         """

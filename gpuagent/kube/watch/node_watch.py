@@ -85,12 +85,15 @@ class Watcher:
         for thread in self._threads:
             thread.start()
 
-    def fetch(self, pods: Collection[PodName]) -> frozenset[str] | None:
-        """Read pods that the watch has not shown: UIDs of those there are, None if the API server did not answer."""
-        uids = set[str]()
-        for name in pods:
-            path = f"/api/v1/namespaces/{name.namespace}/pods"
-            selector = f"metadata.name={name.name},spec.nodeName={self._node_name}"
+    def fetch(self, pods: Collection[PodName] | None) -> frozenset[str] | None:
+        """Read pods that the watch has not shown; None: all of the node that have not ended.
+
+        Returns the UIDs of those there are, None if the API server did not answer.
+        """
+        uids, node = set[str](), f"spec.nodeName={self._node_name}"
+        everything = "/api/v1/pods", f"{node},status.phase!=Succeeded,status.phase!=Failed"
+        named = [(f"/api/v1/namespaces/{p.namespace}/pods", f"metadata.name={p.name},{node}") for p in pods or ()]
+        for path, selector in [everything] if pods is None else named:
             try:
                 there = None
                 while there is None:
@@ -99,7 +102,7 @@ class Watcher:
                     there = self._pods.fetched([self._pods.read(item) for item in items], lists)
                 uids |= there
             except (KubeError, ValueError) as err:
-                log.warning("pod not read", extra={"pod": str(name), "error": str(err)})
+                log.warning("pods not read", extra={"path": path, "selector": selector, "error": str(err)})
                 return None
         return frozenset(uids)
 
@@ -217,7 +220,7 @@ class _Pods:
         with self._lock:
             if lists != self.lists:
                 return None
-            there = {item.uid: item for item in items if item.uid not in self._deleted}
+            there = {item.uid: item for item in sorted(items, key=_age) if item.uid not in self._deleted}
             new = {uid: item for uid, item in there.items() if uid not in self._known}
             self._known |= new
             self._changed = self._changed or bool(new)

@@ -115,11 +115,11 @@ class NodeWithKubelet:
         about = announcement.pods or (None,)
         self.said.extend((pod, announcement.reason, announcement.message) for pod in about)
 
-    def fetch(self, pods: Collection[PodName], timeout_s: float) -> frozenset[str] | None:
+    def fetch(self, pods: Collection[PodName] | None, timeout_s: float) -> frozenset[str] | None:
         self.fetches += 1
         if self.unseen is None:
             return None
-        found = [pod for pod in self.unseen if PodName("ml", pod["metadata"]["name"]) in pods]
+        found = [pod for pod in self.unseen if pods is None or PodName("ml", pod["metadata"]["name"]) in pods]
         self.unseen = [pod for pod in self.unseen if pod not in found]
         if found:
             seen = (*self.node.state.pods.seen, *map(parse_pod, found))

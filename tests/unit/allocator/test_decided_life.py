@@ -221,6 +221,24 @@ class DecidedUnasked(Decided):
 
     tells_pods = False
 
+    late = False
+
+    @rule(late=st.booleans())
+    def watch(self, late: bool) -> None:
+        """The agent's watch shows no new pod from here on, or all of them again."""
+        self.late = late
+        self.show()
+
+    def show(self) -> None:
+        shown = {pod.name.name for pod in self.node.state.pods.seen} if self.late else self.pods.keys()
+        self.desk.unseen = [pod.json for pod in self.pods.values() if pod.name not in shown]
+        self.desk.pods(*(pod.json for pod in self.pods.values() if pod.name in shown))
+
+    @rule()
+    def restart(self) -> None:
+        super().restart()
+        self.show()
+
     @precondition(lambda self: any(pod.given is None for pod in self.pods.values()))
     @rule(n=st.integers(0, 100))
     def admit(self, n: int) -> None:
@@ -294,3 +312,14 @@ def test_without_kubelets_answer_a_guess_leaves_later_containers_in_doubt():
     life.decide([1, 1], older=False, n=0)
     life.admit(2)
     assert set(life.pods) == {"p1", "p2"}, "p3 was refused"
+
+
+def test_without_kubelets_answer_a_pod_that_the_watch_has_not_shown_is_not_taken_for_another():
+    """Kubelet admits the pods of one burst by age, and the agent's watch has shown only the younger one."""
+    life = DecidedUnasked()
+    life.begin()
+    life.decide([2], older=False, n=0)
+    life.watch(late=True)
+    life.decide([2], older=False, n=1)
+    life.admit(1)
+    assert set(life.pods) == {"p1"}, "p2 was refused"

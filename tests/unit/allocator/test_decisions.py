@@ -505,7 +505,7 @@ def test_a_pod_that_cannot_be_read_is_refused_where_schedulers_decide():
     desk.unseen = None
     refusal = desk.refusal(lambda: serve(desk, "a"))
     assert refusal.reason is Reason.UNKNOWN_POD
-    assert "the API server did not show it" in refusal.message
+    assert "the API server did not show the node's pods in time" in refusal.message
     plain = desk_of(pod_json("served", {MEM: 4}))
     serve(plain, "served")
     plain.unseen = None

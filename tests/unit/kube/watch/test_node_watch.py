@@ -104,6 +104,7 @@ def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "Pos
     posted.wait(lambda event: isinstance(event, PodsSeen) and [pod.name for pod in event.pods] == [shown])
     uid = server.pods()[0]["metadata"]["uid"]
     assert watcher.fetch([shown, PodName("default", "absent")]) == {uid}
+    assert watcher.fetch(None) == {uid}
     server.deny("list", "pods")
     assert watcher.fetch([shown]) is None, "a static pod is only one that the API server does not have"
 
