@@ -93,6 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
         self.api.parameters.update(query)
         try:
+            self._authenticate()
             if self.command == "GET" and url.path in _DISCOVERY:
                 self._send(200, _DISCOVERY[url.path])
                 return
@@ -111,6 +112,10 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(*self._done(verb, target, query, _json(body)))
         except Refusal as refusal:
             self._send(refusal.code, status(refusal))
+
+    def _authenticate(self) -> None:
+        if self.api.token and self.headers.get("Authorization") != f"Bearer {self.api.token}":
+            raise Refusal(401, "Unauthorized", "Unauthorized")
 
     def _proxy(self, target: Target) -> None:
         spoken = f"{target.resource}/proxy"

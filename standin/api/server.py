@@ -1,7 +1,7 @@
 """A small faithful API server on loopback: nodes, pods, events, config maps and leases, with faults at run time.
 
 Plain HTTP; ``write_kubeconfig`` makes the file for clients (kubectl get, label, describe work too). It behaves as
-kube-apiserver 1.36, but has no authentication, no admission, no json-patch and no server-side apply.
+kube-apiserver 1.36, but authenticates only a token, and has no admission, no json-patch and no server-side apply.
 """
 
 import copy
@@ -69,6 +69,7 @@ class ApiServer:
         self.requests: Counter[str] = Counter()  # by "verb resource": "patch nodes/status"
         self.parameters: set[str] = set()  # names of all query parameters so far
         self.denied: set[tuple[str, str]] = set()
+        self.token = ""  # what requests must carry, unless empty
         self.answering = threading.Event()
         self.answering.set()
         self.silent = False
@@ -97,7 +98,7 @@ class ApiServer:
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "standin", "cluster": {"server": self.url}}],
-            "users": [{"name": "standin", "user": {}}],
+            "users": [{"name": "standin", "user": {"token": self.token} if self.token else {}}],
             "contexts": [{"name": "standin", "context": {"cluster": "standin", "user": "standin"}}],
             "current-context": "standin",
         }

@@ -1,14 +1,13 @@
 """Raw JSON calls to the API server, with timeouts, and errors in words for people."""
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuagent.domain.pods.json_values import mapping, number
-from gpuagent.kube.api.api_errors import ApiError, refused
+from gpuagent.kube.api.answers import UNAUTHORIZED, error_of
+from gpuagent.kube.api.api_errors import ApiError
 from gpuagent.kube.api.list_text import read_list
 from gpuagent.kube.watch.stream import Watch
 
@@ -22,8 +21,6 @@ Params = Mapping[str, str | int | bool]
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
-_SECONDS = re.compile("[0-9]{1,6}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +145,7 @@ class Client:
         response = self._sent("watch", lambda: transport.stream(request, silence_s))
         if not 200 <= response.status < 300:
             data = transport.body(response, self._timeouts.call_s)
-            raise self._error(
-                "watch", path, response.status, response.reason or "", data, response.headers.get("Retry-After")
-            )
+            raise self._error("watch", path, response, data)
         return Watch(response, lambda err: transport.unreachable(err, silence_s))
 
     def close(self) -> None:
@@ -207,9 +202,7 @@ class Client:
         response = self._sent(verb, lambda: transport.send(request))
         if not 200 <= response.status < 300:
             data = transport.body(response, self._timeouts.call_s)
-            raise self._error(
-                verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After")
-            )
+            raise self._error(verb, path, response, data)
         return response.status, transport, response
 
     def _sent(self, verb: str, send: "Callable[[], HTTPResponse]") -> "HTTPResponse":
@@ -229,34 +222,10 @@ class Client:
                 self._transport = transport.connect(self._kubeconfig, self._context)
             return self._transport
 
-    def _error(  # noqa: PLR0913 - what the answer has
-        self, verb: str, path: str, status: int, reason: str, data: bytes, retry_after: str | None = None
-    ) -> ApiError:
-        if status == _UNAUTHORIZED:
+    def _error(self, verb: str, path: str, response: "HTTPResponse", data: bytes) -> ApiError:
+        if response.status == UNAUTHORIZED:
             self.close()  # credentials may have been rotated on disk: read them again next time
-        try:
-            answer = json.loads(data)
-        except ValueError:
-            answer = {}
-        if not isinstance(answer, dict):
-            answer = {}
-        message = str(answer.get("message") or reason)
-        if status == _FORBIDDEN:
-            return refused(verb, *resource_of(path), message)
-        seconds = int(retry_after) if retry_after and _SECONDS.fullmatch(retry_after) else None
-        if seconds is None:
-            seconds = number(mapping(answer.get("details")).get("retryAfterSeconds"))
-        return ApiError(status, str(answer.get("reason") or reason), message, retry_after_s=seconds)
-
-
-def resource_of(path: str) -> tuple[str, str]:
-    """Return (resource, API group) as RBAC names them: ``/api/v1/nodes/n/status`` gives ``("nodes/status", "")``."""
-    head, *parts = path.strip("/").split("/")
-    group = parts[0] if head == "apis" else ""
-    parts = parts[2:] if head == "apis" else parts[1:]
-    if parts[:1] == ["namespaces"] and len(parts) > 2:
-        parts = parts[2:]
-    return "/".join([*parts[:1], *parts[2:3]]), group
+        return error_of(verb, path, response.status, response.reason or "", data, response.headers.get("Retry-After"))
 
 
 def _decoded(status: int, data: bytes) -> Json:

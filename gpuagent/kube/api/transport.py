@@ -149,10 +149,15 @@ class Transport:
 
 
 def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
-    """Return a transport for a kubeconfig file, or for the pod's service account where None. Raises ConfigError.
+    """Return a transport for `configured`'s configuration. Nothing is sent yet."""
+    return Transport(configured(kubeconfig, context))
+
+
+def configured(kubeconfig: str | None, context: str | None = None) -> Configuration:
+    """Return the configuration of a kubeconfig file, or of the pod's service account where None. Raises ConfigError.
 
     ``kubeconfig`` may be several files, joined as in KUBECONFIG; ``context`` is one of theirs, None for the current
-    one. Nothing is sent yet.
+    one.
     """
     configuration = Configuration()
     if kubeconfig is None:
@@ -165,7 +170,7 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
     configuration.socket_options = tcp_keepalive_socket_options(**_KEEPALIVE)
     if _is_loopback(str(configuration.host)):
         configuration.proxy = None  # as Go clients do; the library would ask the proxy
-    return Transport(configuration)
+    return configuration
 
 
 def _tls_pool(configuration: Configuration) -> type[HTTPSConnectionPool]:

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from urllib3.exceptions import NewConnectionError
 
+from gpuagent.kube.api.answers import error_of, resource_of
 from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
-from gpuagent.kube.api.client import STRATEGIC_MERGE_PATCH, Client, Timeouts, resource_of
+from gpuagent.kube.api.client import STRATEGIC_MERGE_PATCH, Client, Timeouts
 from gpuagent.kube.api.transport import Request, Transport, connect
 from standin.api.handler import Handler
 from standin.api.server import ApiServer
@@ -231,11 +232,10 @@ def test_connections_share_no_tls_context(tmp_path: Path) -> None:
 
 
 def test_new_credentials_are_read_after_a_401(server: ApiServer, client: Client, tmp_path: Path) -> None:
-    error = client._error("get", NODE, 401, "Unauthorized", b'{"message": "Unauthorized"}')  # noqa: SLF001
-    assert error.passing
-    (tmp_path / "kubeconfig").unlink()
-    with pytest.raises(ConfigError):
+    server.token = "first"
+    with pytest.raises(ApiError, match="401 Unauthorized") as caught:
         client.get(NODE)
+    assert caught.value.passing
     server.write_kubeconfig(tmp_path / "kubeconfig")
     assert client.get(NODE)
 
@@ -273,9 +273,9 @@ def test_the_agent_loads_nothing_that_only_development_has() -> None:
     assert result.stdout.strip() == "False"
 
 
-def test_when_to_ask_again_is_read_where_it_is_a_number_of_seconds(client: Client) -> None:
+def test_when_to_ask_again_is_read_where_it_is_a_number_of_seconds() -> None:
     said = ["7", "Wed, 21 Oct 2015 07:28:00 GMT", "", None, "9" * 9]
-    errors = [client._error("list", NODE, 429, "", b"too many", one) for one in said]  # noqa: SLF001
+    errors = [error_of("list", NODE, 429, "", b"too many", one) for one in said]
     assert [error.retry_after_s for error in errors] == [7, None, None, None, None]
     body = b'{"message": "too many", "details": {"retryAfterSeconds": 3}}'
-    assert client._error("list", NODE, 429, "", body).retry_after_s == 3  # noqa: SLF001
+    assert error_of("list", NODE, 429, "", body).retry_after_s == 3

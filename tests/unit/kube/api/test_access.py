@@ -1,0 +1,109 @@
+"""The way to the API server in plain values."""
+
+import json
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuagent.kube.api import access as module
+from gpuagent.kube.api.access import access
+from gpuagent.kube.api.api_errors import ConfigError
+
+CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBdjCCARugAwIBAgIUXMPvr9cDyiTux4bvImrGfRoTHtUwCgYIKoZIzj0EAwIw
+DzENMAsGA1UEAwwEdGVzdDAgFw0yNjExMjMwNzIyNThaGA8yMTI2MTAzMDA3MjI1
+OFowDzENMAsGA1UEAwwEdGVzdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABK3h
+XVZCOagcO3MYgDqfEb7TA0UXx3LEGVlNVjWPYzs4Ok2vZUPkXKUmfj5+zTx7/4jj
+FKLr8Oo1tWOj2brhdxijUzBRMB0GA1UdDgQWBBQJF6YnSRUp1j70CKK4EzeTeCeu
+FjAfBgNVHSMEGDAWgBQJF6YnSRUp1j70CKK4EzeTeCeuFjAPBgNVHRMBAf8EBTAD
+AQH/MAoGCCqGSM49BAMCA0kAMEYCIQCR5DqGkNzg83JZlW/engtbhP4lUynU63tc
+YNgUqw4H7QIhAN7SfAsgHdh82MZbxNcQ7o19hqst55dgAn16nvvYh2UT
+-----END CERTIFICATE-----
+"""
+"""Of no key that exists any more; good for a hundred years."""
+
+
+def config(path: Path, server: str, *, cluster: dict[str, object] | None = None, **user: object) -> str:
+    said = {
+        "clusters": [{"name": "c", "cluster": {"server": server, **(cluster or {})}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(said))
+    return str(path)
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a service account, in a pod."""
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "ca.crt").write_text(CERTIFICATE)
+    monkeypatch.setattr(module, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return tmp_path
+
+
+def test_a_service_account_and_its_token_that_rotates(account: Path) -> None:
+    found = access(None)
+    assert (found.server, found.proxy) == ("https://10.0.0.1:443", "")
+    assert found.tls is not None
+    assert found.tls.verify_mode is ssl.CERT_REQUIRED
+    assert found.authorization() == "Bearer first"
+    (account / "token").write_text("second")
+    assert found.authorization() == "Bearer second"
+    (account / "token").unlink()
+    with pytest.raises(ConfigError, match="token for the API server cannot be read: .*No such file"):
+        found.authorization()
+
+
+def test_a_service_account_of_ipv6(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    assert access(None).server == "https://[fd00::1]:443"
+
+
+def test_a_service_account_without_certificates_is_explained(account: Path) -> None:
+    (account / "ca.crt").unlink()
+    with pytest.raises(ConfigError, match="certificates for the API server cannot be read"):
+        access(None)
+
+
+def test_outside_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigError, match="not running in a pod"):
+        access(None)
+
+
+def test_a_kubeconfig(tmp_path: Path) -> None:
+    plain = access(config(tmp_path / "plain", "http://127.0.0.1:8080/"))
+    assert (plain.server, plain.tls, plain.authorization()) == ("http://127.0.0.1:8080", None, "")
+    cluster: dict[str, object] = {"tls-server-name": "kubernetes", "proxy-url": "http://proxy:3128"}
+    found = access(config(tmp_path / "tls", "https://10.1.2.3:6443", cluster=cluster, token="secret"))
+    assert (found.server_name, found.proxy, found.authorization()) == (
+        "kubernetes",
+        "http://proxy:3128",
+        "Bearer secret",
+    )
+    assert found.tls is not None
+    assert (found.tls.verify_mode, found.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert not found.tls.verify_flags & ssl.VERIFY_X509_STRICT
+
+
+def test_a_kubeconfig_that_does_not_verify(tmp_path: Path) -> None:
+    insecure = access(config(tmp_path / "c", "https://10.1.2.3:6443", cluster={"insecure-skip-tls-verify": True}))
+    assert insecure.tls is not None
+    assert (insecure.tls.verify_mode, insecure.tls.check_hostname) == (ssl.CERT_NONE, False)
+
+
+def test_a_service_account_loads_no_library(account: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from gpuagent.kube.api import access\n"
+        f"access.SERVICE_ACCOUNT = Path({str(account)!r}); access.access(None).authorization()\n"
+        "sys.exit(bool({'kubernetes', 'urllib3'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
