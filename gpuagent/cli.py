@@ -18,7 +18,8 @@ from gpuagent.host.mps_client import ACK, CONTROL, MpsError
 from gpuagent.isolation import mps_control
 from gpuagent.settings import settings as config
 from gpuagent.settings import values
-from gpuagent.settings.settings import ConfigError, Settings
+from gpuagent.settings.settings import Settings
+from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
 from gpuagent.system.printable import printable
 from gpuagent.system.stop_signal import StopSignal
@@ -66,7 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="Every flag has its twin in the environment (in brackets) and in the --config file; flags win.",
         allow_abbrev=False,
     )
-    config.add_flags(running)
+    config.TABLE.add_flags(running)
     running.add_argument(
         "--dry-run", action="store_true", help="print what would be advertised, and exit [GPUAGENT_DRY_RUN]"
     )

@@ -16,8 +16,9 @@ from typing import Any, get_args
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU
 from gpuagent.domain.sharing.units import MEMORY_UNIT, MemoryUnit
-from gpuagent.settings import settings, values
+from gpuagent.settings import values
 from gpuagent.settings.settings import Settings
+from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
 
 FOLDER = Path(__file__).parent
@@ -72,7 +73,7 @@ def settings_schema() -> dict[str, Any]:
         "type": "object",
         "description": "Settings of the agent by flag name; some are values of the chart, see docs/install.md.",
         "additionalProperties": False,
-        "properties": {settings.setting_key(one.name): _of(one) for one in operators},
+        "properties": {setting_key(one.name): _of(one) for one in operators},
     }
 
 

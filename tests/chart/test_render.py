@@ -313,7 +313,7 @@ def settings_of(objects: list[dict[str, Any]]) -> config.Settings:
     (container,) = agent_pod(objects)["spec"]["containers"]
     assert not [text for text in container["args"] if "$" in text.replace("$$", "")]
     parser = argparse.ArgumentParser()
-    config.add_flags(parser)
+    config.TABLE.add_flags(parser)
     flags = parser.parse_args([text.replace("$$", "$") for text in container["args"]])
     return config.load(vars(flags), {"NODE_NAME": "n1"})
 

@@ -21,6 +21,7 @@ from gpuagent.metrics.meter import Metrics
 from gpuagent.metrics.reading import Sources
 from gpuagent.settings import settings
 from gpuagent.settings.settings import Settings
+from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
 from gpuscheduler import metrics as scheduler_metrics
 from tests.contract import page as contract
@@ -113,9 +114,9 @@ def test_the_settings_table_is_that_of_the_code():
     wanted = {}
     for setting in fields(Settings):
         env = " or ".join(
-            f"`{name}`" for name in (settings.setting_variable(setting.name), setting.metadata["env"]) if name
+            f"`{name}`" for name in (settings.TABLE.variable(setting.name), setting.metadata["env"]) if name
         )
-        wanted[f"`--{settings.setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
+        wanted[f"`--{setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
     rows = table(section(README, "Settings"), "flag")
     assert {row[0]: row[1:3] for row in rows} == wanted
     assert [row[0] for row in rows if len(row[3]) < 10] == []

@@ -8,7 +8,8 @@ import pytest
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Mode, Resources
 from gpuagent.domain.sharing.units import MemoryUnit
-from gpuagent.settings.settings import ConfigError, Settings, add_flags, load
+from gpuagent.settings.settings import TABLE, Settings, load
+from gpuagent.settings.table import ConfigError
 
 NODE = {"NODE_NAME": "n1"}
 
@@ -25,7 +26,7 @@ def file(tmp_path):
 
 def parsed(*arguments: str) -> dict[str, str | None]:
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    TABLE.add_flags(parser)
     return vars(parser.parse_args(arguments))
 
 
@@ -138,7 +139,7 @@ def test_a_switch_needs_no_value_as_a_flag():
 
 def test_help_names_every_setting_with_its_default_and_variable():
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    TABLE.add_flags(parser)
     text = " ".join(parser.format_help().split())
     for part in ("--memory-unit UNIT", "(default: GiB)", "GPUAGENT_MEMORY_UNIT", "NODE_NAME", "(default: :9445)"):
         assert part in text
