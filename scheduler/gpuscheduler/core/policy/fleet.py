@@ -6,8 +6,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
 MOST_GPUS = 16
 """GPUs of a node that the scheduler uses."""
+EPSILON = 1e-9
+"""Parts of a GPU that differ by less are equal: sums of parts carry rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +27,11 @@ class Fleet:
         model: index of the GPUs' model.
     """
 
-    free: NDArray[np.float64]
-    gpus: NDArray[np.int64]
-    cpu_free: NDArray[np.float64]
-    cpu_total: NDArray[np.float64]
-    model: NDArray[np.int64]
+    free: Floats
+    gpus: Ints
+    cpu_free: Floats
+    cpu_total: Floats
+    model: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,11 @@ class Demand:
 
 
 class Policy(Protocol):
-    """Rates choices. It is deterministic, and finite for every row on which the demand fits."""
+    """Rates choices. It is deterministic, and finite for every row on which the demand fits.
 
-    def costs(
-        self, fleet: Fleet, rows: NDArray[np.int64], demand: Demand
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    A row fits if enough of its GPUs have the fraction free. Cores count in the costs and refuse no row: kube-scheduler
+    checks them.
+    """
+
+    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
         """Cost of the cheapest choice on each of the rows, infinite where it does not fit, and its (first) GPU."""

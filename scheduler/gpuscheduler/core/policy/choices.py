@@ -1,0 +1,73 @@
+"""The sets of GPUs among which a policy chooses on each node."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscheduler.core.policy.fleet import EPSILON, Bools, Demand, Fleet, Floats, Ints
+
+COST_DIGITS = 9
+"""Decimals of a cost. Nodes in the same state cost the same, in whatever order their parts were added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a demand may take on each of some rows: a part of any GPU, or the several GPUs with the least free.
+
+    Attributes:
+        free: the free part of each GPU. Shape (rows, GPUs), without the last columns that are 0 in every row.
+        left: the same if the demand takes the GPU.
+        need: GPUs that the demand takes in all.
+        fits: whether the choice is possible. Shape (rows, choices).
+        first: the first GPU of each choice. Shape (rows, choices).
+        taken: the GPUs of the only choice, shape (rows, GPUs); None if there is one choice for each GPU.
+        cpu_free: cores, at least 0. Shape (rows,).
+        cpu_left: the same with the demand on the row.
+    """
+
+    free: Floats
+    left: Floats
+    need: float
+    fits: Bools
+    first: Ints
+    taken: Bools | None
+    cpu_free: Floats
+    cpu_left: Floats
+
+    @classmethod
+    def of(cls, fleet: Fleet, rows: Ints, demand: Demand) -> "Choices":
+        """The choices for `demand` on `rows`."""
+        free = _without_empty_columns(fleet.free[rows])
+        roomy = free >= demand.fraction - EPSILON
+        if demand.gpus == 1 and demand.fraction < 1:
+            fits, taken = roomy, None
+            first = np.broadcast_to(np.arange(free.shape[1]), free.shape)
+        else:
+            fits = np.count_nonzero(roomy, axis=1, keepdims=True) >= demand.gpus
+            order = np.where(roomy, free, np.inf).argsort(axis=1, kind="stable")
+            first, taken = order[:, :1], np.zeros(free.shape, dtype=np.bool_)
+            np.put_along_axis(taken, order[:, : demand.gpus], values=True, axis=1)
+        if demand.models is not None:
+            fits = fits & np.isin(fleet.model[rows], list(demand.models))[:, None]
+        cpu = fleet.cpu_free[rows]
+        left, cpu_left = np.maximum(free - demand.fraction, 0.0), np.maximum(cpu - demand.cpu, 0.0)
+        need = demand.gpus * demand.fraction
+        return cls(free, left, need, fits, first, taken, np.maximum(cpu, 0.0), cpu_left)
+
+    def over(self, values: Floats) -> Floats:
+        """Values of GPUs added up over each choice: shape (rows, GPUs, ...) to (rows, choices, ...)."""
+        if self.taken is None:
+            return values
+        return np.asarray(np.einsum("rg,rg...->r...", self.taken, values)[:, None])
+
+    def cheapest(self, costs: Floats) -> tuple[Floats, Ints]:
+        """Cost and first GPU of each row's cheapest choice, of `costs` of every choice; infinite where none fits."""
+        rounded = np.where(self.fits, costs.round(COST_DIGITS), np.inf)
+        best = rounded.argmin(axis=1)
+        rows = np.arange(len(best))
+        return rounded[rows, best], self.first[rows, best]
+
+
+def _without_empty_columns(free: Floats) -> Floats:
+    used = np.flatnonzero(free.any(axis=0))
+    return free[:, : used[-1] + 1] if len(used) else free[:, :1]

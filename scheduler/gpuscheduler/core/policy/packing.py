@@ -1,0 +1,33 @@
+"""Two simple policies, which need no mix of pods."""
+
+import numpy as np
+
+from gpuscheduler.core.policy.choices import Choices
+from gpuscheduler.core.policy.fleet import EPSILON, MOST_GPUS, Demand, Fleet, Floats, Ints
+
+EMPTY_NODE, EMPTY_GPU = 32.0, 2.0
+"""Of the first pod there. What is left on a node costs 1 at most."""
+
+
+class Binpack:
+    """The least free left: on the node, then on the GPU. Empty nodes come last, and before them empty GPUs."""
+
+    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+        """What is left free on the node and on the GPUs of the choice, with penalties for those that were empty."""
+        choices = Choices.of(fleet, rows, demand)
+        full = choices.free >= 1 - EPSILON
+        breaks = EMPTY_NODE * (np.count_nonzero(full, axis=1) >= fleet.gpus[rows])
+        left = (choices.free.sum(axis=1) - choices.need) / MOST_GPUS
+        of_gpus = choices.over(EMPTY_GPU * full + choices.left / MOST_GPUS**2)
+        return choices.cheapest((breaks + left)[:, None] + of_gpus)
+
+
+class Spread:
+    """The most free: on the GPU, then on the node."""
+
+    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+        """Minus what is free: on the first GPU of the choice, and a small part of the node's mean."""
+        choices = Choices.of(fleet, rows, demand)
+        first = np.take_along_axis(choices.free, choices.first, axis=1)
+        mean = choices.free.sum(axis=1) / np.maximum(fleet.gpus[rows], 1)
+        return choices.cheapest(-first - mean[:, None] / MOST_GPUS)
