@@ -70,9 +70,10 @@ class Routes:
     Args:
         service: answers the calls.
         metrics: counts them.
+        calls: whether to answer kube-scheduler's calls, or pages alone.
     """
 
-    def __init__(self, service: Service, metrics: Metrics) -> None:
+    def __init__(self, service: Service, metrics: Metrics, *, calls: bool = True) -> None:
         self._service, self._metrics = service, metrics
         self._pages: dict[str, Callable[[], Answer]] = {
             "/healthz": lambda: _text(200, "ok"),
@@ -80,11 +81,9 @@ class Routes:
             "/metrics": lambda: (200, CONTENT_TYPE, metrics.page()),
             "/usage": lambda: (200, JSON, service.usage()),
         }
-        self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {
-            "/filter": self._filter,
-            "/bind": self._bind,
-            "/preempt": self._preempt,
-        }
+        self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {}
+        if calls:
+            self._calls = {"/filter": self._filter, "/bind": self._bind, "/preempt": self._preempt}
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""

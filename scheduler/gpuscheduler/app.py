@@ -1,0 +1,135 @@
+"""The composition root: wires the edges to the core, in one process on one event loop."""
+
+import asyncio
+import gc
+import logging
+import socket
+import time
+
+from gpuagent.kube.api.access import access
+from gpuagent.settings.table import ConfigError
+from gpuscheduler import metrics as families
+from gpuscheduler.cluster_api.connection import Connection
+from gpuscheduler.cluster_api.follow import Follow, Follower
+from gpuscheduler.cluster_api.lease import follow_lease
+from gpuscheduler.cluster_api.writes import Writes
+from gpuscheduler.core.policy.packing import Binpack
+from gpuscheduler.core.scheduling import Scheduling
+from gpuscheduler.extender.routes import Routes
+from gpuscheduler.extender.server import listen, serve
+from gpuscheduler.followers import Nodes, Pods
+from gpuscheduler.metrics import Metrics, Values
+from gpuscheduler.service import Service
+from gpuscheduler.settings import Settings
+
+log = logging.getLogger(__name__)
+
+GAP_S = 30.0
+"""How long the API server may not be followed until calls are no longer answered."""
+
+
+class App:
+    """The scheduler. Create it on the running event loop.
+
+    Raises ConfigError of the settings, or of the access to the API server.
+
+    Attributes:
+        address: where it listens for kube-scheduler's calls.
+        ready: set once calls are answered.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._access = access(str(settings.kubeconfig) if settings.kubeconfig else None)
+        self._listener = _listen("listen", settings.listen)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._pages = _listen("http-address", settings.http_address) if settings.http_address else None
+        self._core = Scheduling(Binpack())
+        self._follows: dict[str, Follow] = {}
+        self.ready = asyncio.Event()
+        self._leading = settings.lease is None
+        self._metrics = Metrics(self._values)
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Finish the calls in progress, then end `run`."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve until `stop`. Raises ConfigError."""
+        async with Connection(self._access, self._metrics.api_answered) as connection:
+            writes = Writes(connection, self._is_waiting, self._metrics.written)
+            service = Service(self._core, writes, self._problem, self._metrics.watch_lagged)
+            self._follow("nodes", connection, "/api/v1/nodes", Nodes(service))
+            self._follow("pods", connection, "/api/v1/pods", Pods(service))
+            work = [follow.run() for follow in self._follows.values()]
+            work += [writes.run(), service.tick(), self._sync(service)]
+            if self._settings.lease:
+                work.append(follow_lease(connection, *self._settings.lease, socket.gethostname(), self._lead))
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one) for one in work]
+                servers = [group.create_task(serve(Routes(service, self._metrics), self._listener, self._stop))]
+                if self._pages:
+                    pages = Routes(service, self._metrics, calls=False)
+                    servers.append(group.create_task(serve(pages, self._pages, self._stop)))
+                log.info("Listening", extra={"address": f"{self.address[0]}:{self.address[1]}"})
+                await self._stop.wait()
+                service.stop()
+                await asyncio.gather(*servers)
+                for task in tasks:
+                    task.cancel()
+
+    def _follow(self, resource: str, connection: Connection, path: str, follower: Follower) -> None:
+        self._follows[resource] = Follow(connection, path, follower, lambda: self._metrics.watch_failed(resource))
+
+    async def _sync(self, service: Service) -> None:
+        """Have calls answered once all nodes and pods were seen."""
+        for follow in self._follows.values():
+            await follow.listed.wait()
+        service.synced()
+        self.ready.set()
+        log.info("Ready", extra={"nodes": len(self._core.usage.nodes), "pods": len(self._core.pods)})
+        gc.collect()
+        gc.freeze()  # a collection over all nodes and pods would delay calls
+
+    def _problem(self) -> str:
+        """Why calls cannot be answered now; empty if they can."""
+        if not self.ready.is_set():
+            return "the scheduler's extender has not read all nodes and pods yet"
+        now = time.monotonic()
+        for resource, follow in self._follows.items():
+            gap_s = 0.0 if follow.lost_at is None else now - follow.lost_at
+            if gap_s >= GAP_S:
+                return f"the scheduler's extender cannot follow {resource} for {gap_s:.0f} s"
+        return ""
+
+    def _is_waiting(self, uid: str) -> bool:
+        pod = self._core.pods.get(uid)
+        return pod is not None and not pod.node
+
+    def _lead(self, leading: bool) -> None:
+        self._leading = leading
+
+    def _values(self) -> Values:
+        core = self._core
+        bound = sum(bool(pod.node) for pod in core.pods.values())
+        up: dict[tuple[str, ...], float] = {
+            (name,): float(follow.lost_at is None) for name, follow in self._follows.items()
+        }
+        return {
+            families.READY: {(): float(not self._problem())},
+            families.LEADING: {(): float(self._leading)},
+            families.NODES: {(): float(len(core.usage.nodes))},
+            families.PODS: {("bound",): float(bound), ("waiting",): float(len(core.pods) - bound)},
+            families.RESERVATIONS: {(): float(len(core.reservations))},
+            families.JOBS_WAITING: {(): float(core.jobs.waiting())},
+            families.AGENT_REFUSALS: {(): float(core.refusals.total())},
+            families.WATCH: up,
+        }
+
+
+def _listen(setting: str, address: tuple[str, int]) -> socket.socket:
+    try:
+        return listen(*address)
+    except OSError as err:
+        raise ConfigError(f"cannot listen on --{setting} {address[0]}:{address[1]}: {err.strerror}") from err

@@ -1,0 +1,59 @@
+"""The command line: `gpuscheduler run`."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from gpuagent import __version__
+from gpuagent.kube.api.api_errors import ConfigError as ApiConfigError
+from gpuagent.settings.table import ConfigError
+from gpuagent.system import log
+from gpuagent.system.printable import printable
+from gpuscheduler.app import App
+from gpuscheduler.settings import TABLE, Settings
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code: 0 well, 2 a mistake in flags or settings."""
+    options = make_parser().parse_args(arguments)
+    try:
+        settings = TABLE.load(vars(options), os.environ)
+        log.setup(settings.log_format, settings.log_level)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(settings))
+    except (ConfigError, ApiConfigError) as err:
+        print(printable(f"gpuscheduler: {err}"), file=sys.stderr)
+        return 2
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="gpuscheduler",
+        description="Places GPU shares, whole GPUs and jobs for the stock kube-scheduler.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gpuscheduler {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    running = commands.add_parser(
+        "run",
+        help="serve a kube-scheduler as its extender",
+        description="Follow nodes and pods, and answer the filter, bind and preempt calls of a kube-scheduler.",
+        epilog="Every flag has its twin in the environment (in brackets) and in the --config file; flags win.",
+        allow_abbrev=False,
+    )
+    TABLE.add_flags(running)
+    return parser
+
+
+async def _run(settings: Settings) -> None:
+    app = App(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, app.stop)
+    await app.run()

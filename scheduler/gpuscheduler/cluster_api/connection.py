@@ -1,0 +1,171 @@
+"""Calls to the API server: bytes in, bytes out, errors in words for people. No exception of aiohttp leaves it."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from gpuagent import __version__
+from gpuagent.kube.api.access import Access
+from gpuagent.kube.api.answers import UNAUTHORIZED, error_of
+from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
+
+Json = dict[str, Any]
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+CONNECT_S, CALL_S, LIST_S = 5.0, 10.0, 30.0
+"""Longest time to open a connection, for a whole call, and for a page of a list."""
+SILENCE_S = 90.0
+"""Longest silence of a watch: the API server sends a bookmark every minute."""
+TOKEN_S = 60.0
+"""How long a token is used before it is read again."""
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""The kernel detects a dead host after 10 + 3 * 5 s, even while a watch is quiet."""
+
+
+class Connection:
+    """The API server. An asynchronous context manager, which closes it.
+
+    Its methods raise ApiError for an answer with an error, and ApiUnreachable without an answer.
+
+    Args:
+        access: server and credentials.
+        answered: called for every request with its verb and its HTTP status, or ``none`` where no answer came.
+    """
+
+    def __init__(self, access: Access, answered: Callable[[str, str], None]) -> None:
+        self._access, self._answered = access, answered
+        self._authorization, self._read_at = "", 0.0
+
+    async def __aenter__(self) -> Self:
+        """Read the credentials. Raises ConfigError."""
+        self._authorization, self._read_at = await asyncio.to_thread(self._access.authorization), time.monotonic()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._access.tls or True, limit=0, socket_factory=_socket),
+            headers={"User-Agent": f"gpuscheduler/{__version__}", "Accept": "application/json"},
+            # Compression would cost the API server more than the network saves.
+            skip_auto_headers=("Accept-Encoding",),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        """The JSON of an object, or of a page of a list if there are `params`."""
+        verb, whole_s = ("get", CALL_S) if params is None else ("list", LIST_S)
+        async with self._answer(verb, "GET", path, params=params, whole_s=whole_s) as answer:
+            return await answer.read()
+
+    async def create(self, path: str, body: Json) -> None:
+        """POST an object to a collection, or to a subresource."""
+        async with self._answer("create", "POST", path, body=body):
+            pass
+
+    async def patch(self, path: str, body: Json, content_type: str = MERGE_PATCH) -> None:
+        """PATCH an object or its subresource."""
+        async with self._answer("patch", "PATCH", path, body=body, content_type=content_type):
+            pass
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[bytes]:
+        """The JSON of each event, until the server ends the watch. The first item is empty: the watch is open."""
+        async with self._answer("watch", "GET", path, params=params, whole_s=None) as answer:
+            rest = b""
+            yield rest
+            async for piece in answer.content.iter_any():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    yield line
+
+    @asynccontextmanager
+    async def _answer(  # noqa: PLR0913 (all but three by name)
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        whole_s: float | None = CALL_S,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send; yield a good answer, to be read inside. `whole_s` is None for an answer without end."""
+        await self._authorize(TOKEN_S)
+        headers = {"Authorization": self._authorization} if self._authorization else {}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        code = ""
+        try:
+            async with self._session.request(
+                method,
+                self._access.server + path,
+                params=params,
+                data=None if body is None else msgspec.json.encode(body),
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=whole_s, connect=CONNECT_S, sock_read=SILENCE_S),
+                proxy=self._access.proxy or None,
+                server_hostname=self._access.server_name or None,
+                allow_redirects=False,
+            ) as answer:
+                code = str(answer.status)
+                self._answered(verb, code)
+                if not answer.ok:
+                    raise await self._error(verb, path, answer)
+                yield answer
+        except (aiohttp.ClientError, OSError, TimeoutError) as err:
+            if not code:
+                self._answered(verb, "none")
+            raise ApiUnreachable(f"the API server {self._access.server} cannot be reached: {_words(err)}") from err
+
+    async def _error(self, verb: str, path: str, answer: aiohttp.ClientResponse) -> ApiError:
+        data = await answer.read()
+        if answer.status == UNAUTHORIZED:
+            await self._authorize(0.0)
+        return error_of(verb, path, answer.status, answer.reason or "", data, answer.headers.get("Retry-After"))
+
+    async def _authorize(self, old_s: float) -> None:
+        """Read the credentials again if they were read more than `old_s` seconds ago."""
+        if time.monotonic() - self._read_at < old_s:
+            return
+        self._read_at = time.monotonic()
+        with suppress(ConfigError):  # the former ones may still be good; if not, the API server says so
+            self._authorization = await asyncio.to_thread(self._access.authorization)
+
+
+def decoded(data: bytes) -> Json:
+    """A JSON object. Raises ApiError."""
+    try:
+        return msgspec.json.decode(data, type=Json)
+    except (msgspec.DecodeError, RecursionError) as err:
+        raise ApiError(0, "BadAnswer", "the answer is no JSON object; is this an API server?") from err
+
+
+def _words(err: Exception) -> str:
+    """The error for people; equal causes give equal texts."""
+    match err:
+        case aiohttp.ClientConnectorCertificateError():
+            return str(err.certificate_error)
+        case aiohttp.ClientConnectorDNSError():
+            return "its name cannot be resolved"
+        case aiohttp.ClientConnectorError():
+            return os.strerror(err.errno) if err.errno else str(err.os_error)
+        case TimeoutError():
+            return "no answer in time"
+        case _:
+            return "the connection broke off"
+
+
+def _socket(address: aiohttp.connector.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made

@@ -1,0 +1,191 @@
+"""Follows one collection: lists it, watches from that version on, and lists again when the version is too old."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import msgspec
+
+from gpuagent.domain.pods.json_values import mapping, number, text
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.system.backoff import Backoff
+from gpuscheduler.cluster_api.connection import Connection, Json
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+"""Objects in one answer to a list."""
+WATCH_S = 300
+"""The server is asked to end a watch after this long."""
+STEADY_S = 5.0
+"""A watch that stayed open this long was a success; after a shorter one there is a pause."""
+PAUSE_LIMIT_S = 5.0
+YIELD = 50
+"""Objects of a list after which others have a turn."""
+_GONE = 410
+
+
+class Follower(Protocol):
+    """Takes the objects. An object for which it raises an exception is left out."""
+
+    key: str
+    """Field of the metadata that identifies an object: ``name`` or ``uid``."""
+
+    def seen(self, found: Json) -> None:
+        """Take an object as it is now."""
+
+    def gone(self, key: str) -> None:
+        """Take that there is no object with this key."""
+
+
+class _Page(msgspec.Struct):
+    metadata: Json
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: Json
+
+
+_decode_page = msgspec.json.Decoder(_Page).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+class Follow:
+    """Follows the objects at `path` until it is canceled. It outlives every error.
+
+    Args:
+        connection: to the API server.
+        path: of the collection.
+        follower: takes the objects.
+        failed: called for each failure.
+        clock: monotonic seconds.
+
+    Attributes:
+        tried: set once all objects were read, or could not be.
+        listed: set once all objects were read.
+        lost_at: since when changes may be missed, in monotonic seconds; None while the watch is open.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        path: str,
+        follower: Follower,
+        failed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connection, self._path, self._follower = connection, path, follower
+        self._failed, self._clock = failed, clock
+        self._backoff = Backoff(limit_s=PAUSE_LIMIT_S)
+        self._keys: set[str] = set()
+        self._version = ""
+        self._logged: set[str] = set()
+        self._odd: set[str] = set()
+        self.tried, self.listed = asyncio.Event(), asyncio.Event()
+        self.lost_at: float | None = clock()
+
+    async def run(self) -> None:
+        """Follow."""
+        while True:
+            began = self._clock()
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except KubeError as err:
+                self._fail(str(err))
+                if err.status == _GONE:
+                    self._version = ""
+            except Exception as err:
+                # A bug must not silently end the view of the cluster.
+                log.exception("Following failed", extra={"path": self._path})
+                self._fail(f"{type(err).__name__}: {err}")
+                self._version = ""
+            self.tried.set()
+            if self._clock() - began >= STEADY_S:
+                self._backoff.reset()
+            else:
+                await asyncio.sleep(self._backoff.next_s())
+
+    async def _list(self) -> None:
+        keys: set[str] = set()
+        params = {"limit": str(PAGE)}
+        while True:
+            try:
+                page = _decode_page(await self._connection.get(self._path, params))
+            except (msgspec.DecodeError, RecursionError) as err:
+                raise ApiError(0, "BadAnswer", "the answer is no list; is this an API server?") from err
+            for position, item in enumerate(page.items or ()):
+                keys.add(self._take(msgspec.json.decode(item)))
+                if position % YIELD == 0:
+                    await asyncio.sleep(0)
+            if not page.metadata.get("continue"):
+                break
+            params["continue"] = text(page.metadata["continue"])
+        for key in self._keys - keys:
+            self._drop(key)
+        self._version = text(page.metadata.get("resourceVersion"))
+        self.tried.set()
+        self.listed.set()
+
+    async def _watch(self) -> None:
+        """Watch until the server ends the watch."""
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+            "resourceVersion": self._version,
+        }
+        try:
+            async with aclosing(self._connection.watch(self._path, params)) as events:
+                async for line in events:
+                    if line:
+                        self._event(line)
+                    self._logged.clear()
+                    self.lost_at = None
+        finally:
+            self.lost_at = self._clock() if self.lost_at is None else self.lost_at
+
+    def _event(self, line: bytes) -> None:
+        try:
+            event = _decode_event(line)
+        except (msgspec.DecodeError, RecursionError) as err:
+            raise ApiError(0, "BadAnswer", "the watch sent what is no event; is this an API server?") from err
+        found = event.object
+        if event.type == "ERROR":
+            raise ApiError(number(found.get("code")) or 0, text(found.get("reason")), text(found.get("message")))
+        if event.type == "DELETED":
+            self._drop(self._key_of(found))
+        elif event.type in {"ADDED", "MODIFIED"}:
+            self._take(found)
+        self._version = text(mapping(found.get("metadata")).get("resourceVersion")) or self._version
+
+    def _take(self, found: Json) -> str:
+        key = self._key_of(found)
+        self._keys.add(key)
+        try:
+            self._follower.seen(found)
+        except Exception:  # one odd object must not hide the others
+            if key not in self._odd:
+                self._odd.add(key)
+                log.exception("Left out an object", extra={"path": self._path, "object": key})
+        return key
+
+    def _drop(self, key: str) -> None:
+        self._keys.discard(key)
+        self._odd.discard(key)
+        self._follower.gone(key)
+
+    def _key_of(self, found: Mapping[str, Any]) -> str:
+        return text(mapping(found.get("metadata")).get(self._follower.key))
+
+    def _fail(self, reason: str) -> None:
+        self._failed()
+        if reason not in self._logged:
+            self._logged.add(reason)
+            log.warning("Lost the API server", extra={"path": self._path, "reason": reason})

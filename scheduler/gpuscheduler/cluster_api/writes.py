@@ -1,0 +1,182 @@
+"""Writes to pods: Bindings, the plan of a job, and what wakes or nominates waiting pods."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.system.backoff import Backoff
+from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded
+from gpuscheduler.core.calls import BindWrite, CommitJob, Nominate, Nudge, Ungate
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, PodFacts, pod_facts
+from gpuscheduler.core.scheduling import BindOutcome
+
+log = logging.getLogger(__name__)
+
+NUDGED_ANNOTATION = "gpuagent.io/nudged"
+"""When the scheduler woke the pod last, in Unix nanoseconds."""
+JOB_GATE = "gpuagent.io/job"
+BIND_S = 12.0
+"""Longest time for a Binding or a commit with its tries. With the wait for the pods of a job, it is less than the 30 s
+that kube-scheduler waits in the recommended configuration."""
+PAUSE_S = 0.5
+WORKERS = 8
+"""Writes at one time, without Bindings and commits."""
+_CONFLICT = 409
+
+Waking = Nominate | Nudge | Ungate
+
+
+class Writes:
+    """Writes of the scheduler.
+
+    Args:
+        connection: to the API server.
+        is_waiting: whether the pod with this UID still waits for a node.
+        written: called for each write other than a Binding with its kind and ``ok``, ``refused`` or ``dropped``.
+    """
+
+    def __init__(
+        self, connection: Connection, is_waiting: Callable[[str], bool], written: Callable[[str, str], None]
+    ) -> None:
+        self._connection, self._is_waiting, self._written = connection, is_waiting, written
+        self._queue: dict[tuple[type, str], Waking] = {}
+        self._news = asyncio.Event()
+
+    async def bind(self, write: BindWrite) -> tuple[BindOutcome, str]:
+        """Bind a pod, with its annotations in the same transaction; the outcome, and why it is not bound."""
+        why = "the API server gives no answer in time"
+        try:
+            async with asyncio.timeout(BIND_S):
+                for pause_s in (PAUSE_S, 0.0):
+                    try:
+                        await self._bind(write)
+                    except KubeError as err:
+                        why = str(err)
+                        if isinstance(err, ApiError) and not err.passing:
+                            return BindOutcome.REFUSED, why
+                    else:
+                        return BindOutcome.BOUND, ""
+                    await asyncio.sleep(pause_s)
+        except TimeoutError:
+            pass
+        return BindOutcome.UNKNOWN, why
+
+    async def _bind(self, write: BindWrite) -> None:
+        path = _path(write.pod)
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": write.pod.name,
+                "namespace": write.pod.namespace,
+                "uid": write.uid,
+                "annotations": dict(write.annotations),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": write.node},
+        }
+        try:
+            await self._connection.create(f"{path}/binding", body)
+        except ApiError as err:
+            if err.status != _CONFLICT:
+                raise
+            # An earlier try, whose answer was lost, may have bound it.
+            pod = await self._pod(path)
+            if pod.uid != write.uid or pod.node != write.node:
+                raise
+
+    async def commit(self, action: CommitJob) -> bool:
+        """Write the plan of a job; whether it is written."""
+        path, version, result = _path(action.pod), action.version, "dropped"
+        try:
+            async with asyncio.timeout(BIND_S):
+                while not await self._committed(path, version, action):
+                    # Waking the pod, or kube-scheduler's own writes, changed it since.
+                    pod = await self._pod(path)
+                    if pod.uid != action.uid or pod.node or pod.deleting:
+                        break
+                    version = pod.version
+                else:
+                    result = "ok"
+        except (KubeError, TimeoutError) as err:
+            result = "refused" if isinstance(err, ApiError) else "dropped"
+            log.warning("Failed to write the plan of a job", extra={"pod": str(action.pod), "error": str(err)})
+        self._written("commit", result)
+        return result == "ok"
+
+    async def _committed(self, path: str, version: str, action: CommitJob) -> bool:
+        """Whether the write succeeded at this version of the pod."""
+        annotations = {COMMIT_ANNOTATION: action.text}
+        metadata = {"uid": action.uid, "resourceVersion": version, "annotations": annotations}
+        try:
+            await self._connection.patch(path, {"metadata": metadata})
+        except ApiError as err:
+            if err.status != _CONFLICT:
+                raise
+            return False
+        return True
+
+    def add(self, action: Waking) -> None:
+        """Queue a write, in place of an earlier one of its kind for the pod."""
+        self._queue[type(action), action.uid] = action
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write what is queued until it is canceled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        backoff = Backoff()
+        while True:
+            while not self._queue:
+                self._news.clear()
+                await self._news.wait()
+            key = next(iter(self._queue))
+            action = self._queue.pop(key)
+            result, pause_s = await self._result(action), 0.0
+            if result == "again":
+                self._queue.setdefault(key, action)  # unless a newer one is there
+                pause_s = backoff.next_s()
+            else:
+                backoff.reset()
+                self._written(type(action).__name__.lower(), result)
+            await asyncio.sleep(pause_s)
+
+    async def _result(self, action: Waking) -> str:
+        if not self._is_waiting(action.uid):
+            return "dropped"
+        try:
+            await self._perform(action)
+        except ApiError as err:
+            if err.passing:
+                return "again"
+            log.warning("Failed to change a pod", extra={"pod": str(action.pod), "error": str(err)})
+            return "refused"
+        except KubeError:
+            return "again"  # the watches report that the API server is away
+        return "ok"
+
+    async def _perform(self, action: Waking) -> None:
+        path, metadata = _path(action.pod), Json(uid=action.uid)
+        match action:
+            case Nominate():
+                await self._connection.patch(
+                    f"{path}/status", {"metadata": metadata, "status": {"nominatedNodeName": action.node}}
+                )
+            case Nudge():
+                metadata["annotations"] = {NUDGED_ANNOTATION: str(time.time_ns())}
+                await self._connection.patch(path, {"metadata": metadata})
+            case Ungate():
+                spec = {"schedulingGates": [{"name": JOB_GATE, "$patch": "delete"}]}
+                await self._connection.patch(path, {"metadata": metadata, "spec": spec}, STRATEGIC_MERGE_PATCH)
+
+    async def _pod(self, path: str) -> PodFacts:
+        return pod_facts(decoded(await self._connection.get(path)))
+
+
+def _path(pod: PodName) -> str:
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"

@@ -1,0 +1,180 @@
+"""Between the outside and the core: passes on events and calls, and has the core's actions carried out.
+
+All of it runs on one event loop, so that the core takes one event or call at a time.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from gpuscheduler.cluster_api.writes import Writes
+from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer, Report
+from gpuscheduler.core.node_facts import NodeFacts
+from gpuscheduler.core.pod_facts import PodFacts, pod_facts
+from gpuscheduler.core.scheduling import BindOutcome, Scheduling
+from gpuscheduler.extender.protocol import BindCall, FilterCall, PreemptCall
+from gpuscheduler.extender.routes import Left
+
+log = logging.getLogger(__name__)
+
+TICK_GAP_S = 0.1
+"""Least time between two ticks of the core: planning the waiting jobs of a large cluster takes some of it."""
+
+
+class Service:
+    """Serves kube-scheduler's calls from the core.
+
+    Args:
+        core: decides.
+        writes: to the API server.
+        problem: why the view of the cluster is too old to decide with; empty if it is not.
+        lagged: called with the seconds from a Binding until the watch shows it.
+    """
+
+    def __init__(
+        self, core: Scheduling, writes: Writes, problem: Callable[[], str], lagged: Callable[[float], None]
+    ) -> None:
+        self.core = core
+        self._writes, self.problem, self._lagged = writes, problem, lagged
+        self._changed = asyncio.Event()
+        self._bound_at: dict[str, float] = {}
+        self._commits: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def node_seen(self, node: NodeFacts) -> None:
+        """Take a node as it is now."""
+        self.core.node_seen(node)
+        self._settle()
+
+    def node_gone(self, name: str) -> None:
+        """Forget a node."""
+        self.core.node_gone(name)
+        self._settle()
+
+    def pod_seen(self, pod: PodFacts) -> None:
+        """Take a pod as it is now."""
+        now = time.monotonic()
+        if pod.node and (bound_at := self._bound_at.pop(pod.uid, None)) is not None:
+            self._lagged(now - bound_at)
+        self.core.pod_seen(pod, now)
+        self._settle()
+
+    def pod_gone(self, uid: str) -> None:
+        """Forget a pod."""
+        self._bound_at.pop(uid, None)
+        self.core.pod_gone(uid, time.monotonic())
+        self._settle()
+
+    def synced(self) -> None:
+        """Answer calls from now on, as all nodes and pods were seen."""
+        self.core.synced(time.monotonic())
+        self._settle()
+
+    def stop(self) -> None:
+        """End the bind calls that wait for the other pods of a job."""
+        self._stopping = True
+        self._wake()
+
+    def filter(self, call: FilterCall) -> FilterAnswer:
+        """Choose the node for a pod, see `Scheduling.filter`."""
+        if problem := self.problem():
+            return FilterAnswer(error=problem)
+        names = list(call.nodes) if call.names is None else call.names
+        answer = self.core.filter(pod_facts(call.pod), names, time.monotonic())
+        self._settle()
+        return answer
+
+    async def bind(self, call: BindCall, left: Left) -> tuple[str, str]:
+        """Bind a pod, for a member of a job together with the others."""
+        answer = self._bind(call)
+        self._settle()
+        if isinstance(answer, BindWait):
+            answer = await self._waited(call, answer.until, left)
+        if isinstance(answer, BindRefused):
+            if pod := self.core.pods.get(call.uid):
+                self.core.jobs.left_bind(pod)
+            self._settle()
+            return "refused", answer.reason
+        outcome, why = await self._writes.bind(answer)
+        self.core.bound(call.uid, outcome)
+        self._settle()
+        if outcome is BindOutcome.BOUND and (pod := self.core.pods.get(call.uid)) and not pod.node:
+            self._bound_at[call.uid] = time.monotonic()
+        return outcome.name.lower(), why
+
+    def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
+        """Choose victims, see `Scheduling.preempt`."""
+        victims = self.core.preempt(pod_facts(call.pod), call.proposed)
+        self._settle()
+        return victims
+
+    def usage(self) -> Iterator[bytes]:
+        """The page."""
+        yield b"{}"
+
+    async def tick(self) -> None:
+        """Have the core do what is due until canceled."""
+        while True:
+            now = time.monotonic()
+            due = self.core.next_due(now)
+            if due is None or due > now:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if due is None else due - now):
+                        await self._changed.wait()
+                continue
+            try:
+                self.core.tick(now)
+            except Exception:  # a bug must not end reservations that others still need
+                log.exception("Tick failed")
+            self._settle()
+            await asyncio.sleep(TICK_GAP_S)
+
+    def _bind(self, call: BindCall) -> BindWrite | BindWait | BindRefused:
+        return self.core.bind(call.uid, call.node, time.monotonic(), time.time_ns())
+
+    async def _waited(self, call: BindCall, until: float, left: Left) -> BindWrite | BindRefused:
+        """The answer when the job's other pods are in bind too, or its plan broke."""
+        gone = asyncio.ensure_future(left())
+        gone.add_done_callback(lambda _: self._wake())
+        try:
+            while not (gone.done() or self._stopping):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(until - time.monotonic()):
+                        await self._changed.wait()
+                answer = self._bind(call)
+                if not isinstance(answer, BindWait):
+                    self._settle()
+                    return answer
+                until = answer.until
+        finally:
+            gone.cancel()
+        return BindRefused("the scheduler's extender stops" if self._stopping else "kube-scheduler ended the call")
+
+    def _settle(self) -> None:
+        """Carry out the core's actions after a call of it, and have bind calls that wait ask it again."""
+        for action in self.core.actions():
+            self._act(action)
+        self._wake()
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case CommitJob():
+                task = asyncio.ensure_future(self._commit(action))
+                self._commits.add(task)
+                task.add_done_callback(self._commits.discard)
+            case Report():
+                log.info(action.message, extra={"pod": str(action.pod), "reason": action.reason})
+            case _:
+                self._writes.add(action)
+
+    async def _commit(self, action: CommitJob) -> None:
+        written = await self._writes.commit(action)
+        self.core.committed(action.job, time.monotonic(), written=written)
+        self._settle()
+
+    def _wake(self) -> None:
+        """Wake all who wait for a change now."""
+        self._changed.set()
+        self._changed.clear()

@@ -1,0 +1,64 @@
+"""The settings of `gpuscheduler run`."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuagent.settings import values
+from gpuagent.settings.table import Table, setting
+
+_LEASE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)")
+
+
+def listen(text: str) -> tuple[str, int]:
+    """An address that is not off. Raises ValueError."""
+    found = values.address(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not HOST:PORT or :PORT")
+    return found
+
+
+def lease(text: str) -> tuple[str, str] | None:
+    """Namespace and name of a lease; None for ``off``. Raises ValueError."""
+    if text in {"", "off"}:
+        return None
+    if not (match := _LEASE.fullmatch(text)):
+        raise ValueError(f"{text!r} is not NAMESPACE/NAME or off")
+    return match[1], match[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting of `gpuscheduler run`."""
+
+    kubeconfig: Path | None = setting(
+        None, values.path, "kubeconfig file for the API server (default: the pod's service account)"
+    )
+    listen: tuple[str, int] = setting(
+        ("127.0.0.1", 9446),
+        listen,
+        "address of kube-scheduler's calls, and of all pages; any program that reaches it can reserve GPUs",
+        metavar="HOST:PORT",
+    )
+    http_address: tuple[str, int] | None = setting(
+        ("", 9447),
+        values.address,
+        "address of /metrics, /healthz, /readyz and /usage alone, for Prometheus and kubelet; off for none",
+        metavar="HOST:PORT",
+    )
+    lease: tuple[str, str] | None = setting(
+        ("kube-system", "gpu-scheduler"),
+        lease,
+        "the lease by which kube-schedulers elect their leader; off: the kube-scheduler beside this process is alone",
+        metavar="NAMESPACE/NAME",
+    )
+    log_format: str = setting("text", values.one_of("text", "json"), "log lines for people (text) or machines (json)")
+    log_level: str = setting(
+        "info",
+        values.one_of("debug", "info", "warning", "error"),
+        "lowest severity that is logged: debug, info, warning, error",
+        metavar="LEVEL",
+    )
+
+
+TABLE = Table(Settings, "gpuscheduler")

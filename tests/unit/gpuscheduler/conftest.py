@@ -1,0 +1,10 @@
+import pytest
+
+from tests.unit.gpuscheduler.cluster import Cluster
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
