@@ -14,7 +14,14 @@ from gpuagent.domain.pods.exchange import Exchanged
 from gpuagent.domain.pods.holdings import Recorded
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
 from gpuagent.domain.policy import Policy
-from gpuagent.domain.scheduling.decision import DecidedContainer, Decision, Ignored, decided_containers, read
+from gpuagent.domain.scheduling.decision import (
+    DecidedContainer,
+    Decision,
+    Ignored,
+    decided_containers,
+    decided_text,
+    read,
+)
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
 from gpuagent.domain.sharing.units import device_ids, units_of
@@ -255,7 +262,7 @@ def _decisions(
     return found, decided
 
 
-_WHOLE = {GROUP_ANNOTATION, VISIBLE_ANNOTATION}
+_WHOLE = (GROUP_ANNOTATION, VISIBLE_ANNOTATION)
 
 
 def _schedulers(
@@ -272,7 +279,10 @@ def _schedulers(
     return any(
         name not in before
         and name not in held
-        and (isinstance(decisions.get(name), Decision) or (whole and bool(_WHOLE & pod.annotations.keys())))
+        and (
+            isinstance(decisions.get(name), Decision)
+            or (whole and any(decided_text(pod, key) is not None for key in _WHOLE))
+        )
         for name, pod in living.items()
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuagent.agent import Agent
-from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_KEYS
+from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_KEYS
 from gpuagent.domain.reconcile import pod_annotations
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -155,8 +155,8 @@ def test_memory_and_compute_and_whole_gpus_are_told(node: MakeNode) -> None:
     two = shared(node, "topology")
     two.run()
     two.offers(whole=2)
-    start(two, pod("p", {WHOLE: 2}))
-    assert two.server.wait(lambda: written(two, "p") == {GROUP_ANNOTATION: "0,1"})
+    made = start(two, pod("p", {WHOLE: 2}))
+    assert two.server.wait(lambda: written(two, "p") == {GROUP_ANNOTATION: "0,1", DECIDED_ANNOTATION: made.uid})
 
 
 def test_a_forged_annotation_of_a_running_pod_is_corrected_with_an_event(node: MakeNode) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.deviceplugin.occupancy import RecentAllocation, RecentAllocations
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, asked
-from gpuagent.domain.scheduling.decision import Decision, Ignored
+from gpuagent.domain.scheduling.decision import Decision, Ignored, decided_text
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
 
@@ -95,7 +95,7 @@ class Requester:
         own = self.paired, self.handed_on, *needs, self.pod.gpu_count_label
         if resource not in resource_kinds or not resource_kinds[resource].is_whole:
             return own
-        named = (self.pod.annotations.get(key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
+        named = (decided_text(self.pod, key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
         job = self.pod.labels.get(JOB_LABEL)
         job_key = job and (self.pod.name.namespace, job, self.pod.labels.get(REPLICAS_LABEL))
         return *own, *named, job_key, asked(self.pod, resource)
@@ -403,7 +403,7 @@ class _Search:
 
     def _is_decided(self, one: Requester) -> bool:
         if one.pod is None or self.snap.mode is Mode.TOPOLOGY:
-            return one.pod is not None and GROUP_ANNOTATION in one.pod.annotations
+            return one.pod is not None and decided_text(one.pod, GROUP_ANNOTATION) is not None
         return one.pod.gpu_count_label is not None or one.decided_gpus(self.request.resource, self.snap) is not None
 
     def unseen(self, deleted: Pod | None = None) -> Requester:

@@ -15,6 +15,7 @@ from gpuagent.domain.pod_holdings import PodHeld, certain
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Assumed, Malformed, Shares
 from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.domain.state import State
@@ -117,6 +118,8 @@ def _write(held: PodHeld, state: State) -> PodWrite:
             _share(draft, key, held, resource, gpus)
     _whole(draft, held, gpus, annotate=annotate)
     pod = held.pod
+    if draft.texts or draft.stamped or for_another_pod(pod):
+        draft.put({an.DECIDED_ANNOTATION: pod.uid})  # a copy of these annotations is then no decision
     return PodWrite(pod.name, pod.uid, pod.version, draft.texts, draft.stamped, tuple(draft.corrections))
 
 

@@ -138,6 +138,11 @@ def for_another_pod(pod: Pod) -> str:
     return "" if uid == pod.uid else f"{DECIDED_ANNOTATION} names the pod with UID {shown(uid)}: it was copied"
 
 
+def decided_text(pod: Pod, key: str) -> str | None:
+    """An annotation of the pod; None where it is absent, or decides on another pod."""
+    return None if for_another_pod(pod) else pod.annotations.get(key)
+
+
 def _memory(pod: Pod, resource: str, minors: Mapping[str, int]) -> tuple[str, _Numbers] | Ignored | None:
     """Memory by V2, or by V1 if V2 has no decision."""
     newer = _v2(pod, MEMORY_ANNOTATION, resource, minors)

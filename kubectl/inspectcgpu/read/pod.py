@@ -9,6 +9,7 @@ from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Malformed
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import PodName, asked, parse_pod
+from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from inspectcgpu.read.node import RESOURCES
 from inspectcgpu.read.waits import refused, waits_for
@@ -60,7 +61,10 @@ def read_pod(found: Mapping[str, Any]) -> GpuPod | None:
     asks = {name: amount for name in RESOURCES if (amount := asked(parsed, name))}
     if not asks:
         return None
-    reading = _Reading(mapping(mapping(found.get("metadata")).get("annotations")), asks)
+    copied = for_another_pod(parsed)
+    reading = _Reading({} if copied else mapping(mapping(found.get("metadata")).get("annotations")), asks)
+    if copied:
+        reading.faults.append(f"annotation {copied}")
     for resource, gpus in list(reading.places.items()):
         # Schedulers leave init containers out.
         lasting = sum(one.limits.get(resource, 0) for one in parsed.containers if not one.init)

@@ -430,7 +430,11 @@ def test_pods_are_not_written(cluster: Cluster, agents: Agents) -> None:
         cluster.delete_pod("victim")
 
 
-MINE = {"scheduler.framework.gpushare.allocation": '{"0":{"1":4}}', "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+MINE = {
+    "scheduler.framework.gpushare.allocation": '{"0":{"1":4}}',
+    "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+    "gpuagent.io/decided": "uid",
+}
 
 
 def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(cluster: Cluster, agents: Agents) -> None:

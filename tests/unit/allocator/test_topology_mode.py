@@ -81,6 +81,24 @@ def test_gpus_that_were_named_for_another_pod_are_not_named():
     assert told(mesh(copy).serve(owner("copy"), WHOLE, 1)) == [5, 6]
 
 
+def test_copies_do_not_differ_by_the_gpus_of_the_pods_they_were_copied_from():
+    """No scheduler decided, so kubelet is not queried; and where it does not answer, equal pods are served alike."""
+    copies = [named(name, 1, group) for name, group in (("a", "5"), ("b", "6"))]
+    for copy in copies:
+        copy["metadata"]["annotations"][DECIDED_ANNOTATION] = "uid-first"
+    desk = mesh(*copies)
+    desk.book.tells_pods = False
+    assert indexes(desk.serve(owner("a"), WHOLE, 1)) == [0]
+    assert desk.book.looks == 0
+
+
+@pytest.mark.parametrize(("uid", "decided"), [("uid-first", False), ("uid-a", True)])
+def test_kubelet_is_queried_only_for_gpus_that_were_named_for_this_pod(uid, decided):
+    pod = named("a", 1, "5")
+    pod["metadata"]["annotations"][DECIDED_ANNOTATION] = uid
+    assert mesh(pod).snap.schedulers is decided
+
+
 def test_pods_of_a_job_get_sets_that_fit_together():
     desk = mesh(pod_json("other", {WHOLE: 1}), job("w0", 1), job("w1", 1, created="2026-01-01T00:00:01Z"))
     desk.serve(owner("other"), WHOLE, 1)

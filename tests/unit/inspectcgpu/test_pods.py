@@ -48,6 +48,27 @@ def test_a_pod_on_a_node_says_what_it_waits_for(status, said):
     assert said in why(with_status(**status))
 
 
+@pytest.mark.parametrize(
+    ("asks", "annotations"),
+    [
+        ({"mem": 4}, {V2: '{"0":{"1":4}}'}),
+        ({"mem": 4}, {"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "4"}),
+        ({"whole": 1}, {"topology.kubernetes.io/gpu-group": "1", "topology.kubernetes.io/gpu-visible": "1,0"}),
+    ],
+    ids=["V2", "V1", "whole GPUs"],
+)
+def test_annotations_of_another_pod_place_no_pod(asks, annotations):
+    def read(uid):
+        found = pod_json("a", annotations=annotations | {"gpuagent.io/decided": uid}, **asks)
+        found["metadata"]["uid"] = "uid-a"
+        return read_pod(found)
+
+    own, copied = read("uid-a"), read("uid-b")
+    assert own.places
+    assert (own.faults, copied.places, copied.sources, copied.visible) == ((), {}, {}, ())
+    assert "gpuagent.io/decided names the pod with UID 'uid-b': it was copied" in why(copied)
+
+
 def test_a_refused_pod_holds_nothing_and_gives_the_agents_text():
     text = (
         "Pod was rejected: Allocate failed due to rpc error: aliyun.com/gpu-mem: pod default/a asks for 4, 2 are free"

@@ -86,7 +86,8 @@ validations:
   expression: >-
     ['scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',
     'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME',
-    'ALIYUN_COM_GPU_MEM_ASSIGNED', 'topology.kubernetes.io/gpu-group', 'topology.kubernetes.io/gpu-visible']
+    'ALIYUN_COM_GPU_MEM_ASSIGNED', 'topology.kubernetes.io/gpu-group', 'topology.kubernetes.io/gpu-visible',
+    'gpuagent.io/decided']
 {{- $annotates := include "gpuagent.annotates" . }}
 {{- $cleans := include "gpuagent.cleans" . }}
 {{- $may := list }}

@@ -32,6 +32,8 @@ MS, MM, CM, GT = Kind.MEMORY_SHARE, Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM, Ki
 V2, V2_CORE = an.MEMORY_ANNOTATION, an.CORE_ANNOTATION
 NOW = 1_800_000_000_000_000_000
 BY_SCHEDULER = {an.V1_GPU: "1", an.V1_GPU_UNITS: "16", an.V1_UNITS: "4", an.V1_ASSIGNED: "false", an.V1_ASSUMED: "17"}
+MINE = {an.DECIDED_ANNOTATION: "uid-a"}
+"""What the agent writes with any other annotation of pod `a`."""
 
 
 def share(pod: str, number: int, *units: int, container: str = "main") -> Holding:
@@ -69,9 +71,13 @@ def test_a_pod_of_the_gpushare_extender_is_assigned_as_the_open_plugin_does_it()
     pod = pod_json("a", {MEM: 4}, annotations=BY_SCHEDULER)
     life = node(share("a", 1, 0, 1, 2, 3))
     write = only(life.pods(pod))
-    assert write.body(NOW)["metadata"]["annotations"] == {an.V1_ASSIGNED: "true", an.V1_ASSUMED: str(NOW)}
+    assert write.body(NOW)["metadata"]["annotations"] == {
+        **MINE,
+        an.V1_ASSIGNED: "true",
+        an.V1_ASSUMED: str(NOW),
+    }
     assert write.corrections == ()
-    assert settles(life, pod) == {**BY_SCHEDULER, an.V1_ASSIGNED: "true", an.V1_ASSUMED: str(NOW)}
+    assert settles(life, pod) == {**BY_SCHEDULER, **MINE, an.V1_ASSIGNED: "true", an.V1_ASSUMED: str(NOW)}
 
 
 def test_an_assigned_pod_is_left_alone_with_the_time_of_its_assignment():
@@ -82,7 +88,7 @@ def test_an_assigned_pod_is_left_alone_with_the_time_of_its_assignment():
 def test_the_gpu_that_the_extender_did_not_choose_is_told_and_said_aloud():
     life = node(share("a", 2, 0, 1, 2, 3))
     write = only(life.pods(pod_json("a", {MEM: 4}, annotations=BY_SCHEDULER)))
-    assert write.texts == {an.V1_GPU: "2", an.V1_ASSIGNED: "true"}
+    assert write.texts == {**MINE, an.V1_GPU: "2", an.V1_ASSIGNED: "true"}
     assert write.corrections == (
         (
             "annotation ALIYUN_COM_GPU_MEM_IDX says 1, with 4 units in ALIYUN_COM_GPU_MEM_POD; according to kubelet's allocations, the pod holds "
@@ -94,7 +100,7 @@ def test_the_gpu_that_the_extender_did_not_choose_is_told_and_said_aloud():
 def test_a_forged_annotation_of_a_running_pod_is_corrected_and_keeps_its_time():
     forged = {**BY_SCHEDULER, an.V1_ASSIGNED: "true", an.V1_GPU: "3", an.V1_UNITS: "1000"}
     write = only(node(share("a", 1, 0, 1, 2, 3)).pods(pod_json("a", {MEM: 4}, annotations=forged)))
-    assert write.texts == {an.V1_GPU: "1", an.V1_UNITS: "4"}
+    assert write.texts == {**MINE, an.V1_GPU: "1", an.V1_UNITS: "4"}
     assert not write.stamped
     assert len(write.corrections) == 1
 
@@ -103,7 +109,7 @@ def test_a_forged_annotation_of_a_running_pod_is_corrected_and_keeps_its_time():
 def test_the_spelling_of_an_amount_does_not_keep_an_annotation_from_being_corrected(spelling):
     """Where an amount cannot be read, kubelet's allocations say what the container has."""
     pod = pod_json("a", {MEM: spelling}, annotations={V2: '{"0":{"3":4}}'})
-    assert only(node(share("a", 1, 0, 1, 2, 3)).pods(pod)).texts == {V2: '{"0":{"1":4}}'}
+    assert only(node(share("a", 1, 0, 1, 2, 3)).pods(pod)).texts == {**MINE, V2: '{"0":{"1":4}}'}
     assert writes(node().pods(pod).state) == ()
 
 
@@ -113,7 +119,7 @@ def test_a_key_that_somebody_removed_is_put_back_without_ado(gone):
     pod = pod_json("a", {MEM: 4}, annotations={key: text for key, text in full.items() if key != gone})
     life = node(share("a", 1, 0, 1, 2, 3))
     assert only(life.pods(pod)).corrections == ()
-    assert settles(life, pod).keys() == full.keys()
+    assert settles(life, pod).keys() == full.keys() | MINE.keys()
 
 
 @pytest.mark.parametrize(("key", "text"), [(an.V1_GPU, "x"), (an.V1_UNITS, "-4"), (an.V1_ASSIGNED, "True")])
@@ -171,7 +177,7 @@ def test_what_kubelets_book_contradicts_is_corrected():
     pod = pod_json("a", {MEM: 2}, {MEM: 1}, annotations={V2: '{"0":{"3":2},"1":{"0":1}}'})
     life = node(share("a", 1, 0, 1), share("a", 0, 0, container="main-1"))
     write = only(life.pods(pod))
-    assert write.texts == {V2: '{"0":{"1":2},"1":{"0":1}}'}
+    assert write.texts == {**MINE, V2: '{"0":{"1":2},"1":{"0":1}}'}
     assert not write.stamped
     assert write.corrections == (
         (
@@ -192,7 +198,7 @@ def test_compute_is_told_beside_memory():
     held = (holding("a", unit_ids(2, MM, 0, 1)), holding("a", unit_ids(2, CM, *range(30)), CORE))
     life = node(*held, mode=Mode.CORE_MEM)
     wrong = pod_json("a", {MEM: 2, CORE: 30}, annotations={V2: '{"0":{"2":2}}', V2_CORE: '{"0":{"1":30}}'})
-    assert settles(life, wrong) == {V2: '{"0":{"2":2}}', V2_CORE: '{"0":{"2":30}}'}
+    assert settles(life, wrong) == {**MINE, V2: '{"0":{"2":2}}', V2_CORE: '{"0":{"2":30}}'}
     silent = pod_json("a", {MEM: 2, CORE: 30}, annotations={V2: '{"0":{"2":2}}'})
     assert settles(life, silent)[V2_CORE] == '{"0":{"2":30}}'
 
@@ -209,6 +215,7 @@ def test_units_of_which_nobody_says_where_they_are_written_are_no_contradiction(
 def test_a_pod_that_nobody_annotated_is_told_in_both_families():
     after = settles(node(share("a", 2, 0, 1, 2)), pod_json("a", {MEM: 3}))
     assert after == {
+        **MINE,
         an.V1_GPU: "2",
         an.V1_UNITS: "3",
         an.V1_GPU_UNITS: "16",
@@ -220,7 +227,7 @@ def test_a_pod_that_nobody_annotated_is_told_in_both_families():
 
 def test_a_pod_on_several_gpus_is_told_in_the_family_that_can():
     held = holding("a", unit_ids(0, MS, 0) | unit_ids(1, MS, 0))
-    assert settles(node(held), pod_json("a", {MEM: 2})) == {V2: '{"0":{"0":1,"1":1}}'}
+    assert settles(node(held), pod_json("a", {MEM: 2})) == {**MINE, V2: '{"0":{"0":1,"1":1}}'}
 
 
 def test_a_pod_with_units_that_positions_cannot_say_is_told_in_the_family_that_can():
@@ -232,7 +239,7 @@ def test_a_pod_with_units_that_positions_cannot_say_is_told_in_the_family_that_c
 
 def test_whole_gpus_are_told():
     held = holding("a", unit_ids(3, GT, 0) | unit_ids(0, GT, 0), WHOLE)
-    assert settles(node(held, mode=Mode.TOPOLOGY), pod_json("a", {WHOLE: 2})) == {GROUP_ANNOTATION: "0,3"}
+    assert settles(node(held, mode=Mode.TOPOLOGY), pod_json("a", {WHOLE: 2})) == {**MINE, GROUP_ANNOTATION: "0,3"}
 
 
 def test_without_the_setting_only_what_schedulers_wrote_is_kept():
@@ -264,18 +271,52 @@ def test_a_group_that_was_not_kept_is_told(named):
     pod = pod_json("a", {WHOLE: 2}, annotations={GROUP_ANNOTATION: named})
     life = node(held, mode=Mode.TOPOLOGY)
     assert bool(only(life.pods(pod)).corrections) == bool(named)
-    assert settles(life, pod) == {GROUP_ANNOTATION: "1,3"}
+    assert settles(life, pod) == {**MINE, GROUP_ANNOTATION: "1,3"}
 
 
 def test_a_pod_sees_the_gpus_it_has():
     held = holding("a", unit_ids(3, GT, 0) | unit_ids(1, GT, 0), WHOLE)
     pod = pod_json("a", {WHOLE: 2}, annotations={GROUP_ANNOTATION: "0,1", VISIBLE_ANNOTATION: "0,1"})
-    assert settles(node(held, mode=Mode.TOPOLOGY), pod) == {GROUP_ANNOTATION: "1,3", VISIBLE_ANNOTATION: "0,1,3"}
+    assert settles(node(held, mode=Mode.TOPOLOGY), pod) == {
+        **MINE,
+        GROUP_ANNOTATION: "1,3",
+        VISIBLE_ANNOTATION: "0,1,3",
+    }
 
 
 def test_whole_gpus_of_mode_default_are_nobodys_business():
     life = in_force(Mode.DEFAULT, box(4)).holdings(holding("a", unit_ids(3, Kind.WHOLE_DEFAULT, 0), "nvidia.com/gpu"))
     assert writes(life.pods(pod_json("a", {"nvidia.com/gpu": 1})).state) == ()
+
+
+# -- copies ---------------------------------------------------------------------------------------------------------------
+
+COPIED = {an.DECIDED_ANNOTATION: "uid-of-the-first"}
+
+
+def test_a_copy_that_names_other_gpus_is_corrected_and_is_then_of_this_pod():
+    copied = pod_json("a", {MEM: 4}, annotations={V2: '{"0":{"3":4}}', **COPIED})
+    life = node(share("a", 1, 0, 1, 2, 3))
+    assert len(only(life.pods(copied)).corrections) == 1
+    assert settles(life, copied) == {V2: '{"0":{"1":4}}', **MINE}
+
+
+@pytest.mark.parametrize(
+    ("held", "asks", "annotations"),
+    [
+        (share("a", 1, 0, 1, 2, 3), {MEM: 4}, {V2: '{"0":{"1":4}}'}),
+        (share("a", 1, 0, 1, 2, 3), {MEM: 4}, {**BY_SCHEDULER, an.V1_ASSIGNED: "true"}),
+        (holding("a", unit_ids(1, GT, 0), WHOLE), {WHOLE: 1}, {GROUP_ANNOTATION: "1"}),
+    ],
+    ids=["V2", "V1", "gpu-group"],
+)
+def test_a_copy_that_names_the_gpus_the_pod_has_gets_its_uid_without_ado(held, asks, annotations):
+    life = node(held, mode=Mode.TOPOLOGY if WHOLE in asks else Mode.SHARE)
+    copied = pod_json("a", asks, annotations=annotations | COPIED)
+    write = only(life.pods(copied))
+    assert (write.texts, write.corrections) == (MINE, ())
+    assert settles(life, copied) == annotations | MINE
+    assert writes(life.pods(pod_json("a", asks, annotations=annotations)).state) == ()
 
 
 # -- for which pods the book is certain -----------------------------------------------------------------------------------

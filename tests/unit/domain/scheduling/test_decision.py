@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuagent.domain.pods import annotations as an
-from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION
+from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION
 from gpuagent.domain.pods.pod import Pod, parse_pod
 from gpuagent.domain.scheduling.decision import SKEW_NS, Decision, Ignored, read
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode, Resources
@@ -91,6 +91,15 @@ def test_compute_goes_where_memory_goes_and_the_other_way_round():
     cores = v2({"0": {"1": 30}}, CORE_ANNOTATION)
     for annotations in (v2({"0": {"1": 4}}), cores, v2({"0": {"1": 4}}) | cores, v1(1, 4), v1(1, 4) | cores):
         assert units(read(pod(annotations, both), CORE_MEM, MINORS, AMOUNTS)) == wanted
+
+
+@pytest.mark.parametrize("family", [v2({"0": {"1": 4}}), v1(1, 4), v2({"0": {"1": 30}}, CORE_ANNOTATION)])
+def test_annotations_with_the_uid_of_another_pod_are_no_decision(family):
+    both = {MEM: 4, CORE: 30}
+    own = read(pod(family | {DECIDED_ANNOTATION: "uid-a"}, both), CORE_MEM, MINORS, AMOUNTS)
+    assert own == read(pod(family, both), CORE_MEM, MINORS, AMOUNTS)
+    copied = read(pod(family | {DECIDED_ANNOTATION: "uid-b"}, both), CORE_MEM, MINORS, AMOUNTS)
+    assert copied == Ignored("gpuagent.io/decided names the pod with UID 'uid-b': it was copied")
 
 
 @pytest.mark.parametrize(
