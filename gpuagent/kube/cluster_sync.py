@@ -12,6 +12,7 @@ from gpuagent.domain.pods.pod import Controller, Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
 from gpuagent.domain.reconcile.failed_pods import to_delete
+from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
@@ -128,6 +129,7 @@ class ClusterSync:
             status_page.node_capacity(state),
             status_page.node_condition(state),
             unwanted_taint(state),
+            node_annotations(state),
         )
         self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
         self._deleter.desire(to_delete(state))

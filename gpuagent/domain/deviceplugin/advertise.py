@@ -32,6 +32,12 @@ def rival_offers(state: State) -> int:
     return amount(str(state.node.allocatable.get(NVIDIA_GPU, 0))) or 0
 
 
+def at_zero(state: State) -> bool:
+    """Whether no GPU may be advertised: the mode or kubelet's allocations are unknown, or isolation is missing."""
+    unknown = not state.node.mode_known or state.holdings.listed is None
+    return unknown or unkept_promise(state) or rival_offers(state) > 0
+
+
 def blocked_gpus(state: State) -> set[str]:
     """UUIDs of GPUs that another mode or another plugin uses, or may use."""
     mode, lists = state.node.mode, state.advertised.lists
@@ -42,7 +48,7 @@ def blocked_gpus(state: State) -> set[str]:
 def wanted(state: State) -> Lists:
     """The lists to advertise once every other unit has left them."""
     lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
-    if not state.node.mode_known or state.holdings.listed is None or unkept_promise(state) or rival_offers(state):
+    if at_zero(state):
         return lists
     out = blocked_gpus(state) | state.layer.left_out.keys()
     usable = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)

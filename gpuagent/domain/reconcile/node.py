@@ -17,6 +17,7 @@ class NodeFacts:
         labels: value by label key; None for a label that must be absent.
         capacity: quantity by resource name, ``{"aliyun.com/gpu-count": "8"}``; for capacity and allocatable alike.
         no_taint: key of a taint that must be absent; "" for none.
+        annotations: value by annotation key.
         condition: ``{"type": ..., "status": "True"|"False"|"Unknown", "reason": ..., "message": ...}``; None for none.
     """
 
@@ -24,6 +25,7 @@ class NodeFacts:
     capacity: Mapping[str, str] = field(default_factory=dict)
     condition: Mapping[str, str] | None = None
     no_taint: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,9 @@ def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...
     if taint := _without_taint(node, facts):
         # First: this patch names the version that the agent read, so that it cannot remove a newer taint of others.
         patches.append(NodePatch("", taint))
-    if labels := _labels(node, facts):
-        patches.append(NodePatch("", {"metadata": {"labels": labels}}))
+    wanted = {"labels": facts.labels, "annotations": facts.annotations}
+    if texts := {part: changed for part, of in wanted.items() if (changed := _texts(node, part, of))}:
+        patches.append(NodePatch("", {"metadata": texts}))
     status: dict[str, Any] = {}
     for side in ("capacity", "allocatable"):
         if amounts := _amounts(node, side, facts):
@@ -75,9 +78,10 @@ def same_quantity(one: str, other: str) -> bool:
     return one == other or (amount(one) is not None and amount(one) == amount(other))
 
 
-def _labels(node: Json, facts: NodeFacts) -> dict[str, str | None]:
-    present = node.get("metadata", {}).get("labels") or {}
-    return {key: value for key, value in facts.labels.items() if present.get(key) != value}
+def _texts(node: Json, part: str, wanted: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The labels or annotations that differ."""
+    present = node.get("metadata", {}).get(part) or {}
+    return {key: value for key, value in wanted.items() if present.get(key) != value}
 
 
 def _amounts(node: Json, side: str, facts: NodeFacts) -> dict[str, str]:

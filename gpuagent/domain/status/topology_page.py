@@ -9,6 +9,7 @@ from gpuagent.domain.gpus.topology import Link
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.holdings import located
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts
+from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY
 from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
 from gpuagent.domain.state import State
 
@@ -79,7 +80,7 @@ def _best(sets: BestSets, free: list[int], size: int, gpus: list[Gpu]) -> dict[s
     }
 
 
-_KEYS = frozenset({"nodeName", "devices", "bandwidth", "linkType"})
+_KEYS = frozenset({"nodeName", "devices", BANDWIDTH_KEY, "linkType"})
 
 
 def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
@@ -93,22 +94,30 @@ def config_maps(state: State, node_name: str) -> tuple[ConfigMapFacts, ...]:
     return (ConfigMapFacts("kube-system", f"{node_name}-gputopo-report", labels, data, _KEYS),)
 
 
-def _squares(state: State) -> dict[str, str]:
-    """GPU N is row and column N, by minor number as in a scheduler's annotations; bandwidths are GB/s each way."""
-    listed = [state.gpus.by_uuid[uuid] for uuid in state.gpus.topology.gpus]
-    place = {gpu.minor: n for n, gpu in enumerate(listed)}
+def bandwidths(state: State) -> list[list[float]]:
+    """GB/s each way between every two GPUs. GPU N is row and column N, by minor number as in annotations."""
+    return [[round(one.gbps, 3) if one else 0 for one in row] for row in _square(state)]
+
+
+def _square(state: State) -> list[list[Link | None]]:
+    """The links by minor number; None for a number that the driver does not list."""
+    place = {state.gpus.by_uuid[uuid].minor: n for n, uuid in enumerate(state.gpus.topology.gpus)}
     every = range(max(place, default=-1) + 1)
 
     def link(i: int, j: int) -> Link | None:
         return state.gpus.topology.links[place[i]][place[j]] if i in place and j in place else None
 
-    square = [[link(i, j) for j in every] for i in every]
+    return [[link(i, j) for j in every] for i in every]
+
+
+def _squares(state: State) -> dict[str, str]:
+    listed = [state.gpus.by_uuid[uuid] for uuid in state.gpus.topology.gpus]
     # A GPU that the driver no longer lists is unhealthy, and another GPU may have its minor number.
     unhealthy = state.unhealthy
     health = {gpu.minor: _health(gpu, unhealthy) for gpu in state.gpus.by_uuid.values()}
     health |= {gpu.minor: _health(gpu, unhealthy) for gpu in listed}
     return {
         "devices": json.dumps({str(minor): health[minor] for minor in sorted(health)}),
-        "bandwidth": json.dumps([[round(one.gbps, 3) if one else 0 for one in row] for row in square]),
-        "linkType": json.dumps([[one.type if one else "N/A" for one in row] for row in square]),
+        BANDWIDTH_KEY: json.dumps(bandwidths(state)),
+        "linkType": json.dumps([[one.type if one else "N/A" for one in row] for row in _square(state)]),
     }

@@ -4,15 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, mappings
+from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 
 Json = dict[str, Any]
 
 
 def trim_node(node: Mapping[str, Any]) -> Json:
-    """Return the Node without annotations, image list, field ownership, volumes, and other long parts."""
-    spec, status = mapping(node.get("spec")), mapping(node.get("status"))
+    """Return the Node without others' annotations, image list, field ownership, volumes, and other long parts."""
+    metadata, spec, status = (mapping(node.get(part)) for part in ("metadata", "spec", "status"))
     return {
-        "metadata": _picked(mapping(node.get("metadata")), ("name", "uid", "resourceVersion", "labels")),
+        "metadata": {
+            **_picked(metadata, ("name", "uid", "resourceVersion", "labels")),
+            "annotations": _picked(mapping(metadata.get("annotations")), (NODE_GPUS_ANNOTATION,)),
+        },
         "spec": {"taints": list(mappings(spec.get("taints")))},
         "status": {
             **_picked(status, ("capacity", "allocatable")),

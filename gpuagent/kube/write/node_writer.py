@@ -64,9 +64,11 @@ class NodeWriter(KeyedReconciler[_Difference]):
         capacity: Mapping[str, str],
         condition: Mapping[str, str] | None,
         no_taint: str = "",
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Replace the desired Node; NodeFacts describes the four arguments."""
-        facts = NodeFacts(dict(labels), dict(capacity), None if condition is None else dict(condition), no_taint)
+        """Replace the desired Node; NodeFacts describes the arguments."""
+        condition = None if condition is None else dict(condition)
+        facts = NodeFacts(dict(labels), dict(capacity), condition, no_taint, dict(annotations or {}))
         with self._wake:
             if facts != self._facts:
                 self._facts = facts

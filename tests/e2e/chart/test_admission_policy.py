@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 import pytest
 
 from gpuagent.domain.event_reasons import EventReason
+from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventSender, Involved
 from tests.e2e.chart.release import Release
@@ -132,9 +133,11 @@ def condition(kind: str) -> Json:
 LABELS: Json = {
     "metadata": {"labels": {"aliyun.accelerator/nvidia_count": "8", "aliyun.accelerator/nvidia_name": None}}
 }
+GPUS: Json = {"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "{}"}}}
 COUNT: Json = {"status": {"capacity": {"aliyun.com/gpu-count": "8"}, "allocatable": {"aliyun.com/gpu-count": "8"}}}
 ITS_OWN = [
     pytest.param(NODE, LABELS, MERGE, id="labels"),
+    pytest.param(NODE, GPUS, MERGE, id="annotation"),
     pytest.param(STATUS, COUNT, STRATEGIC, id="amounts"),
     pytest.param(STATUS, condition("GPUAgentReady"), STRATEGIC, id="condition"),
 ]
@@ -183,9 +186,10 @@ def test_a_token_that_names_no_node_is_refused(
         (NODE, {"metadata": {"labels": {"ack.node.gpu.schedule": "share"}}}, "the labels aliyun.accelerator"),
         (NODE, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "the labels aliyun.accelerator"),
         (STATUS, {"metadata": {"labels": {"kubernetes.io/hostname": "x"}}}, "the labels aliyun.accelerator"),
-        (NODE, {"metadata": {"annotations": {"a": "b"}}}, "annotations"),
-        (NODE, {"metadata": {"finalizers": ["a/b"]}}, "annotations, finalizers, owners and generateName"),
-        (NODE, {"metadata": {"generateName": "junk"}}, "annotations, finalizers, owners and generateName"),
+        (NODE, {"metadata": {"annotations": {"a": "b"}}}, "annotation gpuagent.io/gpus only"),
+        (NODE, {"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "x" * 4097}}}, "at most 4096 characters"),
+        (NODE, {"metadata": {"finalizers": ["a/b"]}}, "finalizers, owners and generateName"),
+        (NODE, {"metadata": {"generateName": "junk"}}, "finalizers, owners and generateName"),
         (NODE, {"spec": {"unschedulable": True}}, "spec"),
         (NODE, {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "taint"),
         (STATUS, {"status": {"capacity": {"cpu": "1000"}}}, "aliyun.com/gpu-count only"),
@@ -446,6 +450,7 @@ def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(clu
             assert patch(cluster, agent, path, {"metadata": {"annotations": MINE}})[0] == 422
         assert patch(cluster, agents.others, path, {"metadata": {"annotations": MINE}})[0] == 200
         for wrong, said in (
+            ({"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "{}"}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"kept": "no"}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"kept": None}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"new": "yes"}}}, "only the annotations that say which GPUs"),

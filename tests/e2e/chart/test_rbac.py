@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import NODE_NAME, Cluster
 
@@ -50,6 +51,7 @@ def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: C
     release.inject(fault="xid", gpu=5, code=79)
     wait(MAPS, f"unhealthy-gpu-{NODE_NAME}", lambda found: found is not None, 20)
     node.switch("share", mem=7 * 16)
+    cluster.wait_node(lambda found: '"gpus":[[0,16,' in found["metadata"]["annotations"].get(NODE_GPUS_ANNOTATION, ""))
     wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is None, 20)
     wanted = granted(node) - WRITES_ONLY_WHEN
     deadline = time.monotonic() + 20

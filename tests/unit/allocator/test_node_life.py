@@ -28,6 +28,7 @@ from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.pods.exchange import key
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.policy import Policy
+from gpuagent.domain.reconcile.published_gpus import published_gpus
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
@@ -571,6 +572,12 @@ class NodeLife(RuleBasedStateMachine):
             others = on.get(block.gpu.key, set()) - {block.kind.mode}
             assert not others, f"GPU {block.gpu.key} is offered in {block.kind.mode} and held in {others}"
             assert block.gpu.uuid not in self.foreign.values(), f"GPU {block.gpu.key} is another plugin's"
+
+        published = [gpu for gpu in published_gpus(self.state).gpus if gpu.usable]
+        for resource, part in ((MEM, "memory"), (CORE, "core"), (WHOLE, "whole")):
+            told = {gpu.minor: int(getattr(gpu, part)) for gpu in published if getattr(gpu, part)}
+            kubelets = {b.gpu.minor: b.count for b in self.state.advertised.lists[resource] if b.healthy}
+            assert told == kubelets, f"schedulers and kubelet count {resource} differently"
 
     def gpus_of(self, ids: frozenset[str]) -> set[str]:
         by_key = {g.key: g.uuid for g in GPUS}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.pods.annotations import WRITTEN_KEYS
+from gpuagent.domain.scheduling.node_gpus import MOST_GPUS, NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS
 from gpuagent.settings import settings as config
 from gpuagent.settings import values as settingvalues
@@ -159,6 +160,16 @@ def test_the_agents_container_has_no_rights(name):
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["priorityClassName"] == "system-node-critical"
     assert VALUES["policy"] == 5
+
+
+def test_the_policy_of_nodes_takes_the_longest_annotation_of_the_agent():
+    """Units are below a million: one of 1 MiB on a GPU of a terabyte."""
+    (rule,) = (one["expression"] for one in policy("nodes")["validations"] if "newAnnotations.all" in one["expression"])
+    assert re.findall(r"key == '([^']+)' && size\(variables.newAnnotations\[key\]\) <= (\d+)", rule) == [
+        (NODE_GPUS_ANNOTATION, "4096")
+    ]
+    gpus = tuple(NodeGpu(n, 10**6, 100, whole=True) for n in range(MOST_GPUS))
+    assert len(node_gpus_text(NodeGpus(gpus, 10**6, 10**6, 100, both=False, links="0" * 16))) < 4096
 
 
 def test_the_policy_lets_the_agent_set_the_annotations_that_it_knows():

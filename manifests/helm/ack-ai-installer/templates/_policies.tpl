@@ -6,6 +6,13 @@
     the token of service account gpuagent names no node: it has to be that of the agent's pod, as kubelet mounts it
 {{- end }}
 
+{{- define "gpuagent.policy.annotations" }}
+- name: oldAnnotations
+  expression: "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
+- name: newAnnotations
+  expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"
+{{- end }}
+
 {{- define "gpuagent.policy.nodes" -}}
 - name: oldLabels
   expression: "has(oldObject.metadata.labels) ? oldObject.metadata.labels : {}"
@@ -13,6 +20,7 @@
   expression: "has(object.metadata.labels) ? object.metadata.labels : {}"
 - name: ownLabels
   expression: "['aliyun.accelerator/nvidia_name', 'aliyun.accelerator/nvidia_mem', 'aliyun.accelerator/nvidia_count']"
+{{- include "gpuagent.policy.annotations" . }}
 - name: oldTaints
   expression: "has(oldObject.spec.taints) ? oldObject.spec.taints : []"
 - name: newTaints
@@ -30,15 +38,19 @@ validations:
       && variables.oldLabels.all(key, key in variables.ownLabels || key in variables.newLabels)
     message: the agent may change the labels aliyun.accelerator/nvidia_name, nvidia_mem and nvidia_count only
   - expression: >-
-      (has(object.metadata.annotations) ? object.metadata.annotations : {})
-      == (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {})
-      && has(object.metadata.finalizers) == has(oldObject.metadata.finalizers)
+      variables.newAnnotations.all(key,
+      key == 'gpuagent.io/gpus' && size(variables.newAnnotations[key]) <= 4096
+      || (key in variables.oldAnnotations && variables.oldAnnotations[key] == variables.newAnnotations[key]))
+      && variables.oldAnnotations.all(key, key in variables.newAnnotations)
+    message: the agent may set the annotation gpuagent.io/gpus only, to at most 4096 characters
+  - expression: >-
+      has(object.metadata.finalizers) == has(oldObject.metadata.finalizers)
       && (!has(object.metadata.finalizers) || object.metadata.finalizers == oldObject.metadata.finalizers)
       && has(object.metadata.ownerReferences) == has(oldObject.metadata.ownerReferences)
       && (!has(object.metadata.ownerReferences) || object.metadata.ownerReferences == oldObject.metadata.ownerReferences)
       && has(object.metadata.generateName) == has(oldObject.metadata.generateName)
       && (!has(object.metadata.generateName) || object.metadata.generateName == oldObject.metadata.generateName)
-    message: the agent may not change a node's annotations, finalizers, owners and generateName
+    message: the agent may not change a node's finalizers, owners and generateName
   - expression: >-
       (has(object.spec.unschedulable) && object.spec.unschedulable)
       == (has(oldObject.spec.unschedulable) && oldObject.spec.unschedulable)
@@ -78,10 +90,7 @@ validations:
 {{- end }}
 
 {{- define "gpuagent.policy.pods" -}}
-- name: oldAnnotations
-  expression: "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
-- name: newAnnotations
-  expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"
+{{- include "gpuagent.policy.annotations" . }}
 - name: ownAnnotations
   expression: >-
     ['scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',

@@ -20,7 +20,9 @@ conditions = st.fixed_dictionaries(
 nodes = st.fixed_dictionaries(
     {},
     optional={
-        "metadata": st.fixed_dictionaries({}, optional={"labels": st.dictionaries(texts, texts)}),
+        "metadata": st.fixed_dictionaries(
+            {}, optional=dict.fromkeys(("labels", "annotations"), st.dictionaries(texts, texts))
+        ),
         "status": st.fixed_dictionaries(
             {},
             optional={
@@ -36,6 +38,7 @@ facts = st.builds(
     st.dictionaries(texts, st.none() | texts),
     st.dictionaries(texts, amounts),
     st.none() | conditions,
+    annotations=st.dictionaries(texts, texts),
 )
 
 
@@ -56,12 +59,12 @@ def test_each_patch_is_for_another_part(node: dict[str, object], wanted: NodeFac
 
 def test_only_what_differs_is_patched() -> None:
     node = {
-        "metadata": {"labels": {"a": "1", "b": "2", "mine": "x"}},
+        "metadata": {"labels": {"a": "1", "b": "2", "mine": "x"}, "annotations": {"c": "1", "theirs": "y"}},
         "status": {"capacity": {"gpu-count": "8"}, "allocatable": {"gpu-count": "0"}},
     }
-    wanted = NodeFacts({"a": "1", "b": "3", "gone": None}, {"gpu-count": "8"})
+    wanted = NodeFacts({"a": "1", "b": "3", "gone": None}, {"gpu-count": "8"}, annotations={"c": "2"})
     assert node_patches(node, wanted, NOW) == (
-        NodePatch("", {"metadata": {"labels": {"b": "3"}}}),
+        NodePatch("", {"metadata": {"labels": {"b": "3"}, "annotations": {"c": "2"}}}),
         NodePatch("status", {"status": {"allocatable": {"gpu-count": "8"}}}),
     )
 

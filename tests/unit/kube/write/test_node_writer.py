@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.events import ApiUnavailable, NodeSeen, PodsSeen
+from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.write.event_sender import EventSender, Involved
@@ -96,6 +97,20 @@ def test_drift_is_repaired_each_time(server: ApiServer, writer: NodeWriter) -> N
         assert server.wait(lambda: is_right(server))
         server.patch_node_status({"capacity": {"aliyun.com/gpu-count": None}, "allocatable": None})
         assert server.wait(lambda: is_right(server))
+
+
+def test_the_annotation_is_put_back_and_those_of_others_stay(server: ApiServer, writer: NodeWriter) -> None:
+    def annotate(text: str | None) -> None:
+        body = {"metadata": {"annotations": {NODE_GPUS_ANNOTATION: text, "theirs": "x"}}}
+        server.objects.patch(("nodes", "", "n1"), "", body, strategic=False)
+
+    writer.set_desired({}, {}, None, annotations={NODE_GPUS_ANNOTATION: "mine"})
+    for text in (None, "forged", "mine"):
+        annotate(text)
+        wanted = {NODE_GPUS_ANNOTATION: "mine", "theirs": "x"}
+        assert server.wait(lambda: server.node()["metadata"].get("annotations") == wanted)
+    assert writer.flush(PATIENCE_S)
+    assert server.requests["patch nodes"] <= 3, "a right annotation is not written"
 
 
 def test_a_node_made_anew_is_made_right(server: ApiServer, client: Client, writer: NodeWriter) -> None:
