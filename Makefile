@@ -62,7 +62,7 @@ chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernet
 manifests: $(STAMP)  ## the chart's schema of settings, and plain YAML from the chart (needs Go)
 	$(BIN)/python -m manifests.render "$$($(BIN)/python tests/e2e/build.py helm | tail -1)"
 
-e2e: $(STAMP)  ## the agent on a real kubelet (builds it the first time: about 20 minutes)
+e2e: $(STAMP)  ## the agent on a real kubelet, the scheduler on a real control plane (builds it the first time: about 20 minutes)
 	$(BIN)/python tests/e2e/build.py
 	$(BIN)/python -m pytest -q tests/e2e -m e2e --timeout 600 -p no:xdist
 

@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
@@ -61,6 +61,20 @@ class ApiClient:
             raise ApiError(method, path, status, answer)
         return answer
 
+    def create_all(self, path: str, manifests: Iterable[Json]) -> list[Json]:
+        """Create objects of one collection, one after the other over one connection."""
+        created = []
+        headers = self._headers(None) | {"Content-Type": "application/json"}
+        with closing(self._connection(timeout=30)) as connection:
+            for manifest in manifests:
+                connection.request("POST", path, json.dumps(manifest).encode(), headers)
+                response = connection.getresponse()
+                answer = json.loads(response.read())
+                if response.status >= http.client.BAD_REQUEST:
+                    raise ApiError("POST", path, response.status, answer)
+                created.append(answer)
+        return created
+
     def apply(self, manifest: Json) -> Json:
         """Create or update by server-side apply."""
         path = f"{self.path_of(manifest)}?fieldManager=e2e&force=true"
@@ -102,15 +116,16 @@ class ApiClient:
         selector = {"fieldSelector": f"metadata.name={name}"}
         listed = self.expect("GET", f"{path}?{urlencode(selector)}")
         yield next(iter(listed["items"]), None)
-        query = selector | {"watch": "1", "resourceVersion": listed["metadata"]["resourceVersion"]}
-        for event in self._events(path, query, timeout):
+        query = selector | {"resourceVersion": listed["metadata"]["resourceVersion"]}
+        for event in self.watch(path, query, timeout):
             if event["type"] == "ERROR":
                 return
             yield None if event["type"] == "DELETED" else event["object"]
 
-    def _events(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[Json]:
+    def watch(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[Json]:
+        """The events of a watch as they come, until the server ends it or is silent for `timeout` seconds."""
         with closing(self._connection(timeout)) as connection:
-            connection.request("GET", f"{path}?{urlencode(query)}", headers=self._headers(None))
+            connection.request("GET", f"{path}?{urlencode({'watch': '1', **query})}", headers=self._headers(None))
             response = connection.getresponse()
             if response.status != http.client.OK:
                 raise ApiError("WATCH", path, response.status, json.loads(response.read()))

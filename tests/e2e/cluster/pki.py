@@ -11,10 +11,12 @@ from .manifests import NODE_NAME
 
 ADMIN = "admin"
 AGENT = "gpuagent"
+GPU_SCHEDULER = "gpuscheduler"
 NODE_USER = f"system:node:{NODE_NAME}"
 _GROUPS = {
     ADMIN: "system:masters",
     AGENT: "",
+    GPU_SCHEDULER: "",
     NODE_USER: "system:nodes",
     "system:kube-scheduler": "",
     # One process that acts for many controllers, each of which would need rights of its own.

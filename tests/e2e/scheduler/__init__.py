@@ -1,0 +1,1 @@
+"""The scheduler on a real control plane, with nodes that kwok plays."""

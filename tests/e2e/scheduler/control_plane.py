@@ -1,0 +1,231 @@
+"""A control plane without kubelets: etcd, the API server, and kwok, which plays the nodes."""
+
+import http.client
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.e2e.build import bin_dir
+from tests.e2e.cluster import free_port, pki
+from tests.e2e.cluster.client import ApiClient
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.cluster.processes import Process
+from tests.e2e.scheduler.pod_watch import PodWatch
+
+BINARIES = ("etcd", "kube-apiserver", "kube-scheduler", "kwok")
+LEASE = "gpu-scheduler"
+NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
+_STAGES = Path(__file__).with_name("stages.yaml")
+
+
+class ControlPlane:
+    """All of it in one directory, on free ports of the loopback, so that several can run beside each other.
+
+    Attributes:
+        client: acts as the administrator.
+        pods: the pods of all namespaces as they are now.
+    """
+
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
+        self.bin = bin_dir()
+        self._stack = ExitStack()
+        for name in ("logs", "pids"):
+            (workdir / name).mkdir(parents=True)
+        port = free_port()
+        self._pki = pki.create(workdir / "pki", "127.0.0.1", port)
+        self.port = port
+        self.client = ApiClient(self._pki.server, self._pki.ca, self._pki.tokens[pki.ADMIN])
+        self.pods = PodWatch(self.client)
+        etcd_port = free_port()
+        self._etcd = self.process("etcd", self._etcd_command(etcd_port, free_port()))
+        self._apiserver = self.process("kube-apiserver", self._apiserver_command(port, etcd_port))
+        kubeconfig = f"--kubeconfig={self.kubeconfig(pki.ADMIN)}"
+        stages = ("--config", str(_STAGES), "--manage-all-nodes=true", "--node-lease-duration-seconds=0")
+        self._kwok = self.process("kwok", (str(self.bin / "kwok"), kubeconfig, *stages))
+
+    def process(self, name: str, command: Iterable[str]) -> Process:
+        """A component that ends with the tests, however these end. It must be started by the main thread."""
+        bound = ("setpriv", "--pdeathsig", "KILL", *command)
+        return Process(name, bound, self.workdir / "logs" / f"{name}.log", self.workdir / "pids")
+
+    def kubeconfig(self, user: str) -> Path:
+        return self._pki.kubeconfig(user)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for process in (self._etcd, self._apiserver):
+                stack.callback(process.kill)
+                process.start()
+            self._apiserver.wait_for(self._ready, timeout=60)
+            for manifest in _RIGHTS:
+                self.client.apply(manifest)
+            stack.callback(self._kwok.kill)
+            self._kwok.start()
+            stack.callback(self.pods.stop)
+            self.pods.start()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def restart_apiserver(self) -> None:
+        """Kill it, as the out-of-memory killer does, and wait until it answers again."""
+        self._apiserver.kill()
+        self._apiserver.start()
+        self._apiserver.wait_for(self._ready, timeout=60)
+
+    def add_nodes(self, nodes: Iterable[Json], timeout: float = 60) -> None:
+        """Create nodes, and wait until all are Ready."""
+        names = {node["metadata"]["name"] for node in self.client.create_all(NODES, nodes)}
+        listed = self.client.expect("GET", NODES)
+        waiting = names.difference(map(_name, filter(_is_ready, listed["items"])))
+        version = listed["metadata"]["resourceVersion"]
+        events = self.client.watch(NODES, {"resourceVersion": version}, timeout) if waiting else iter(())
+        for event in events:
+            if _is_ready(event["object"]):
+                waiting.discard(_name(event["object"]))
+            if not waiting:
+                return
+
+    def add_pods(self, pods: Iterable[Json]) -> list[str]:
+        """Create pods in the namespace `default`; returns their names."""
+        return [_name(pod) for pod in self.client.create_all(PODS, pods)]
+
+    def delete_pods(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.client.expect("DELETE", f"{PODS}/{name}")
+
+    def nodes(self) -> list[Json]:
+        items: list[Json] = self.client.expect("GET", NODES)["items"]
+        return items
+
+    def clear(self) -> None:
+        """Remove all pods and nodes, and the lease of the scheduler."""
+        self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0}, timeout=60)
+        self.client.request("DELETE", NODES, timeout=60)
+        self.client.request("DELETE", f"{_LEASES}/{LEASE}")
+        self.pods.wait(lambda pods: not pods, timeout=60)
+
+    def leader(self, *, other_than: str = "", timeout: float = 60) -> str:
+        """The host name of the scheduler that leads, once it is another than this one."""
+
+        def leads(lease: Json | None) -> bool:
+            return _holder(lease) not in ("", other_than)
+
+        return _holder(self.client.wait(_LEASES, LEASE, leads, timeout))
+
+    def _ready(self) -> bool:
+        try:
+            return self.client.request("GET", "/readyz", timeout=2)[0] == http.client.OK
+        except OSError:
+            return False
+
+    def _etcd_command(self, port: int, peer_port: int) -> list[str]:
+        client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
+        return [
+            str(self.bin / "etcd"),
+            f"--data-dir={self.workdir / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            # The data is thrown away anyway.
+            "--unsafe-no-fsync",
+        ]
+
+    def _apiserver_command(self, port: int, etcd_port: int) -> list[str]:
+        directory = self._pki.directory
+        return [
+            str(self.bin / "kube-apiserver"),
+            f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            # Refuses loopback addresses otherwise; there is no second server to find.
+            "--endpoint-reconciler-type=none",
+            f"--tls-cert-file={directory / 'server.crt'}",
+            f"--tls-private-key-file={directory / 'server.key'}",
+            f"--token-auth-file={self._pki.token_file}",
+            "--authorization-mode=RBAC",
+            # No controller manager makes service accounts here, or takes the taint off a node that is ready.
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={self._pki.service_account_key}",
+            f"--service-account-signing-key-file={self._pki.service_account_key}",
+            # The tests remove thousands of objects at a time; one worker would take a minute for them.
+            "--delete-collection-workers=16",
+            # A stopped server has nothing to drain here.
+            "--shutdown-delay-duration=0s",
+        ]
+
+
+def _name(item: Json) -> str:
+    name: str = item["metadata"]["name"]
+    return name
+
+
+def _holder(lease: Json | None) -> str:
+    """kube-scheduler's identity is its host name, an underscore and a random part; empty when it gave the lease back."""
+    identity: str = (lease or {"spec": {}})["spec"].get("holderIdentity") or ""
+    return identity.partition("_")[0]
+
+
+def _is_ready(node: Json) -> bool:
+    conditions = node["status"].get("conditions", ())
+    return any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
+
+
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def _grant(name: str, user: str, rules: list[Json], namespace: str | None = None) -> tuple[Json, Json]:
+    scope, metadata = (
+        ("", {"name": name}) if namespace is None else ("Namespaced", {"name": name, "namespace": namespace})
+    )
+    kind = "Role" if scope else "ClusterRole"
+    role = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata, "rules": rules}
+    binding = {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+        "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": user}],
+    }
+    return role, binding
+
+
+_RIGHTS = (
+    *_grant(
+        "gpuscheduler",
+        pki.GPU_SCHEDULER,
+        [
+            {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["patch"]},
+            {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+            {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        ],
+    ),
+    *_grant(
+        "gpuscheduler",
+        pki.GPU_SCHEDULER,
+        [
+            {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]},
+        ],
+        namespace="kube-system",
+    ),
+    # The role that Kubernetes gives kube-scheduler names the lease `kube-scheduler` only.
+    *_grant(
+        "second-kube-scheduler",
+        "system:kube-scheduler",
+        [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update", "create"]}],
+        namespace="kube-system",
+    ),
+)

@@ -1,0 +1,92 @@
+"""All pods as they are now, kept by one watch in a thread of its own."""
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from tests.e2e.cluster.client import ApiClient, ApiError
+from tests.e2e.cluster.manifests import Json
+
+_PODS = "/api/v1/pods"
+_SILENT = 3600.0
+
+
+class Listener(Protocol):
+    """Sees every change of a pod, in the order of the API server; called by the thread of the watch."""
+
+    def seen(self, pod: Json) -> None: ...
+
+    def gone(self, uid: str) -> None: ...
+
+
+class PodWatch:
+    """Pods by name. Use it from one thread."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._changed = threading.Condition()
+        self._pods: dict[str, Json] = {}
+        self._listener: Listener | None = None
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="pod watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The thread ends with its connection."""
+        self._ended = True
+
+    def listen(self, listener: Listener | None) -> None:
+        """Show a listener the pods as they are, and every change from now on; it replaces the one before."""
+        with self._changed:
+            self._listener = listener
+            if listener is not None:
+                for pod in self._pods.values():
+                    listener.seen(pod)
+
+    def wait(self, wanted: Callable[[Mapping[str, Json]], bool], timeout: float) -> dict[str, Json]:
+        """Until the pods, by name, are as wanted; returns them."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not wanted(self._pods):
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise TimeoutError(f"the pods were not as wanted within {timeout:g} s")
+            return dict(self._pods)
+
+    def _run(self) -> None:
+        while not self._ended:
+            try:
+                listed = self._client.expect("GET", _PODS)
+                self._relisted(listed["items"])
+                query = {"resourceVersion": listed["metadata"]["resourceVersion"]}
+                for event in self._client.watch(_PODS, query, _SILENT):
+                    if event["type"] == "ERROR":
+                        break
+                    self._apply(event["object"], gone=event["type"] == "DELETED")
+            except (OSError, ValueError, http.client.HTTPException, ApiError):
+                time.sleep(0.05)  # the server is away
+
+    def _relisted(self, pods: list[Json]) -> None:
+        """Catch up after a gap: first the pods that gave something back, for which others may have come."""
+        there = {pod["metadata"]["uid"] for pod in pods}
+        for pod in [pod for pod in self._pods.values() if pod["metadata"]["uid"] not in there]:
+            self._apply(pod, gone=True)
+        for pod in sorted(pods, key=lambda pod: pod["status"]["phase"] not in ("Succeeded", "Failed")):
+            self._apply(pod, gone=False)
+
+    def _apply(self, pod: Json, *, gone: bool) -> None:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        with self._changed:
+            if not gone:
+                self._pods[name] = pod
+            elif self._pods.get(name, pod)["metadata"]["uid"] == uid:
+                self._pods.pop(name, None)
+            if self._listener is not None:
+                if gone:
+                    self._listener.gone(uid)
+                else:
+                    self._listener.seen(pod)
+            self._changed.notify_all()

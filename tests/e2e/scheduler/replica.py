@@ -1,0 +1,127 @@
+"""One kube-scheduler with its extender, as one pod of the Deployment runs them."""
+
+import http.client
+import json
+import ssl
+import sys
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from tests.e2e.cluster import free_port, pki
+from tests.e2e.scheduler.control_plane import LEASE, ControlPlane
+from tests.e2e.scheduler.link import Link
+
+SCHEDULER_NAME = "gpu-scheduler"
+_RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu")
+# Short, so that a new leader follows soon; not so short that a busy machine loses the lease.
+_LEASE_SECONDS = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}
+
+
+class Replica:
+    """Both processes, and the extender's connection to the API server, which tests can break.
+
+    Attributes:
+        name: the host name of both.
+        extender: the process under test.
+        scheduler: kube-scheduler, which calls it.
+        link: between the extender and the API server.
+    """
+
+    def __init__(self, control_plane: ControlPlane, name: str, flags: Iterable[str] = ()) -> None:
+        self._directory = control_plane.workdir / name
+        self._directory.mkdir(exist_ok=True)
+        self.link = Link(control_plane.port)
+        self.port = free_port()
+        address = f"127.0.0.1:{self.port}"
+        kubeconfig = self._through_link(control_plane.kubeconfig(pki.GPU_SCHEDULER))
+        extender = (
+            *(sys.executable, "-m", "gpuscheduler", "run", "--kubeconfig", str(kubeconfig)),
+            *("--listen", address, "--http-address", "off", "--lease", f"kube-system/{LEASE}"),
+        )
+        # A host name of its own, as a pod has, by which the lease names its holder.
+        host = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name)
+        self.name = name
+        self.extender = control_plane.process(f"{name}-extender", (*host, *extender, *flags))
+        self._scheduler_port = free_port()
+        config = self._configuration(control_plane.kubeconfig("system:kube-scheduler"), f"http://{address}")
+        self.scheduler = control_plane.process(
+            f"{name}-scheduler",
+            (
+                *host,
+                str(control_plane.bin / "kube-scheduler"),
+                f"--config={config}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={self._scheduler_port}",
+                f"--cert-dir={self._directory}",
+            ),
+        )
+
+    def start(self) -> None:
+        """Start what does not run, and wait until both are ready."""
+        self.revive()
+        self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)), 30)
+        tls = ssl._create_unverified_context()
+        port = self._scheduler_port
+        self.scheduler.wait_for(
+            lambda: _answers(http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=tls)), 30
+        )
+
+    def revive(self) -> None:
+        """Start what does not run, as kubelet does. kube-scheduler ends by itself when it loses the lease."""
+        for process in (self.extender, self.scheduler):
+            if not process.running:
+                process.start()
+
+    def kill(self) -> None:
+        """Kill both, as a node that dies does."""
+        self.scheduler.kill()
+        self.extender.kill()
+
+    def stop(self) -> None:
+        """End both in order; kube-scheduler gives the lease back."""
+        self.scheduler.stop()
+        self.extender.stop()
+        self.link.close()
+
+    def _through_link(self, kubeconfig: Path) -> Path:
+        config = json.loads(kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.link.port}"
+        path = self._directory / "extender.kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
+
+    def _configuration(self, kubeconfig: Path, extender: str) -> Path:
+        config = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(kubeconfig)},
+            "leaderElection": {"leaderElect": True, "resourceName": LEASE} | _LEASE_SECONDS,
+            "podInitialBackoffSeconds": 1,
+            "podMaxBackoffSeconds": 2,
+            "profiles": [{"schedulerName": SCHEDULER_NAME}],
+            "extenders": [
+                {
+                    "urlPrefix": extender,
+                    "filterVerb": "filter",
+                    "bindVerb": "bind",
+                    "preemptVerb": "preempt",
+                    "nodeCacheCapable": True,
+                    "ignorable": False,
+                    "httpTimeout": "30s",
+                    "managedResources": [{"name": name, "ignoredByScheduler": False} for name in _RESOURCES],
+                }
+            ],
+        }
+        path = self._directory / "scheduler.json"
+        path.write_text(json.dumps(config, indent=2))
+        return path
+
+
+def _answers(connection: http.client.HTTPConnection) -> bool:
+    with closing(connection):
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False

@@ -1,0 +1,74 @@
+"""Pods that wait: they say why, they go on when they can, and they may evict others."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+
+from gpuagent.domain.sharing.mode import GPU_MEM
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.ledger import Ledger
+from tests.e2e.scheduler.nodes import share_node
+from tests.e2e.scheduler.pods import pod
+from tests.e2e.scheduler.replica import Replica
+
+
+@pytest.fixture
+def ledger(make_ledger: Callable[[Iterable[Json]], Ledger]) -> Ledger:
+    """One node of two GPUs with 80 units each."""
+    return make_ledger([share_node("node", gpus=2)])
+
+
+@pytest.fixture
+def replica(ledger: Ledger, make_replica: Callable[..., Replica]) -> Replica:
+    return make_replica("a")
+
+
+def test_a_pod_says_why_it_waits_and_goes_on(control_plane: ControlPlane, ledger: Ledger, replica: Replica) -> None:
+    """The node has 80 units free in all, and no GPU has more than 40."""
+    control_plane.add_pods(pod(name, {GPU_MEM: 40}) for name in ("a", "b", "c", "d"))
+    _wait_running(control_plane, "a", "b", "c", "d")
+    gpus = {name: _gpu(found) for name, found in control_plane.pods.wait(lambda pods: True, 0).items()}
+    first = [name for name in gpus if gpus[name] == gpus["a"]]
+    second = next(name for name in gpus if name not in first)
+    control_plane.delete_pods([first[0], second])
+    control_plane.pods.wait(lambda pods: len(pods) == 2, timeout=30)
+    control_plane.add_pods([pod("large", {GPU_MEM: 60})])
+    control_plane.pods.wait(
+        lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in _why(pods, "large"), 30
+    )
+    control_plane.delete_pods([first[1]])
+    _wait_running(control_plane, "large")
+    assert ledger.problems() == []
+
+
+def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, ledger: Ledger, replica: Replica) -> None:
+    for name, value in (("low", 1), ("high", 1000)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        control_plane.client.apply(kind | {"metadata": {"name": name}, "value": value})
+    names = [f"low-{n}" for n in range(8)]
+    control_plane.add_pods(pod(name, {GPU_MEM: 20}, priorityClassName="low") for name in names)
+    before = _wait_running(control_plane, *names)
+    control_plane.add_pods([pod("high", {GPU_MEM: 60}, priorityClassName="high")])
+    after = _wait_running(control_plane, "high")
+    evicted = before.keys() - after.keys()
+    assert len(evicted) == 3
+    assert {_gpu(before[name]) for name in evicted} == {_gpu(after["high"])}
+    assert ledger.problems() == []
+
+
+def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:
+    return control_plane.pods.wait(
+        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
+    )
+
+
+def _why(pods: Mapping[str, Json], name: str) -> str:
+    """kube-scheduler's message; empty while there is none."""
+    listed = pods[name]["status"].get("conditions", ()) if name in pods else ()
+    conditions = {condition["type"]: condition for condition in listed}
+    return str(conditions.get("PodScheduled", {}).get("message", ""))
+
+
+def _gpu(found: Json) -> str:
+    return str(found["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"])
