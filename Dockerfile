@@ -1,4 +1,4 @@
-# The agent's image: Debian's own Python and what the agent needs, assembled from nothing. The page docs/image.md says why and how.
+# The image of agent and scheduler: Debian's own Python and what both need, assembled from nothing. The page docs/image.md says why and how.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 -t REGISTRY/gpuagent:VERSION .
 #
@@ -19,12 +19,13 @@ ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_CONFIG_FILE=/run/secrets/pip PIP_
 WORKDIR /src
 COPY image/debian.sh image/packages.txt image/
 RUN image/debian.sh "${TARGETARCH}" /rootfs
-COPY requirements.lock requirements-build.lock ./
+COPY requirements-scheduler.lock requirements-build.lock ./
 COPY image/dependencies.sh image/
 RUN --mount=type=secret,id=pip --mount=type=secret,id=ca image/dependencies.sh "${TARGETARCH}" /rootfs/opt/gpuagent
 COPY pyproject.toml README.md LICENSE ./
 COPY gpuagent gpuagent
 COPY installer installer
+COPY scheduler scheduler
 COPY image/agent.sh image/sbom.cdx.json image/
 RUN image/agent.sh /rootfs
 
@@ -32,18 +33,20 @@ FROM scratch
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpuagent" \
-      org.opencontainers.image.description="Per-node Kubernetes GPU agent: shares, isolates and places NVIDIA GPUs" \
+      org.opencontainers.image.description="Kubernetes GPU agent and scheduler: share, isolate and place NVIDIA GPUs" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /rootfs/ /
 # Files that change with every commit are in a layer of their own.
 COPY --from=build /agent/ /
+# The scheduler's numpy has no work for more threads, and OpenBLAS would start one for each core.
 ENV PATH=/opt/gpuagent/bin:/usr/bin:/bin:/usr/sbin:/sbin \
     PYTHONDONTWRITEBYTECODE=1 \
     NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
-EXPOSE 9445
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    OPENBLAS_NUM_THREADS=1
+EXPOSE 9445 9447
 # Kubelet's directories belong to root: a DaemonSet that serves GPUs sets runAsUser 0. Everything else needs no root.
 USER 65532:65532
 ENTRYPOINT ["gpuagent"]

@@ -69,7 +69,7 @@ e2e: $(STAMP)  ## the agent on a real kubelet, the scheduler on a real control p
 image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: see python -m image --help)
 	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) --revision "$$(git rev-parse HEAD 2>/dev/null)" $(ARGS)
 
-sbom: $(STAMP)  ## image/sbom.cdx.json, the bill of materials, from requirements.lock
+sbom: $(STAMP)  ## image/sbom.cdx.json, the bill of materials, from requirements-scheduler.lock
 	$(BIN)/python -m image.sbom
 
 $(RUNTIME):

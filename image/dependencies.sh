@@ -21,11 +21,14 @@ packages=$venv/lib/python3.11/site-packages
     --python-version 3.11 --implementation cp \
     --platform "manylinux_2_34_$machine" --platform "manylinux_2_31_$machine" --platform "manylinux_2_28_$machine" \
     --platform "manylinux_2_17_$machine" --platform "manylinux2014_$machine" \
-    -r requirements.lock
+    -r requirements-scheduler.lock
 rm -rf "${packages:?}/bin"
 # Two thirds of all: classes for each kind of object and each call, for two kinds of client. The agent asks with paths
 # and reads JSON (docs/adr/0002-kubernetes-through-apiclient.md); these modules are loaded on demand only.
 rm -rf "$packages/kubernetes/aio" "$packages/kubernetes/client/api"/[a-z]*_api.py "$packages/kubernetes/client/models"/[a-z]*.py
 find "$packages" -type d \( -name tests -o -name test \) -prune -exec rm -rf {} +
+# What only builds of other packages, and only type checkers, read.
+rm -rf "$packages/numpy/f2py" "$packages/numpy/distutils" "$packages/numpy/_core/include" "$packages/numpy/_core/lib"
+find "$packages" -type f \( -name '*.a' -o -name '*.c' -o -name '*.h' -o -name '*.pxd' -o -name '*.pyi' -o -name '*.pyx' \) -delete
 python3.11 -m compileall -q -s "${venv%/opt/gpuagent}" --invalidation-mode unchecked-hash "$packages"
 find "$venv" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

@@ -1,6 +1,6 @@
-"""``python -m image.sbom``: the bill of materials, image/sbom.cdx.json, from requirements.lock; CycloneDX, validated.
+"""``python -m image.sbom``: image/sbom.cdx.json, the bill of materials, from requirements-scheduler.lock (CycloneDX).
 
-It has no time and no serial number, so the same lock file gives the same bytes.
+It is validated, and has no time and no serial number, so the same lock file gives the same bytes.
 """
 
 import subprocess
@@ -32,7 +32,7 @@ def bill_of_materials() -> str:
                 "--validate",
             ),
             *("--output-format", "JSON", "--mc-type", "application", "--pyproject", str(static)),
-            str(ROOT / "requirements.lock"),
+            str(ROOT / "requirements-scheduler.lock"),
         )
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 (fixed arguments)
 

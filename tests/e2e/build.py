@@ -30,8 +30,8 @@ IMAGES = "images-1.tar"
 # Built from the Dockerfile, out of this very tree.
 AGENT_IMAGE = "gpuagent.test/gpuagent:e2e"
 AGENT_INPUTS = (
-    *("Dockerfile", ".dockerignore", "image", "gpuagent", "installer"),
-    *("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "requirements-build.lock"),
+    *("Dockerfile", ".dockerignore", "image", "gpuagent", "installer", "scheduler"),
+    *("pyproject.toml", "README.md", "LICENSE", "requirements-scheduler.lock", "requirements-build.lock"),
 )
 AGENT_ARCHITECTURES = ("amd64", "arm64")
 _AGENT_ARCHIVES_KEPT = 8

@@ -34,7 +34,7 @@ def test_the_archive_and_the_time_of_files_are_of_one_date():
 
 def test_all_lock_files_name_one_version_of_a_package():
     everything = pins("requirements-dev.lock")
-    for lock in ("requirements.lock", "requirements-build.lock"):
+    for lock in ("requirements.lock", "requirements-scheduler.lock", "requirements-build.lock"):
         assert pins(lock).items() <= everything.items()
         assert "hatchling" in everything
 
