@@ -34,7 +34,6 @@ class App:
     Raises ConfigError of the settings, or of the access to the API server.
 
     Attributes:
-        address: where it listens for kube-scheduler's calls.
         ready: set once calls are answered.
     """
 
@@ -42,14 +41,18 @@ class App:
         self._settings = settings
         self._access = access(str(settings.kubeconfig) if settings.kubeconfig else None)
         self._listener = _listen("listen", settings.listen)
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._pages = _listen("http-address", settings.http_address) if settings.http_address else None
         self._core = Scheduling(Binpack())
         self._follows: dict[str, Follow] = {}
         self.ready = asyncio.Event()
-        self._leading = settings.lease is None
+        self._leading = asyncio.Event()
         self._metrics = Metrics(self._values)
         self._stop = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        """Where it listens for kube-scheduler's calls."""
+        return _address(self._listener)
 
     def stop(self) -> None:
         """Finish the calls in progress, then end `run`."""
@@ -57,22 +60,26 @@ class App:
 
     async def run(self) -> None:
         """Serve until `stop`. Raises ConfigError."""
+        host = socket.gethostname()
         async with Connection(self._access, self._metrics.api_answered) as connection:
-            writes = Writes(connection, self._is_waiting, self._metrics.written)
+            writes = Writes(connection, host, self._leading, self._is_waiting, self._metrics.written)
             service = Service(self._core, writes, self._problem, self._metrics.watch_lagged)
             self._follow("nodes", connection, "/api/v1/nodes", Nodes(service))
             self._follow("pods", connection, "/api/v1/pods", Pods(service))
             work = [follow.run() for follow in self._follows.values()]
             work += [writes.run(), service.tick(), self._sync(service)]
             if self._settings.lease:
-                work.append(follow_lease(connection, *self._settings.lease, socket.gethostname(), self._lead))
+                work.append(follow_lease(connection, *self._settings.lease, host, self._leading))
+            else:
+                self._leading.set()
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one) for one in work]
                 servers = [group.create_task(serve(Routes(service, self._metrics), self._listener, self._stop))]
                 if self._pages:
                     pages = Routes(service, self._metrics, calls=False)
                     servers.append(group.create_task(serve(pages, self._pages, self._stop)))
-                log.info("Listening", extra={"address": f"{self.address[0]}:{self.address[1]}"})
+                pages_at = _address(self._pages) if self._pages else "off"
+                log.info("Listening", extra={"address": self.address, "pages": pages_at})
                 await self._stop.wait()
                 service.stop()
                 await asyncio.gather(*servers)
@@ -98,17 +105,13 @@ class App:
             return "the scheduler's extender has not read all nodes and pods yet"
         now = time.monotonic()
         for resource, follow in self._follows.items():
-            gap_s = 0.0 if follow.lost_at is None else now - follow.lost_at
-            if gap_s >= GAP_S:
-                return f"the scheduler's extender cannot follow {resource} for {gap_s:.0f} s"
+            if follow.lost_at is not None and now - follow.lost_at >= GAP_S:
+                return f"the scheduler's extender has not followed {resource} for {now - follow.lost_at:.0f} s"
         return ""
 
     def _is_waiting(self, uid: str) -> bool:
         pod = self._core.pods.get(uid)
         return pod is not None and not pod.node
-
-    def _lead(self, leading: bool) -> None:
-        self._leading = leading
 
     def _values(self) -> Values:
         core = self._core
@@ -118,7 +121,7 @@ class App:
         }
         return {
             families.READY: {(): float(not self._problem())},
-            families.LEADING: {(): float(self._leading)},
+            families.LEADING: {(): float(self._leading.is_set())},
             families.NODES: {(): float(len(core.usage.nodes))},
             families.PODS: {("bound",): float(bound), ("waiting",): float(len(core.pods) - bound)},
             families.RESERVATIONS: {(): float(len(core.reservations))},
@@ -126,6 +129,11 @@ class App:
             families.AGENT_REFUSALS: {(): float(core.refusals.total())},
             families.WATCH: up,
         }
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listen(setting: str, address: tuple[str, int]) -> socket.socket:

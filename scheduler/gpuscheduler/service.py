@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from gpuscheduler.cluster_api.writes import Writes
-from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer, Report
+from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts, pod_facts
 from gpuscheduler.core.scheduling import BindOutcome, Scheduling
 from gpuscheduler.extender.protocol import BindCall, FilterCall, PreemptCall
 from gpuscheduler.extender.routes import Left
+from gpuscheduler.usage_page import usage_page
 
 log = logging.getLogger(__name__)
 
@@ -111,8 +112,8 @@ class Service:
         return victims
 
     def usage(self) -> Iterator[bytes]:
-        """The page."""
-        yield b"{}"
+        """The page, see `usage_page`."""
+        return usage_page(self.core)
 
     async def tick(self) -> None:
         """Have the core do what is due until canceled."""
@@ -164,8 +165,6 @@ class Service:
                 task = asyncio.ensure_future(self._commit(action))
                 self._commits.add(task)
                 task.add_done_callback(self._commits.discard)
-            case Report():
-                log.info(action.message, extra={"pod": str(action.pod), "reason": action.reason})
             case _:
                 self._writes.add(action)
 

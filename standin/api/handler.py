@@ -106,12 +106,25 @@ class Handler(BaseHTTPRequestHandler):
             self.api.requests[f"{verb} {target.spoken}"] += 1
             if (verb, target.spoken) in self.api.denied:
                 raise _forbidden(verb, target)
+            is_lost = self._is_lost(verb, target)
             if watching:
                 self._watch(target, query)
+                return
+            answer = self._done(verb, target, query, _json(body))
+            if is_lost:
+                self.close_connection = True
             else:
-                self._send(*self._done(verb, target, query, _json(body)))
+                self._send(*answer)
         except Refusal as refusal:
             self._send(refusal.code, status(refusal))
+
+    def _is_lost(self, verb: str, target: Target) -> bool:
+        """Whether a fault takes the answer away. Raises Refusal for another fault."""
+        codes = self.api.failing.get((verb, target.spoken))
+        code = codes.pop(0) if codes else None
+        if code:
+            raise Refusal(code, "", "a fault that a test injected")
+        return code == 0
 
     def _authenticate(self) -> None:
         if self.api.token and self.headers.get("Authorization") != f"Bearer {self.api.token}":

@@ -69,6 +69,7 @@ class ApiServer:
         self.requests: Counter[str] = Counter()  # by "verb resource": "patch nodes/status"
         self.parameters: set[str] = set()  # names of all query parameters so far
         self.denied: set[tuple[str, str]] = set()
+        self.failing: dict[tuple[str, str], list[int]] = {}  # codes of the next answers; 0: it breaks the connection
         self.token = ""  # what requests must carry, unless empty
         self.answering = threading.Event()
         self.answering.set()
@@ -144,6 +145,10 @@ class ApiServer:
     def allow(self, verb: str, resource: str) -> None:
         """Take a ``deny`` back."""
         self.denied.discard((verb, resource))
+
+    def fail(self, verb: str, resource: str, *codes: int) -> None:
+        """Refuse the next ``verb`` on ``resource`` with these codes, one each; with 0 do it, and give no answer."""
+        self.failing.setdefault((verb, resource), []).extend(codes)
 
     def expire(self) -> None:
         """Answer 410 to the next watch from, or page of, any version so far; open watches continue."""

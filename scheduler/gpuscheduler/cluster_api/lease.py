@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import KubeError
@@ -17,24 +16,24 @@ TRUSTED_S = 15.0
 """How long the last holder counts while the lease cannot be read: as long as a lease lasts."""
 
 
-async def follow_lease(
-    connection: Connection, namespace: str, name: str, identity: str, lead: Callable[[bool], None]
-) -> None:
-    """Read the lease until canceled, and call `lead` with whether a scheduler on the host `identity` holds it."""
+async def follow_lease(connection: Connection, namespace: str, name: str, host: str, leading: asyncio.Event) -> None:
+    """Read the lease until canceled, and keep `leading` set while a scheduler on `host` holds it."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-    leading, read_at, logged = False, time.monotonic(), ""
+    read_at, logged = time.monotonic(), ""
     while True:
-        found = leading
+        leads = leading.is_set()
         try:
             holder = text(mapping(decoded(await connection.get(path)).get("spec")).get("holderIdentity"))
-            found, read_at, logged = holder.rpartition("_")[0] == identity, time.monotonic(), ""
+            leads, read_at, logged = holder.rpartition("_")[0] == host, time.monotonic(), ""
         except KubeError as err:
             if str(err) != logged:
                 logged = str(err)
                 log.warning("Failed to read the lease", extra={"lease": f"{namespace}/{name}", "error": logged})
-            found = leading and time.monotonic() - read_at < TRUSTED_S
-        if found != leading:
-            leading = found
-            log.info("Gained the lease" if leading else "Lost the lease", extra={"lease": f"{namespace}/{name}"})
-            lead(leading)
+            leads = leads and time.monotonic() - read_at < TRUSTED_S
+        if leads and not leading.is_set():
+            log.info("Gained the lease", extra={"lease": f"{namespace}/{name}"})
+            leading.set()
+        if leading.is_set() and not leads:
+            log.info("Lost the lease", extra={"lease": f"{namespace}/{name}"})
+            leading.clear()
         await asyncio.sleep(READ_S)

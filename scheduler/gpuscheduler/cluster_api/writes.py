@@ -1,15 +1,16 @@
-"""Writes to pods: Bindings, the plan of a job, and what wakes or nominates waiting pods."""
+"""Writes about pods: Bindings, the plan of a job, Events, and what wakes or nominates waiting pods."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.system.backoff import Backoff
 from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded
-from gpuscheduler.core.calls import BindWrite, CommitJob, Nominate, Nudge, Ungate
+from gpuscheduler.core.calls import BindWrite, CommitJob, Nominate, Nudge, Report, Ungate
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, PodFacts, pod_facts
 from gpuscheduler.core.scheduling import BindOutcome
 
@@ -21,12 +22,14 @@ JOB_GATE = "gpuagent.io/job"
 BIND_S = 12.0
 """Longest time for a Binding or a commit with its tries. With the wait for the pods of a job, it is less than the 30 s
 that kube-scheduler waits in the recommended configuration."""
-PAUSE_S = 0.5
+PAUSE_S, PAUSE_LIMIT_S = 0.5, 5.0
 WORKERS = 8
 """Writes at one time, without Bindings and commits."""
 _CONFLICT = 409
+_LONGEST, _LONGEST_NAME = 128, 230
+"""Characters that the API server takes for an instance, and of a pod's name before an Event's number."""
 
-Waking = Nominate | Nudge | Ungate
+Queued = Nominate | Nudge | Ungate | Report
 
 
 class Writes:
@@ -34,15 +37,23 @@ class Writes:
 
     Args:
         connection: to the API server.
+        instance: name of this process in Events.
+        leading: set while queued writes are carried out. Bindings and commits are in any case.
         is_waiting: whether the pod with this UID still waits for a node.
         written: called for each write other than a Binding with its kind and ``ok``, ``refused`` or ``dropped``.
     """
 
     def __init__(
-        self, connection: Connection, is_waiting: Callable[[str], bool], written: Callable[[str, str], None]
+        self,
+        connection: Connection,
+        instance: str,
+        leading: asyncio.Event,
+        is_waiting: Callable[[str], bool],
+        written: Callable[[str, str], None],
     ) -> None:
-        self._connection, self._is_waiting, self._written = connection, is_waiting, written
-        self._queue: dict[tuple[type, str], Waking] = {}
+        self._connection, self._instance, self._leading = connection, instance[:_LONGEST], leading
+        self._is_waiting, self._written = is_waiting, written
+        self._queue: dict[tuple[type, str], Queued] = {}
         self._news = asyncio.Event()
 
     async def bind(self, write: BindWrite) -> tuple[BindOutcome, str]:
@@ -93,7 +104,7 @@ class Writes:
         try:
             async with asyncio.timeout(BIND_S):
                 while not await self._committed(path, version, action):
-                    # Waking the pod, or kube-scheduler's own writes, changed it since.
+                    # A nudge, or a write of kube-scheduler, changed the pod since.
                     pod = await self._pod(path)
                     if pod.uid != action.uid or pod.node or pod.deleting:
                         break
@@ -118,7 +129,7 @@ class Writes:
             return False
         return True
 
-    def add(self, action: Waking) -> None:
+    def add(self, action: Queued) -> None:
         """Queue a write, in place of an earlier one of its kind for the pod."""
         self._queue[type(action), action.uid] = action
         self._news.set()
@@ -130,11 +141,13 @@ class Writes:
                 group.create_task(self._work())
 
     async def _work(self) -> None:
-        backoff = Backoff()
+        backoff = Backoff(limit_s=PAUSE_LIMIT_S)
         while True:
-            while not self._queue:
+            await self._leading.wait()
+            if not self._queue:
                 self._news.clear()
                 await self._news.wait()
+                continue
             key = next(iter(self._queue))
             action = self._queue.pop(key)
             result, pause_s = await self._result(action), 0.0
@@ -143,11 +156,11 @@ class Writes:
                 pause_s = backoff.next_s()
             else:
                 backoff.reset()
-                self._written(type(action).__name__.lower(), result)
+                self._written("event" if isinstance(action, Report) else type(action).__name__.lower(), result)
             await asyncio.sleep(pause_s)
 
-    async def _result(self, action: Waking) -> str:
-        if not self._is_waiting(action.uid):
+    async def _result(self, action: Queued) -> str:
+        if not isinstance(action, Report) and not self._is_waiting(action.uid):
             return "dropped"
         try:
             await self._perform(action)
@@ -160,7 +173,7 @@ class Writes:
             return "again"  # the watches report that the API server is away
         return "ok"
 
-    async def _perform(self, action: Waking) -> None:
+    async def _perform(self, action: Queued) -> None:
         path, metadata = _path(action.pod), Json(uid=action.uid)
         match action:
             case Nominate():
@@ -173,6 +186,26 @@ class Writes:
             case Ungate():
                 spec = {"schedulingGates": [{"name": JOB_GATE, "$patch": "delete"}]}
                 await self._connection.patch(path, {"metadata": metadata, "spec": spec}, STRATEGIC_MERGE_PATCH)
+            case Report():
+                path = f"/apis/events.k8s.io/v1/namespaces/{action.pod.namespace}/events"
+                await self._connection.create(path, self._event(action))
+
+    def _event(self, report: Report) -> Json:
+        now = time.time_ns()
+        pod = report.pod
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": f"{pod.name[:_LONGEST_NAME].rstrip('.-')}.{now:x}", "namespace": pod.namespace},
+            "eventTime": datetime.fromtimestamp(now / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": "gpuscheduler",
+            "reportingInstance": self._instance,
+            "action": "Scheduling",
+            "type": "Warning",
+            "reason": report.reason,
+            "note": report.message,
+            "regarding": {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": report.uid},
+        }
 
     async def _pod(self, path: str) -> PodFacts:
         return pod_facts(decoded(await self._connection.get(path)))

@@ -82,13 +82,12 @@ class Ungate:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An Event about a pod; `reason` in UpperCamelCase."""
+    """A warning as an Event about a pod; `reason` in UpperCamelCase."""
 
     pod: PodName
     uid: str
     reason: str
     message: str
-    warning: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The nodes for a request, cheapest first. Costs are kept for equal requests, and renewed for nodes that changed."""
 
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, fields
 from zlib import crc32
 
@@ -113,6 +113,12 @@ class Ranking:
                 if (name := self._names[row]) in among:
                     yield name, int(table.gpus[row]), least
             costs[equal] = np.inf
+
+    def warm(self, requests: Iterable[tuple[GpuRequest, float]]) -> None:
+        """Rate all nodes for these requests and cores, before the first pod that asks for them waits for it."""
+        self._read_changes()
+        for request, cpu in requests:
+            self._table(request, cpu)
 
     def _in_order(self, rows: Ints) -> Iterator[int]:
         """Rows of equal cost in the fixed permutation. The first is usually enough, so the others are sorted later."""

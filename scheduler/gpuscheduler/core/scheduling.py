@@ -5,7 +5,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Nudge
+from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Nudge, Report
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import Choice, fit
@@ -28,6 +28,8 @@ REST_FIRST_S, REST_LIMIT_S = 30.0, 600.0
 """How long the scheduler passes over a node that refused a pod, for pods of its owner. Each refusal doubles it."""
 MOST_CANDIDATES = 5
 """Nodes in an answer for a pod that states preferences among nodes."""
+MOST_WARMED = 16
+"""Different requests whose nodes are rated at the start."""
 CLOSE = 0.01
 """Nodes within this part of the least cost are equally good for such a pod."""
 
@@ -80,7 +82,9 @@ class Scheduling:
     def node_seen(self, node: NodeFacts) -> None:
         """Take a node as it is now."""
         former = self.usage.nodes.get(node.name)
-        if former and former.facts != node:  # the reason of a refusal may be gone
+        if former and former.facts == node:
+            return
+        if former:  # the reason of a refusal may be gone
             self._rests = {key: rest for key, rest in self._rests.items() if key[1] != node.name}
         self.usage.node_seen(node)
         self.jobs.freed()
@@ -115,7 +119,8 @@ class Scheduling:
         self.reservations.end([uid])
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
-        self.jobs.freed()
+        if pod or (cpu and cpu[0] in self.usage.nodes):
+            self.jobs.freed()
 
     def synced(self, now: float) -> None:
         """Answer calls from now on, as all nodes and pods were seen.
@@ -128,6 +133,9 @@ class Scheduling:
             if pod.commit and pod.job:
                 texts.setdefault((pod.name.namespace, pod.job.name), []).append(pod.commit)
         self.jobs.recover(texts, now)
+        asked = (pod for pod in self.pods.values() if pod.request.kind is not RequestKind.NONE)
+        common = Counter((pod.request, pod.cpu) for pod in asked if not pod.request.problem)
+        self._ranking.warm(one for one, _ in common.most_common(MOST_WARMED))
 
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again whose owners may use another node again."""
@@ -263,6 +271,8 @@ class Scheduling:
         former = self._rests.get((pod.owner, pod.node))
         length_s = min(former.length_s * 2, REST_LIMIT_S) if former else REST_FIRST_S
         self._rests[pod.owner, pod.node] = _Rest(now + length_s, length_s)
+        text = f"Node {pod.node} refused the pod. Pods of its owner avoid the node for {length_s:.0f} s."
+        self.jobs.actions.append(Report(pod.name, pod.uid, "NodeAvoided", text))
 
     def _resting(self, pod: PodFacts, now: float) -> dict[str, str]:
         """Names of the nodes that the pod's owner passes over, and why."""

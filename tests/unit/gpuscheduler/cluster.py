@@ -60,8 +60,8 @@ class Cluster:
         return [node["metadata"]["name"] for node in found]
 
     def start(self, *, ready=True, **settings):
-        kubeconfig = self.api.write_kubeconfig(self.directory / "kubeconfig")
-        one = Running(self, kubeconfig=kubeconfig, **settings)
+        settings.setdefault("kubeconfig", self.api.write_kubeconfig(self.directory / "kubeconfig"))
+        one = Running(self, **settings)
         self.schedulers.append(one)
         if ready:
             one.wait_until_ready()
@@ -74,7 +74,8 @@ class Running:
     def __init__(self, cluster, **settings):
         self.cluster = cluster
         self.loop = asyncio.new_event_loop()
-        self.app = App(Settings(listen=("127.0.0.1", 0), http_address=None, lease=None, **settings))
+        alone = {"listen": ("127.0.0.1", 0), "http_address": None, "lease": None}
+        self.app = App(Settings(**(alone | settings)))
         self.pool = ThreadPoolExecutor(16)
         self.thread = threading.Thread(target=self.run, name="scheduler")
         self.thread.start()
@@ -96,7 +97,7 @@ class Running:
         return self.request("GET", path)
 
     def request(self, method, path, body=None):
-        with closing(http.client.HTTPConnection(*self.app.address, timeout=PATIENCE_S)) as connection:
+        with closing(http.client.HTTPConnection(self.app.address, timeout=PATIENCE_S)) as connection:
             connection.request(method, path, body)
             response = connection.getresponse()
             return response.status, response.read().decode()
@@ -129,9 +130,9 @@ class Running:
         return nodes[0] if nodes and not self.bind(pod, nodes[0]) else None
 
     def metric(self, line):
-        """Value of the metric whose name and labels are `line`."""
-        text = self.get("/metrics")[1]
-        return next(float(one.rpartition(" ")[2]) for one in text.splitlines() if one.startswith(f"{line} "))
+        """Value of the metric whose name and labels are `line`; 0 before its first count."""
+        lines = self.get("/metrics")[1].splitlines()
+        return next((float(one.rpartition(" ")[2]) for one in lines if one.startswith(f"{line} ")), 0.0)
 
 
 def until(condition):

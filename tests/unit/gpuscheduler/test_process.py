@@ -1,15 +1,18 @@
 """The program: its flags, its start and its end."""
 
+import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
 from gpuscheduler.cli import run
+from standin.waiting import PATIENCE_S
+from tests.unit.gpuscheduler.cluster import until
 
 
 @contextmanager
@@ -35,6 +38,49 @@ def test_a_process_becomes_ready_and_ends_with_sigterm(cluster):
         assert running.wait() == 0
 
 
+def test_sigterm_answers_the_calls_in_progress(cluster):
+    cluster.whole_node("n1", gpus=4)
+    pods = cluster.job("j", 2, gpus=2)
+    with process(cluster) as running:
+        lines = events(running)
+        address = next(one for one in lines if one["event"] == "Listening")["address"]
+        assert next(one for one in lines if one["event"] == "Ready")["pods"] == 2
+        with closing(call(address, "/filter", {"Pod": pods[0], "NodeNames": ["n1"]})) as connection:
+            assert json.loads(connection.getresponse().read())["NodeNames"] == ["n1"]
+        meta = pods[0]["metadata"]
+        said = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1"}
+        with closing(call(address, "/bind", said)) as waiting:
+            until(lambda: b'"reserved":["default/j-0"]' in page(address, "/usage"))
+            running.send_signal(signal.SIGTERM)
+            assert json.loads(waiting.getresponse().read())["Error"] == "the scheduler's extender stops"
+        assert running.wait() == 0
+
+
+def test_pages_have_an_address_of_their_own_without_calls(cluster):
+    cluster.share_node("n1")
+    with process(cluster, "--http-address", "127.0.0.1:0") as running:
+        lines = events(running)
+        listening = next(one for one in lines if one["event"] == "Listening")
+        next(one for one in lines if one["event"] == "Ready")
+        for path in ("/healthz", "/readyz", "/metrics", "/usage"):
+            assert page(listening["pages"], path) == page(listening["address"], path) or path == "/metrics"
+        for name, status in (("pages", 404), ("address", 400)):
+            with closing(call(listening[name], "/filter", {})) as connection:
+                assert connection.getresponse().status == status
+
+
+def call(address, path, said):
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    connection.request("POST", path, json.dumps(said))
+    return connection
+
+
+def page(address, path):
+    with closing(http.client.HTTPConnection(address, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+
+
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
@@ -48,8 +94,7 @@ def test_mistakes_in_settings_are_explained(flags, error, capsys):
 
 
 def test_an_address_in_use_is_explained(cluster):
-    scheduler = cluster.start()
-    host, port = scheduler.app.address
-    with process(cluster, "--listen", f"{host}:{port}") as running:
-        assert f"gpuscheduler: cannot listen on --listen {host}:{port}: Address already in use" in running.stderr.read()
+    address = cluster.start().app.address
+    with process(cluster, "--listen", address) as running:
+        assert f"gpuscheduler: cannot listen on --listen {address}: Address already in use" in running.stderr.read()
         assert running.wait() == 2

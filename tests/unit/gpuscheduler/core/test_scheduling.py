@@ -8,7 +8,7 @@ from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
-from gpuscheduler.core.calls import BindRefused, BindWrite, Nudge
+from gpuscheduler.core.calls import BindRefused, BindWrite, Nudge, Report
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
 from tests.unit.gpuscheduler.core.build import LeastFree, container, pod, pod_object, shared_node, whole_node
@@ -202,6 +202,8 @@ def test_a_node_that_refused_a_pod_is_passed_over_for_its_owner_and_then_tried_a
     asked["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
     scheduling.pod_seen(pod_facts(asked), 1.0)
     assert scheduling.refusals == {node: 1}
+    text = f"Node {node} refused the pod. Pods of its owner avoid the node for 30 s."
+    assert scheduling.actions() == [Report(pod_facts(asked).name, asked["metadata"]["uid"], "NodeAvoided", text)]
     again = pod(mem=4, owner="o1")
     scheduling.pod_seen(again, 1.0)
     assert scheduling.filter(again, [node], 1.0).failed == {node: "it refused a pod of the same owner a moment ago"}

@@ -1,0 +1,61 @@
+"""The page /usage: what is free on each GPU, which pods use it or have it reserved, and which pods wait."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.scheduling import Scheduling
+
+
+def usage_page(core: Scheduling) -> Iterator[bytes]:
+    """JSON in pieces, as the page may be large. Between two of them the core may change."""
+    yield b'{"nodes":['
+    separator = b""
+    for name in sorted(core.usage.nodes):
+        if node := core.usage.nodes.get(name):
+            yield separator + _json(_node(node, core))
+            separator = b","
+    asking = (pod for pod in core.pods.values() if not pod.node and pod.request.kind is not RequestKind.NONE)
+    yield b'],"waiting":%b}' % _json(sorted(str(pod.name) for pod in asking))
+
+
+def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
+    facts = node.facts
+    pods: dict[int, list[str]] = {gpu.minor: [] for gpu in facts.gpus.gpus}
+    reserved: dict[int, list[str]] = {gpu.minor: [] for gpu in facts.gpus.gpus}
+    unknown = []
+    for uid, use in node.users.items():
+        reservation = core.reservations.get(uid)
+        pod = core.pods.get(uid) or (reservation and reservation.pod)
+        name = str(pod.name) if pod else uid
+        if isinstance(use, GpuRequest):
+            unknown.append(name)
+            continue
+        for minor, _ in use:
+            (reserved if reservation else pods).setdefault(minor, []).append(name)
+    return {
+        "name": facts.name,
+        "published": not facts.assumed,
+        "problem": facts.problem,
+        "gpus": [
+            {
+                "minor": gpu.minor,
+                "usable": gpu.usable,
+                "whole": gpu.whole,
+                "memory": gpu.memory,
+                "core": gpu.core,
+                "free_memory": free.memory,
+                "free_core": free.core,
+                "pods": pods[gpu.minor],
+                "reserved": reserved[gpu.minor],
+            }
+            for gpu, free in zip(facts.gpus.gpus, node.free, strict=True)
+        ],
+        "pods_without_known_gpus": unknown,
+    }
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,196 @@
+"""An API server that is away, slow, refuses, or has forgotten: calls get an error, and nothing is lost."""
+
+import socket
+
+import pytest
+
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuscheduler import app
+from gpuscheduler.cluster_api import connection, lease, writes
+from gpuscheduler.cluster_api.follow import PAGE
+from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
+from tests.unit.gpuscheduler.cluster import until
+
+NOT_READ = "the scheduler's extender has not read all nodes and pods yet"
+
+
+def is_nudged(cluster, name):
+    return NUDGED_ANNOTATION in cluster.found(name)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("resource", ["nodes", "pods"])
+def test_calls_get_an_error_until_nodes_and_pods_were_read(cluster, resource):
+    cluster.share_node("n1")
+    pod = cluster.pod()
+    cluster.api.deny("list", resource)
+    scheduler = cluster.start(ready=False)
+    until(lambda: scheduler.metric(f'gpuscheduler_watch_errors_total{{resource="{resource}"}}') > 0)
+    assert scheduler.get("/healthz")[0] == 200
+    assert scheduler.get("/readyz") == (503, f"{NOT_READ}\n")
+    assert scheduler.filter(pod)["Error"] == NOT_READ
+    assert scheduler.bind(pod, "n1") == NOT_READ
+    cluster.api.allow("list", resource)
+    scheduler.wait_until_ready()
+    assert scheduler.get("/readyz") == (200, "ok\n")
+    assert scheduler.place(pod) == "n1"
+
+
+def test_an_api_server_that_comes_late_is_waited_for(cluster):
+    cluster.share_node("n1")
+    pod = cluster.pod()
+    cluster.api.stop()
+    scheduler = cluster.start(ready=False)
+    until(lambda: scheduler.metric('gpuscheduler_api_requests_total{code="none",verb="list"}') > 0)
+    cluster.api.start()
+    scheduler.wait_until_ready()
+    assert scheduler.place(pod) == "n1"
+
+
+def test_a_token_that_is_refused_is_not_fatal(cluster):
+    cluster.share_node("n1")
+    cluster.api.token = "right"
+    kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "with-token")
+    cluster.api.token = "another"
+    scheduler = cluster.start(ready=False, kubeconfig=kubeconfig)
+    until(lambda: scheduler.metric('gpuscheduler_api_requests_total{code="401",verb="list"}') > 0)
+    cluster.api.token = "right"
+    scheduler.wait_until_ready()
+    assert scheduler.place(cluster.pod()) == "n1"
+
+
+def test_a_watch_that_breaks_goes_on_where_it_was(cluster):
+    cluster.share_node("n1")
+    scheduler = cluster.start()
+    lists = cluster.api.requests["list pods"]
+    until(lambda: cluster.api.watches)
+    cluster.api.drop_watches()
+    cluster.share_node("n2", memory=20)
+    pod = cluster.pod(mem=20)
+    until(lambda: scheduler.metric("gpuscheduler_nodes") == 2)
+    assert scheduler.place(pod) == "n2"
+    assert cluster.api.requests["list pods"] == lists
+
+
+def test_what_happened_while_the_api_server_forgot_is_read_from_a_list(cluster):
+    cluster.share_node("n1")
+    scheduler = cluster.start()
+    first, second = cluster.pod("p1", mem=10), cluster.pod("p2", mem=10)
+    assert {scheduler.place(first), scheduler.place(second)} == {"n1"}
+    until(lambda: scheduler.metric('gpuscheduler_pods{state="bound"}') == 2)
+    cluster.api.stop()
+    cluster.api.delete_pod("p1")
+    cluster.api.objects.delete(("nodes", "", "n1"))
+    cluster.share_node("n2")
+    cluster.api.expire()
+    cluster.api.start()
+    until(lambda: scheduler.metric('gpuscheduler_pods{state="bound"}') == 1)
+    until(lambda: cluster.names()[-1] == "n2" and scheduler.filter(cluster.found("p2"), ["n2"])["NodeNames"])
+    assert scheduler.filter(cluster.found("p2"), ["n1"])["NodeNames"] == []
+    assert scheduler.place(cluster.pod("p3", mem=10)) == "n2"
+
+
+def test_a_long_list_comes_in_pages(cluster):
+    for n in range(PAGE + 20):
+        cluster.pod(f"p{n}", mem=1)
+    cluster.share_node("n1")
+    scheduler = cluster.start()
+    assert scheduler.metric('gpuscheduler_pods{state="waiting"}') == PAGE + 20
+    assert cluster.api.requests["list pods"] == 2
+
+
+def test_a_list_that_expires_between_its_pages_begins_again(cluster):
+    for n in range(PAGE + 1):
+        cluster.pod(f"p{n}", mem=1)
+    cluster.api.fail("list", "pods", 410)
+    scheduler = cluster.start()
+    assert scheduler.metric('gpuscheduler_pods{state="waiting"}') == PAGE + 1
+
+
+def test_what_answers_and_is_no_api_server_is_not_followed(cluster, caplog):
+    kubeconfig = cluster.api.write_kubeconfig(cluster.directory / "other")
+    cluster.share_node("n1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        kubeconfig.write_text(kubeconfig.read_text().replace(cluster.api.url, f"http://127.0.0.1:{port}"))
+        scheduler = cluster.start(ready=False, kubeconfig=kubeconfig)
+        for _ in range(2):
+            connection = listener.accept()[0]
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        until(lambda: scheduler.metric('gpuscheduler_watch_errors_total{resource="pods"}') > 0)
+    assert all("is this an API server?" in record.reason for record in caplog.records)
+    assert scheduler.get("/readyz")[0] == 503
+
+
+def test_a_binding_that_hangs_is_given_up_and_its_gpu_kept(cluster, monkeypatch):
+    monkeypatch.setattr(writes, "BIND_S", 0.2)
+    cluster.share_node("n1")
+    scheduler = cluster.start()
+    pod, other = cluster.pod("p1", mem=10), cluster.pod("p2", mem=10)
+    scheduler.filter(pod)
+    cluster.api.pause()
+    assert "no answer in time" in scheduler.bind(pod, "n1")
+    assert scheduler.filter(other)["NodeNames"] == ["n1"]
+    cluster.api.resume()
+    assert scheduler.place(other) == "n1"
+    until(lambda: cluster.node_of("p1") == "n1")
+    gpus = [cluster.found(name)["metadata"]["annotations"][MEMORY_ANNOTATION] for name in ("p1", "p2")]
+    assert gpus == ['{"0":{"0":10}}', '{"0":{"1":10}}']
+
+
+def test_a_list_that_hangs_is_begun_again(cluster, monkeypatch):
+    monkeypatch.setattr(connection, "LIST_S", 0.2)
+    cluster.share_node("n1")
+    cluster.api.pause()
+    scheduler = cluster.start(ready=False)
+    until(lambda: scheduler.metric('gpuscheduler_watch_errors_total{resource="pods"}') > 0)
+    cluster.api.resume()
+    scheduler.wait_until_ready()
+
+
+def test_a_watch_that_is_silent_is_opened_again(cluster, monkeypatch):
+    monkeypatch.setattr(connection, "SILENCE_S", 0.2)
+    cluster.share_node("n1")
+    scheduler = cluster.start()
+    until(lambda: cluster.api.requests["watch pods"] > 1)
+    assert scheduler.place(cluster.pod()) == "n1"
+
+
+def test_calls_get_an_error_while_the_cluster_is_out_of_sight(cluster, monkeypatch):
+    monkeypatch.setattr(app, "GAP_S", 0.0)
+    cluster.share_node("n1")
+    scheduler = cluster.start()
+    pod = cluster.pod()
+    until(lambda: scheduler.get("/readyz")[0] == 200)
+    cluster.api.stop()
+    until(lambda: scheduler.get("/readyz")[0] == 503)
+    assert "has not followed" in scheduler.filter(pod)["Error"]
+    cluster.api.start()
+    assert scheduler.place(pod) == "n1"
+
+
+def test_waking_pods_is_not_lost_while_the_api_server_is_away(cluster):
+    cluster.whole_node("n1")
+    scheduler = cluster.start()
+    cluster.api.fail("patch", "pods", 500, 429, 503)
+    cluster.job("j", 2, gpus=2)
+    until(lambda: is_nudged(cluster, "j-0") and is_nudged(cluster, "j-1"))
+    assert scheduler.metric('gpuscheduler_writes_total{kind="nudge",result="ok"}') == 2
+
+
+def test_only_the_process_beside_the_leader_wakes_pods(cluster, monkeypatch):
+    monkeypatch.setattr(lease, "READ_S", 0.01)
+    cluster.whole_node("n1")
+    spec = {"holderIdentity": "another-host_1"}
+    metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
+    cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
+    scheduler = cluster.start(lease=("kube-system", "gpu-scheduler"))
+    cluster.job("j", 2, gpus=2)
+    until(lambda: scheduler.metric("gpuscheduler_reservations") == 2)
+    assert scheduler.metric("gpuscheduler_leading") == 0
+    assert not is_nudged(cluster, "j-0")
+    ours = {"spec": {"holderIdentity": f"{socket.gethostname()}_2"}}
+    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", ours, strategic=False)
+    until(lambda: is_nudged(cluster, "j-0") and is_nudged(cluster, "j-1"))
+    assert scheduler.metric("gpuscheduler_leading") == 1
