@@ -11,7 +11,7 @@ from gpuagent.domain.pods.holdings import located
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts
 from gpuagent.domain.scheduling.node_links import BANDWIDTH_KEY
 from gpuagent.domain.sharing.mode import MODE_LABEL, Mode
-from gpuagent.domain.state import State
+from gpuagent.domain.state import State, once
 
 INEXACT = (
     "the best sets are not computed: on a node with more than 16 GPUs, and during the first seconds where 16 are all "
@@ -99,6 +99,7 @@ def bandwidths(state: State) -> list[list[float]]:
     return [[round(one.gbps, 3) if one else 0 for one in row] for row in _square(state)]
 
 
+@once
 def _square(state: State) -> list[list[Link | None]]:
     """The links by minor number; None for a number that the driver does not list."""
     place = {state.gpus.by_uuid[uuid].minor: n for n, uuid in enumerate(state.gpus.topology.gpus)}

@@ -28,8 +28,9 @@ from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.pods.exchange import key
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.policy import Policy
-from gpuagent.domain.reconcile.published_gpus import published_gpus
+from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.scheduling.node_gpus import NodeGpus, node_gpus
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Isolates, Mode, Resources
@@ -573,11 +574,15 @@ class NodeLife(RuleBasedStateMachine):
             assert not others, f"GPU {block.gpu.key} is offered in {block.kind.mode} and held in {others}"
             assert block.gpu.uuid not in self.foreign.values(), f"GPU {block.gpu.key} is another plugin's"
 
-        published = [gpu for gpu in published_gpus(self.state).gpus if gpu.usable]
+        published = node_gpus(node_annotations(self.state))
+        assert isinstance(published, NodeGpus)
         for resource, part in ((MEM, "memory"), (CORE, "core"), (WHOLE, "whole")):
-            told = {gpu.minor: int(getattr(gpu, part)) for gpu in published if getattr(gpu, part)}
-            kubelets = {b.gpu.minor: b.count for b in self.state.advertised.lists[resource] if b.healthy}
-            assert told == kubelets, f"schedulers and kubelet count {resource} differently"
+            units = {(gpu.minor, int(getattr(gpu, part)), gpu.usable) for gpu in published.gpus if getattr(gpu, part)}
+            blocks = [
+                b for b in self.state.advertised.lists[resource] if b.kind is self.state.resource_kinds.get(resource)
+            ]
+            listed = {(b.gpu.minor, b.count, b.healthy) for b in blocks if b.healthy or published.gpus}
+            assert units == listed, f"schedulers and kubelet count {resource} differently"
 
     def gpus_of(self, ids: frozenset[str]) -> set[str]:
         by_key = {g.key: g.uuid for g in GPUS}

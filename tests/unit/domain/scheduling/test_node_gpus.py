@@ -29,6 +29,13 @@ def test_it_is_read_as_it_was_written(found):
     assert node_gpus({NODE_GPUS_ANNOTATION: node_gpus_text(found)}) == found
 
 
+def test_the_text_for_16_gpus_has_at_most_640_bytes():
+    largest = tuple(NodeGpu(2**31 - n, 2**31 - 1, 100, whole=True) for n in range(16, 0, -1))
+    found = NodeGpus(largest, 2**31 - 1, 2**31 - 1, 100, both=False, links="f" * 16)
+    assert node_gpus({NODE_GPUS_ANNOTATION: node_gpus_text(found)}) == found
+    assert len(node_gpus_text(found).encode()) <= 640
+
+
 def test_an_absent_annotation_is_none():
     assert node_gpus({}) is None
 

@@ -113,6 +113,22 @@ def test_the_annotation_is_put_back_and_those_of_others_stay(server: ApiServer, 
     assert server.requests["patch nodes"] <= 3, "a right annotation is not written"
 
 
+def test_an_annotation_that_changes_often_is_written_at_the_pace_of_the_writer(
+    server: ApiServer, client: Client, quick: Callable[[], Backoff]
+) -> None:
+    """A GPU may fail and recover again and again. The pace here lets one write through; the last text is due then."""
+    writer = NodeWriter(client, "n1", delays=Delays(quick, lambda: Backoff(3600, 3600)))
+    writer.start()
+    writer.observe(server.node())
+    for n in range(100):
+        writer.set_desired({}, {}, None, annotations={NODE_GPUS_ANNOTATION: str(n)})
+        assert n or writer.flush(PATIENCE_S)
+    assert not writer.flush(0)
+    assert server.node()["metadata"]["annotations"] == {NODE_GPUS_ANNOTATION: "0"}
+    assert server.requests["patch nodes"] == 1
+    writer.stop()
+
+
 def test_a_node_made_anew_is_made_right(server: ApiServer, client: Client, writer: NodeWriter) -> None:
     writer.set_desired(LABELS, COUNT, GOOD)
     assert server.wait(lambda: is_right(server))
