@@ -25,6 +25,7 @@ class ControlPlane:
 
     Attributes:
         client: acts as the administrator.
+        address: of the API server.
         pods: the pods of all namespaces as they are now.
     """
 
@@ -36,7 +37,7 @@ class ControlPlane:
             (workdir / name).mkdir(parents=True)
         port = free_port()
         self._pki = pki.create(workdir / "pki", "127.0.0.1", port)
-        self.port = port
+        self.address = "127.0.0.1", port
         self.client = ApiClient(self._pki.server, self._pki.ca, self._pki.tokens[pki.ADMIN])
         self.pods = PodWatch(self.client)
         etcd_port = free_port()
@@ -60,7 +61,7 @@ class ControlPlane:
                 stack.callback(process.kill)
                 process.start()
             self._apiserver.wait_for(self._ready, timeout=60)
-            for manifest in _RIGHTS:
+            for manifest in RIGHTS:
                 self.client.apply(manifest)
             stack.callback(self._kwok.kill)
             self._kwok.start()
@@ -201,7 +202,7 @@ def _grant(name: str, user: str, rules: list[Json], namespace: str | None = None
     return role, binding
 
 
-_RIGHTS = (
+RIGHTS = (
     *_grant(
         "gpuscheduler",
         pki.GPU_SCHEDULER,

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class Link:
-    """Relays a free port to `target` on the loopback. The client's TLS passes through unread.
+    """Relays a free port of the loopback to the address `target`. The client's TLS passes through unread.
 
     Attributes:
         port: where clients connect.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
         self._writers: set[StreamWriter] = set()
         self._flowing = asyncio.Event()
@@ -67,7 +67,7 @@ class Link:
 
     async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            there, back = await asyncio.open_connection(*self._target)
         except OSError:
             writer.transport.abort()
             return

@@ -7,15 +7,35 @@ import sys
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 from tests.e2e.cluster import free_port, pki
-from tests.e2e.scheduler.control_plane import LEASE, ControlPlane
+from tests.e2e.cluster.processes import Process
+from tests.e2e.scheduler.control_plane import LEASE
 from tests.e2e.scheduler.link import Link
 
 SCHEDULER_NAME = "gpu-scheduler"
 _RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu")
 # Short, so that a new leader follows soon; not so short that a busy machine loses the lease.
 _LEASE_SECONDS = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}
+
+
+class Plane(Protocol):
+    """A control plane, on nodes of kwok or of kubelet."""
+
+    @property
+    def workdir(self) -> Path: ...
+
+    @property
+    def bin(self) -> Path: ...
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the API server."""
+
+    def kubeconfig(self, user: str) -> Path: ...
+
+    def process(self, name: str, command: Iterable[str]) -> Process: ...
 
 
 class Replica:
@@ -28,10 +48,10 @@ class Replica:
         link: between the extender and the API server.
     """
 
-    def __init__(self, control_plane: ControlPlane, name: str, flags: Iterable[str] = ()) -> None:
+    def __init__(self, control_plane: Plane, name: str, flags: Iterable[str] = ()) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
-        self.link = Link(control_plane.port)
+        self.link = Link(control_plane.address)
         self.port = free_port()
         address = f"127.0.0.1:{self.port}"
         kubeconfig = self._through_link(control_plane.kubeconfig(pki.GPU_SCHEDULER))
