@@ -14,11 +14,13 @@ class ClusterUsage:
     Attributes:
         nodes: by name.
         changed: names of the nodes that changed since a reader emptied it.
+        freed: units may have become free since a reader unset it.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeUsage] = {}
         self.changed: set[str] = set()
+        self.freed = False
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
         self._on: dict[str, set[str]] = {}
         self._cpu: dict[str, float] = {}
@@ -36,6 +38,7 @@ class ClusterUsage:
         else:
             node.refresh(facts)
         self.changed.add(facts.name)
+        self.freed = True
 
     def node_gone(self, name: str) -> None:
         """Forget a node. Its users stay until their pods are gone."""
@@ -45,8 +48,9 @@ class ClusterUsage:
     def use(self, uid: str, name: str, use: Used | GpuRequest) -> None:
         """Count a pod on a node: on these GPUs, or on all where only its request is known."""
         uses = self._uses.setdefault(name, {})
-        if uses.get(uid) == use:
+        if (former := uses.get(uid)) == use:
             return
+        self.freed = self.freed or former is not None
         uses[uid] = use
         self._on.setdefault(uid, set()).add(name)
         if node := self.nodes.get(name):
@@ -59,6 +63,7 @@ class ClusterUsage:
             if self._uses.get(one, {}).pop(uid, None) is None:
                 continue
             self._on[uid].discard(one)
+            self.freed = True
             if node := self.nodes.get(one):
                 node.release(uid)
                 self.changed.add(one)

@@ -1,11 +1,11 @@
 """The scheduler's decisions: events and kube-scheduler's calls in, answers and actions out."""
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Nudge, Report
+from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Report
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import Choice, fit
@@ -19,6 +19,7 @@ from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.victims import victims
+from gpuscheduler.core.waiting import Waiting
 
 RESERVED_S = 30.0
 """How long GPUs stay reserved for a pod that kube-scheduler does not bind."""
@@ -75,6 +76,7 @@ class Scheduling:
         self.jobs = Jobs(self.usage, self.reservations, self.links)
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy)
+        self._waiting = Waiting(self.usage, self.pods, self._fitting)
         self._cpu: dict[str, tuple[str, float]] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
         self._ready = False
@@ -105,6 +107,8 @@ class Scheduling:
         if pod.request.kind is RequestKind.NONE and not member:
             return
         self.pods[pod.uid] = pod
+        if pod.node:
+            self._waiting.forget(pod.uid)
         if pod.node and pod.request.kind is not RequestKind.NONE:
             self.reservations.end([pod.uid])
             self.usage.use(pod.uid, pod.node, pod.request if pod.used is None else pod.used)
@@ -116,6 +120,7 @@ class Scheduling:
         if (cpu := self._cpu.pop(uid, None)) is not None:
             self.usage.use_cpu(cpu[0], -cpu[1])
         pod = self.pods.pop(uid, None)
+        self._waiting.forget(uid)
         self.reservations.end([uid])
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
@@ -136,25 +141,26 @@ class Scheduling:
         asked = (pod for pod in self.pods.values() if pod.request.kind is not RequestKind.NONE)
         common = Counter((pod.request, pod.cpu) for pod in asked if not pod.request.problem)
         self._ranking.warm(one for one, _ in common.most_common(MOST_WARMED))
+        for pod in self.pods.values():  # a former run may have refused them for GPUs that it reserved
+            if not (pod.node or pod.gated or self.jobs.is_member(pod)):
+                self._waiting.refused(pod.uid, now)
+        self.usage.freed = True
 
     def tick(self, now: float) -> None:
-        """End reservations that lapsed. Have pods try again whose owners may use another node again."""
+        """End reservations that lapsed. Have pods try again that fit by now."""
         self.reservations.lapse(now)
-        owners = set()
-        for (owner, _), rest in self._rests.items():
+        for rest in self._rests.values():
             if rest.until <= now and not rest.ended:
-                rest.ended = True
-                owners.add(owner)
+                rest.ended = self.usage.freed = True
         self._rests = {key: rest for key, rest in self._rests.items() if now < rest.until + REST_LIMIT_S}
-        waiting = (pod for pod in self.pods.values() if not pod.node and pod.owner in owners)
-        self.jobs.actions += [Nudge(pod.name, pod.uid) for pod in waiting]
+        self.jobs.actions += self._waiting.wake(now)
         self.jobs.tick(now)
 
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
-        end = self.reservations.next_end()
         rests = [rest.until for rest in self._rests.values() if not rest.ended]
-        return min([*rests, *self.jobs.next_due(now), *([] if end is None else [end])], default=None)
+        others = [one for one in (self.reservations.next_end(), self._waiting.next_due()) if one is not None]
+        return min([*rests, *self.jobs.next_due(now), *others], default=None)
 
     def actions(self) -> list[Action]:
         """The actions since the last call of this, in order. Call it after every other call."""
@@ -176,7 +182,9 @@ class Scheduling:
         resting = self._resting(pod, now)
         if choices := self._choices(pod, names, resting):
             self.reservations.keep(pod, choices, now + RESERVED_S)
+            self._waiting.forget(pod.uid)
             return FilterAnswer(nodes=tuple(choices))
+        self._waiting.refused(pod.uid, now)
         found = reasons(request, names, self.usage.nodes, resting)
         return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
 
@@ -249,6 +257,13 @@ class Scheduling:
                 found[name] = choice
                 limit = min(limit, cost + CLOSE * abs(cost))
         return found
+
+    def _fitting(self, pod: PodFacts, now: float) -> Iterator[str]:
+        """Names of the nodes where a pod fits, best first."""
+        resting = self._resting(pod, now)
+        for name, _, _ in self._ranking.nodes(pod.request, pod.cpu, self.usage.nodes):
+            if name not in resting:
+                yield name
 
     def _choice(self, pod: PodFacts, name: str, preferred: Sequence[int]) -> Choice | None:
         node = self.usage.nodes.get(name)

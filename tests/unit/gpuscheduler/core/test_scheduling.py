@@ -1,6 +1,7 @@
 """Filter, bind and preempt for single pods: the right node and GPUs, exact reservations, and reasons."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -8,9 +9,10 @@ from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
-from gpuscheduler.core.calls import BindRefused, BindWrite, Nudge, Report
+from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Report
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
+from gpuscheduler.core.waiting import ALL_NAMED, FIRST_S
 from tests.unit.gpuscheduler.core.build import LeastFree, container, pod, pod_object, shared_node, whole_node
 
 WALL_NS = 1_800_000_000 * 10**9
@@ -264,3 +266,81 @@ def test_no_call_is_answered_before_everything_was_seen():
     scheduling.pod_seen(asked, 0.0)
     assert scheduling.filter(asked, ["n1"], 0.0).error
     assert isinstance(scheduling.bind(asked.uid, "n1", 0.0, WALL_NS), BindRefused)
+
+
+def test_a_pod_that_was_refused_is_woken_when_it_fits():
+    """kube-scheduler saw the other pod go before the scheduler did, so it does not ask again by itself."""
+    scheduling = cluster(shared_node("n1", gpus=1))
+    other = pod_object(mem=10)
+    place(scheduling, other, names=("n1",))
+    waits = pod(mem=10)
+    scheduling.pod_seen(waits, 0.0)
+    assert scheduling.filter(waits, ["n1"], 0.0).failed
+    assert woken(scheduling, 0.0) == {}
+    assert scheduling.next_due(0.0) is None
+    scheduling.pod_gone(other["metadata"]["uid"], 1.0)
+    assert woken(scheduling, 1.0) == {}
+    assert woken(scheduling, due(scheduling)) == {waits.uid: Nudge(waits.name, waits.uid)}
+    assert scheduling.filter(waits, ["n1"], 5.0).nodes == ("n1",)
+    assert woken(scheduling, 10.0) == {}
+
+
+def test_a_pod_is_woken_when_a_reservation_ends_that_was_in_its_way():
+    scheduling = cluster(shared_node("n1", gpus=1))
+    first, waits = pod(mem=10), pod(mem=10)
+    for one in (first, waits):
+        scheduling.pod_seen(one, 0.0)
+        scheduling.filter(one, ["n1"], 0.0)
+    scheduling.bound(first.uid, BindOutcome.REFUSED)
+    assert woken(scheduling, FIRST_S) == {waits.uid: Nudge(waits.name, waits.uid)}
+
+
+def test_a_pod_that_a_former_run_refused_is_woken():
+    scheduling = Scheduling(LeastFree())
+    scheduling.node_seen(shared_node("n1"))
+    waits = pod(mem=10)
+    scheduling.pod_seen(waits, 0.0)
+    scheduling.synced(0.0)
+    scheduling.tick(0.0)
+    assert woken(scheduling, due(scheduling)) == {waits.uid: Nudge(waits.name, waits.uid)}
+
+
+def test_a_pod_that_is_woken_without_success_is_woken_less_often():
+    """kube-scheduler does not name the node where it fits."""
+    scheduling = cluster(shared_node("n1", gpus=1, memory=4), shared_node("n2"))
+    waits = pod(mem=10)
+    scheduling.pod_seen(waits, 0.0)
+    scheduling.filter(waits, ["n1"], 0.0)
+    scheduling.node_seen(shared_node("n3"))
+    times = []
+    for _ in range(5):
+        while not woken(scheduling, now := due(scheduling)):
+            pass
+        times.append(now)
+        scheduling.filter(waits, ["n1"], now)
+    assert [later - before for before, later in pairwise(times)] == [4.0, 8.0, 16.0, 32.0]
+
+
+def test_in_a_large_cluster_pods_are_nominated_for_nodes_that_kube_scheduler_did_not_name():
+    names = [f"n{n:03}" for n in range(ALL_NAMED + 1)]
+    scheduling = cluster(*[shared_node(name, gpus=1, memory=10 if name < "n002" else 4) for name in names])
+    waiting = [pod(mem=10, priority=n) for n in range(3)]
+    for one in waiting:
+        scheduling.pod_seen(one, 0.0)
+        assert not scheduling.filter(one, names[2:], 0.0).nodes
+    found = woken(scheduling, FIRST_S)
+    assert found.keys() == {waiting[1].uid, waiting[2].uid}
+    assert {action.node for action in found.values()} == {"n000", "n001"}
+    rejected = waiting[2]
+    scheduling.filter(rejected, names[2:], 3.0)
+    again = woken(scheduling, 20.0)[rejected.uid]
+    assert again == Nominate(rejected.name, rejected.uid, ({"n000", "n001"} - {found[rejected.uid].node}).pop())
+
+
+def woken(scheduling, now):
+    scheduling.tick(now)
+    return {action.uid: action for action in scheduling.actions()}
+
+
+def due(scheduling):
+    return scheduling.next_due(0.0)
