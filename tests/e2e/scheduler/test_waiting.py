@@ -57,6 +57,37 @@ def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, ledger: Ledg
     assert ledger.problems() == []
 
 
+def test_an_extender_whose_watch_hangs_catches_up(
+    control_plane: ControlPlane, ledger: Ledger, replica: Replica
+) -> None:
+    """Until the watch goes on, both GPUs seem full to it, and kube-scheduler gets that answer."""
+    control_plane.add_pods(pod(name, {GPU_MEM: 80}) for name in ("a", "b"))
+    _wait_running(control_plane, "a", "b")
+    replica.link.freeze()
+    control_plane.delete_pods(["a"])
+    control_plane.pods.wait(lambda pods: "a" not in pods, timeout=30)
+    control_plane.add_pods([pod("late", {GPU_MEM: 80})])
+    control_plane.pods.wait(lambda pods: "80 of aliyun.com/gpu-mem wanted on one GPU" in _why(pods, "late"), timeout=30)
+    replica.link.thaw()
+    _wait_running(control_plane, "late")
+    assert ledger.problems() == []
+
+
+def test_pods_find_the_one_node_that_fits_among_many(
+    control_plane: ControlPlane,
+    make_ledger: Callable[[Iterable[Json]], Ledger],
+    make_replica: Callable[..., Replica],
+) -> None:
+    """All nodes have enough units in all. kube-scheduler names about half of them, and nothing changes afterwards."""
+    nodes = (share_node(f"small-{n}", gpus=8, units=8) for n in range(300))
+    ledger = make_ledger([*nodes, share_node("large", gpus=1, units=80)])
+    make_replica("a")
+    for name in ("a", "b", "c", "d", "e", "f", "g", "h"):
+        control_plane.add_pods([pod(name, {GPU_MEM: 10})])
+        assert _wait_running(control_plane, name)[name]["spec"]["nodeName"] == "large"
+    assert ledger.problems() == []
+
+
 def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:
     return control_plane.pods.wait(
         lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
