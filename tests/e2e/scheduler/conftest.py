@@ -7,8 +7,8 @@ import pytest
 
 from tests.e2e.build import bin_dir
 from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import BINARIES, ControlPlane
-from tests.e2e.scheduler.ledger import Ledger
 from tests.e2e.scheduler.replica import Replica
 
 
@@ -29,14 +29,14 @@ def control_plane(running_control_plane: ControlPlane) -> Iterator[ControlPlane]
 
 
 @pytest.fixture
-def make_ledger(control_plane: ControlPlane) -> Iterator[Callable[[Iterable[Json]], Ledger]]:
+def make_allocations(control_plane: ControlPlane) -> Iterator[Callable[[Iterable[Json]], Allocations]]:
     """Adds nodes, and follows the pods on them."""
 
-    def make(nodes: Iterable[Json]) -> Ledger:
+    def make(nodes: Iterable[Json]) -> Allocations:
         control_plane.add_nodes(nodes)
-        ledger = Ledger(control_plane.nodes())
-        control_plane.pods.listen(ledger)
-        return ledger
+        allocations = Allocations(control_plane.nodes())
+        control_plane.pods.listen(allocations)
+        return allocations
 
     yield make
     control_plane.pods.listen(None)

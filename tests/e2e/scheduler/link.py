@@ -35,7 +35,7 @@ class Link:
         self._call(self._flowing.clear)
 
     def thaw(self) -> None:
-        """What has waited passes."""
+        """Pass on the data that waited."""
         self._call(self._flowing.set)
 
     def close(self) -> None:

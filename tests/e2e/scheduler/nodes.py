@@ -21,7 +21,7 @@ def core_node(name: str, gpus: int = 4, units: int = 24, **labels: str) -> Json:
 
 
 def whole_node(name: str, gpus: int = 8, **labels: str) -> Json:
-    """GPUs that are given out whole."""
+    """GPUs that are allocated whole."""
     return node(name, [NodeGpu(n, whole=True) for n in range(gpus)], {MODE_LABEL: "topology"} | labels)
 
 

@@ -16,7 +16,7 @@ from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.replica import SCHEDULER_NAME
 
 RUNS_FOR = "gpuagent.test/runs-for"
-"""How long kwok runs the pod, such as `2s`; without it for ever."""
+"""How long kwok runs the pod, such as `2s`; forever without it."""
 Limits = Mapping[str, int | str]
 
 

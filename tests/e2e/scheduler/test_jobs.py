@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL
 from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
-from tests.e2e.scheduler.ledger import Ledger
 from tests.e2e.scheduler.nodes import whole_node
 from tests.e2e.scheduler.pods import job
 from tests.e2e.scheduler.replica import Replica
@@ -18,11 +18,11 @@ _FIT = _NODES // _REPLICAS
 
 def test_jobs_that_compete_start_whole(
     control_plane: ControlPlane,
-    make_ledger: Callable[[Iterable[Json]], Ledger],
+    make_allocations: Callable[[Iterable[Json]], Allocations],
     make_replica: Callable[..., Replica],
 ) -> None:
     """Each round has as many jobs as fit; the extender is killed when the first pod of the round is bound."""
-    ledger = make_ledger(whole_node(f"node-{n}") for n in range(_NODES))
+    allocations = make_allocations(whole_node(f"node-{n}") for n in range(_NODES))
     replica = make_replica("a")
     waiting = {f"job-{n}": job(f"job-{n}", _REPLICAS, {GPU_WHOLE: 8}) for n in range(_JOBS)}
     pods = [pod for members in waiting.values() for pod in members]
@@ -34,7 +34,7 @@ def test_jobs_that_compete_start_whole(
         replica.revive()
         expected = min(_FIT, len(waiting))
         found = control_plane.pods.wait(lambda pods: _whole(pods) == expected, timeout=60)
-        assert ledger.problems() == []
+        assert allocations.problems() == []
         started = set(_bound(found))
         control_plane.delete_pods([pod["metadata"]["name"] for name in started for pod in waiting.pop(name)])
         control_plane.pods.wait(lambda pods: not started.intersection(map(_job, pods.values())), timeout=60)

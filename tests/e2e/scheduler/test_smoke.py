@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
-from tests.e2e.scheduler.ledger import Ledger
 from tests.e2e.scheduler.nodes import broken_node, core_node, share_node, silent_node, whole_node
 from tests.e2e.scheduler.pods import job, pod
 from tests.e2e.scheduler.replica import Replica
@@ -13,10 +13,10 @@ from tests.e2e.scheduler.replica import Replica
 
 def test_pods_of_all_kinds_run(
     control_plane: ControlPlane,
-    make_ledger: Callable[[Iterable[Json]], Ledger],
+    make_allocations: Callable[[Iterable[Json]], Allocations],
     make_replica: Callable[..., Replica],
 ) -> None:
-    ledger = make_ledger(
+    allocations = make_allocations(
         [
             *(share_node(f"share-{n}") for n in range(8)),
             *(core_node(f"core-{n}") for n in range(4)),
@@ -37,5 +37,5 @@ def test_pods_of_all_kinds_run(
     control_plane.pods.wait(
         lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
     )
-    assert ledger.problems() == []
-    assert ledger.used() == {GPU_MEM: sum(range(10, 40)) + 80, GPU_CORE: 320, GPU_WHOLE: 23 + 16}
+    assert allocations.problems() == []
+    assert allocations.used() == {GPU_MEM: sum(range(10, 40)) + 80, GPU_CORE: 320, GPU_WHOLE: 23 + 16}

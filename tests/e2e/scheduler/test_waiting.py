@@ -6,25 +6,27 @@ import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
-from tests.e2e.scheduler.ledger import Ledger
 from tests.e2e.scheduler.nodes import share_node
 from tests.e2e.scheduler.pods import pod
 from tests.e2e.scheduler.replica import Replica
 
 
 @pytest.fixture
-def ledger(make_ledger: Callable[[Iterable[Json]], Ledger]) -> Ledger:
+def allocations(make_allocations: Callable[[Iterable[Json]], Allocations]) -> Allocations:
     """One node of two GPUs with 80 units each."""
-    return make_ledger([share_node("node", gpus=2)])
+    return make_allocations([share_node("node", gpus=2)])
 
 
 @pytest.fixture
-def replica(ledger: Ledger, make_replica: Callable[..., Replica]) -> Replica:
+def replica(allocations: Allocations, make_replica: Callable[..., Replica]) -> Replica:
     return make_replica("a")
 
 
-def test_a_pod_says_why_it_waits_and_goes_on(control_plane: ControlPlane, ledger: Ledger, replica: Replica) -> None:
+def test_a_pod_says_why_it_waits_and_goes_on(
+    control_plane: ControlPlane, allocations: Allocations, replica: Replica
+) -> None:
     """The node has 80 units free in all, and no GPU has more than 40."""
     control_plane.add_pods(pod(name, {GPU_MEM: 40}) for name in ("a", "b", "c", "d"))
     _wait_running(control_plane, "a", "b", "c", "d")
@@ -39,10 +41,10 @@ def test_a_pod_says_why_it_waits_and_goes_on(control_plane: ControlPlane, ledger
     )
     control_plane.delete_pods([first[1]])
     _wait_running(control_plane, "large")
-    assert ledger.problems() == []
+    assert allocations.problems() == []
 
 
-def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, ledger: Ledger, replica: Replica) -> None:
+def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, allocations: Allocations, replica: Replica) -> None:
     for name, value in (("low", 1), ("high", 1000)):
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
         control_plane.client.apply(kind | {"metadata": {"name": name}, "value": value})
@@ -54,11 +56,11 @@ def test_a_pod_evicts_those_of_one_gpu(control_plane: ControlPlane, ledger: Ledg
     evicted = before.keys() - after.keys()
     assert len(evicted) == 3
     assert {_gpu(before[name]) for name in evicted} == {_gpu(after["high"])}
-    assert ledger.problems() == []
+    assert allocations.problems() == []
 
 
 def test_an_extender_whose_watch_hangs_catches_up(
-    control_plane: ControlPlane, ledger: Ledger, replica: Replica
+    control_plane: ControlPlane, allocations: Allocations, replica: Replica
 ) -> None:
     """Until the watch goes on, both GPUs seem full to it, and kube-scheduler gets that answer."""
     control_plane.add_pods(pod(name, {GPU_MEM: 80}) for name in ("a", "b"))
@@ -70,22 +72,22 @@ def test_an_extender_whose_watch_hangs_catches_up(
     control_plane.pods.wait(lambda pods: "80 of aliyun.com/gpu-mem wanted on one GPU" in _why(pods, "late"), timeout=30)
     replica.link.thaw()
     _wait_running(control_plane, "late")
-    assert ledger.problems() == []
+    assert allocations.problems() == []
 
 
 def test_pods_find_the_one_node_that_fits_among_many(
     control_plane: ControlPlane,
-    make_ledger: Callable[[Iterable[Json]], Ledger],
+    make_allocations: Callable[[Iterable[Json]], Allocations],
     make_replica: Callable[..., Replica],
 ) -> None:
     """All nodes have enough units in all. kube-scheduler names about half of them, and nothing changes afterwards."""
     nodes = (share_node(f"small-{n}", gpus=8, units=8) for n in range(300))
-    ledger = make_ledger([*nodes, share_node("large", gpus=1, units=80)])
+    allocations = make_allocations([*nodes, share_node("large", gpus=1, units=80)])
     make_replica("a")
     for name in ("a", "b", "c", "d", "e", "f", "g", "h"):
         control_plane.add_pods([pod(name, {GPU_MEM: 10})])
         assert _wait_running(control_plane, name)[name]["spec"]["nodeName"] == "large"
-    assert ledger.problems() == []
+    assert allocations.problems() == []
 
 
 def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:

@@ -1,7 +1,7 @@
 """The audit: what every GPU carries, by the API server's objects alone.
 
-The ledger follows every change of every pod, so it also sees what was wrong only for a moment. It reads annotations as
-the agent does, which has the last word on a node, and shares no code with the scheduler under test.
+`Allocations` follows every change of every pod, so it also sees what was wrong only for a moment. It reads annotations
+as the agent does, which has the last word on a node, and shares no code with the scheduler under test.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 
 @dataclass(frozen=True)
 class _Part:
-    """What a pod has of one GPU."""
+    """The part of one GPU that a pod has."""
 
     node: str
     minor: int
@@ -38,7 +38,7 @@ class _Part:
     whole: int = 0
 
 
-class Ledger:
+class Allocations:
     """Attributes:
     faults: what was wrong at any time, one sentence each.
     """
