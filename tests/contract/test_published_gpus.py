@@ -113,16 +113,29 @@ def test_in_a_switch_a_gpu_is_usable_when_the_pods_of_the_old_mode_are_gone(node
 
 def test_the_annotation_is_put_back_and_those_of_others_are_not_touched(node: MakeNode) -> None:
     one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
-    agent = one.run()
+    one.run()
     publishes(one, NodeGpu(0, 24))
     written = annotations(one)[NODE_GPUS_ANNOTATION]
     for text in (None, "forged"):
         annotate(one, **{NODE_GPUS_ANNOTATION: text, "theirs": "x"})
         assert one.server.wait(lambda: annotations(one) == {NODE_GPUS_ANNOTATION: written, "theirs": "x"})
+
+
+def test_a_restart_of_the_agent_does_not_withdraw_the_gpus(node: MakeNode) -> None:
+    one = node("1.36", box(1, 24), labels={MODE_LABEL: "share"})
+    agent = one.run()
+    publishes(one, NodeGpu(0, 24))
     one.stop(agent)
     fence(one, "0")
     one.run()
-    publishes(one, NodeGpu(0, 24, usable=False))
+
+    def fenced() -> bool:
+        found = published(one)
+        assert found is not None
+        assert found.gpus
+        return not found.gpus[0].usable
+
+    assert one.server.wait(fenced)
 
 
 def test_the_links_of_the_hash_are_in_the_config_map(node: MakeNode) -> None:

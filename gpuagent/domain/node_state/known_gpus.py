@@ -11,6 +11,8 @@ from gpuagent.domain.gpus.gpu import Gpu, Inventory, UnreadableGpu, unambiguous
 from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.domain.gpus.topology import Topology, topology
 
+NOT_READ = "not read yet"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpus:
@@ -30,7 +32,7 @@ class Gpus:
     unreadable: tuple[UnreadableGpu, ...] = ()
     driver_version: str = ""
     device_nodes: frozenset[str] = frozenset()
-    driver_problem: str | None = "not read yet"
+    driver_problem: str | None = NOT_READ
     fence: Fence = field(default_factory=Fence)
     fence_problem: str | None = None
 

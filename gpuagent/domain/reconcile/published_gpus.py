@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from gpuagent.domain.deviceplugin.advertise import at_zero
 from gpuagent.domain.node_state.device_lists import DeviceRange
+from gpuagent.domain.node_state.known_gpus import NOT_READ
 from gpuagent.domain.pod_holdings import RESOURCES
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.scheduling.node_links import link_mbps, links_hash
@@ -14,8 +15,14 @@ from gpuagent.domain.status.topology_page import bandwidths
 
 
 def node_annotations(state: State) -> dict[str, str]:
-    """The desired annotations of the Node."""
-    return {NODE_GPUS_ANNOTATION: node_gpus_text(published_gpus(state))}
+    """The desired annotations of the Node.
+
+    There are none until the agent has read the mode, the GPUs, their isolation and kubelet's allocations. So a restart
+    keeps the last text: for schedulers, a node without GPUs is none of theirs.
+    """
+    holdings, driver = state.holdings.listed, state.gpus.driver_problem
+    unread = not state.node.mode_known or holdings is None or driver == NOT_READ or bool(state.isolation.unheard)
+    return {} if unread else {NODE_GPUS_ANNOTATION: node_gpus_text(published_gpus(state))}
 
 
 def published_gpus(state: State) -> NodeGpus:

@@ -574,7 +574,7 @@ class NodeLife(RuleBasedStateMachine):
             assert not others, f"GPU {block.gpu.key} is offered in {block.kind.mode} and held in {others}"
             assert block.gpu.uuid not in self.foreign.values(), f"GPU {block.gpu.key} is another plugin's"
 
-        published = node_gpus(node_annotations(self.state))
+        published = node_gpus(node_annotations(self.state)) or NodeGpus(())
         assert isinstance(published, NodeGpus)
         for resource, part in ((MEM, "memory"), (CORE, "core"), (WHOLE, "whole")):
             units = {(gpu.minor, int(getattr(gpu, part)), gpu.usable) for gpu in published.gpus if getattr(gpu, part)}

@@ -1,6 +1,7 @@
 """The GPUs that the node publishes to schedulers, event by event: they are those of kubelet's lists."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -69,10 +70,18 @@ def test_a_mode_at_zero_publishes_no_gpus(node):
     assert gpus(node) == ()
 
 
-def test_no_gpus_are_published_until_the_mode_is_known():
-    node = in_force(Mode.SHARE)
-    node.state = replace(node.state, node=replace(node.state.node, mode_known=False))
-    assert gpus(node) == ()
+def test_the_last_annotation_stays_until_everything_is_read():
+    def publishes(**changes: Any) -> bool:
+        return bool(node_annotations(replace(state, **changes)))
+
+    state = NodeUnderTest(Mode.SHARE).inventory(*box()).holdings().state
+    assert publishes()
+    assert not publishes(node=replace(state.node, mode_known=False))
+    assert not publishes(isolation=replace(state.isolation, unheard=frozenset({"mps"})))
+    assert not publishes(holdings=NodeUnderTest(Mode.SHARE).inventory(*box()).state.holdings)
+    unread = NodeUnderTest(Mode.SHARE).holdings()
+    assert not publishes(gpus=unread.state.gpus)
+    assert publishes(gpus=unread.tell(ev.DriverUnavailable("it is broken", unread.now)).state.gpus)
 
 
 def test_an_unhealthy_and_a_fenced_gpu_keep_their_units_and_are_not_usable_until_they_are_back():
