@@ -126,6 +126,7 @@ class App:
             families.PODS: {("bound",): float(bound), ("waiting",): float(len(core.pods) - bound)},
             families.RESERVATIONS: {(): float(len(core.reservations))},
             families.JOBS_WAITING: {(): float(core.jobs.waiting())},
+            families.FRAGMENTED: {(): float(core.fragmented_memory(time.monotonic()))},
             families.AGENT_REFUSALS: {(): float(core.refusals.total())},
             families.WATCH: up,
         }

@@ -58,6 +58,11 @@ RESERVATIONS = Family(
     "Pods for which GPUs are reserved until the API server shows them bound.",
 )
 JOBS_WAITING = Family("gpuscheduler_jobs_waiting", "Jobs whose pods are all there and do not fit together.")
+FRAGMENTED = Family(
+    "gpuscheduler_fragmented_memory",
+    "Free units of aliyun.com/gpu-mem on GPUs that have room for no pod such as those of the last hour.",
+    more="Units are those of the nodes. 0 also where no pod asked for a share.",
+)
 AGENT_REFUSALS = Family(
     "gpuscheduler_agent_refusals_total",
     "Pods that failed admission on the node that the scheduler chose.",
@@ -98,7 +103,7 @@ WRITES = Family(
 
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Calls of kube-scheduler": (BUILD, READY, LEADING, CALL_SECONDS, CALLS),
-    "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS_WAITING, AGENT_REFUSALS),
+    "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS_WAITING, FRAGMENTED, AGENT_REFUSALS),
     "The scheduler's API server": (WATCH, WATCH_ERRORS, WATCH_LAG, API_REQUESTS, WRITES),
 }
 

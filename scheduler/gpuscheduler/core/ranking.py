@@ -1,7 +1,7 @@
 """The nodes for a request, cheapest first. Costs are kept for equal requests, and renewed for nodes that changed."""
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, fields
 from zlib import crc32
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import fit
-from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.policy.fleet import MOST_GPUS, Demand, Fleet, Policy
 
@@ -119,6 +119,15 @@ class Ranking:
         self._read_changes()
         for request, cpu in requests:
             self._table(request, cpu)
+
+    def memory_without(self, demands: Collection[Amounts]) -> int:
+        """Free units of memory on GPUs that have room for none of `demands`; 0 if there are none."""
+        self._read_changes()
+        memory, core = self._columns.memory, self._columns.core
+        useless = np.asarray(memory > 0) if demands else np.zeros_like(memory, dtype=np.bool_)
+        for one in demands:
+            useless &= (memory < one.memory) | (core < one.core)
+        return int(memory[useless].sum())
 
     def _in_order(self, rows: Ints) -> Iterator[int]:
         """Rows of equal cost in the fixed permutation. The first is usually enough, so the others are sorted later."""

@@ -62,7 +62,7 @@ def _never(request: GpuRequest, node: NodeUsage) -> str:
     if fitting >= request.gpus:
         return ""
     lead = "no GPU has" if request.gpus == 1 else f"fewer than {request.gpus} GPUs have"
-    return f"{lead} {_words(largest)} in all"
+    return f"{lead} {words(largest)} in all"
 
 
 def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
@@ -75,13 +75,14 @@ def _short(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     memory, core = max((one.memory for one in free), default=0), max((one.core for one in free), default=0)
     most = " and ".join([f"{max(memory, 0)}"] * bool(each.memory) + [f"{max(core, 0)} %"] * bool(each.core))
     spread = f" (label {GPU_COUNT_LABEL})" if request.gpus > 1 else ""
-    return f"{_words(each)} wanted on {_gpus(request)}{spread}, at most {most} free on one GPU"
+    return f"{words(each)} wanted on {_gpus(request)}{spread}, at most {most} free on one GPU"
 
 
 def _gpus(request: GpuRequest) -> str:
     return f"each of {request.gpus} GPUs" if request.gpus > 1 else "one GPU"
 
 
-def _words(amounts: Amounts) -> str:
+def words(amounts: Amounts) -> str:
+    """Amounts in messages: ``8 of aliyun.com/gpu-mem and 30 of aliyun.com/gpu-core.percentage``."""
     parts = [f"{amounts.memory} of {GPU_MEM}"] * bool(amounts.memory)
     return " and ".join([*parts, *[f"{amounts.core} of {GPU_CORE}"] * bool(amounts.core)])

@@ -9,6 +9,7 @@ from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, Fi
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
 from gpuscheduler.core.fit import Choice, fit
+from gpuscheduler.core.fragmentation import Fragmentation
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
@@ -77,6 +78,7 @@ class Scheduling:
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy)
         self._waiting = Waiting(self.usage, self.pods, self._fitting)
+        self._fragmentation = Fragmentation()
         self._cpu: dict[str, tuple[str, float]] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
         self._ready = False
@@ -179,6 +181,7 @@ class Scheduling:
         self.reservations.end([pod.uid])
         if request.problem:
             return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
+        self._fragmentation.asked(request, now)
         resting = self._resting(pod, now)
         if choices := self._choices(pod, names, resting):
             self.reservations.keep(pod, choices, now + RESERVED_S)
@@ -186,6 +189,9 @@ class Scheduling:
             return FilterAnswer(nodes=tuple(choices))
         self._waiting.refused(pod.uid, now)
         found = reasons(request, names, self.usage.nodes, resting)
+        short = [self.usage.nodes[name] for name in found.failed if name not in resting]
+        if warning := self._fragmentation.advise(pod, short, self.pods, now):
+            self.jobs.actions.append(warning)
         return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
 
     def bind(self, uid: str, node: str, now: float, wall_ns: int) -> BindWrite | BindWait | BindRefused:
@@ -244,6 +250,10 @@ class Scheduling:
                 others = [uid for uid in uids if uid not in node.users]  # they have to go for CPU or memory
                 found[name] = [*others, *sorted(chosen.difference(others))]
         return found
+
+    def fragmented_memory(self, now: float) -> int:
+        """Free units of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
+        return self._ranking.memory_without(self._fragmentation.demands(now))
 
     def _choices(self, pod: PodFacts, names: Container[str], resting: Container[str]) -> dict[str, Choice]:
         """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""

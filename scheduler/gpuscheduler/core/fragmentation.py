@@ -1,0 +1,91 @@
+"""Fragmentation: enough is free in all, and no GPU has enough. Which amounts count, and what would help a pod."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from gpuagent.domain.sharing.mode import GPU_WHOLE
+from gpuscheduler.core.calls import Report
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.reasons import words
+from gpuscheduler.core.victims import victims
+
+HOUR_S = 3600.0
+"""How long the amounts of a pod count as a demand."""
+MOST_DEMANDS = 256
+"""How many different amounts are kept, the latest ones."""
+ADVISE_AGAIN_S = 600.0
+"""After this time, another Event advises pods of one owner that ask for the same."""
+MOST_NAMED = 3
+"""Pods that an Event names."""
+_ANY_PRIORITY = 1 << 62
+
+
+class Fragmentation:
+    """The demands of the last hour, and the pods that were advised."""
+
+    def __init__(self) -> None:
+        self._asked: OrderedDict[Amounts, float] = OrderedDict()
+        self._advised: dict[tuple[str, GpuRequest], float] = {}
+
+    def asked(self, request: GpuRequest, now: float) -> None:
+        """Keep what a pod asks for on one GPU."""
+        for group in request.groups:
+            need = group.need.over(request.gpus)
+            self._asked[need] = now
+            self._asked.move_to_end(need)
+        while len(self._asked) > MOST_DEMANDS:
+            self._asked.popitem(last=False)
+
+    def demands(self, now: float) -> list[Amounts]:
+        """The least amounts on one GPU that pods of the last hour asked for: each other demand needs more."""
+        recent = sorted(need for need, at in self._asked.items() if now - at < HOUR_S)
+        least: list[Amounts] = []
+        for need in recent:
+            if not any(one.within(need) for one in least):
+                least.append(need)
+        return least
+
+    def advise(
+        self, pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts], now: float
+    ) -> Report | None:
+        """A warning for a pod that fits on none of `nodes`; None if they have too little, or its owner was advised."""
+        key = pod.owner or pod.uid, pod.request
+        if now < self._advised.get(key, now):
+            return None
+        text = _whole(pod.request, nodes) if pod.request.kind is RequestKind.WHOLE else _share(pod.request, nodes, pods)
+        if not text:
+            return None
+        self._advised = {one: until for one, until in self._advised.items() if now < until}
+        self._advised[key] = now + ADVISE_AGAIN_S
+        return Report(pod.name, pod.uid, "GPUsFragmented", text)
+
+
+def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
+    unused = [count for node in nodes if (count := len(node.unused()))]
+    if sum(unused) < request.gpus:
+        return ""
+    text = f"{request.gpus} of {GPU_WHOLE} wanted on one node: {sum(unused)} are free on {len(unused)} nodes, "
+    return f"{text}at most {max(unused)} on one. A job of several pods can use them"
+
+
+def _share(request: GpuRequest, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts]) -> str:
+    each = request.need.over(request.gpus)
+    free = [
+        (node.free[position], node, position)
+        for node in nodes
+        for position, _ in node.usable()
+        if Amounts() != node.free[position] and Amounts().within(node.free[position])
+    ]
+    total = Amounts(sum(one.memory for one, _, _ in free), sum(one.core for one, _, _ in free))
+    if not free or not request.need.within(total):
+        return ""
+    on = f"{len(free)} GPUs of {len({node.facts.name for _, node, _ in free})} nodes"
+    most, node, _ = max(free, key=lambda one: (one[0], one[1].facts.name))
+    text = f"{words(each)} wanted on one GPU: {words(total)} are free on {on}, at most {words(most)} on one"
+    if gone := victims(request, _ANY_PRIORITY, node, pods):
+        names = sorted(str(pods[uid].name) for uid in gone)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        text = f"{text}. The pod fits on node {node.facts.name} when {', '.join(names[:MOST_NAMED])}{more} end"
+    return text

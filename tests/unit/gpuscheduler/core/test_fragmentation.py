@@ -1,0 +1,84 @@
+"""Enough is free in all, and no GPU has enough: the pod hears what would help, and a number shows how much it is."""
+
+from gpuscheduler.core.calls import Report
+from gpuscheduler.core.fragmentation import ADVISE_AGAIN_S, HOUR_S
+from gpuscheduler.core.pod_facts import pod_facts
+from tests.unit.gpuscheduler.core.build import pod, pod_object, shared_node, whole_node
+from tests.unit.gpuscheduler.core.test_scheduling import cluster, place
+
+BOTH = ("n1", "n2")
+
+
+def halves(**given):
+    """Two nodes with two GPUs of 10 each; a pod has 6 on each GPU."""
+    scheduling = cluster(shared_node("n1", **given), shared_node("n2", **given))
+    for n in range(4):
+        place(scheduling, pod_object(f"half-{n}", mem=6))
+    return scheduling
+
+
+def warnings(scheduling):
+    return [one for one in scheduling.actions() if isinstance(one, Report)]
+
+
+def test_a_pod_hears_how_much_is_free_and_which_pod_is_in_its_way():
+    scheduling = halves()
+    assert not scheduling.filter(pod(mem=8), BOTH, 0.0).nodes
+    (warning,) = warnings(scheduling)
+    assert warning.reason == "GPUsFragmented"
+    assert warning.message.startswith(
+        "8 of aliyun.com/gpu-mem wanted on one GPU: 16 of aliyun.com/gpu-mem are free on 4 GPUs of 2 nodes, "
+        "at most 4 of aliyun.com/gpu-mem on one. The pod fits on node n2 when default/half-"
+    )
+    for uid in [uid for uid, one in scheduling.pods.items() if str(one.name) in warning.message]:
+        scheduling.pod_gone(uid, 1.0)
+    assert scheduling.filter(pod(mem=8), BOTH, 1.0).nodes == ("n2",)
+
+
+def test_a_pod_that_is_larger_than_all_that_is_free_hears_nothing():
+    scheduling = halves()
+    place(scheduling, pod_object(mem=4))
+    place(scheduling, pod_object(mem=4))
+    scheduling.filter(pod(mem=9), BOTH, 0.0)
+    assert warnings(scheduling) == []
+
+
+def test_the_pods_of_one_owner_hear_it_once_in_a_while():
+    scheduling = halves()
+    for now, heard in ((0.0, 1), (1.0, 0), (ADVISE_AGAIN_S, 1)):
+        scheduling.filter(pod(mem=8, owner="r"), BOTH, now)
+        assert len(warnings(scheduling)) == heard, now
+    scheduling.filter(pod(mem=9, owner="r"), BOTH, 2.0)
+    assert len(warnings(scheduling)) == 1
+
+
+def test_whole_gpus_on_two_nodes_are_not_enough_for_one_pod():
+    scheduling = cluster(whole_node("n1", 4), whole_node("n2", 4))
+    for _ in range(2):
+        place(scheduling, pod_object(whole=3))
+    scheduling.filter(pod(whole=8), BOTH, 0.0)
+    assert warnings(scheduling) == [], "no node ever has eight"
+    scheduling.filter(pod(whole=2), BOTH, 0.0)
+    (warning,) = warnings(scheduling)
+    assert warning.message.startswith("2 of aliyun.com/gpu wanted on one node: 2 are free on 2 nodes, at most 1 on one")
+    place(scheduling, pod_object(whole=1))
+    scheduling.filter(pod(whole=2), BOTH, ADVISE_AGAIN_S)
+    assert warnings(scheduling) == []
+
+
+def test_memory_that_no_pod_of_the_last_hour_could_use_is_counted():
+    scheduling = halves()
+    assert scheduling.fragmented_memory(0.0) == 16, "4 on each of 4 GPUs, and all pods asked for 6"
+    scheduling.filter(pod(mem=4), BOTH, 10.0)
+    assert scheduling.fragmented_memory(10.0) == 0
+    assert scheduling.fragmented_memory(10.0 + HOUR_S) == 0, "nothing is asked for"
+    scheduling.filter(pod(mem=7), BOTH, 20.0)
+    assert scheduling.fragmented_memory(19.0 + HOUR_S) == 12, "the pod of 4 keeps its reservation until it lapses"
+
+
+def test_compute_counts_where_pods_ask_for_both():
+    scheduling = cluster(shared_node("n1", gpus=1, memory=10, core=100))
+    place(scheduling, pod_object(mem=2, core=80), names=("n1",))
+    assert scheduling.fragmented_memory(0.0) == 8, "8 units, and 20 percent of 80"
+    scheduling.filter(pod_facts(pod_object(mem=1, core=10)), ("n1",), 0.0)
+    assert scheduling.fragmented_memory(0.0) == 0
