@@ -20,15 +20,16 @@ def shared(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Node]:
     """The agent of that name."""
-    mode, flags, amounts = AGENTS[request.param]
+    mode, flags, _ = AGENTS[request.param]
     workdir = tmp_path_factory.mktemp("agent")
     with kubelets_book() as book, running_node(cluster, book, workdir, "dgx-a100", mode, flags) as node:
-        node.wait_amounts(**amounts)
         yield node
 
 
 @pytest.fixture
-def node(shared: Node) -> Iterator[Node]:
+def node(request: pytest.FixtureRequest, shared: Node) -> Iterator[Node]:
+    _, _, amounts = AGENTS[request.node.callspec.params["shared"]]
+    shared.wait_amounts(**amounts)  # kubelet may have restarted since, and refuses pods until it has read the lists
     yield shared
     shared.end(*shared.pods)
 
