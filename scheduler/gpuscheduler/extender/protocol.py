@@ -1,4 +1,4 @@
-"""The extender protocol of kube-scheduler 1.24 to 1.36: JSON whose keys are the names of the Go fields.
+"""The extender protocol of kube-scheduler 1.18 to 1.37: JSON whose keys are the names of the Go fields.
 
 A call with `nodeCacheCapable: true` names nodes, otherwise it carries whole Node objects. 5,000 names are 65 of the
 67 KB of a filter call, so they stay bytes: whether a name is among them is a search for the name in quotes.
