@@ -67,7 +67,7 @@ class MpsDaemon:
         self._name, self._record = program, record
         self._program: Path | None = None
         self._own, self._logs, self._known = own, logs, tuple(known)
-        self._ask_s, self._start_s = ask_s, start_s
+        self.ask_s, self._start_s = ask_s, start_s
         self.pipe_dir = own
         self.one_user = False
         """Whether the program that started the daemon lacks multi-user mode."""
@@ -187,7 +187,7 @@ class MpsDaemon:
             raise MpsError(NOT_FOUND)
         if why := untrusted(pipe_dir):
             raise UntrustedError(why)
-        return Control(self.program, pipe_dir, deadline_s=self._ask_s)
+        return Control(self.program, pipe_dir, deadline_s=self.ask_s)
 
     def _launch(self, command: Sequence[str], visible: Sequence[str]) -> str | None:
         """Run the program until it is in the background. None, or its output when it failed. MpsError: it hangs."""

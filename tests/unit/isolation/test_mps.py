@@ -55,12 +55,19 @@ def memory(*gpus: Gpu, units: int = 4, kind: Kind = Kind.MEMORY_MPS, env: dict[s
 class Agent:
     """A running driver and the layers it reports, in order."""
 
-    def __init__(self, host: MpsHost, *, program: str = "", exclusive: bool = False, **options: Any) -> None:
+    def __init__(
+        self, host: MpsHost, *, program: str = "", own: Path | None = None, exclusive: bool = False, **options: Any
+    ) -> None:
         self.host = host
         self.record = MpsRecord(host.root / "state")
         self._layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
         daemon = MpsDaemon(
-            program or str(host.control), self.record, own=host.own, logs=host.logs, known=(host.ack,), ask_s=PATIENCE_S
+            program or str(host.control),
+            self.record,
+            own=own or host.own,
+            logs=host.logs,
+            known=(host.ack,),
+            ask_s=PATIENCE_S,
         )
         modes = ExclusiveModes(self.record, smi=str(host.smi)) if exclusive else None
         options = {"unit": MemoryUnit(), "every_s": 30.0, "first_retry_s": 0.05, "release_s": 0.0, **options}
@@ -111,6 +118,24 @@ def wait_for(so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def running() -> list[threading.Thread]:
+    """The threads of drivers."""
+    return [thread for thread in threading.enumerate() if thread.name == "isolation-mps"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released at the begin of each round trip to a daemon."""
+    begun, alive = threading.Semaphore(0), Control.alive
+
+    def noted(control: Control, **options: Any) -> None:
+        begun.release()
+        alive(control, **options)
+
+    monkeypatch.setattr(Control, "alive", noted)
+    return begun
+
+
 @pytest.fixture
 def host() -> Iterator[MpsHost]:
     with MpsHost() as host:
@@ -129,9 +154,9 @@ def agent(host) -> Iterator[Callable[..., Agent]]:
     yield make
     for one in made:
         one.driver.stop()
-        if one.driver._thread.ident:
-            one.driver._thread.join(PATIENCE_S)
-            assert not one.driver._thread.is_alive()
+    for thread in running():
+        thread.join(PATIENCE_S)
+    assert not running()
 
 
 # -- the life of the daemon --------------------------------------------------------------------------------------
@@ -185,7 +210,7 @@ def test_a_crash_is_said_at_once_and_healed(agent, host):
     assert one.quiet()
 
 
-def test_restarts_come_later_each_time(agent, host):
+def test_restarts_come_later_each_time(agent, host, asked):
     class Clock:
         now = 0.0
 
@@ -201,7 +226,14 @@ def test_restarts_come_later_each_time(agent, host):
         clock.now += least_s
         one.well()
     clock.now += 60.0  # it lived long enough: the next pause is short again
-    wait_for(lambda: one.driver._delays._next_s == 8.0)
+    while asked.acquire(blocking=False):
+        pass
+    for _ in range(2):  # the first of them has ended, and with it the turn
+        assert asked.acquire(timeout=PATIENCE_S)
+    host.kill(host.own)
+    one.problem("it died")
+    clock.now += 10.0  # 8 s, a quarter more at most
+    one.well()
 
 
 def test_a_daemon_that_does_not_start_is_said_with_its_reason_and_tried_again(agent, host):
@@ -215,7 +247,7 @@ def test_a_daemon_that_does_not_start_is_said_with_its_reason_and_tried_again(ag
 
 def test_a_daemon_that_hangs_is_said_and_not_killed(agent, host):
     one = agent(every_s=0.05)
-    one.daemon._ask_s = 0.5
+    one.daemon.ask_s = 0.5
     one.start(SERVES).well()
     pid = host.pid(host.own)
     host.steer(host.own, hang=True)
@@ -254,12 +286,13 @@ from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.isolation.interface import Need
 from gpuagent.isolation.mps import MpsIsolation
-from standin.waiting import PATIENCE_S
+from gpuagent.isolation.mps_daemon import MpsDaemon
+from gpuagent.isolation.mps_record import MpsRecord
 
 control, own, state = sys.argv[1:]
 gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=1024, compute_capability=(8, 6))
-driver = MpsIsolation.on_host(Path(state), unit=MemoryUnit(), control=control, pipe_dir=Path(own), exclusive=False)
-driver._daemon._known, driver._daemon._logs = (), Path(own).parent / "log"
+daemon = MpsDaemon(control, MpsRecord(Path(state)), own=Path(own), logs=Path(own).parent / "log", known=())
+driver = MpsIsolation(daemon, None, unit=MemoryUnit())
 driver.desire(Need(gpus=(gpu,), serves=True))
 driver.start(lambda layer: layer.problem or print("works", flush=True))
 threading.Event().wait()
@@ -288,7 +321,7 @@ def test_nothing_is_reported_after_stop(agent, host):
     one.driver.stop()
     host.kill(host.own)
     one.driver.desire(NOTHING)
-    assert not one.driver._thread.is_alive()
+    assert not running()
     assert one.quiet()
 
 
@@ -388,27 +421,32 @@ def test_a_missing_program_is_said_and_one_that_comes_late_is_used(agent, host):
 
 
 def test_a_pipe_directory_that_is_too_long_is_said(agent, host):
-    one = agent()
-    one.daemon._own = one.daemon.pipe_dir = host.root / ("x" * 100)
+    one = agent(own=host.root / ("x" * 100))
     assert "choose a shorter one" in one.start(SERVES).problem("too long")
 
 
-def test_a_pid_file_of_an_ended_process_does_not_keep_the_agent_busy(agent, host):
-    one = agent()
+def test_a_pid_file_of_an_ended_process_does_not_keep_the_agent_busy(agent, host, asked, monkeypatch):
+    one = agent(every_s=0.05).start(SERVES)
+    one.well()
+    daemon = host.pid(host.own)
     named = host.root / "nvidia-cuda-mps-control"
     named.write_text("#!/bin/sh\n")
     named.chmod(0o755)
     ended = subprocess.Popen([named])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie still has its name
-    host.own.mkdir()
-    (host.own / "nvidia-cuda-mps-control.pid").write_text(str(ended.pid))
-    one.driver._known = True
-    one.driver._wait(PATIENCE_S)
-    assert one.driver._ended == ended.pid
-    began = time.monotonic()
-    one.driver._wait(0.2)
-    assert time.monotonic() - began >= 0.19
+    awaited: list[int] = []
+    pidfd_open = os.pidfd_open
+    monkeypatch.setattr(os, "pidfd_open", lambda pid: (awaited.append(pid), pidfd_open(pid))[1])
+    noted = host.own / "nvidia-cuda-mps-control.pid"
+    noted.write_text(str(ended.pid))
+    wait_for(lambda: ended.pid in awaited)
+    while asked.acquire(blocking=False):
+        pass
+    for _ in range(5):
+        assert asked.acquire(timeout=PATIENCE_S)
+    assert awaited.count(ended.pid) == 1, "its end would end every wait at once"
     ended.wait()
+    noted.write_text(str(daemon))
 
 
 # -- which GPUs ----------------------------------------------------------------------------------------------------
@@ -525,7 +563,7 @@ def test_verify_asks_the_daemon(agent, host):
         one.driver.verify(memory(), OWNER)
     one.start(SERVES).well()
     one.driver.verify(one.driver.prepare(memory()), OWNER)
-    one.daemon._ask_s = 1.0
+    one.daemon.ask_s = 1.0
     host.steer(host.own, hang=True)
     with pytest.raises(IsolationError, match="did not answer"):
         one.driver.verify(memory(), None)
@@ -655,9 +693,9 @@ def test_desire_returns_at_once_while_the_thread_is_busy(agent, monkeypatch):
         raise HangsError("it did not answer")
 
     monkeypatch.setattr(Control, "ask", hangs)
-    one.driver._ring()
+    one.driver.desire(IN_USE)
     assert asked.wait(PATIENCE_S)
-    for need in (IN_USE, SERVES, NOTHING, SERVES):
+    for need in (SERVES, IN_USE, NOTHING, SERVES):
         one.driver.desire(need)
     assert one.quiet(), "the question still hangs"
     leave.set()
