@@ -85,6 +85,10 @@ class Objects:
                 raise not_found(key[0], key[2])
             return copy.deepcopy(self._objects[key])
 
+    def stored(self, key: Key) -> Json:
+        """The object itself, for a change that no real server would make."""
+        return self._objects[key]
+
     def all(self, resource: str, namespace: str = "") -> tuple[list[Json], int]:
         """Return the objects of a resource, of one namespace or ("") of all, and the version of this look."""
         with self.news:

@@ -84,7 +84,7 @@ class Client:
         self._answered = answered
         self._context = context
         self._compressed = compressed
-        self._timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts or Timeouts()
         self._lock = threading.Lock()
         self._transport: Transport | None = None
 
@@ -103,7 +103,7 @@ class Client:
         """
         status, transport, response = self._opened("list", "GET", path, params)
         try:
-            metadata, items = read_list(transport.pieces(response, self._timeouts.call_s))
+            metadata, items = read_list(transport.pieces(response, self.timeouts.call_s))
         except ValueError as err:
             raise _no_json(status) from err
         return metadata, _checked(status, items)
@@ -136,15 +136,15 @@ class Client:
             **(params or {}),
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": self._timeouts.watch_s,
+            "timeoutSeconds": self.timeouts.watch_s,
         }
-        silence_s = self._timeouts.watch_silence_s
-        timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
+        silence_s = self.timeouts.watch_silence_s
+        timeout_s = (self.timeouts.connect_s, self.timeouts.call_s)
         transport = self._connected()
         request = Request(method="GET", path=path, query=query, timeout_s=timeout_s)
         response = self._sent("watch", lambda: transport.stream(request, silence_s))
         if not 200 <= response.status < 300:
-            data = transport.body(response, self._timeouts.call_s)
+            data = transport.body(response, self.timeouts.call_s)
             raise self._error("watch", path, response, data)
         return Watch(response, lambda err: transport.unreachable(err, silence_s))
 
@@ -176,7 +176,7 @@ class Client:
     ) -> tuple[int, bytes]:
         """Return status, a good one, and body."""
         status, transport, response = self._opened(verb, method, path, params, **more)
-        return status, transport.body(response, self._timeouts.call_s)
+        return status, transport.body(response, self.timeouts.call_s)
 
     def _opened(
         self,
@@ -189,7 +189,7 @@ class Client:
         """Return status, a good one, and the response with its body unread."""
         from gpuagent.kube.api.transport import Request  # noqa: PLC0415 - loads the library
 
-        timeout_s = (self._timeouts.connect_s, self._timeouts.call_s)
+        timeout_s = (self.timeouts.connect_s, self.timeouts.call_s)
         transport = self._connected()
         request = Request(
             method=method,
@@ -201,7 +201,7 @@ class Client:
         )
         response = self._sent(verb, lambda: transport.send(request))
         if not 200 <= response.status < 300:
-            data = transport.body(response, self._timeouts.call_s)
+            data = transport.body(response, self.timeouts.call_s)
             raise self._error(verb, path, response, data)
         return response.status, transport, response
 

@@ -44,6 +44,10 @@ class Watcher:
         clock: monotonic seconds for ``at``.
         burst_s: least time between two PodsSeen.
         backoff: makes the delays of one watch.
+
+    Attributes:
+        pods: of the node, as the watch has shown them.
+        threads: they run from `start` to `stop`.
     """
 
     def __init__(  # noqa: PLR0913 - the last three are for tests
@@ -61,16 +65,16 @@ class Watcher:
         self._failed = failed
         self._client, self._node_name = client, node_name
         self._node = _Node(node_name, post, clock)
-        self._pods = _Pods(node_name, post, clock, burst_s, resources)
+        self.pods = NodePods(node_name, post, clock, burst_s, resources)
         pods = f"spec.nodeName={node_name}"
         self._follows: tuple[Follow[Any], ...] = (
             Follow(client, "/api/v1/nodes", f"metadata.name={node_name}", self._node, backoff(), clock),
-            Follow(client, "/api/v1/pods", pods, self._pods, backoff(), clock, self._unlisted),
+            Follow(client, "/api/v1/pods", pods, self.pods, backoff(), clock, self._unlisted),
         )
-        self._threads = (
+        self.threads = (
             threading.Thread(target=self._follows[0].run, name="kube-node", daemon=True),
             threading.Thread(target=self._follows[1].run, name="kube-pods", daemon=True),
-            threading.Thread(target=self._pods.run, name="kube-pods-post", daemon=True),
+            threading.Thread(target=self.pods.run, name="kube-pods-post", daemon=True),
         )
 
     def _unlisted(self) -> str:
@@ -82,7 +86,7 @@ class Watcher:
 
     def start(self) -> None:
         """Start watching; returns at once."""
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
     def fetch(self, pods: Collection[PodName] | None) -> frozenset[str] | None:
@@ -97,9 +101,9 @@ class Watcher:
             try:
                 there = None
                 while there is None:
-                    lists = self._pods.lists
+                    lists = self.pods.lists
                     _, items = self._client.page(path, {"fieldSelector": selector})
-                    there = self._pods.fetched([self._pods.read(item) for item in items], lists)
+                    there = self.pods.fetched([self.pods.read(item) for item in items], lists)
                 uids |= there
             except (KubeError, ValueError) as err:
                 log.warning("pods not read", extra={"path": path, "selector": selector, "error": str(err)})
@@ -111,9 +115,9 @@ class Watcher:
         for follow in self._follows:
             follow.stop()
         self._node.answered.set()
-        self._pods.stop()
+        self.pods.stop()
         deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
+        for thread in self.threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -160,12 +164,13 @@ class _Node:
         self._post(ApiUnavailable(text, self._clock()))
 
 
-class _Pods:
+class NodePods:
     """The pods by uid, in the order in which kubelet receives them.
 
     A thread of its own posts them, so that the last change of a burst is always posted.
 
     Attributes:
+        known: the pods now.
         lists: how many lists were taken.
     """
 
@@ -180,7 +185,7 @@ class _Pods:
         self._stopped = threading.Event()
         self._news = threading.Event()
         self._lock = threading.Lock()
-        self._known: dict[str, Pod] = {}
+        self.known: dict[str, Pod] = {}
         self._changed = False
         self._failures: list[str] = []
         self._deleted: deque[str] = deque(maxlen=MOST_DELETED)
@@ -196,18 +201,18 @@ class _Pods:
         # Kubelet takes the pods of a list by age, and those of a watch as they come: in the order of their versions.
         listed = {pod.uid: pod for pod in sorted(items, key=_age)}
         with self._lock:
-            seen = {uid: _same(known, listed.pop(uid)) for uid, known in self._known.items() if uid in listed}
-            self._known, self._changed = seen | listed, True
+            seen = {uid: _same(known, listed.pop(uid)) for uid, known in self.known.items() if uid in listed}
+            self.known, self._changed = seen | listed, True
             self.lists += 1
         self._news.set()
 
     def changed(self, kind: str, item: Pod) -> None:
         with self._lock:
             if kind == "DELETED":
-                self._known.pop(item.uid, None)
+                self.known.pop(item.uid, None)
                 self._deleted.append(item.uid)
             else:
-                self._known[item.uid] = item
+                self.known[item.uid] = item
             self._changed = True
         self._news.set()
 
@@ -221,8 +226,8 @@ class _Pods:
             if lists != self.lists:
                 return None
             there = {item.uid: item for item in sorted(items, key=_age) if item.uid not in self._deleted}
-            new = {uid: item for uid, item in there.items() if uid not in self._known}
-            self._known |= new
+            new = {uid: item for uid, item in there.items() if uid not in self.known}
+            self.known |= new
             self._changed = self._changed or bool(new)
         self._news.set()
         return set(there)
@@ -237,7 +242,7 @@ class _Pods:
         while self._news.wait() and not self._stopped.is_set():
             self._news.clear()
             with self._lock:
-                pods = tuple(self._known.values()) if self._changed else None
+                pods = tuple(self.known.values()) if self._changed else None
                 failures, self._failures = self._failures, []
                 self._changed = False
             if pods is not None:

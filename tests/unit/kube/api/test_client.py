@@ -3,11 +3,14 @@
 import ssl
 import subprocess
 import sys
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from urllib3.exceptions import NewConnectionError
+from urllib3 import BaseHTTPResponse, PoolManager
+from urllib3.connection import HTTPSConnection
 
 from gpuagent.kube.api.answers import error_of, resource_of
 from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
@@ -63,13 +66,13 @@ def test_forbidden_names_what_rbac_must_allow(server: ApiServer, client: Client)
 
 def test_a_silent_server_surfaces(server: ApiServer, client: Client) -> None:
     server.pause()
-    client._timeouts = Timeouts(call_s=0.3)
+    client.timeouts = Timeouts(call_s=0.3)
     with pytest.raises(ApiUnreachable, match=r"silent: nothing came within 0\.3 s"):
         client.get(NODE)
     with pytest.raises(ApiUnreachable, match=r"silent: nothing came within"):
         client.watch("/api/v1/nodes")
     server.resume()
-    client._timeouts = Timeouts(call_s=PATIENCE_S)
+    client.timeouts = Timeouts(call_s=PATIENCE_S)
     assert client.get(NODE)
 
 
@@ -169,27 +172,38 @@ def test_the_service_account_token_is_sent_and_rotated(
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
-    transport = connect(None)
-    configuration = transport._api.configuration
-    assert configuration.host == "https://127.0.0.1:1"
-    loader = configuration.refresh_api_key_hook.__closure__[0].cell_contents
-    loader.host = server.url  # the stand-in speaks no TLS
+    later = timedelta()
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + later
+
+    monkeypatch.setattr(incluster_config, "datetime", SimpleNamespace(datetime=Clock, timedelta=timedelta))
+    urlopen = PoolManager.urlopen
+
+    def without_tls(pool: PoolManager, method: str, url: str, **named: Any) -> BaseHTTPResponse:
+        assert url == f"https://127.0.0.1:1{NODE}"
+        return urlopen(pool, method, f"{server.url}{NODE}", **named)  # the stand-in speaks no TLS
+
+    monkeypatch.setattr(PoolManager, "urlopen", without_tls)
     sent: list[str] = []
-    answer = Handler._answer
+    answer = Handler.do_GET
 
     def listen(handler: Handler) -> None:
         sent.append(handler.headers["Authorization"])
         answer(handler)
 
-    monkeypatch.setattr(Handler, "_answer", listen)
+    monkeypatch.setattr(Handler, "do_GET", listen)
+    transport = connect(None)
     request = Request(method="GET", path=NODE, query={}, timeout_s=(1, 1))
     transport.body(transport.send(request), (1, 1))
     token.write_text("second")
-    loader.token_expires_at -= loader._token_refresh_period  # a minute later
+    later = timedelta(minutes=1)
     transport.body(transport.send(request), (1, 1))
     assert sent == ["bearer first", "bearer second"]
     token.unlink()
-    loader.token_expires_at -= loader._token_refresh_period
+    later = timedelta(minutes=2)
     with pytest.raises(ConfigError, match="credentials for the API server cannot be read"):
         transport.send(request)
     transport.close()
@@ -205,28 +219,36 @@ def test_certificates_without_key_identifiers_are_taken(
     skip = "" if verified else ", insecure-skip-tls-verify: true"
     config.write_text(NO_URL.replace("nonsense", f"https://127.0.0.1:1{skip}"))
     transport = connect(str(config))
-    (context,) = contexts(transport, 1)
+    (context,) = contexts(transport, monkeypatch, 1)
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
     assert (context.verify_mode is ssl.CERT_REQUIRED, context.check_hostname) == (verified, verified)
     transport.close()
 
 
-def contexts(transport: Transport, count: int) -> list[ssl.SSLContext]:
+def contexts(transport: Transport, monkeypatch: pytest.MonkeyPatch, count: int) -> list[ssl.SSLContext]:
     """What that many connections use for TLS; nothing listens where they connect to."""
-    pool = transport._api.rest_client.pool_manager.connection_from_url("https://127.0.0.1:1")
-    connections = [pool._new_conn() for _ in range(count)]
-    for connection in connections:
-        with pytest.raises(NewConnectionError):
-            connection.connect()
-    return [connection.ssl_context for connection in connections]
+    used: list[ssl.SSLContext] = []
+    connect = HTTPSConnection.connect
+
+    def noted(connection: HTTPSConnection) -> None:
+        assert connection.ssl_context
+        used.append(connection.ssl_context)
+        connect(connection)
+
+    monkeypatch.setattr(HTTPSConnection, "connect", noted)
+    for _ in range(count):
+        with pytest.raises(ApiUnreachable, match="Connection refused"):
+            transport.send(Request(method="GET", path=NODE, query={}, timeout_s=(1, 1)))
+    assert len(used) == count
+    return used
 
 
-def test_connections_share_no_tls_context(tmp_path: Path) -> None:
+def test_connections_share_no_tls_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """urllib3 loads certificates into it at each connection; beside a handshake in another thread Python crashes."""
     config = tmp_path / "config"
     config.write_text(NO_URL.replace("nonsense", "https://127.0.0.1:1"))
     transport = connect(str(config))
-    first, second = contexts(transport, 2)
+    first, second = contexts(transport, monkeypatch, 2)
     assert first is not second
     transport.close()
 

@@ -13,7 +13,7 @@ from gpuagent.domain.pods.pod import Pod, PodName
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client, Timeouts
 from gpuagent.kube.watch.follow import Follow
-from gpuagent.kube.watch.node_watch import Watcher, _Pods
+from gpuagent.kube.watch.node_watch import NodePods, Watcher
 from gpuagent.kube.watch.stream import Watch
 from gpuagent.system.backoff import Backoff
 from standin.api.server import ApiServer
@@ -44,7 +44,7 @@ def mode_is(value: str | None) -> Callable[[object], bool]:
 
 
 def alive(watcher: Watcher) -> bool:
-    return all(thread.is_alive() for thread in watcher._threads)  # noqa: SLF001
+    return all(thread.is_alive() for thread in watcher.threads)
 
 
 def test_first_look_then_every_change(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
@@ -78,7 +78,7 @@ def test_pods_come_and_go_by_binding(server: ApiServer, client: Client, posted: 
 
 def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
     posted: list[PodsSeen] = []
-    pods = _Pods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
+    pods = NodePods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
 
     def pod(name: str, second: int, version: str = "") -> Pod:
         created = f"2026-01-01T00:00:{second:02}Z"
@@ -88,11 +88,11 @@ def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
     pods.listed([pod("b", 2), pod("a", 3), pod("c", 1)])
     pods.changed("ADDED", pod("d", 0))
     pods.changed("MODIFIED", pod("a", 3))
-    assert list(pods._known) == ["c", "b", "a", "d"]
+    assert list(pods.known) == ["c", "b", "a", "d"]
     pods.listed([pod("a", 3), pod("d", 0), pod("f", 9), pod("e", 8)])
-    assert list(pods._known) == ["a", "d", "e", "f"]
+    assert list(pods.known) == ["a", "d", "e", "f"]
     pods.listed([pod("h", 9, "100"), pod("i", 9, "99"), pod("g", 9, "9"), pod("j", 9, "x")])
-    assert list(pods._known) == ["j", "g", "i", "h"]
+    assert list(pods.known) == ["j", "g", "i", "h"]
 
 
 def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
@@ -111,14 +111,14 @@ def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "Pos
 
 def test_a_pod_that_was_read_is_known_once_and_does_not_outlive_its_deletion() -> None:
     posted: list[PodsSeen] = []
-    pods = _Pods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
+    pods = NodePods("n", posted.append, lambda: 0.0, 0.0)  # type: ignore[arg-type]
     early, late = (pods.read({"metadata": {"uid": uid, "name": uid}, "spec": {}, "status": {}}) for uid in "ab")
     assert pods.fetched([early], 0) == {"a"}
     pods.changed("ADDED", early)
-    assert list(pods._known) == ["a"]
+    assert list(pods.known) == ["a"]
     pods.changed("DELETED", late)
     assert pods.fetched([late], 0) == set()
-    assert list(pods._known) == ["a"]
+    assert list(pods.known) == ["a"]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -136,12 +136,12 @@ def test_a_pod_that_was_read_before_a_list_and_arrives_after_it_is_read_again(
         found = list(items)
         if not there:
             server.delete_pod("a")
-        watcher._pods.listed([])
+        watcher.pods.listed([])
         return metadata, iter(found)
 
     monkeypatch.setattr(client, "page", late)
     assert watcher.fetch([PodName("default", "a")]) == ({uid} if there else set())
-    assert set(watcher._pods._known) == ({uid} if there else set())
+    assert set(watcher.pods.known) == ({uid} if there else set())
 
 
 def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(
@@ -217,13 +217,13 @@ def test_a_silent_peer_surfaces_and_recovers(
 
 
 def test_pause_and_resume_kill_no_thread(server: ApiServer, client: Client, posted: "Posted", watcher: Watcher) -> None:
-    client._timeouts = Timeouts(call_s=0.3)
+    client.timeouts = Timeouts(call_s=0.3)
     server.pause()
     watcher.start()
     posted.unavailable("watching node n1: ")
     posted.unavailable("watching pods of node n1: ")
     assert alive(watcher)
-    client._timeouts = Timeouts(call_s=PATIENCE_S)
+    client.timeouts = Timeouts(call_s=PATIENCE_S)
     server.resume()
     posted.node()
     posted.pods(set())
@@ -339,8 +339,7 @@ def test_an_object_that_cannot_be_taken_is_left_out_and_the_others_are_followed(
 ) -> None:
     server.create_pod("before")
     odd = server.create_pod("odd")
-    pods = server.objects._objects  # noqa: SLF001 - as no real server would
-    pods["pods", "default", "odd"]["metadata"]["uid"] = ""
+    server.objects.stored(("pods", "default", "odd"))["metadata"]["uid"] = ""
     watcher.start()
     posted.pods({"before"})
     assert server.wait(lambda: len(server.watches) == 2)
@@ -364,7 +363,7 @@ def test_the_deletion_of_an_object_that_cannot_be_read_is_found_out_by_a_list(
     watcher.start()
     posted.pods({"stays", "goes"})
     assert server.wait(lambda: len(server.watches) == 2)
-    server.objects._objects["pods", "default", "goes"]["metadata"]["uid"] = ""  # noqa: SLF001 - as no real server would
+    server.objects.stored(("pods", "default", "goes"))["metadata"]["uid"] = ""
     mark = len(posted.events)
     server.delete_pod("goes")
     posted.pods({"stays"}, mark)
@@ -421,22 +420,31 @@ def test_a_watch_that_breaks_at_once_again_and_again_is_opened_ever_more_seldom(
                 follow.stop()
             return 0.0
 
-    pods = _Pods("n", lambda _: None, lambda: 0.0, 0.0)
+    pods = NodePods("n", lambda _: None, lambda: 0.0, 0.0)
     follow = Follow(Broken(), "/api/v1/pods", "", pods, Delays(first_s=1.0, limit_s=64.0, spread=lambda: 0.5))
     follow.run()
     assert asked[:7] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
-def test_lists_come_in_pages(server: ApiServer, posted: "Posted", watcher: Watcher, monkeypatch: Any) -> None:
+def test_lists_come_in_pages(
+    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After an expired version, that is: from its cache a server answers with everything at once."""
     monkeypatch.setattr("gpuagent.kube.api.pages.PAGE", 3)
     names = {f"p{n}" for n in range(8)}
     for name in names:
         server.create_pod(name)
-    watcher._follows[1]._list_from = ""  # noqa: SLF001
+    client = Client(str(server.write_kubeconfig(tmp_path / "config")), Timeouts(watch_s=1))
+    watcher = Watcher(client, "n1", posted, backoff=quick)
     watcher.start()
     posted.pods(names)
-    assert server.requests["list pods"] == 3
+    assert server.requests["list pods"] == 1
+    assert server.wait(lambda: len(server.watches) == 2)
+    mark = len(posted.events)
+    server.expire()
+    posted.pods(names, mark)
+    assert server.requests["list pods"] == 1 + 3
+    watcher.stop()
 
 
 def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted") -> None:
@@ -445,7 +453,7 @@ def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted
     watcher.start()
     posted.node()
     watcher.stop(1.0)
-    assert not any(thread.is_alive() for thread in watcher._threads)  # noqa: SLF001
+    assert not any(thread.is_alive() for thread in watcher.threads)
 
 
 def test_objects_are_trimmed(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
