@@ -33,7 +33,8 @@ class BoundedQuery(Generic[T]):
         """Whether a caller wanted to query again meanwhile."""
         self._nvml = nvml
         self._ask = ask
-        self._until = time.monotonic() + patience_s
+        self.until = time.monotonic() + patience_s
+        """When `wait` gives up, in monotonic seconds."""
         self._late = late
         self._given_up = False
         self._end = threading.Condition()
@@ -47,7 +48,7 @@ class BoundedQuery(Generic[T]):
     def wait(self) -> bool:
         """Wait for the end, at most until `patience_s` is over; whether it has ended."""
         with self._end:
-            self._given_up = not self._end.wait_for(lambda: self.ended, max(0.0, self._until - time.monotonic()))
+            self._given_up = not self._end.wait_for(lambda: self.ended, max(0.0, self.until - time.monotonic()))
         return self.ended
 
     def _run(self) -> None:

@@ -51,15 +51,15 @@ class StallGuard:
 
     def hung(self) -> Mapping[int, str]:
         """NVML index of each GPU about which a call hangs at this moment, and that call."""
-        return {call.gpu: self._words(call) for call in self._overdue() if call.gpu is not None}
+        return {call.gpu: self._words(call) for call in self.overdue() if call.gpu is not None}
 
     def driver_hangs(self) -> bool:
         """Whether a call hangs at this moment that is about the driver as a whole."""
-        return any(call.gpu is None for call in self._overdue())
+        return any(call.gpu is None for call in self.overdue())
 
     def look(self) -> float:
         """Report the calls that hang now. Returns the seconds until the next check."""
-        overdue = self._overdue()
+        overdue = self.overdue()
         for call in overdue - self._known:
             log.error("an NVML call hangs", extra={"call": str(call), "for_s": self._stall_s})
         for call in self._known - overdue:
@@ -74,7 +74,8 @@ class StallGuard:
         first = min((call.since for call in self._pending()), default=self._clock())
         return max(0.001, first + self._stall_s - self._clock())
 
-    def _overdue(self) -> frozenset[Pending]:
+    def overdue(self) -> frozenset[Pending]:
+        """Return the calls that have not returned for `stall_s`."""
         return frozenset(call for call in self._pending() if self._clock() - call.since >= self._stall_s)
 
     def _words(self, call: Pending) -> str:

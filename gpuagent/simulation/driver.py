@@ -124,7 +124,8 @@ class SimulatedDriver:
         self.asks_for_recovery = int(box.driver_version.partition(".")[0]) >= 570
         self._functions = functions
         self._new_sets = iter(range(_SETS, _SETS + (1 << 24)))
-        self._hangs: set[tuple[str, int | None]] = set()
+        self.hanging: set[tuple[str, int | None]] = set()
+        """Functions that hang, each on one GPU or (None) on any."""
         self._failures: dict[tuple[str, int | None], int] = {}
 
     # -- faults ----------------------------------------------------------------------------------------------
@@ -200,15 +201,15 @@ class SimulatedDriver:
     def hang(self, function: str, gpu: GpuRef | None = None) -> None:
         """Calls of `function` (on `gpu`; None: on any) do not return until `unhang`."""
         with self._changing():
-            self._hangs.add(self._key(function, gpu))
+            self.hanging.add(self._key(function, gpu))
 
     def unhang(self, function: str | None = None, gpu: GpuRef | None = None) -> None:
         """Let calls of `function` return; of every function if None."""
         with self._changing():
             if function is None:
-                self._hangs.clear()
+                self.hanging.clear()
             else:
-                self._hangs.discard(self._key(function, gpu))
+                self.hanging.discard(self._key(function, gpu))
 
     def fail(self, function: str, error: str | int | None, gpu: GpuRef | None = None) -> None:
         """Calls of `function` (on `gpu`; None: on any) return `error`; they work again if that is None."""
@@ -282,7 +283,7 @@ class SimulatedDriver:
         index = gpu.index if gpu else None
         keys = {(name, which) for name in (function, base) for which in (None, index)}
         with self.changed:
-            self.changed.wait_for(lambda: not keys & self._hangs)
+            self.changed.wait_for(lambda: not keys & self.hanging)
             code = next((self._failures[key] for key in keys if key in self._failures), 0)
             if code:
                 return code

@@ -58,7 +58,7 @@ class HealthPoll:
     def __init__(self, index: int, uuid: str, pulse: PollSchedule) -> None:
         self.nvml = Nvml(pulse.clock)
         self.name = f"nvml-vitals-{index}"
-        self._index = index
+        self.index = index
         self._pulse = pulse
         self._changed = threading.Condition(threading.RLock())
         # Every request to poll has a number; a poll serves the requests that came before it began.
@@ -77,13 +77,20 @@ class HealthPoll:
         self._wary_until = float("-inf")
         self._reported = ""
         self._condition = HealthQuery(index, pulse.clock, self.wake)
-        self._looked_once = False
+        self.looked_once = False
+        """Whether the GPU has answered completely, or failed to."""
         self._missed = False
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request to poll has been served."""
+        with self._changed:
+            return not self._is_due()
 
     def start(self) -> None:
         self._thread.start()
@@ -100,7 +107,7 @@ class HealthPoll:
     def first_look(self, patience_s: float) -> bool:
         """Wait for the first complete answer or failure; whether it came in time. A late answer is posted."""
         with self._changed:
-            in_time = self._changed.wait_for(lambda: self._looked_once, patience_s)
+            in_time = self._changed.wait_for(lambda: self.looked_once, patience_s)
             self._missed |= not in_time
             return in_time
 
@@ -146,7 +153,7 @@ class HealthPoll:
                 self._fails(str(err))
                 self._driver_away = self._away = True
             except Exception:
-                log.exception("asking a GPU for its health failed", extra={"gpu": self._index})
+                log.exception("asking a GPU for its health failed", extra={"gpu": self.index})
                 self._fails("")
             self._rest()
 
@@ -184,7 +191,7 @@ class HealthPoll:
         with self._changed:
             self._looking = self._wish
         try:
-            handle = self.nvml.handle(self._index)
+            handle = self.nvml.handle(self.index)
             uuid = self.nvml.uuid(handle)
             self.nvml.probe(handle)
             self._gpu = handle
@@ -216,7 +223,7 @@ class HealthPoll:
     def _take(self, uuid: str, vitals: HealthReading) -> None:
         with self._changed:
             self._looked, self._failed = self._looking, self._looking < self._gone_at
-            self._looked_once |= not vitals.partial
+            self.looked_once |= not vitals.partial
             self._changed.notify_all()
             if self._failed:
                 return  # it was lost meanwhile
@@ -236,16 +243,16 @@ class HealthPoll:
     def _fails(self, reason: str) -> None:
         self._gpu = None
         if reason and reason != self._reported:
-            log.warning("a GPU does not report its health", extra={"gpu": self._index, "error": reason})
+            log.warning("a GPU does not report its health", extra={"gpu": self.index, "error": reason})
         with self._changed:
             self._reported, self._failed, self._looked = reason, True, self._looking
-            self._looked_once = True
+            self.looked_once = True
             self._changed.notify_all()
 
     def _post_lost(self, uuid: str, err: CallError) -> None:
         if not self._lost:
             self._reported = gpu_reason(err)
-            log.warning("a GPU is lost", extra={"gpu": self._index, "error": self._reported})
+            log.warning("a GPU is lost", extra={"gpu": self.index, "error": self._reported})
             self._post(GpuLost(uuid, self._reported, self._pulse.clock()))
         self._lost = True
         self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset

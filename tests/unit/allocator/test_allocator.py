@@ -735,13 +735,20 @@ def test_a_container_whose_layer_died_meanwhile_is_refused_with_the_cause():
 
 
 def test_grants_are_remembered_to_a_bound():
-    """A node that lives long grants without end."""
+    """A node that lives long grants without end. A stored grant is verified with what isolation added to it."""
     desk = share_desk(*box(4, MOST_GIVEN))
+    verified: list[bool] = []
+    desk.isolation.prepare = lambda grant: replace(grant, env={**grant.env, "PREPARED": "yes"})
+    desk.isolation.verify = lambda grant, _owner: verified.append("PREPARED" in grant.env)
     units = [frozenset(unit_ids(n % 4, SHARE, n // 4)) for n in range(MOST_GIVEN + 10)]
     for ids in units:
         desk.allocator.allocate(MEM, ids)
         desk.node.now += 60
-    kept = [n for n, ids in enumerate(units) if desk.allocator._memory.granted(MEM, ids)]
+    desk.read_book()
+    for ids in units:
+        desk.allocator.prestart(MEM, ids)
+    kept = [n for n, stored in enumerate(verified) if stored]
+    assert len(verified) == len(units)
     assert kept == list(range(10, MOST_GIVEN + 10)), "the newest"
 
 

@@ -83,12 +83,20 @@ class Watched:
             assert self._simulator.joined.wait_for(so, PATIENCE_S)
 
 
+def wait_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    """Wait until the agent has logged this."""
+    until = time.monotonic() + PATIENCE_S
+    while words not in caplog.text:
+        assert time.monotonic() < until, caplog.text
+        threading.Event().wait(0.002)
+
+
 def hangs(simulator: Simulator, call: Pending | None) -> bool:
     """Whether a test makes this call of the simulated driver hang."""
     if call is None:
         return False
     called = base_name(call.function)
-    hung = {gpu for name, gpu in tuple(simulator._hangs) if base_name(name) == called}
+    hung = {gpu for name, gpu in tuple(simulator.hanging) if base_name(name) == called}
     # A call about the GPU of an event has its handle only.
     return bool(hung) if call.gpu is None else not hung.isdisjoint({None, call.gpu})
 
@@ -97,26 +105,24 @@ def hangs(simulator: Simulator, call: Pending | None) -> bool:
 def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer of the driver is late where a test makes it hang, and never because the machine is busy."""
     made: list[Simulator] = []
-    begin, overdue, first_look = Simulator.__init__, StallGuard._overdue, HealthPoll.first_look
+    begin, overdue, first_look = Simulator.__init__, StallGuard.overdue, HealthPoll.first_look
+    wait_for_end = BoundedQuery.wait
 
     def hanging(call: Pending | None) -> bool:
         return any(hangs(simulator, call) for simulator in made)
 
     def wait(question: BoundedQuery[Any]) -> bool:
-        with question._end:
-            while not question.ended and not (hanging(question.pending) and time.monotonic() >= question._until):
-                question._end.wait(0.002)
-            question._given_up = not question.ended
-        return question.ended
+        while not question.ended and not (hanging(question.pending) and time.monotonic() >= question.until):
+            threading.Event().wait(0.002)
+        return wait_for_end(question)
 
     def look(vitals: HealthPoll, patience_s: float) -> bool:
         until = time.monotonic() + patience_s
-        with vitals._changed:
-            while patience_s and not vitals._looked_once:
-                hung = {gpu for simulator in made for _, gpu in tuple(simulator._hangs)}
-                if not hung.isdisjoint({None, vitals._index}) and time.monotonic() >= until:
-                    break
-                vitals._changed.wait(0.002)
+        while patience_s and not vitals.looked_once:
+            hung = {gpu for simulator in made for _, gpu in tuple(simulator.hanging)}
+            if not hung.isdisjoint({None, vitals.index}) and time.monotonic() >= until:
+                break
+            threading.Event().wait(0.002)
         return first_look(vitals, 0.0)
 
     monkeypatch.setattr(HealthPoll, "first_look", look)
@@ -124,7 +130,7 @@ def only_what_hangs_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
         Simulator, "__init__", lambda one, *args, **named: (made.append(one), begin(one, *args, **named))[1]
     )
     monkeypatch.setattr(BoundedQuery, "wait", wait)
-    monkeypatch.setattr(StallGuard, "_overdue", lambda guard: frozenset(filter(hanging, overdue(guard))))
+    monkeypatch.setattr(StallGuard, "overdue", lambda guard: frozenset(filter(hanging, overdue(guard))))
     monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", PATIENCE_S)
 
 

@@ -1,5 +1,6 @@
 """An answer that NVML's interface does not allow costs its GPU and no other, and is reported in words."""
 
+import ctypes
 import math
 import time
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from gpuagent.domain.events import InventoryRead
 from gpuagent.domain.sharing.mode import GPU_MEM, Mode
 from gpuagent.domain.status.problems import problems
-from gpuagent.nvml.binding import LINK_COUNT, Nvml, _address
+from gpuagent.nvml.binding import LINK_COUNT, Nvml
 from gpuagent.nvml.driver_errors import CallError, DriverError
 from gpuagent.nvml.gpu_reader import discover
 from gpuagent.nvml.inventory import Readings, inventory_of
@@ -73,7 +74,11 @@ def answering(simulator, function, answer):
     address = simulator.gpus[ODD_GPU].address
 
     def ask(first, *args):
-        if ODD_GPU != first if function == "nvmlDeviceGetHandleByIndex" else address != _address(first):
+        if (
+            ODD_GPU != first
+            if function == "nvmlDeviceGetHandleByIndex"
+            else address != ctypes.cast(first, ctypes.c_void_p).value
+        ):
             return asked(first, *args)
         if isinstance(answer, Exception):
             raise answer
@@ -249,6 +254,8 @@ def test_faults_that_are_none(simulate, make_box, tmp_path):
 def test_a_link_count_out_of_range_is_a_problem_of_the_links(simulate, make_box):
     simulate(make_box(1))
     nvml = Nvml()
-    with nvml.session(), mock.patch.object(nvml, "_fields", lambda *_: {LINK_COUNT: 37}):
+    counted = pynvml.c_nvmlFieldValue_t(fieldId=LINK_COUNT, valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+    counted.value.uiVal = 37
+    with nvml.session(), mock.patch.object(pynvml, "nvmlDeviceGetFieldValues", lambda *_: [counted]):
         with pytest.raises(Exception, match="answered 37, which is not a whole number from 0 to 36"):
             nvml.link_count(nvml.handle(0))

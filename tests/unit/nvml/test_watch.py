@@ -13,11 +13,11 @@ from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.gpu_reader import device_nodes
 from gpuagent.nvml.health import xid_watch
-from gpuagent.nvml.health.xid_watch import GpuWatch
 from gpuagent.nvml.watch import lacks_nodes, unsettled
 from gpuagent.simulation.driver import SimulatedGpu
 from gpuagent.simulation.simulator import inject
 from standin.waiting import PATIENCE_S
+from tests.unit.nvml.conftest import wait_logged
 
 
 def uuid(simulator, index):
@@ -205,16 +205,13 @@ def test_a_gpu_without_xid_events_is_said_and_the_others_are_watched(simulate, w
     assert any("reports no XIDs" in getattr(record, "error", "") for record in caplog.records)
 
 
-def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, watch, make_box, caplog, monkeypatch):
-    said = threading.Event()
-    report = GpuWatch._report
-    monkeypatch.setattr(GpuWatch, "_report", lambda *args: (report(*args), said.set()))
+def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, watch, make_box, caplog):
     simulator = simulate(make_box(3))
     simulator.fail("nvmlDeviceRegisterEvents", "UNKNOWN", gpu=1)
     watched = watch(simulator, reread_s=0.05)
     watched.next(InventoryRead)
     watched.watching(0, 2)
-    assert said.wait(PATIENCE_S)
+    wait_logged(caplog, "a GPU cannot be watched")
     assert caplog.text.count("a GPU cannot be watched") == 1
     simulator.fail("nvmlDeviceRegisterEvents", None, gpu=1)
     watched.watching(0, 1, 2)

@@ -279,7 +279,7 @@ def test_links_that_hang_are_waited_for_once(simulate, watch, settled, monkeypat
     wait = BoundedQuery.wait
 
     def noted(question):
-        in_time = time.monotonic() < question._until
+        in_time = time.monotonic() < question.until
         ended = wait(question)
         given_up.extend([question] if in_time and not ended else [])
         return ended

@@ -15,6 +15,7 @@ from gpuagent.nvml.health import xid_watch
 from gpuagent.nvml.health.health_poll import HealthPoll, PollSchedule
 from gpuagent.simulation.driver import SimulatedGpu
 from standin.waiting import PATIENCE_S
+from tests.unit.nvml.conftest import wait_logged
 
 OFTEN = {"vitals_s": 0.02, "unhealthy_vitals_s": 0.02}
 SELDOM = {"vitals_s": 1000.0, "unhealthy_vitals_s": 1000.0}
@@ -223,14 +224,17 @@ def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulat
     with simulator.changed:
         first, second = simulator.gpus
         first.spec, second.spec = second.spec, first.spec
+        before = set(simulator.sets)
     simulator.lose(1)
     watched.heard("GpuLost")
     simulator.restore(1)
     wanted = uuid(simulator, 0)
-    until = time.monotonic() + PATIENCE_S
-    while watched.watch._health._watches[0].uuid != wanted:
-        assert time.monotonic() < until
-        threading.Event().wait(0.01)
+
+    def watched_anew() -> bool:
+        return any(0 in events.registered for number, events in simulator.sets.items() if number not in before)
+
+    with simulator.joined:
+        assert simulator.joined.wait_for(watched_anew, PATIENCE_S)
     watched.watching(0, 1)
     simulator.xid(0, 95)
     assert watched.heard("XidRaised").uuid == wanted
@@ -391,13 +395,15 @@ def test_a_gpu_without_events_that_is_lost_is_noticed_and_so_is_its_return(simul
 
 
 def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate, watch, make_box, monkeypatch):
+    polls: dict[int, HealthPoll] = {}
+    start = HealthPoll.start
+    monkeypatch.setattr(HealthPoll, "start", lambda poll: (polls.update({poll.index: poll}), start(poll))[1])
     simulator = simulate(make_box(2))
     watched = watch(simulator, **SELDOM, alive_s=0.02)
     watched.next(InventoryRead)
     watched.watching(0, 1)
-    asked = list(watched.watch._health._vitals.values())
     until = time.monotonic() + PATIENCE_S
-    while any(vitals._looked < vitals._wish for vitals in asked):  # the looks that the start of the watch asks for
+    while not all(poll.idle for poll in polls.values()):  # the looks that the start of the watch asks for
         assert time.monotonic() < until
         threading.Event().wait(0.002)
     counted, probes, probe = looks(simulator, monkeypatch), threading.Semaphore(0), Nvml.probe
@@ -408,7 +414,7 @@ def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate
     simulator.lose(0, silent=True)
     assert watched.next(GpuLost).uuid == uuid(simulator, 0)
     simulator.restore(0)
-    watched.watch._health._vitals[0].wake()
+    polls[0].wake()
     assert vitals_of(watched, simulator).returned
 
 
@@ -447,15 +453,13 @@ def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, w
         watched.watching(0, 1)
 
 
-def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, monkeypatch):
-    simulator, failed = simulate(make_box(1)), threading.Event()
-    fails = HealthPoll._fails
-    monkeypatch.setattr(HealthPoll, "_fails", lambda *args: (fails(*args), failed.set()))
+def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, caplog):
+    simulator = simulate(make_box(1))
     watched = watch(simulator, **OFTEN)
     watched.next(InventoryRead)
     watched.watching(0)
     simulator.driver(False)
-    assert failed.wait(PATIENCE_S)
+    wait_logged(caplog, "a GPU does not report its health")
     simulator.driver(True)
     assert watched.heard("HealthRead").returned
 

@@ -117,7 +117,7 @@ def test_the_buffer_of_a_list_has_to_be_large_enough(box: Simulator) -> None:
         pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)
     for pid in (1, 2):
         box.process(0, pid, None, sm=1)
-    function = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses_v3")
+    function = pynvml.nvmlLib.nvmlDeviceGetComputeRunningProcesses_v3
     count, array = pynvml.c_uint(1), (pynvml.c_nvmlProcessInfo_v3_t * 1)()
     assert function(gpu, pynvml.byref(count), array) == pynvml.NVML_ERROR_INSUFFICIENT_SIZE
     assert count.value == 2
