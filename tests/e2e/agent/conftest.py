@@ -177,8 +177,10 @@ def running_node(
         if node.agent.running:
             node.audit()
     finally:
-        node.end(*node.pods)
-        node.agent.stop()
+        try:
+            node.end(*node.pods)
+        finally:
+            node.agent.stop()  # a second agent would fail all later tests
 
 
 @pytest.fixture
