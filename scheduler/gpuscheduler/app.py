@@ -17,13 +17,15 @@ from gpuscheduler.core.policy.packing import Binpack
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import listen, serve
-from gpuscheduler.followers import Nodes, Pods
+from gpuscheduler.followers import CONFIG_MAPS, ConfigMaps, Nodes, Pods
 from gpuscheduler.metrics import Metrics, Values
 from gpuscheduler.service import Service
 from gpuscheduler.settings import Settings
 
 log = logging.getLogger(__name__)
 
+NEEDED = ("nodes", "pods")
+"""Without them no call is answered."""
 GAP_S = 30.0
 """How long the API server may not be followed until calls are no longer answered."""
 
@@ -64,8 +66,11 @@ class App:
         async with Connection(self._access, self._metrics.api_answered) as connection:
             writes = Writes(connection, host, self._leading, self._is_waiting, self._metrics.written)
             service = Service(self._core, writes, self._problem, self._metrics.watch_lagged)
-            self._follow("nodes", connection, "/api/v1/nodes", Nodes(service))
+            nodes = Nodes(service)
+            self._follow("nodes", connection, "/api/v1/nodes", nodes)
             self._follow("pods", connection, "/api/v1/pods", Pods(service))
+            path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
+            self._follow("configmaps", connection, path, ConfigMaps(nodes))
             work = [follow.run() for follow in self._follows.values()]
             work += [writes.run(), service.tick(), self._sync(service)]
             if self._settings.lease:
@@ -90,9 +95,9 @@ class App:
         self._follows[resource] = Follow(connection, path, follower, lambda: self._metrics.watch_failed(resource))
 
     async def _sync(self, service: Service) -> None:
-        """Have calls answered once all nodes and pods were seen."""
-        for follow in self._follows.values():
-            await follow.listed.wait()
+        """Have calls answered once all nodes and pods were seen. ConfigMaps only make better choices."""
+        for resource, follow in self._follows.items():
+            await (follow.listed if resource in NEEDED else follow.tried).wait()
         service.synced()
         self.ready.set()
         log.info("Ready", extra={"nodes": len(self._core.usage.nodes), "pods": len(self._core.pods)})
@@ -104,7 +109,8 @@ class App:
         if not self.ready.is_set():
             return "the scheduler's extender has not read all nodes and pods yet"
         now = time.monotonic()
-        for resource, follow in self._follows.items():
+        for resource in NEEDED:
+            follow = self._follows[resource]
             if follow.lost_at is not None and now - follow.lost_at >= GAP_S:
                 return f"the scheduler's extender has not followed {resource} for {now - follow.lost_at:.0f} s"
         return ""

@@ -21,6 +21,7 @@ class Links:
         if links and links not in self._sets:
             self._sets[links] = BestSets(mbps)
             self._sets[links].work_out()
+            self._found.clear()  # without links, other sets were as good
 
     def known(self, links: str) -> bool:
         """Whether the bandwidths for this hash were seen."""

@@ -43,6 +43,9 @@ class Cluster:
     def pod(self, name="p", mem=4, **given):
         return self.api.create_pod(name, {GPU_MEM: str(mem)}, node="", **given)
 
+    def whole_pod(self, name="p", gpus=1):
+        return self.api.create_pod(name, {GPU_WHOLE: str(gpus)}, node="")
+
     def job(self, name, replicas, gpus):
         labels = {JOB_LABEL: name, REPLICAS_LABEL: str(replicas)}
         names = [f"{name}-{n}" for n in range(replicas)]
