@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 NEEDED = ("nodes", "pods")
 """Without them no call is answered."""
-GAP_S = 30.0
-"""How long the API server may not be followed until calls are no longer answered."""
+GAP_S = 2.0
+"""How long the API server may not be followed until calls are no longer answered: Bindings may be unseen."""
 
 
 class App:

@@ -22,7 +22,8 @@ WATCH_S = 300
 """The server is asked to end a watch after this long."""
 STEADY_S = 5.0
 """A watch that stayed open this long was a success; after a shorter one there is a pause."""
-PAUSE_LIMIT_S = 5.0
+PAUSE_LIMIT_S = 2.0
+"""Longest pause before the next try. Meanwhile no pod is placed, and only one process per replica asks."""
 YIELD = 50
 """Objects of a list after which others have a turn."""
 _GONE = 410

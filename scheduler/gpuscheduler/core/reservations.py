@@ -16,11 +16,13 @@ class Reservation:
         pod: as it was when the GPUs were chosen.
         choices: node name to its GPUs there; kube-scheduler takes one of the nodes.
         until: monotonic seconds when it ends.
+        sent: a Binding was sent, so that the API server may have bound the pod.
     """
 
     pod: PodFacts
     choices: Mapping[str, Choice]
     until: float
+    sent: bool = False
 
 
 class Reservations:
@@ -42,10 +44,10 @@ class Reservations:
         """The reservation for a pod, if there is one."""
         return self._all.get(uid)
 
-    def keep(self, pod: PodFacts, choices: Mapping[str, Choice], until: float) -> None:
+    def keep(self, pod: PodFacts, choices: Mapping[str, Choice], until: float, *, sent: bool = False) -> None:
         """Reserve GPUs, in place of those that were reserved for the pod."""
         self.end([pod.uid])
-        self._all[pod.uid] = Reservation(pod, choices, until)
+        self._all[pod.uid] = Reservation(pod, choices, until, sent)
         for name, choice in choices.items():
             self._usage.use(pod.uid, name, choice.used)
 

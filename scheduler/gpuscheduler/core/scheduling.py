@@ -178,6 +178,8 @@ class Scheduling:
             return FilterAnswer(nodes=tuple(names))
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)
+        if doubt := self._in_doubt(pod.uid):
+            return FilterAnswer(nodes=(doubt,)) if doubt in names else FilterAnswer(error=_may_be_on(doubt))
         self.reservations.end([pod.uid])
         if request.problem:
             return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
@@ -216,12 +218,14 @@ class Scheduling:
         else:
             found = reservation.choices.get(node) if reservation else None
             if found is None:
+                if doubt := self._in_doubt(uid):
+                    return BindRefused(_may_be_on(doubt))
                 self.reservations.end([uid])
                 found = self._choice(pod, node, ())
             if found is None:
                 return BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
             choice = found
-        self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S)
+        self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S, sent=True)
         annotations = decision_annotations(uid, choice, self.usage.nodes[node].facts.gpus, wall_ns, visible)
         return BindWrite(pod.name, uid, node, annotations)
 
@@ -254,6 +258,14 @@ class Scheduling:
     def fragmented_memory(self, now: float) -> int:
         """Free units of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
         return self._ranking.memory_without(self._fragmentation.demands(now))
+
+    def _in_doubt(self, uid: str) -> str:
+        """The node to which the API server may have bound the pod, although the watch does not show it; or empty.
+
+        The pod's GPUs there must stay reserved, so it cannot have others.
+        """
+        reservation = self.reservations.get(uid)
+        return next(iter(reservation.choices)) if reservation and reservation.sent else ""
 
     def _choices(self, pod: PodFacts, names: Container[str], resting: Container[str]) -> dict[str, Choice]:
         """The best node with the pod's GPUs there; up to `MOST_CANDIDATES` for a pod that states preferences."""
@@ -303,3 +315,7 @@ class Scheduling:
         """Names of the nodes that the pod's owner passes over, and why."""
         rests = [name for (owner, name), rest in self._rests.items() if owner == pod.owner and now < rest.until]
         return dict.fromkeys(rests, "it refused a pod of the same owner a moment ago")
+
+
+def _may_be_on(node: str) -> str:
+    return f"the API server may have bound the pod to node {node}; kube-scheduler tries the pod again"

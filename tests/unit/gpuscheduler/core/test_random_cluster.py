@@ -66,14 +66,18 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(uid=pods, data=st.data())
     def schedule(self, uid, data):
-        """kube-scheduler asks, with any part of the nodes, and binds a while later."""
+        """kube-scheduler asks, with any part of the nodes, and binds a while later.
+
+        Like this scheduler, it may not have seen yet that the pod is bound.
+        """
         made = self.server.get(uid)
-        if made is None or "nodeName" in made["spec"]:
+        if made is None or ("nodeName" in made["spec"] and uid not in self.unseen):
             return
+        made = made | {"spec": {key: value for key, value in made["spec"].items() if key != "nodeName"}}
         names = data.draw(st.lists(st.sampled_from(sorted(NODES)), min_size=1, unique=True))
         answer = self.scheduling.filter(pod_facts(made), names, self.now)
         assert set(answer.nodes) <= set(names)
-        assert answer.nodes or answer.failed.keys() | answer.unresolvable.keys() == set(names)
+        assert answer.error or answer.nodes or answer.failed.keys() | answer.unresolvable.keys() == set(names)
         self.called.pop(uid, None)
         if answer.nodes:
             self.called[uid] = answer.nodes[0]
@@ -91,12 +95,13 @@ class Cluster(RuleBasedStateMachine):
         if not isinstance(write, BindWrite):
             return
         made = self.server.get(uid)
-        written = made is not None and fate not in ("refused", "lost") and "nodeName" not in made["spec"]
+        there = made["spec"].get("nodeName") if made else None
+        written = made is not None and fate not in ("refused", "lost") and there is None
         if written:
             made["metadata"]["annotations"] = dict(write.annotations)
             made["spec"]["nodeName"] = write.node
             self.changed(uid)
-        outcome = BindOutcome.BOUND if written else BindOutcome.REFUSED
+        outcome = BindOutcome.BOUND if written or there == write.node else BindOutcome.REFUSED
         self.scheduling.bound(uid, BindOutcome.UNKNOWN if "lost" in fate else outcome)
 
     @rule(asked=st.lists(shapes, min_size=2, max_size=8), data=st.data())

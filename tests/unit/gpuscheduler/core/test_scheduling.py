@@ -198,6 +198,24 @@ def test_pods_that_were_bound_before_their_node_is_seen_count():
     assert free(scheduling, "n1") == [10, 6]
 
 
+def test_a_pod_that_may_be_bound_keeps_its_gpu_and_gets_no_other(scheduling):
+    names = ["n1", "n2"]
+    asked, other = pod(mem=10), pod(mem=10)
+    scheduling.pod_seen(asked, 0.0)
+    node = scheduling.filter(asked, names, 0.0).nodes[0]
+    write = scheduling.bind(asked.uid, node, 0.0, WALL_NS)
+    scheduling.bound(asked.uid, BindOutcome.UNKNOWN)
+    elsewhere = next(name for name in names if name != node)
+    assert scheduling.filter(asked, names, 1.0).nodes == (node,)
+    assert f"may have bound the pod to node {node}" in scheduling.filter(asked, [elsewhere], 1.0).error
+    assert f"may have bound the pod to node {node}" in scheduling.bind(asked.uid, elsewhere, 1.0, WALL_NS).reason
+    assert scheduling.bind(asked.uid, node, 1.0, WALL_NS) == write
+    scheduling.pod_seen(other, 1.0)
+    scheduling.filter(other, [node], 1.0)
+    annotations = scheduling.bind(other.uid, node, 1.0, WALL_NS).annotations
+    assert annotations[MEMORY_ANNOTATION] != write.annotations[MEMORY_ANNOTATION]
+
+
 def test_a_node_that_refused_a_pod_is_passed_over_for_its_owner_and_then_tried_again(scheduling):
     asked = pod_object(mem=4, owner="o1")
     node, _ = place(scheduling, asked)
