@@ -81,6 +81,7 @@ class Scheduling:
         self._fragmentation = Fragmentation()
         self._cpu: dict[str, tuple[str, float]] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
+        self._ended_members: list[PodFacts] = []
         self._ready = False
 
     def node_seen(self, node: NodeFacts) -> None:
@@ -103,6 +104,8 @@ class Scheduling:
         if pod.ended:
             if pod.refused and pod.uid in self.pods:
                 self._rest(pod, now)
+            if pod.node and not self._ready and self.jobs.is_member(pod):
+                self._ended_members.append(pod)
             self.pod_gone(pod.uid, now)
             return
         member = self.jobs.is_member(pod)
@@ -135,11 +138,9 @@ class Scheduling:
         Jobs that a former run bound in part keep their planned GPUs.
         """
         self._ready = True
-        texts: dict[JobKey, list[str]] = {}
-        for pod in self.pods.values():
-            if pod.commit and pod.job:
-                texts.setdefault((pod.name.namespace, pod.job.name), []).append(pod.commit)
-        self.jobs.recover(texts, now)
+        members = filter(self.jobs.is_member, self.pods.values())
+        self.jobs.recover([*members, *self._ended_members], now)
+        self._ended_members.clear()
         asked = (pod for pod in self.pods.values() if pod.request.kind is not RequestKind.NONE)
         common = Counter((pod.request, pod.cpu) for pod in asked if not pod.request.problem)
         self._ranking.warm(one for one, _ in common.most_common(MOST_WARMED))
@@ -171,30 +172,13 @@ class Scheduling:
 
     def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         """Choose the node for a pod among `names`, and reserve its GPUs there."""
-        request = pod.request
         if not self._ready:
             return FilterAnswer(error="the scheduler's extender has not read all nodes and pods yet")
-        if request.kind is RequestKind.NONE:
+        if pod.request.kind is RequestKind.NONE:
             return FilterAnswer(nodes=tuple(names))
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)
-        if doubt := self._in_doubt(pod.uid):
-            return FilterAnswer(nodes=(doubt,)) if doubt in names else FilterAnswer(error=_may_be_on(doubt))
-        self.reservations.end([pod.uid])
-        if request.problem:
-            return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
-        self._fragmentation.asked(request, now)
-        resting = self._resting(pod, now)
-        if choices := self._choices(pod, names, resting):
-            self.reservations.keep(pod, choices, now + RESERVED_S)
-            self._waiting.forget(pod.uid)
-            return FilterAnswer(nodes=tuple(choices))
-        self._waiting.refused(pod.uid, now)
-        found = reasons(request, names, self.usage.nodes, resting)
-        short = [self.usage.nodes[name] for name in found.failed if name not in resting]
-        if warning := self._fragmentation.advise(pod, short, self.pods, now):
-            self.jobs.actions.append(warning)
-        return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
+        return self._filter(pod, names, now)
 
     def bind(self, uid: str, node: str, now: float, wall_ns: int) -> BindWrite | BindWait | BindRefused:
         """The Binding of a pod to a node, with the GPUs that are reserved for it there, or others of that node.
@@ -216,14 +200,9 @@ class Scheduling:
                 return answer
             choice, visible = answer, self.jobs.visible(pod, node)
         else:
-            found = reservation.choices.get(node) if reservation else None
-            if found is None:
-                if doubt := self._in_doubt(uid):
-                    return BindRefused(_may_be_on(doubt))
-                self.reservations.end([uid])
-                found = self._choice(pod, node, ())
-            if found is None:
-                return BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
+            found = self._reserved(pod, node)
+            if isinstance(found, BindRefused):
+                return found
             choice = found
         self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S, sent=True)
         annotations = decision_annotations(uid, choice, self.usage.nodes[node].facts.gpus, wall_ns, visible)
@@ -258,6 +237,38 @@ class Scheduling:
     def fragmented_memory(self, now: float) -> int:
         """Free units of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
         return self._ranking.memory_without(self._fragmentation.demands(now))
+
+    def _filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
+        """The answer for a pod that is no member of a job."""
+        request = pod.request
+        if doubt := self._in_doubt(pod.uid):
+            return FilterAnswer(nodes=(doubt,)) if doubt in names else FilterAnswer(error=_may_be_on(doubt))
+        self.reservations.end([pod.uid])
+        if request.problem:
+            return FilterAnswer(unresolvable=dict.fromkeys(names, f"the pod {request.problem}"))
+        self._fragmentation.asked(request, now)
+        resting = self._resting(pod, now)
+        if choices := self._choices(pod, names, resting):
+            self.reservations.keep(pod, choices, now + RESERVED_S)
+            self._waiting.forget(pod.uid)
+            return FilterAnswer(nodes=tuple(choices))
+        self._waiting.refused(pod.uid, now)
+        found = reasons(request, names, self.usage.nodes, resting)
+        short = [self.usage.nodes[name] for name in found.failed if name not in resting]
+        if warning := self._fragmentation.advise(pod, short, self.pods, now):
+            self.jobs.actions.append(warning)
+        return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
+
+    def _reserved(self, pod: PodFacts, node: str) -> Choice | BindRefused:
+        """The GPUs that are reserved for a pod on a node, or others that are free there."""
+        reservation = self.reservations.get(pod.uid)
+        if reservation and (choice := reservation.choices.get(node)):
+            return choice
+        if doubt := self._in_doubt(pod.uid):
+            return BindRefused(_may_be_on(doubt))
+        self.reservations.end([pod.uid])
+        refused = BindRefused(f"the GPUs of node {node} are taken by now; kube-scheduler tries the pod again")
+        return self._choice(pod, node, ()) or refused
 
     def _in_doubt(self, uid: str) -> str:
         """The node to which the API server may have bound the pod, although the watch does not show it; or empty.

@@ -113,7 +113,7 @@ def test_what_answers_and_is_no_api_server_is_not_followed(cluster, caplog):
         port = listener.getsockname()[1]
         kubeconfig.write_text(kubeconfig.read_text().replace(cluster.api.url, f"http://127.0.0.1:{port}"))
         scheduler = cluster.start(ready=False, kubeconfig=kubeconfig)
-        for _ in range(2):
+        for _ in range(3):
             connection = listener.accept()[0]
             with connection:
                 connection.recv(65536)

@@ -5,7 +5,7 @@ all of its pods fit: the plan reserves the GPUs of all. Each pod's bind call wai
 plan is written on one of them, and all are bound. Pods that replace members of a running job are planned near it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpuscheduler.core.calls import (
@@ -74,6 +74,7 @@ class _Job:
         retry_at: when the job may be planned again after its plan broke.
         delay_s: the next delay.
         fitting: how many of its pods fit when it was planned last.
+        started: UIDs of the pods of written plans. They need not wait for others, which may have ended by now.
     """
 
     members: dict[str, PodFacts] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class _Job:
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
     fitting: int = 0
+    started: set[str] = field(default_factory=set)
 
     @property
     def bound(self) -> list[PodFacts]:
@@ -180,7 +182,7 @@ class Jobs:
         job.members[pod.uid] = pod
         if why := self._problem(key, job):
             return FilterAnswer(unresolvable=dict.fromkeys(names, why))
-        if not self._is_complete(job):
+        if not self._is_complete(job) and pod.uid not in job.started:
             wanted = next(iter(job.replicas))
             text = f"job {key[1]}: {len(job.members)} of {wanted} pods are there"
             return FilterAnswer(unresolvable=dict.fromkeys(names, text))
@@ -247,24 +249,31 @@ class Jobs:
             self._break(job, now)
             return
         job.plan.committed, job.plan.until = True, now + COMMITTED_S
+        job.started.update(job.plan.places)
         self._keep(job, job.plan)
 
-    def recover(self, commits: Mapping[JobKey, Collection[str]], now: float) -> None:
+    def recover(self, pods: Iterable[PodFacts], now: float) -> None:
         """Begin to plan, as all pods were seen. First reserve what written plans have for jobs that are bound in part.
 
-        `commits` are the texts of the annotation on members of each job.
+        `pods` are all members, with those that have ended on a node.
         """
         self._ready = self._freed = True
-        for key, texts in commits.items():
-            job = self._jobs.get(key)
-            if job is None or job.plan or not job.bound:
-                continue
-            places: Places = {}
-            for text in texts:
-                places |= {uid: place for uid, place in committed_places(text).items() if uid in job.members}
-            pending = {pod.uid: pod for pod in job.pending}
+        bound: dict[JobKey, set[str]] = {}
+        texts: dict[JobKey, list[str]] = {}
+        for pod in pods:
+            if pod.node:
+                bound.setdefault(_key(pod), set()).add(pod.uid)
+            if pod.commit:
+                texts.setdefault(_key(pod), []).append(pod.commit)
+        for key in texts.keys() & self._jobs.keys():
+            job, places = self._jobs[key], Places()
+            for written in map(committed_places, texts[key]):
+                if not bound.get(key, set()).isdisjoint(written):
+                    job.started.update(written)
+                    places |= written
+            pending = {pod.uid for pod in job.pending}
             places = {uid: place for uid, place in places.items() if uid in pending and self._fits(place)}
-            if places:
+            if places and not job.plan:
                 job.plan = _Plan(places, now + COMMITTED_S, sent=True, committed=True)
                 self._keep(job, job.plan)
 
@@ -277,7 +286,11 @@ class Jobs:
         return node is not None and node.has_room(place[1].used)
 
     def _waits(self, job: _Job) -> bool:
-        return job.plan is None and bool(job.pending) and self._is_complete(job) and not self._problem(("", ""), job)
+        return job.plan is None and bool(self._to_plan(job)) and not self._problem(("", ""), job)
+
+    def _to_plan(self, job: _Job) -> list[PodFacts]:
+        """The pods that may be planned now."""
+        return [pod for pod in job.pending if self._is_complete(job) or pod.uid in job.started]
 
     def _is_complete(self, job: _Job) -> bool:
         if job.bound:  # it has started: these replace members, or are added
@@ -305,7 +318,7 @@ class Jobs:
             return
         job.retry_at = float("-inf")
         job.unsuitable = {name: until for name, until in job.unsuitable.items() if until > now}
-        pending = job.pending
+        pending = self._to_plan(job)
         near = {pod.node for pod in job.bound}
         self._reservations.end(pod.uid for pod in pending)
         places = plan(pending, self._usage.nodes, self._links, near=near, without=job.unsuitable)

@@ -167,6 +167,37 @@ def test_after_a_crash_amid_the_bindings_the_rest_is_bound_where_it_was_planned(
     two_nodes.write("b", two_nodes.bind("b", on["b"]))
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_pod_is_bound_also_when_the_others_have_ended_before(two_nodes, crash):
+    names = ("a", "b", "c")
+    for name in names:
+        two_nodes.create(name, whole=2, replicas=3)
+    on = {name: two_nodes.filter(name).nodes[0] for name in names}
+    for name, node in on.items():
+        two_nodes.bind(name, node)
+    for name in ("a", "c"):
+        two_nodes.write(name, two_nodes.bind(name, on[name]))
+        two_nodes.pods[name]["status"]["phase"] = "Succeeded"
+        two_nodes.scheduling.pod_seen(pod_facts(two_nodes.pods[name]), two_nodes.now)
+    if crash:
+        two_nodes.start()
+    two_nodes.create("d", whole=2, replicas=3)  # it waits for another
+    assert two_nodes.filter("d").unresolvable["n1"] == "job j: 2 of 3 pods are there"
+    assert two_nodes.filter("b").nodes == (on["b"],)
+    two_nodes.write("b", two_nodes.bind("b", on["b"]))
+
+
+def test_a_written_plan_of_which_no_pod_was_bound_starts_no_job_in_part(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    for name, node in on.items():
+        two_nodes.bind(name, node)
+    del two_nodes.pods["a"]
+    two_nodes.start()
+    assert not two_nodes.filter("b").nodes
+
+
 def test_a_plan_that_a_tenant_wrote_reserves_nothing_that_is_in_use(two_nodes):
     text = '{"b":["n1",{"used":[[0,-1,-1],[9,-1,-1]],"containers":{}}],"c":[1],"d":7}'
     two_nodes.create("a", whole=2, replicas=3, on="n1", annotations={COMMIT_ANNOTATION: text, GROUP_ANNOTATION: "0,1"})
