@@ -24,6 +24,8 @@ STEADY_S = 5.0
 """A watch that stayed open this long was a success; after a shorter one there is a pause."""
 PAUSE_LIMIT_S = 2.0
 """Longest pause before the next try. Meanwhile no pod is placed, and only one process per replica asks."""
+SETTLE_S = 0.25
+"""A watch that was opened again has shown what it missed after this long: the server sends that at once."""
 YIELD = 50
 """Objects of a list after which others have a turn."""
 _GONE = 410
@@ -69,7 +71,7 @@ class Follow:
     Attributes:
         tried: set once all objects were read, or could not be.
         listed: set once all objects were read.
-        lost_at: since when changes may be missed, in monotonic seconds; None while the watch is open.
+        lost_at: since when changes may be missing, in monotonic seconds; None while all are shown.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Follow:
             params["continue"] = text(page.metadata["continue"])
         for key in self._keys - keys:
             self._drop(key)
-        self._version = text(page.metadata.get("resourceVersion"))
+        self._version, self.lost_at = text(page.metadata.get("resourceVersion")), None
         self.tried.set()
         self.listed.set()
 
@@ -142,15 +144,21 @@ class Follow:
             "timeoutSeconds": str(WATCH_S),
             "resourceVersion": self._version,
         }
+        settled: asyncio.TimerHandle | None = None
         try:
             async with aclosing(self._connection.watch(self._path, params)) as events:
                 async for line in events:
+                    settled = settled or asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
                     if line:
                         self._event(line)
-                    self._logged.clear()
-                    self.lost_at = None
         finally:
+            if settled:
+                settled.cancel()
             self.lost_at = self._clock() if self.lost_at is None else self.lost_at
+
+    def _settled(self) -> None:
+        self.lost_at = None
+        self._logged.clear()
 
     def _event(self, line: bytes) -> None:
         try:
