@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-stability fuzz mutants lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -25,6 +25,9 @@ $(STAMP):
 
 demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end by itself)
 	$(BIN)/python -m demo $(if $(ONCE),--once)
+
+demo-scheduler: $(STAMP)  ## walk through the scheduler on twenty simulated nodes (ONCE=1: without pauses)
+	$(BIN)/python -m demo.scheduler $(if $(ONCE),--once)
 
 test: $(STAMP)  ## every test that needs no cluster
 	@echo "Running the tests in six processes (under three minutes on two quiet cores)"

@@ -1,0 +1,16 @@
+"""The scheduler's walk shows what it promises."""
+
+from demo.scheduler import walk
+
+
+def test_the_walk(capsys):
+    walk(0.0)
+    shown = capsys.readouterr().out
+    steps = shown.split("\n\n")
+    assert max(len(step.splitlines()) for step in steps) <= 40, "a step fits on a screen"
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    assert "train-0 waits: 20 nodes: job train: 4 of 5 pods are there" in steps[3]
+    assert steps[4].count("rr rr rr rr rr rr rr rr") == 5
+    assert "large waits: 8 nodes: 36 of aliyun.com/gpu-mem wanted on one GPU, at most 15 free on one GPU" in steps[5]
+    assert "Event GPUsFragmented: 36 of aliyun.com/gpu-mem wanted on one GPU" in steps[5]
+    assert "Evicted: batch-" in steps[6]
