@@ -20,8 +20,8 @@ from gpuscheduler.usage_page import usage_page
 
 log = logging.getLogger(__name__)
 
-TICK_GAP_S = 0.1
-"""Least time between two ticks of the core: planning the waiting jobs of a large cluster takes some of it."""
+TICK_GAP_S, TICK_PART = 0.02, 3.0
+"""Least time between two looks at what is due, and as a multiple of what a tick took: calls come in between."""
 
 
 class Service:
@@ -117,8 +117,10 @@ class Service:
 
     async def tick(self) -> None:
         """Have the core do what is due until canceled."""
+        pause_s = TICK_GAP_S
         while True:
-            now = time.monotonic()
+            await asyncio.sleep(pause_s)
+            pause_s, now = TICK_GAP_S, time.monotonic()
             due = self.core.next_due(now)
             if due is None or due > now:
                 with suppress(TimeoutError):
@@ -127,10 +129,10 @@ class Service:
                 continue
             try:
                 self.core.tick(now)
-            except Exception:  # a bug must not end reservations that others still need
+            except Exception:  # a bug must not end the process
                 log.exception("Tick failed")
             self._settle()
-            await asyncio.sleep(TICK_GAP_S)
+            pause_s = max(TICK_GAP_S, TICK_PART * (time.monotonic() - now))
 
     def _bind(self, call: BindCall) -> BindWrite | BindWait | BindRefused:
         return self.core.bind(call.uid, call.node, time.monotonic(), time.time_ns())

@@ -42,6 +42,7 @@ async def serve(routes: Routes, listener: socket.socket, stop: asyncio.Event) ->
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         backlog=BACKLOG,

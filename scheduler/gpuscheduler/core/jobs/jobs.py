@@ -5,6 +5,7 @@ all of its pods fit: the plan reserves the GPUs of all. Each pod's bind call wai
 plan is written on one of them, and all are bound. Pods that replace members of a running job are planned near it.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -37,8 +38,6 @@ RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
 ALL_NAMED = 100
 """kube-scheduler names all nodes of a cluster up to this size; in a larger one, the planned node is nominated."""
-MOST_PLANS = 20
-"""Jobs that are planned in one tick."""
 
 JobKey = tuple[str, str]
 """Namespace and name of a job."""
@@ -116,6 +115,7 @@ class Jobs:
         self._usage, self._reservations, self._links = usage, reservations, links
         self._jobs: dict[JobKey, _Job] = {}
         self._freed = self._ready = False
+        self._round: deque[JobKey] = deque()
         self.actions: list[Action] = []
 
     def is_member(self, pod: PodFacts) -> bool:
@@ -155,15 +155,22 @@ class Jobs:
         self._freed = True
 
     def tick(self, now: float) -> None:
-        """Break plans whose pods did not all come; plan jobs that wait, by priority and age."""
+        """Break plans whose pods did not all come. Plan one of the jobs that wait: each in turn, by priority and age.
+
+        It is one, because a plan over thousands of nodes takes tens of milliseconds, and calls wait meanwhile.
+        """
         for job in self._jobs.values():
             if job.plan and job.plan.until <= now:
                 self._break(job, now)
-        due = [key for key, job in self._jobs.items() if self._waits(job) and job.retry_at <= now]
-        if self._freed or any(self._jobs[key].retry_at > float("-inf") for key in due):
-            self._freed = False
-            for key in sorted(due, key=lambda key: _age(self._jobs[key]))[:MOST_PLANS]:
-                self._try(key, self._jobs[key], now)
+        if not self._round:
+            due = [key for key, job in self._jobs.items() if self._waits(job) and job.retry_at <= now]
+            if self._freed or any(self._jobs[key].retry_at > float("-inf") for key in due):
+                self._freed = False
+                self._round = deque(sorted(due, key=lambda key: _age(self._jobs[key])))
+        if self._round:
+            key = self._round.popleft()
+            if (waiting := self._jobs.get(key)) and self._waits(waiting):
+                self._try(key, waiting, now)
 
     def next_due(self, now: float) -> Iterator[float]:
         """When `tick` has work, in monotonic seconds."""
@@ -172,7 +179,7 @@ class Jobs:
                 yield job.plan.until
             elif self._waits(job) and job.retry_at > now:
                 yield job.retry_at
-        if self._freed:
+        if self._freed or self._round:
             yield now
 
     def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:

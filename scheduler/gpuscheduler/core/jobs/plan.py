@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop
 
-from gpuscheduler.core.fit import Choice, fit
-from gpuscheduler.core.gpu_request import GpuRequest, RequestKind
+from gpuscheduler.core.fit import Choice, fit, keeps_rules
+from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import PodFacts
@@ -110,12 +110,21 @@ def _capacity(request: GpuRequest, node: NodeUsage, wanted: int) -> int:
     """How many pods with this request fit on the node; counting ends at `wanted`."""
     if request.kind is RequestKind.WHOLE:
         return len(node.unused()) // request.gpus
+    if len(request.groups) == request.gpus == 1:  # each takes its need from one GPU, whichever order they come in
+        fitting = (_times(request.need, node.free[position], node.places[position]) for position, _ in node.usable())
+        return sum(fitting) if keeps_rules(request, node) else 0
     trial = node.copy()
     for count in range(wanted):
         if (choice := fit(request, trial)) is None:
             return count
         trial.use(str(count), choice.used)
     return wanted
+
+
+def _times(need: Amounts, free: Amounts, most: int) -> int:
+    """How many times `need` is in `free`, at most `most`."""
+    parts = ((free.memory, need.memory), (free.core, need.core))
+    return max(min([most, *(there // part for there, part in parts if part)]), 0)
 
 
 def _take(request: GpuRequest, pods: Sequence[PodFacts], node: NodeUsage, links: Links) -> list[Choice]:

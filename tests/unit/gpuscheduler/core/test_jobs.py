@@ -1,13 +1,19 @@
 """Jobs: all of their pods are bound, or none; nothing is held while they wait."""
 
+import random
+
 import pytest
 
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
 from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
+from gpuscheduler.core.fit import fit
 from gpuscheduler.core.jobs.jobs import BARRIER_S, RETRY_FIRST_S
+from gpuscheduler.core.jobs.plan import plan
+from gpuscheduler.core.links import Links
+from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import BindOutcome, Scheduling
-from tests.unit.gpuscheduler.core.build import LeastFree, pod_object, shared_node, whole_node
+from tests.unit.gpuscheduler.core.build import LeastFree, pod, pod_object, shared_node, whole_node
 
 WALL_NS = 1_800_000_000 * 10**9
 
@@ -27,8 +33,8 @@ class JobUnderTest:
         self.scheduling = Scheduling(LeastFree())
         for node in self.nodes:
             self.scheduling.node_seen(node)
-        for pod in self.pods.values():
-            self.scheduling.pod_seen(pod_facts(pod), self.now)
+        for made in self.pods.values():
+            self.scheduling.pod_seen(pod_facts(made), self.now)
         self.scheduling.synced(self.now)
         self.act()
 
@@ -259,6 +265,41 @@ def test_a_job_whose_labels_make_no_sense_says_so(two_nodes, replicas, words):
         two_nodes.create(name, whole=1, replicas=number)
     assert words in two_nodes.filter("a").unresolvable["n1"]
     assert two_nodes.reserved() == 0
+
+
+def test_jobs_that_wait_are_planned_one_after_the_other(two_nodes):
+    two_nodes.create("other", job=None, whole=1)
+    two_nodes.write("other", two_nodes.bind("other", two_nodes.filter("other").nodes[0]))
+    for job, gpus in (("j", 4), ("k", 3), ("l", 1)):
+        for name in "ab":
+            two_nodes.create(f"{job}-{name}", job=job, whole=gpus)
+    assert two_nodes.reserved() == 2  # of job k
+    two_nodes.scheduling.pod_gone("other", two_nodes.now)
+    del two_nodes.pods["other"]
+    for _ in ("j", "l"):
+        assert two_nodes.scheduling.next_due(two_nodes.now) == two_nodes.now
+        two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.scheduling.next_due(two_nodes.now) > two_nodes.now
+    assert two_nodes.reserved() == 4
+
+
+def test_as_many_pods_of_a_job_are_planned_on_a_node_as_fit_one_by_one():
+    rng = random.Random(1)
+    for _ in range(200):
+        core = rng.choice([0, 100])
+        rules = {"most_pods": rng.randint(1, 5), "core_step": rng.choice([1, 5])}
+        node = NodeUsage(shared_node(gpus=rng.randint(1, 4), memory=rng.randint(1, 20), core=core, **rules))
+        for n in range(rng.randint(0, 4)):
+            there = pod(mem=rng.randint(1, 8), **({"core": 5 * rng.randint(1, 10)} if core else {}))
+            if choice := fit(there.request, node):
+                node.use(f"there-{n}", choice.used)
+        asked = [rng.randint(1, 8), rng.choice([0, 0, 5, 7, 30])]
+        pods = [pod(mem=asked[0], core=asked[1]) if asked[1] else pod(mem=asked[0]) for _ in range(10)]
+        places, one_by_one = plan(pods, {"n1": node}, Links()), 0
+        while one_by_one < len(pods) and (choice := fit(pods[0].request, node)):
+            node.use(str(one_by_one), choice.used)
+            one_by_one += 1
+        assert len(places) == one_by_one
 
 
 def test_jobs_of_shares_are_whole_or_wait_too():
