@@ -74,7 +74,7 @@ class App:
             work = [follow.run() for follow in self._follows.values()]
             work += [writes.run(), service.tick(), self._sync(service)]
             if self._settings.lease:
-                work.append(follow_lease(connection, *self._settings.lease, host, self._leading))
+                work.append(follow_lease(connection, self._settings.lease, host, self._leading))
             else:
                 self._leading.set()
             async with asyncio.TaskGroup() as group:

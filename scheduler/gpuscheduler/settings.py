@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuagent.settings import values
 from gpuagent.settings.table import Table, setting
 
-_LEASE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)")
+_LEASE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 def listen(text: str) -> tuple[str, int]:
@@ -18,13 +18,13 @@ def listen(text: str) -> tuple[str, int]:
     return found
 
 
-def lease(text: str) -> tuple[str, str] | None:
-    """Namespace and name of a lease; None for ``off``. Raises ValueError."""
+def lease(text: str) -> str:
+    """Namespace and name of a lease; empty for ``off``. Raises ValueError."""
     if text in {"", "off"}:
-        return None
-    if not (match := _LEASE.fullmatch(text)):
+        return ""
+    if not _LEASE.fullmatch(text):
         raise ValueError(f"{text!r} is not NAMESPACE/NAME or off")
-    return match[1], match[3]
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class Settings:
         "address of /metrics, /healthz, /readyz and /usage alone, for Prometheus and kubelet; off for none",
         metavar="HOST:PORT",
     )
-    lease: tuple[str, str] | None = setting(
-        ("kube-system", "gpu-scheduler"),
+    lease: str = setting(
+        "kube-system/gpu-scheduler",
         lease,
         "the lease by which kube-schedulers elect their leader; off: the kube-scheduler beside this process is alone",
         metavar="NAMESPACE/NAME",

@@ -16,8 +16,9 @@ TRUSTED_S = 15.0
 """How long the last holder counts while the lease cannot be read: as long as a lease lasts."""
 
 
-async def follow_lease(connection: Connection, namespace: str, name: str, host: str, leading: asyncio.Event) -> None:
-    """Read the lease until canceled, and keep `leading` set while a scheduler on `host` holds it."""
+async def follow_lease(connection: Connection, lease: str, host: str, leading: asyncio.Event) -> None:
+    """Read the lease (namespace/name) until canceled. Keep `leading` set while a scheduler on `host` holds it."""
+    namespace, _, name = lease.partition("/")
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     read_at, logged = time.monotonic(), ""
     while True:
@@ -28,12 +29,12 @@ async def follow_lease(connection: Connection, namespace: str, name: str, host: 
         except KubeError as err:
             if str(err) != logged:
                 logged = str(err)
-                log.warning("Failed to read the lease", extra={"lease": f"{namespace}/{name}", "error": logged})
+                log.warning("Failed to read the lease", extra={"lease": lease, "error": logged})
             leads = leads and time.monotonic() - read_at < TRUSTED_S
         if leads and not leading.is_set():
-            log.info("Gained the lease", extra={"lease": f"{namespace}/{name}"})
+            log.info("Gained the lease", extra={"lease": lease})
             leading.set()
         if leading.is_set() and not leads:
-            log.info("Lost the lease", extra={"lease": f"{namespace}/{name}"})
+            log.info("Lost the lease", extra={"lease": lease})
             leading.clear()
         await asyncio.sleep(READ_S)

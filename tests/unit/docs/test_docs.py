@@ -24,6 +24,7 @@ from gpuagent.settings.settings import Settings
 from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
 from gpuscheduler import metrics as scheduler_metrics
+from gpuscheduler import settings as scheduler_settings
 from tests.contract import page as contract
 from tests.unit.domain.builders import state_of
 
@@ -120,6 +121,23 @@ def test_the_settings_table_is_that_of_the_code():
     rows = table(section(README, "Settings"), "flag")
     assert {row[0]: row[1:3] for row in rows} == wanted
     assert [row[0] for row in rows if len(row[3]) < 10] == []
+
+
+def test_the_settings_table_of_the_scheduler_is_that_of_the_code():
+    page = (ROOT / "docs/gpuscheduler.md").read_text(encoding="utf-8")
+    wanted = {}
+    for setting in fields(scheduler_settings.Settings):
+        env = f"`{scheduler_settings.TABLE.variable(setting.name)}`"
+        wanted[f"`--{setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
+    assert {row[0]: row[1:3] for row in table(section(page, "Settings"), "flag")} == wanted
+
+
+def test_the_packages_of_the_scheduler_are_in_the_architecture():
+    page = " ".join((ROOT / "docs/architecture.md").read_text(encoding="utf-8").split())
+    root = ROOT / "scheduler/gpuscheduler"
+    for path in root.rglob("*/__init__.py"):
+        said = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+        assert f"`{path.parent.relative_to(root)}/`: {said}" in page
 
 
 # -- modes and what containers get --------------------------------------------------------------------------------
@@ -315,7 +333,15 @@ def test_every_package_says_what_it_answers_and_the_architecture_says_the_same()
 
 
 def test_no_folder_is_a_heap():
-    parts = ("gpuagent", "standin", "bench", "demo", "kubectl/inspectcgpu", "installer/gpuisolation")
+    parts = (
+        "gpuagent",
+        "standin",
+        "bench",
+        "demo",
+        "kubectl/inspectcgpu",
+        "installer/gpuisolation",
+        "scheduler/gpuscheduler",
+    )
     for folder in {path.parent for part in parts for path in (ROOT / part).rglob("*.py")} - {ROOT / "gpuagent/_pb"}:
         found = [path for path in folder.glob("*.py") if path.stem != "__init__"]
         assert len(found) <= (4 if folder == ROOT / "gpuagent" else 16), folder

@@ -77,7 +77,7 @@ class Running:
     def __init__(self, cluster, **settings):
         self.cluster = cluster
         self.loop = asyncio.new_event_loop()
-        alone = {"listen": ("127.0.0.1", 0), "http_address": None, "lease": None}
+        alone = {"listen": ("127.0.0.1", 0), "http_address": None, "lease": ""}
         self.app = App(Settings(**(alone | settings)))
         self.pool = ThreadPoolExecutor(16)
         self.thread = threading.Thread(target=self.run, name="scheduler")

@@ -185,7 +185,7 @@ def test_only_the_process_beside_the_leader_wakes_pods(cluster, monkeypatch):
     spec = {"holderIdentity": "another-host_1"}
     metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
     cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
-    scheduler = cluster.start(lease=("kube-system", "gpu-scheduler"))
+    scheduler = cluster.start(lease="kube-system/gpu-scheduler")
     cluster.job("j", 2, gpus=2)
     until(lambda: scheduler.metric("gpuscheduler_reservations") == 2)
     assert scheduler.metric("gpuscheduler_leading") == 0

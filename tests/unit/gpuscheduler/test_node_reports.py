@@ -1,4 +1,4 @@
-"""What ConfigMaps add to nodes: the links between GPUs, and unhealthy GPUs of nodes that do not publish them."""
+"""ConfigMaps about nodes: the links between GPUs, and unhealthy GPUs of nodes that do not publish their GPUs."""
 
 import json
 
