@@ -30,7 +30,7 @@ def heard(node: Node, name: str) -> None:
     `name` is of a running pod with one container, which has the V1 annotations; one is changed, and the agent puts it
     right.
     """
-    units = written(node.cluster.pod(name))[V1_UNITS]
+    units = written(node.cluster.wait_pod(name, lambda pod: V1_UNITS in written(pod)))[V1_UNITS]
     annotate(node, name, {V1_UNITS: str(int(units) + 1)})
     wait_written(node, name, {V1_UNITS: units})
 
