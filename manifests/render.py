@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +20,7 @@ from gpuagent.settings import values
 from gpuagent.settings.settings import Settings
 from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
+from gpuscheduler.settings import Settings as SchedulerSettings
 
 FOLDER = Path(__file__).parent
 CHART = FOLDER / "helm" / "ack-ai-installer"
@@ -38,6 +39,14 @@ CHARTS_OWN = {
     "startup_taint": "startupTaint",
 }
 """Settings that the chart decides itself, and by which of its values."""
+
+SCHEDULER_CHARTS_OWN = {
+    "kubeconfig": "the pod's service account",
+    "listen": "the address in kube-scheduler's configuration",
+    "http_address": "the port of the probes",
+    "lease": "the one of kube-scheduler's configuration",
+}
+"""Settings of the scheduler that the chart decides itself, and what it takes them from."""
 
 PLAIN: Mapping[str, tuple[str, str]] = {
     "gpuagent.yaml": ("1.36", "Kubernetes 1.30 and later"),
@@ -67,11 +76,19 @@ TEXTS: Mapping[Any, dict[str, Any]] = {
 
 
 def settings_schema() -> dict[str, Any]:
-    """The schema of `settings`: every setting but the chart's own, by flag name."""
-    operators = (one for one in fields(Settings) if one.name not in CHARTS_OWN)
+    """The schema of `settings`: every setting of the agent but the chart's own, by flag name."""
+    return _schema("agent", (one for one in fields(Settings) if one.name not in CHARTS_OWN))
+
+
+def scheduler_settings_schema() -> dict[str, Any]:
+    """The schema of `scheduler.settings`, likewise."""
+    return _schema("scheduler", (one for one in fields(SchedulerSettings) if one.name not in SCHEDULER_CHARTS_OWN))
+
+
+def _schema(program: str, operators: Iterable[Field[Any]]) -> dict[str, Any]:
     return {
         "type": "object",
-        "description": "Settings of the agent by flag name; some are values of the chart, see docs/install.md.",
+        "description": f"Settings of the {program} by flag name; some are values of the chart, see docs/install.md.",
         "additionalProperties": False,
         "properties": {setting_key(one.name): _of(one) for one in operators},
     }
@@ -130,9 +147,10 @@ def reasons() -> str:
 
 
 def write_schema() -> None:
-    """Put the settings and the start-up taint into the chart's schema, which is written by hand for the rest."""
+    """Put the settings and the start-up taint into the chart's schema; the rest is written by hand."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     schema["properties"]["settings"] = settings_schema()
+    schema["properties"]["scheduler"]["properties"]["settings"] = scheduler_settings_schema()
     schema["properties"]["startupTaint"] = {"type": "string"} | TEXTS[values.taint_key]
     SCHEMA.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
 

@@ -19,7 +19,19 @@ from gpuagent.settings import settings as config
 from gpuagent.settings import values as settingvalues
 from gpuagent.settings.settings import Settings
 from gpuagent.simulation import boxes
-from manifests.render import CHART, CHARTS_OWN, FOLDER, PLAIN, REASONS, SCHEMA, TEXTS, digest, reasons, settings_schema
+from manifests.render import (
+    CHART,
+    CHARTS_OWN,
+    FOLDER,
+    PLAIN,
+    REASONS,
+    SCHEMA,
+    TEXTS,
+    digest,
+    reasons,
+    scheduler_settings_schema,
+    settings_schema,
+)
 
 INSTALL = (FOLDER.parent / "docs" / "install.md").read_text(encoding="utf-8")
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -52,6 +64,8 @@ def test_the_plain_yaml_is_made_from_the_chart_as_it_is(name):
 def test_the_schema_knows_every_setting():
     written = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]
     assert written["settings"] == settings_schema(), "run `make manifests`"
+    scheduler = written["scheduler"]["properties"]["settings"]
+    assert scheduler == scheduler_settings_schema(), "run `make manifests`"
     assert written["startupTaint"] == {"type": "string"} | TEXTS[settingvalues.taint_key], "run `make manifests`"
 
 

@@ -77,6 +77,11 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- include "gpuagent.granted" (dict "value" .Values.cleanFailedPods "policed" (include "gpuagent.policed" .)) -}}
 {{- end }}
 
+{{/* Of the release's pods, as a list. */}}
+{{- define "gpuagent.priorityClasses" -}}
+{{- list .Values.priorityClassName (.Values.scheduler.enabled | ternary .Values.scheduler.priorityClassName "") | compact | uniq | toJson -}}
+{{- end }}
+
 {{- define "gpuagent.granted" -}}
 {{- if eq (toString .value) "auto" }}{{ .policed }}{{ else if .value }}yes{{ end -}}
 {{- end }}

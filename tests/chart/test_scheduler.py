@@ -1,0 +1,328 @@
+"""The scheduler's part of the chart: off by default, and right for each version of Kubernetes."""
+
+import argparse
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.domain.pods.annotations import WRITTEN_KEYS
+from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
+from gpuscheduler.core.gpu_request import RESOURCES
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
+from gpuscheduler.settings import TABLE, Settings
+from manifests.render import SCHEDULER_CHARTS_OWN
+from tests.chart.conftest import Chart, find
+from tests.chart.test_render import EVERYTHING, VERSIONS, check
+
+ON: dict[str, Any] = {"enabled": True}
+NAME = "gpu-scheduler"
+SOURCES = EVERYTHING["networkPolicy"]["from"]
+SETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("kube-system", {"scheduler": ON}),
+    "everything": (
+        "gpu",
+        EVERYTHING
+        | {
+            "scheduler": {
+                "enabled": True,
+                "name": "gpushare-scheduler",
+                "settings": {"log-format": "json"},
+                "replicas": 3,
+                "kubeScheduler": {"tag": "v1.24.17", "resources": {"limits": {"memory": "1Gi"}}},
+                "resources": {"requests": {"cpu": 1}},
+                "nodeSelector": {"node-role.kubernetes.io/infra": ""},
+                "tolerations": [{"operator": "Exists"}],
+            }
+        },
+    ),
+    "nothing": (
+        "gpu",
+        {
+            "admissionPolicy": {"enabled": False},
+            "scheduler": ON | {"priorityClassName": "", "tolerations": [], "replicas": 1},
+        },
+    ),
+}
+
+
+def pod(objects: list[dict[str, Any]]) -> Any:
+    return find(objects, "Deployment", NAME)["spec"]["template"]
+
+
+def containers(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    return {one["name"]: one for one in pod(objects)["spec"]["containers"]}
+
+
+def configuration(objects: list[dict[str, Any]]) -> Any:
+    return yaml.safe_load(find(objects, "ConfigMap", NAME)["data"]["config.yaml"])
+
+
+def settings_of(objects: list[dict[str, Any]]) -> Settings:
+    parser = argparse.ArgumentParser()
+    TABLE.add_flags(parser)
+    arguments = [text.replace("$$", "$") for text in containers(objects)["gpuscheduler"]["args"]]
+    return TABLE.load(vars(parser.parse_args(arguments)), {})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", SETS)
+def test_every_version_has_a_schema_for_what_it_gets(chart: Chart, version: str, values: str) -> None:
+    namespace, chosen = SETS[values]
+    check(version, chart.render(version=version, namespace=namespace, **chosen))
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_helm_has_nothing_to_say(chart: Chart, values: str) -> None:
+    done = chart.lint(**SETS[values][1])
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_of_it_is_there_by_default(chart: Chart) -> None:
+    assert not [one for one in chart.render() if NAME in one["metadata"]["name"]]
+
+
+# -- kube-scheduler -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "api"),
+    [
+        ("1.18.20", "v1alpha2"),
+        ("1.19.16", "v1beta1"),
+        ("1.22.17", "v1beta1"),
+        ("1.23.17", "v1beta3"),
+        ("1.24.17", "v1beta3"),
+        ("1.25.0", "v1"),
+        ("v1.31.1-aliyun.1", "v1"),
+        ("1.37.0", "v1"),
+    ],
+)
+def test_kube_scheduler_gets_a_configuration_of_its_version(chart: Chart, version: str, api: str) -> None:
+    found = configuration(chart.render(version=version, scheduler=ON))
+    assert found["apiVersion"] == f"kubescheduler.config.k8s.io/{api}"
+    assert found["kind"] == "KubeSchedulerConfiguration"
+    # Before 1.23 it serves without authentication as well, by default on all addresses.
+    assert ("healthzBindAddress" in found) == (api in {"v1alpha2", "v1beta1"})
+    (extender,) = found["extenders"]
+    assert extender["httpTimeout"] == (30 * 10**9 if api == "v1alpha2" else "30s")
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("1.36.3", "v1.36.3"),
+        ("v1.31.1-aliyun.1", "v1.31.1"),
+        ("v1.30.5-gke.1014001", "v1.30.5"),
+        ("v1.29.8-eks-a737599", "v1.29.8"),
+    ],
+)
+def test_kube_scheduler_is_of_the_clusters_version(chart: Chart, version: str, tag: str) -> None:
+    objects = chart.render(version=version, scheduler=ON)
+    assert containers(objects)["kube-scheduler"]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+def test_another_image_of_kube_scheduler_has_a_configuration_of_its_tag(chart: Chart) -> None:
+    def scheduler(**image: str) -> list[dict[str, Any]]:
+        return chart.render(version="1.25", scheduler=ON | {"kubeScheduler": {"repository": "r/ks"} | image})
+
+    older = scheduler(tag="v1.24.17")
+    assert containers(older)["kube-scheduler"]["image"] == "r/ks:v1.24.17"
+    assert configuration(older)["apiVersion"] == "kubescheduler.config.k8s.io/v1beta3"
+    digest = "sha256:" + "0" * 64
+    by_digest = scheduler(digest=digest)
+    assert containers(by_digest)["kube-scheduler"]["image"] == f"r/ks@{digest}"
+    assert configuration(by_digest)["apiVersion"] == "kubescheduler.config.k8s.io/v1"
+
+
+def test_kube_scheduler_calls_the_extender_beside_it(chart: Chart) -> None:
+    objects = chart.render(namespace="gpu", scheduler=ON | {"name": "mine"})
+    found, settings = configuration(objects), settings_of(objects)
+    assert [profile["schedulerName"] for profile in found["profiles"]] == ["mine"]
+    (extender,) = found["extenders"]
+    host, port = settings.listen
+    assert (host, extender["urlPrefix"]) == ("127.0.0.1", f"http://127.0.0.1:{port}")
+    assert {extender[f"{verb}Verb"] for verb in ("filter", "bind", "preempt")} == {"filter", "bind", "preempt"}
+    assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
+    assert [one["name"] for one in extender["managedResources"]] == list(RESOURCES)
+    election = found["leaderElection"]
+    assert settings.lease == f"{election['resourceNamespace']}/{election['resourceName']}" == f"gpu/{NAME}"
+    rules = find(objects, "Role", NAME)["rules"]
+    assert ["gpu-scheduler"] in [rule.get("resourceNames") for rule in rules]
+
+
+def test_a_change_of_the_configuration_rolls_the_pods(chart: Chart) -> None:
+    before, after = (chart.render(scheduler=ON | {"name": name}) for name in ("one", "other"))
+    assert pod(before)["metadata"]["annotations"] != pod(after)["metadata"]["annotations"]
+    assert pod(before) == pod(chart.render(scheduler=ON | {"name": "one", "replicas": 5}))
+
+
+# -- the pod --------------------------------------------------------------------------------------------------------
+
+
+def test_the_pod_has_no_rights_on_its_node(chart: Chart) -> None:
+    for namespace, values in SETS.values():
+        objects = chart.render(namespace=namespace, **values)
+        spec = pod(objects)["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert [set(volume) - {"name"} for volume in spec["volumes"]] == [{"configMap"}]
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "readOnlyRootFilesystem": True,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        # NVIDIA's runtime would give it every GPU: the image asks for them.
+        assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in containers(objects)["gpuscheduler"]["env"]
+
+
+def test_seccomp_is_an_annotation_where_it_is_no_field(chart: Chart) -> None:
+    older = pod(chart.render(version="1.18", scheduler=ON))
+    assert "seccompProfile" not in older["spec"]["securityContext"]
+    assert older["metadata"]["annotations"]["seccomp.security.alpha.kubernetes.io/pod"] == "runtime/default"
+    assert "seccomp" not in str(pod(chart.render(version="1.19", scheduler=ON))["metadata"])
+
+
+def test_probes_and_metrics_are_at_ports_that_the_pod_has(chart: Chart) -> None:
+    objects = chart.render(scheduler=ON, metrics={"podMonitor": {"enabled": True}})
+    for container in containers(objects).values():
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert container[probe]["httpGet"]["port"] in ports
+    settings = settings_of(objects)
+    assert settings.http_address == ("", ports["http"])
+    monitor = find(objects, "PodMonitor", NAME)["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= pod(objects)["metadata"]["labels"].items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] == "http"
+    assert {one["targetLabel"]: one.get("replacement") for one in endpoint["relabelings"]}["job"] == "gpuscheduler"
+    agents = find(objects, "PodMonitor", "gpuagent")["spec"]["selector"]["matchLabels"]
+    assert not agents.items() <= pod(objects)["metadata"]["labels"].items()
+
+
+def test_settings_reach_the_scheduler_as_they_were_given(chart: Chart) -> None:
+    objects = chart.render(scheduler=ON | {"settings": {"log-format": "json", "log-level": "debug"}})
+    found = settings_of(objects)
+    assert (found.log_format, found.log_level) == ("json", "debug")
+    defaults = settings_of(chart.render(scheduler=ON))
+    assert defaults == Settings(lease=f"kube-system/{NAME}")
+    assert SCHEDULER_CHARTS_OWN.keys() <= Settings.__dataclass_fields__.keys()
+
+
+def test_its_priority_class_is_admitted_outside_of_kube_system(chart: Chart) -> None:
+    def classes(**values: Any) -> Any:
+        quota = find(chart.render(namespace="gpu", **values), "ResourceQuota", "gpuagent")
+        return quota["spec"]["scopeSelector"]["matchExpressions"][0]["values"]
+
+    assert classes() == ["system-node-critical"]
+    assert classes(scheduler=ON) == ["system-node-critical", "system-cluster-critical"]
+    assert classes(scheduler=ON | {"priorityClassName": ""}) == ["system-node-critical"]
+
+
+def test_a_network_policy_is_made_for_it_too(chart: Chart) -> None:
+    objects = chart.render(scheduler=ON, networkPolicy={"enabled": True, "from": SOURCES})
+    spec = find(objects, "NetworkPolicy", NAME)["spec"]
+    assert spec["podSelector"]["matchLabels"].items() <= pod(objects)["metadata"]["labels"].items()
+    ports = {port["containerPort"] for one in containers(objects).values() for port in one["ports"]}
+    (rule,) = spec["ingress"]
+    assert ({port["port"] for port in rule["ports"]}, rule["from"]) == (ports, SOURCES)
+    assert find(objects, "NetworkPolicy", "gpuagent")["spec"]["ingress"][0]["ports"] == [
+        {"port": 9445, "protocol": "TCP"}
+    ]
+
+
+def test_rules_and_dashboard_come_with_it(chart: Chart) -> None:
+    metrics = {"prometheusRule": {"enabled": True}, "dashboard": {"enabled": True}}
+    objects = chart.render(scheduler=ON, metrics=metrics)
+    assert find(objects, "PrometheusRule", NAME)["spec"]["groups"][0]["name"] == "gpuscheduler"
+    assert "gpuscheduler.json" in find(objects, "ConfigMap", "gpuagent-dashboard")["data"]
+    without = chart.render(metrics=metrics)
+    assert "gpuscheduler" not in str(without), "its alerts would fire where it is not"
+
+
+# -- rights ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_rights_beside_those_of_every_kube_scheduler_are_no_more_than_these(chart: Chart) -> None:
+    objects = chart.render(namespace="gpu", scheduler=ON)
+    kinds = ("ClusterRole", "Role")
+    rules = [
+        rule for one in objects if one["kind"] in kinds and NAME in one["metadata"]["name"] for rule in one["rules"]
+    ]
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["pods"], ["patch"]),
+        (["leases"], ["create"]),
+        (["leases"], ["get", "update"]),
+        (["configmaps"], ["list", "watch"]),
+    ]
+    bound = {
+        one["roleRef"]["name"]
+        for one in objects
+        if one["kind"].endswith("RoleBinding") and one["subjects"][0]["name"] == NAME
+    }
+    assert bound == {NAME, f"{NAME}-reports", "system:kube-scheduler", "system:volume-scheduler"}
+    assert find(objects, "RoleBinding", NAME)["metadata"]["namespace"] == "gpu"
+    assert find(objects, "RoleBinding", f"{NAME}-reports")["metadata"]["namespace"] == "kube-system"
+    without = chart.render(scheduler=ON, rbac={"configMaps": False})
+    assert f"{NAME}-reports" not in {one["metadata"]["name"] for one in without}
+
+
+def policy(objects: list[dict[str, Any]], what: str) -> Any:
+    return find(objects, "ValidatingAdmissionPolicy", f"{NAME}-{what}")["spec"]
+
+
+def test_policies_are_about_its_service_account_and_know_the_names_of_the_code(chart: Chart) -> None:
+    objects = chart.render(namespace="gpu", scheduler=ON | {"name": "mine"})
+    for what in ("pods", "bindings"):
+        (condition,) = policy(objects, what)["matchConditions"]
+        assert condition["expression"] == "request.userInfo.username == 'system:serviceaccount:gpu:gpu-scheduler'"
+    pods, bindings = (
+        " ".join(one["expression"] for one in policy(objects, what)["validations"]) for what in ("pods", "bindings")
+    )
+    assert set(re.findall(r"'([\w./-]+)'", bindings)) - {"CREATE", "pods"} == set(WRITTEN_KEYS)
+    assert set(re.findall(r"'(gpuagent\.io/[\w-]+)'", pods)) == {NUDGED_ANNOTATION, COMMIT_ANNOTATION, JOB_GATE}
+    assert "'mine'" in pods
+
+
+@pytest.mark.parametrize(("version", "there"), [("1.29", False), ("1.30", True), ("1.36", True)])
+def test_policies_are_there_where_the_api_server_has_them(chart: Chart, version: str, there: bool) -> None:
+    objects = chart.render(version=version, scheduler=ON)
+    names = {one["metadata"]["name"] for one in objects if one["kind"] == "ValidatingAdmissionPolicyBinding"}
+    assert ({f"{NAME}-pods", f"{NAME}-bindings"} <= names) is there
+    assert ("can change every pod" in chart.notes(version=version, scheduler=ON)) is not there
+
+
+# -- the scheduler's name -------------------------------------------------------------------------------------------
+
+
+def test_pods_get_the_name_on_request_only(chart: Chart) -> None:
+    assert not [one for one in chart.render(scheduler=ON) if one["kind"].startswith("Mutating")]
+    objects = chart.render(scheduler=ON | {"name": "mine", "setSchedulerName": True})
+    check("1.36", objects)
+    spec = find(objects, "MutatingAdmissionPolicy", f"{NAME}-name")["spec"]
+    assert "schedulerName: 'mine'" in str(spec["mutations"])
+    asked = str(spec["matchConditions"])
+    assert [name for name in RESOURCES if f"'{name}'" not in asked] == []
+    assert find(objects, "MutatingAdmissionPolicyBinding", f"{NAME}-name")["spec"]["policyName"] == f"{NAME}-name"
+
+
+@pytest.mark.parametrize(
+    ("version", "scheduler", "said"),
+    [
+        ("1.35", {"enabled": True, "setSchedulerName": True}, "scheduler.setSchedulerName needs Kubernetes 1.36"),
+        ("1.36", {"setSchedulerName": True}, "scheduler.setSchedulerName needs scheduler.enabled"),
+        ("1.36", {"name": "default-scheduler"}, "/scheduler/name"),
+        ("1.36", {"name": "a b"}, "/scheduler/name"),
+        ("1.36", {"replicas": 0}, "/scheduler/replicas"),
+        ("1.36", {"settings": {"listen": ":1"}}, "'listen' not allowed"),
+        ("1.36", {"settings": {"log-format": "xml"}}, "/scheduler/settings/log-format"),
+        ("1.36", {"kubeScheduler": {"digest": "sha256:1"}}, "/scheduler/kubeScheduler/digest"),
+    ],
+)
+def test_values_that_are_wrong_are_refused_by_name(
+    chart: Chart, version: str, scheduler: dict[str, Any], said: str
+) -> None:
+    assert said in chart.refusal(version=version, scheduler=scheduler)

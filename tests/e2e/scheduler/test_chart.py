@@ -1,0 +1,342 @@
+"""The chart's objects on a real API server: both containers run with its arguments, configuration and rights.
+
+The pods of the Deployment are processes here. They have the token of its service account, so a right that is missing,
+and a write that the admission policies refuse, fails a test.
+"""
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
+from manifests.render import CHART
+from tests.e2e.cluster import free_port
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.allocations import Allocations
+from tests.e2e.scheduler.control_plane import NODES, PODS, ControlPlane
+from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
+from tests.e2e.scheduler.pods import job, pod
+
+NAME, NAMESPACE = "gpu-scheduler", "gpu"
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+VALUES = "--set=scheduler.enabled=true,scheduler.setSchedulerName=true"
+
+
+def rendered(control_plane: ControlPlane) -> list[Json]:
+    helm = (str(control_plane.bin / "helm"), "template", "release", str(CHART), f"--namespace={NAMESPACE}")
+    done = subprocess.run((*helm, VALUES), capture_output=True, text=True, check=True)
+    found = [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [one for one in found if NAME in one["metadata"]["name"]]
+
+
+class Deployed:
+    """One pod of the chart's Deployment, as processes.
+
+    Attributes:
+        objects: the chart's, for the scheduler.
+        token: of its service account.
+        pages: address of the extender's pages.
+    """
+
+    def __init__(self, control_plane: ControlPlane, workdir: Path) -> None:
+        self._control_plane, self._workdir = control_plane, workdir
+        self.objects = rendered(control_plane)
+        client = control_plane.client
+        client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        for one in self.objects:
+            if one["kind"] != "Deployment":
+                client.apply(one)
+        account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        self.token: str = client.expect("POST", account, request)["status"]["token"]
+        listen, pages = free_port(), free_port()
+        self.pages = f"http://127.0.0.1:{pages}"
+        kubeconfig = self._kubeconfig()
+        extender = [f"--kubeconfig={kubeconfig}", f"--listen=127.0.0.1:{listen}", f"--http-address=127.0.0.1:{pages}"]
+        config = self._configuration(kubeconfig, listen)
+        serving = ["--bind-address=127.0.0.1", f"--secure-port={free_port()}"]
+        host = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', "chart")
+        given = self._arguments("kube-scheduler", {"--config": f"--config={config}"})
+        self.scheduler = control_plane.process(
+            "chart-scheduler", (*host, str(control_plane.bin / "kube-scheduler"), *given, *serving)
+        )
+        command = (sys.executable, "-m", "gpuscheduler", "run", *self._arguments("gpuscheduler", {}), *extender)
+        self.extender = control_plane.process("chart-extender", (*host, *command))
+
+    def start(self) -> None:
+        """Wait until the extender is ready and its kube-scheduler leads."""
+        self.extender.start()
+        self.extender.wait_for(lambda: self.page("readyz")[0] == http.client.OK, 30)
+        self.scheduler.start()
+        self.scheduler.wait_for(lambda: "gpuscheduler_leading 1.0" in self.page("metrics")[1], 30)
+
+    def stop(self) -> None:
+        self.scheduler.stop()
+        self.extender.stop()
+        for one in reversed(self.objects):
+            if one["kind"] != "Deployment":
+                self._control_plane.client.request("DELETE", self._control_plane.client.path_of(one))
+
+    def page(self, name: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"{self.pages}/{name}", timeout=2) as answer:
+                return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+
+    def _arguments(self, container: str, instead: dict[str, str]) -> list[str]:
+        (deployment,) = (one for one in self.objects if one["kind"] == "Deployment")
+        found = {one["name"]: one for one in deployment["spec"]["template"]["spec"]["containers"]}
+        return [instead.get(text.partition("=")[0], text) for text in found[container]["args"]]
+
+    def _kubeconfig(self) -> Path:
+        config = json.loads(self._control_plane.kubeconfig("admin").read_text())
+        config["users"][0]["user"]["token"] = self.token
+        path = self._workdir / "kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
+
+    def _configuration(self, kubeconfig: Path, port: int) -> Path:
+        """As a pod reads it, but for the port of the extender, and for the kubeconfig that no pod needs."""
+        (config_map,) = (one for one in self.objects if one["kind"] == "ConfigMap")
+        config = yaml.safe_load(config_map["data"]["config.yaml"])
+        config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+        config["extenders"][0]["urlPrefix"] = re.sub(r":\d+$", f":{port}", config["extenders"][0]["urlPrefix"])
+        path = self._workdir / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+
+@pytest.fixture(scope="module")
+def deployed(running_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    with ExitStack() as stack:
+        found = Deployed(running_control_plane, tmp_path_factory.mktemp("chart"))
+        stack.callback(found.stop)
+        found.start()
+        yield found
+
+
+Make = Callable[[Iterable[Json]], Allocations]
+
+
+def test_pods_of_all_kinds_run_with_the_charts_rights(
+    control_plane: ControlPlane, deployed: Deployed, make_allocations: Make
+) -> None:
+    """Shares, whole GPUs, a job, a job behind its gate, and a pod that evicts another."""
+    allocations = make_allocations(
+        [share_node("share", gpus=1), core_node("core"), whole_node("whole"), whole_node("other")]
+    )
+    for name, value in (("low", 1), ("high", 1000)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        control_plane.client.apply(kind | {"metadata": {"name": name}, "value": value})
+    gated = job("gated", 2, {GPU_WHOLE: 2})
+    for one in gated:
+        one["spec"]["schedulingGates"] = [{"name": "gpuagent.io/job"}]
+    first = [
+        pod("low", {GPU_MEM: 60}, priorityClassName="low"),
+        pod("core", {GPU_MEM: 5, GPU_CORE: 20}),
+        pod("whole", {GPU_WHOLE: 2}),
+        *job("job", 2, {GPU_WHOLE: 4}),
+        *gated,
+    ]
+    names = control_plane.add_pods(first)
+    found = _wait_running(control_plane, *names)
+    assert found["low"]["metadata"]["annotations"][MEMORY_ANNOTATION] == '{"0":{"0":60}}'
+    assert GROUP_ANNOTATION in found["gated-0"]["metadata"]["annotations"]
+    control_plane.add_pods([pod("high", {GPU_MEM: 60}, priorityClassName="high")])
+    assert "low" not in _wait_running(control_plane, "high")
+    assert allocations.problems() == []
+    _, metrics = deployed.page("metrics")
+    assert re.findall(r"gpuscheduler_writes_total{.*result=\"(?:refused|dropped)\".*", metrics) == []
+    assert re.findall(r'gpuscheduler_api_requests_total{code="40[13]".*', metrics) == []
+    log = (control_plane.workdir / "logs" / "chart-scheduler.log").read_text()
+    assert [line for line in log.splitlines() if "forbidden" in line.lower()] == []
+
+
+def test_pods_that_ask_for_gpus_get_the_name(control_plane: ControlPlane, deployed: Deployed) -> None:
+    def name(made: Json) -> str:
+        answer = control_plane.client.expect("POST", f"{PODS}?dryRun=All", made)
+        return str(answer["spec"]["schedulerName"])
+
+    default: dict[str, Any] = {"schedulerName": "default-scheduler"}
+    probe = pod("asks", {GPU_MEM: 1}, **default)
+    deployed.scheduler.wait_for(lambda: name(probe) == NAME, 30)
+    for resource in (GPU_MEM, GPU_CORE, GPU_WHOLE):
+        assert name(pod("asks", {"cpu": "1"}, {resource: 1}, **default)) == NAME
+    assert name(pod("asks", {}, init=[{GPU_MEM: 1}], **default)) == NAME
+    without = pod("asks", {GPU_MEM: 1})
+    del without["spec"]["schedulerName"]
+    assert name(without) == NAME
+    assert name(pod("asks", {"cpu": "1"}, **default)) == "default-scheduler"
+    assert name(pod("asks", {"nvidia.com/gpu": 1}, **default)) == "default-scheduler"
+    assert name(pod("asks", {GPU_MEM: 1}, schedulerName="other")) == "other"
+    assert name(pod("asks", {GPU_MEM: 1}, nodeName="there", **default)) == "default-scheduler"
+
+
+# -- what the policies refuse ---------------------------------------------------------------------------------------
+
+WIDE: tuple[Json, ...] = (
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "too-much"},
+        "rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["*"]}],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "too-much"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}],
+    },
+)
+"""Every right that RBAC can give, so that each refusal is the policies'."""
+
+
+def metadata(**fields: Any) -> Json:
+    return {"metadata": fields}
+
+
+Request = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def request_as(control_plane: ControlPlane, deployed: Deployed) -> Iterator[Request]:
+    """Asks with the token of the scheduler; pods `its-own` and `of-others` wait, as no node has GPUs."""
+    client = control_plane.client
+    for one in WIDE:
+        client.apply(one)
+    control_plane.add_pods(
+        [
+            pod("its-own", {GPU_MEM: 1}, annotations={"kept": "yes"}, schedulingGates=[{"name": "test/gate"}]),
+            pod("of-others", {GPU_MEM: 1}, schedulerName="other"),
+        ]
+    )
+
+    def ask(method: str, path: str, body: Json | None, kind: str = "application/json") -> tuple[int, str]:
+        status, answer = client.request(method, path, body, kind, deployed.token)
+        return status, str(answer.get("message", ""))
+
+    # Rights and policies take a moment to be in force.
+    deployed.scheduler.wait_for(lambda: ask("GET", "/api/v1/secrets", None)[0] == http.client.OK, 30)
+    refused = f"ValidatingAdmissionPolicy '{NAME}-pods'"
+    probe = metadata(labels={"probe": "yes"})
+    deployed.scheduler.wait_for(lambda: refused in ask("PATCH", f"{PODS}/its-own?dryRun=All", probe, MERGE)[1], 30)
+    yield ask
+    for one in reversed(WIDE):
+        client.request("DELETE", client.path_of(one))
+
+
+@pytest.fixture
+def type_checker(control_plane: ControlPlane) -> Iterator[None]:
+    """The controller that writes into policies which of their expressions are wrong."""
+    kubeconfig = f"--kubeconfig={control_plane.kubeconfig('admin')}"
+    only = ("--controllers=validatingadmissionpolicy-status-controller", "--leader-elect=false")
+    serving = ("--bind-address=127.0.0.1", f"--secure-port={free_port()}")
+    command = (str(control_plane.bin / "kube-controller-manager"), kubeconfig, *only, *serving)
+    process = control_plane.process("type-checker", command)
+    process.start()
+    yield
+    process.kill()
+
+
+@pytest.mark.usefixtures("deployed", "type_checker")
+@pytest.mark.parametrize("what", ["pods", "bindings"])
+def test_the_api_server_finds_the_policies_expressions_well_typed(control_plane: ControlPlane, what: str) -> None:
+    def checked(policy: Json | None) -> bool:
+        return "typeChecking" in (policy or {}).get("status", {})
+
+    path = f"{POLICIES}/validatingadmissionpolicies"
+    policy = control_plane.client.wait(path, f"{NAME}-{what}", checked, 60)
+    assert (policy or {})["status"]["typeChecking"] == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("its-own", metadata(labels={"a": "b"}), "annotations gpuagent.io/nudged"),
+        ("its-own", metadata(annotations={"a": "b"}), "annotations gpuagent.io/nudged"),
+        ("its-own", metadata(annotations={"kept": None}), "annotations gpuagent.io/nudged"),
+        ("its-own", metadata(finalizers=["a/b"]), "annotations gpuagent.io/nudged"),
+        ("its-own/status", metadata(annotations={"a": "b"}), "annotations gpuagent.io/nudged"),
+        ("its-own", {"spec": {"containers": [{"name": "main-0", "image": "evil"}]}}, "may not change its spec"),
+        (
+            "its-own",
+            [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}],
+            "may not change its spec",
+        ),
+        ("its-own", {"spec": {"nodeSelector": {"a": "b"}}}, "may not change its spec"),
+        ("its-own", {"spec": {"activeDeadlineSeconds": 1}}, "may not change its spec"),
+        (
+            "its-own",
+            {"spec": {"schedulingGates": [{"name": "test/gate", "$patch": "delete"}]}},
+            "may take the scheduling gate gpuagent.io/job off",
+        ),
+        ("its-own/status", {"status": {"phase": "Running"}}, "what kubelet says"),
+        ("its-own/status", {"status": {"podIPs": [{"ip": "192.0.2.1"}], "podIP": "192.0.2.1"}}, "what kubelet says"),
+        ("of-others", metadata(annotations={"gpuagent.io/nudged": "1"}), "its own pods only"),
+    ],
+)
+def test_what_is_not_the_schedulers_of_a_pod_is_refused(request_as: Request, path: str, body: Any, said: str) -> None:
+    kind = "application/json-patch+json" if isinstance(body, list) else STRATEGIC
+    status, message = request_as("PATCH", f"{PODS}/{path}", body, kind)
+    assert status == http.client.UNPROCESSABLE_ENTITY, message
+    assert f"ValidatingAdmissionPolicy '{NAME}-pods'" in message
+    assert said in message
+
+
+def test_what_is_the_schedulers_of_a_pod_is_not(request_as: Request) -> None:
+    nudge = metadata(annotations={"gpuagent.io/nudged": "1", "gpuagent.io/gang-commit": "{}"})
+    assert request_as("PATCH", f"{PODS}/its-own", nudge, MERGE)[0] == http.client.OK
+    for name in ("its-own", "of-others"):  # it evicts those of others, and says so in their status
+        status = {"status": {"nominatedNodeName": "n", "conditions": [{"type": "DisruptionTarget", "status": "True"}]}}
+        assert request_as("PATCH", f"{PODS}/{name}/status", status, STRATEGIC)[0] == http.client.OK
+    assert request_as("DELETE", f"{PODS}/of-others", {"gracePeriodSeconds": 0})[0] == http.client.OK
+
+
+def test_neither_pods_nor_other_parts_of_them_are_made(request_as: Request) -> None:
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "of-others"}}
+    for path, body in ((PODS, pod("new", {GPU_MEM: 1})), (f"{PODS}/of-others/eviction", eviction)):
+        status, message = request_as("POST", path, body)
+        assert (status, "the scheduler may bind pods" in message) == (http.client.UNPROCESSABLE_ENTITY, True), message
+
+
+def test_a_binding_carries_gpus_only(control_plane: ControlPlane, request_as: Request, make_allocations: Make) -> None:
+    make_allocations([share_node("node")])
+    control_plane.client.expect("PATCH", f"{NODES}/node", {"spec": {"unschedulable": True}}, MERGE)
+
+    def bind(path: str, **annotations: str) -> tuple[int, str]:
+        return request_as(
+            "POST",
+            path,
+            {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": "of-others", "annotations": annotations},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": "node"},
+            },
+        )
+
+    status, message = bind(f"{PODS}/of-others/binding", other="x")
+    assert (status, "with their GPUs only" in message) == (http.client.UNPROCESSABLE_ENTITY, True), message
+    status, message = bind("/api/v1/namespaces/default/bindings")
+    assert (status, "at their own path only" in message) == (http.client.UNPROCESSABLE_ENTITY, True), message
+    assert bind(f"{PODS}/of-others/binding", **{GROUP_ANNOTATION: "0"})[0] == http.client.CREATED
+
+
+def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:
+    return control_plane.pods.wait(
+        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
+    )
