@@ -168,6 +168,7 @@ def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, 
 
 
 def test_the_rules_hold_what_their_tests_say() -> None:
-    for command in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")):
-        done = subprocess.run(("promtool", *command), cwd=MONITORING, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("alerts", "scheduler-alerts"):
+        for command in (("check", "rules", f"{name}.yaml"), ("test", "rules", f"{name}_test.yaml")):
+            done = subprocess.run(("promtool", *command), cwd=MONITORING, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Alert rules and dashboard ask for metrics that there are, lead somewhere, and are all tested."""
+"""Alert rules and dashboards ask for metrics that there are, lead somewhere, and are all tested."""
 
 import json
 import re
@@ -10,36 +10,52 @@ import yaml
 
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.metrics.families import CHAPTERS
+from gpuscheduler import metrics as scheduler_metrics
 from tests.e2e.agent.prometheus import documented
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "manifests/helm/ack-ai-installer/monitoring"
-FAMILIES = {family.name: family for families in CHAPTERS.values() for family in families}
+FAMILIES = {
+    family.name: family
+    for chapters in (CHAPTERS, scheduler_metrics.CHAPTERS)
+    for families in chapters.values()
+    for family in families
+}
 RULES = {
     rule["alert"]: rule
-    for group in yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
+    for name in ("alerts.yaml", "scheduler-alerts.yaml")
+    for group in yaml.safe_load((MONITORING / name).read_text())["groups"]
     for rule in group["rules"]
 }
-TESTS = yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
+TESTS = [
+    test
+    for name in ("alerts_test.yaml", "scheduler-alerts_test.yaml")
+    for test in yaml.safe_load((MONITORING / name).read_text())["tests"]
+]
 DOCUMENTED = documented(ROOT)
-DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+DASHBOARDS = {
+    name: json.loads((MONITORING / f"{name}.json").read_text()) for name in ("dashboard", "scheduler-dashboard")
+}
 TARGET_LABELS = {"instance", "job", "le"}
 
 
 def panels() -> list[dict[str, Any]]:
-    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    return [panel for dashboard in DASHBOARDS.values() for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[str]:
     asked = [target["expr"] for panel in panels() for target in panel["targets"]]
     variables = [
-        variable["query"]["query"] for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"
+        variable["query"]["query"]
+        for dashboard in DASHBOARDS.values()
+        for variable in dashboard["templating"]["list"]
+        if variable["type"] == "query"
     ]
     return [*asked, *variables]
 
 
 def names(expression: str) -> set[str]:
-    return set(re.findall(r"\b(?:gpuagent|nvidia|process)_[a-z_]+", expression))
+    return set(re.findall(r"\b(?:gpuagent|gpuscheduler|nvidia|process)_[a-z_]+", expression))
 
 
 def base(name: str) -> str:
@@ -50,7 +66,7 @@ def base(name: str) -> str:
 def test_every_metric_that_is_asked_for_exists_with_its_labels(expression: str) -> None:
     for name in names(expression):
         assert base(name) in FAMILIES or name.startswith("process_"), name
-    for name, selector in re.findall(r"\b(gpuagent_[a-z_]+)\{([^}]*)\}", expression):
+    for name, selector in re.findall(r"\b(gpu(?:agent|scheduler)_[a-z_]+)\{([^}]*)\}", expression):
         asked = set(re.findall(r"(\w+)\s*[=!]~?=?\"", selector))
         assert asked <= {*FAMILIES[base(name)].labels, *TARGET_LABELS}, (name, asked)
 
@@ -70,7 +86,7 @@ def test_promql_in_documents_stands_in_blocks_that_a_real_prometheus_runs() -> N
 def test_every_metric_is_asked_for_somewhere() -> None:
     """A metric that no alert and no panel wants answers no question. arena asks for its own."""
     asked = {base(name) for text in [*queries(), *(rule["expr"] for rule in RULES.values())] for name in names(text)}
-    assert {name for name in FAMILIES if name.startswith("gpuagent_")} - asked == set()
+    assert {name for name in FAMILIES if not name.startswith("nvidia_")} - asked == set()
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -99,8 +115,9 @@ def test_xids_of_programs_do_not_alert() -> None:
 
 
 def test_the_dashboards_panels_have_units_and_ids_of_their_own() -> None:
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(set(ids)) == len(ids)
+    for dashboard in DASHBOARDS.values():
+        ids = [panel["id"] for panel in dashboard["panels"]]
+        assert len(set(ids)) == len(ids)
     for panel in panels():
         assert panel["title"]
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, panel["title"]
@@ -128,7 +145,7 @@ def test_no_panel_shows_a_bare_counter_without_saying_since_when() -> None:
     for panel in panels():
         for target in panel["targets"]:
             if re.search(r"_total{[^}]*}(?!\[)", target["expr"]):
-                assert "since the agent started" in panel["description"], panel["title"]
+                assert re.search("since the (agent|scheduler) started", panel["description"]), panel["title"]
 
 
 def test_panels_show_the_first_of_what_begins_with_it() -> None:
@@ -139,9 +156,10 @@ def test_panels_show_the_first_of_what_begins_with_it() -> None:
                 assert not re.search(rf"{counter}{{[^}}]*}}\[", target["expr"]), panel["title"]
 
 
-def test_the_dashboards_panels_do_not_overlap() -> None:
+@pytest.mark.parametrize("dashboard", DASHBOARDS)
+def test_the_dashboards_panels_do_not_overlap(dashboard: str) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+    for panel in DASHBOARDS[dashboard]["panels"]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
@@ -150,9 +168,11 @@ def test_the_dashboards_panels_do_not_overlap() -> None:
 
 
 def test_the_drop_downs_choose_node_gpu_and_namespace() -> None:
-    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == [
-        "datasource",
-        "instance",
-        "gpu",
-        "namespace",
-    ]
+    names = {
+        name: [variable["name"] for variable in dashboard["templating"]["list"]]
+        for name, dashboard in DASHBOARDS.items()
+    }
+    assert names == {
+        "dashboard": ["datasource", "instance", "gpu", "namespace"],
+        "scheduler-dashboard": ["datasource", "instance"],
+    }
