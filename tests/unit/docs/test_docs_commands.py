@@ -15,6 +15,7 @@ import yaml
 from gpuagent import cli
 from gpuagent.settings.settings import Settings
 from gpuisolation import cli as installer
+from gpuscheduler import cli as scheduler
 from tests.unit.docs.test_docs import PAGES, ROOT, name_of
 
 RELEASE = "ack-ai-installer"
@@ -80,7 +81,11 @@ def understood(parse, words: list[str]) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_our_own_commands_have_these_flags(page):
     for words in commands(page):
-        for program, parser in (("gpuagent", cli.make_parser()), ("gpu-isolation-installer", installer.make_parser())):
+        for program, parser in (
+            ("gpuagent", cli.make_parser()),
+            ("gpu-isolation-installer", installer.make_parser()),
+            ("gpuscheduler", scheduler.make_parser()),
+        ):
             arguments = after(words, program)
             if arguments is not None:
                 assert understood(parser.parse_args, arguments) == "", words
