@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import yaml
@@ -20,7 +21,7 @@ def objects(page: Path) -> Iterator[Json]:
     """Whole objects in the page's YAML, in here-documents too; parts of one are left out."""
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"^ *```yaml\n(.*?)^ *```$|<<'YAML'\n(.*?)^YAML$", text, re.DOTALL | re.MULTILINE):
-        for found in yaml.safe_load_all("".join(block)):
+        for found in yaml.safe_load_all(dedent("".join(block))):
             if isinstance(found, dict) and {"apiVersion", "kind"} <= found.keys():
                 yield found
 

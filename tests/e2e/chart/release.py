@@ -103,10 +103,10 @@ class Release(AgentPages):
             raise
         return self
 
-    def give_host_network(self, component: str) -> None:
-        """For a DaemonSet that has none of the chart: the cluster has no network for pods."""
+    def give_host_network(self, component: str, kind: str = "daemonsets", name: str = "") -> None:
+        """For pods that have none of the chart: the cluster has no network for pods."""
         client, patch = self.cluster.client, {"spec": {"template": {"spec": {"hostNetwork": True}}}}
-        path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{component}"
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/{kind}/{name or component}"
         client.expect("PATCH", path, patch, "application/merge-patch+json")
         for pod in self.pods(component):  # where the DaemonSet replaces none by itself
             client.expect("DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}")

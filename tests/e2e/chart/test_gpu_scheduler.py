@@ -1,0 +1,61 @@
+"""The scheduler as the chart installs it: both containers as a real pod, from the real image."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, MEMORY_ANNOTATION
+from tests.e2e.agent.conftest import Node
+from tests.e2e.build import add_file, bin_dir, image_config
+from tests.e2e.cluster import Cluster, pod_manifest
+
+MEM = "aliyun.com/gpu-mem"
+REPOSITORY, TAG = "gpuagent.test/kube-scheduler", "v1.36.3"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/kube-system/deployments"
+
+
+@pytest.fixture
+def kube_scheduler(cluster: Cluster, tmp_path: Path) -> None:
+    """An image of kube-scheduler alone, on the node. The stock one is in a registry that no test reaches."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as files:
+        add_file(files, "bin/kube-scheduler", (bin_dir() / "kube-scheduler").read_bytes(), mode=0o755)
+    config = json.dumps(image_config(layer.getvalue(), ["/bin/kube-scheduler"])).encode()
+    name = f"{hashlib.sha256(config).hexdigest()}.json"
+    manifest = [{"Config": name, "RepoTags": [f"{REPOSITORY}:{TAG}"], "Layers": ["layer.tar"]}]
+    with tarfile.open(tmp_path / "kube-scheduler.tar", "w") as archive:
+        add_file(archive, "layer.tar", layer.getvalue())
+        add_file(archive, name, config)
+        add_file(archive, "manifest.json", json.dumps(manifest).encode())
+    cluster.import_images(tmp_path / "kube-scheduler.tar")
+
+
+@pytest.mark.usefixtures("kube_scheduler")
+def test_its_pod_becomes_ready_and_places_pods(installed: Callable[..., Node]) -> None:
+    image = {"repository": REPOSITORY, "tag": TAG}
+    node = installed("share", scheduler={"enabled": True, "replicas": 1, "kubeScheduler": image})
+    node.wait_amounts(mem=640, timeout=60)
+    release: Any = node.agent
+    release.give_host_network("scheduler", "deployments", "gpu-scheduler")
+
+    def ready(found: dict[str, Any] | None) -> bool:
+        return bool((found or {}).get("status", {}).get("readyReplicas") == 1)
+
+    try:
+        node.cluster.client.wait(DEPLOYMENTS, "gpu-scheduler", ready, 90)
+    except TimeoutError as err:
+        err.add_note(json.dumps([pod["status"] for pod in release.pods("scheduler")])[:6000])
+        raise
+    manifest = pod_manifest("placed", {MEM: 10})
+    manifest["spec"]["schedulerName"] = "gpu-scheduler"
+    found = node.run(manifest)
+    notes = found["metadata"]["annotations"]
+    assert notes[DECIDED_ANNOTATION] == found["metadata"]["uid"]
+    (gpus,) = json.loads(notes[MEMORY_ANNOTATION]).values()
+    assert node.cluster.exec_env("placed")["ALIYUN_COM_GPU_MEM_IDX"] == ",".join(gpus)
