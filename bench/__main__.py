@@ -12,19 +12,25 @@ from bench import inspecting, result
 from bench.agent import attacking, memory, reacting, resting, rpc, scraping, starting
 from bench.node import BenchError, compile_everything
 from bench.placement import topology
+from bench.trace import placing
 from gpuagent.system.output import exit_with
 
 PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "topology", "inspect")
+PLACEMENT = "placement"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the parts asked for; 1 if something could not be measured at all."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="about two minutes, with few samples")
-    parser.add_argument("--only", choices=PARTS, action="append", help="one part (may be repeated)")
+    parser.add_argument("--only", choices=(*PARTS, PLACEMENT), action="append", help="one part (repeatable)")
+    parser.add_argument("--trace", type=Path, metavar="DIR", help="folder of the trace for `placement`, which needs it")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs for each row of placement (default: 3)")
     parser.add_argument("--out", type=Path, default=result.ROOT / "build" / "bench.json", metavar="FILE")
     options = parser.parse_args(arguments)
-    parts = options.only or PARTS
+    parts = options.only or (*PARTS, PLACEMENT)
+    if options.only and PLACEMENT in parts and not options.trace:
+        parser.error("placement needs --trace DIR: data/csv of github.com/hkust-adsl/kubernetes-scheduler-simulator")
     results = result.Results()
     facts: dict[str, Any] = {
         "time": result.now(),
@@ -38,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
         for part in PARTS:
             if part in parts:
                 _measure(part, results, quick=options.quick)
+        if options.trace and PLACEMENT in parts:
+            placing.measure(results, options.trace, 1 if options.quick else options.seeds, _say)
     except BenchError as err:
         print(f"bench: {err}", file=sys.stderr)
         return 1

@@ -1,0 +1,1 @@
+"""The scheduler's policies on an open trace, beside published ones."""

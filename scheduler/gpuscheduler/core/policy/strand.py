@@ -1,0 +1,102 @@
+"""The default policy: keeps GPUs from being stranded, that is left free where no pod of the mix can use them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscheduler.core.policy.choices import Choices
+from gpuscheduler.core.policy.fleet import EPSILON, Demand, Fleet, Floats, Ints
+from gpuscheduler.core.policy.fragment import Fragments
+from gpuscheduler.core.policy.mix import Mix
+from gpuscheduler.core.policy.waste import expected_waste, steps_free
+
+# The weights are measured: docs/placement.md. Costs are in GPUs, as far as they have a unit.
+STRANDED = 2.0
+"""Of GPUs that become stranded because their node has too few cores left for them."""
+WASTE = 1.6
+"""Of the rise of the GPUs' expected final waste."""
+ROOM = 1.0
+"""Of the loss of room for pods of several GPUs."""
+CORES_LEFT = 0.001
+"""Of a core that is left free on the node: fuller nodes first."""
+GPUS_LEFT = 0.00625
+"""Of a GPU that is left free on the node."""
+EMPTY_NODE = 0.02
+"""Of the first pod on a node of 8 GPUs, of a larger node by the square of its size."""
+PRICE = 0.4
+"""Of a GPU, or the cores that belong to it, of a model that pods ask for by name, by the price of the model."""
+FEWEST_CORES = 0.1
+"""Least cores to a GPU that are assumed, also where the mix asks for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What follows from the mix.
+
+    Attributes:
+        cores: that the mix asks for with each GPU.
+        waste: expected final waste by free part, see `expected_waste`.
+        room: weights each demand of several GPUs by its part of all GPUs asked for.
+        named: models that pods ask for by name to their part of all GPUs asked for.
+    """
+
+    cores: float
+    waste: Floats
+    room: Fragments
+    named: Mapping[frozenset[int], float]
+
+    @classmethod
+    def of(cls, shares: Mapping[Demand, float]) -> "_Tables":
+        asked = {one: share * one.gpus * one.fraction for one, share in shares.items() if one.gpus}
+        total = sum(asked.values())
+        parts = {one: gpus / total for one, gpus in asked.items()}
+        named: dict[frozenset[int], float] = {}
+        for one, part in parts.items():
+            if one.models is not None:
+                named[one.models] = named.get(one.models, 0.0) + part
+        cores = sum(shares[one] * one.cpu for one in asked) / total
+        several = {one: part for one, part in parts.items() if one.gpus > 1}
+        return cls(max(cores, FEWEST_CORES), expected_waste(shares), Fragments.of(several), named)
+
+
+class Strand:
+    """Rates a choice by how much it strands, now and in the end, and by the room that it takes from rarer demands."""
+
+    def __init__(self, mix: Mix) -> None:
+        self._mix = mix
+        self._version = -1
+
+    def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
+        """The weighted sum of the parts above."""
+        if self._version != self._mix.version:
+            self._version, self._tables = self._mix.version, _Tables.of(self._mix.shares)
+        choices = Choices.of(fleet, rows, demand)
+        of_nodes = self._of_nodes(fleet, rows, demand, choices)
+        waste = self._tables.waste
+        wasted = choices.over(waste[steps_free(choices.left)] - waste[steps_free(choices.free)])
+        lost = self._tables.room.rise(choices, fleet.model[rows])
+        return choices.cheapest(of_nodes[:, None] + WASTE * wasted + ROOM * lost)
+
+    def _of_nodes(self, fleet: Fleet, rows: Ints, demand: Demand, choices: Choices) -> Floats:
+        """The part of the cost that is equal for all choices on a node. Shape (rows,)."""
+        cores, gpus = self._tables.cores, fleet.gpus[rows]
+        free = choices.free.sum(axis=1)
+        left = free - choices.need
+        stranded = np.maximum(left - choices.cpu_left / cores, 0.0) - np.maximum(free - choices.cpu_free / cores, 0.0)
+        cost = STRANDED * stranded + CORES_LEFT * choices.cpu_left + GPUS_LEFT * left
+        cost += EMPTY_NODE * (free >= gpus - EPSILON) * (gpus / 8) ** 2
+        if self._tables.named:
+            used = max(choices.need, demand.cpu / cores)
+            cost += PRICE * used * self._prices(fleet)[fleet.model[rows]]
+        return np.asarray(cost)
+
+    def _prices(self, fleet: Fleet) -> Floats:
+        """By model, how much of the demand names it, against its part of the GPUs that the demand could have."""
+        supply = np.bincount(fleet.model, weights=fleet.gpus)
+        prices = np.zeros(len(supply))
+        for models, part in self._tables.named.items():
+            known = [model for model in models if model < len(supply)]
+            if offered := supply[known].sum():
+                prices[known] += part * supply.sum() / offered
+        return prices
