@@ -9,6 +9,7 @@ from gpuscheduler.core.calls import BindWait, BindWrite, CommitJob, FilterAnswer
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, PodFacts, pod_facts
 from gpuscheduler.core.policy.fleet import Policy
+from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.scheduling import BindOutcome, Scheduling
 
 RESOURCES = {"memory": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
@@ -26,8 +27,8 @@ class ScheduledCluster:
         events: texts of the scheduler's Events since the last `place`.
     """
 
-    def __init__(self, policy: Policy, nodes: Iterable[tuple[str, NodeGpus]]) -> None:
-        self._core = Scheduling(policy)
+    def __init__(self, policy: Policy, mix: Mix, nodes: Iterable[tuple[str, NodeGpus]]) -> None:
+        self._core = Scheduling(policy, mix)
         self._names: list[str] = []
         self._pods: dict[str, dict[str, Any]] = {}
         self._letters: dict[str, str] = {}

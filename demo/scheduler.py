@@ -7,7 +7,8 @@ import time
 
 from demo.scheduled_cluster import ScheduledCluster, twenty_nodes
 from gpuagent.system.output import exit_with
-from gpuscheduler.core.policy.packing import Binpack
+from gpuscheduler.core.policy.mix import Mix
+from gpuscheduler.core.policy.strand import Strand
 
 PAUSE_S = 4.0
 
@@ -27,7 +28,8 @@ def main() -> int:
 
 def walk(pause_s: float) -> None:
     """Every step says what happens, does it, and shows which pod is on which GPU."""
-    cluster = ScheduledCluster(Binpack(), twenty_nodes())
+    mix = Mix()
+    cluster = ScheduledCluster(Strand(mix), mix, twenty_nodes())
     say("Twenty simulated nodes. The nodes, the pods and kube-scheduler are stand-ins; the scheduler's core is real.")
     say("A bar is a GPU, a letter a pod, and a dot is free. The nodes whole-1 to whole-6 allocate whole GPUs.")
 

@@ -13,7 +13,8 @@ from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.follow import Follow, Follower
 from gpuscheduler.cluster_api.lease import follow_lease
 from gpuscheduler.cluster_api.writes import Writes
-from gpuscheduler.core.policy.packing import Binpack
+from gpuscheduler.core.policy.mix import Mix
+from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import listen, serve
@@ -44,7 +45,8 @@ class App:
         self._access = access(str(settings.kubeconfig) if settings.kubeconfig else None)
         self._listener = _listen("listen", settings.listen)
         self._pages = _listen("http-address", settings.http_address) if settings.http_address else None
-        self._core = Scheduling(Binpack())
+        mix = Mix()
+        self._core = Scheduling(named(settings.policy, mix), mix)
         self._follows: dict[str, Follow] = {}
         self.ready = asyncio.Event()
         self._leading = asyncio.Event()

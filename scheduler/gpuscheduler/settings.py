@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpuagent.settings import values
 from gpuagent.settings.table import Table, setting
+from gpuscheduler.core.policy.named import NAMES
 
 _LEASE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
@@ -45,6 +46,12 @@ class Settings:
         values.address,
         "address of /metrics, /healthz, /readyz and /usage alone, for Prometheus and kubelet; off for none",
         metavar="HOST:PORT",
+    )
+    policy: str = setting(
+        "strand",
+        values.one_of(*NAMES),
+        "how to choose among nodes and GPUs with room (docs/placement.md): strand, fgd, binpack, spread",
+        metavar="NAME",
     )
     lease: str = setting(
         "kube-system/gpu-scheduler",

@@ -13,6 +13,7 @@ from gpuscheduler.core.fit import fit
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.policy.fleet import MOST_GPUS, Demand, Fleet, Policy
+from gpuscheduler.core.policy.mix import Mix
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -20,6 +21,8 @@ Bools = NDArray[np.bool_]
 
 MOST_TABLES = 64
 """Different requests whose costs are kept. A table has 24 bytes a node."""
+MOST_DEMANDS = 1024
+"""Different requests that are kept as demands."""
 UNRATED = 1e6
 """Cost where a request fits and the policy cannot rate it: after all others, but never refused."""
 
@@ -75,11 +78,12 @@ class _Columns:
 
 @dataclass(slots=True)
 class _Table:
-    """Costs of one request by row, infinite where it does not fit; the GPU to prefer; the version that they are of."""
+    """Costs of one request by row, infinite where it does not fit; the GPU to prefer; the versions that they are of."""
 
     costs: Floats
     gpus: Ints
     version: int = 0
+    mix: int = 0
 
 
 class Ranking:
@@ -88,10 +92,12 @@ class Ranking:
     Args:
         usage: nodes and their users. The ranking empties `usage.changed`.
         policy: rates a choice.
+        mix: of pods, by which the policy rates.
     """
 
-    def __init__(self, usage: ClusterUsage, policy: Policy) -> None:
-        self._usage, self._policy = usage, policy
+    def __init__(self, usage: ClusterUsage, policy: Policy, mix: Mix) -> None:
+        self._usage, self._policy, self._mix = usage, policy, mix
+        self._demands: dict[tuple[GpuRequest, float], Demand] = {}
         self._columns = _Columns.empty(64)
         self._rows: dict[str, int] = {}
         self._names: list[str] = []
@@ -120,6 +126,19 @@ class Ranking:
         for request, cpu in requests:
             self._table(request, cpu)
 
+    def learn(self, request: GpuRequest, cpu: float) -> None:
+        """Count a pod in the mix, as a part of the GPUs that half of the nodes have or less."""
+        self._read_changes()
+        demand = self._demands.get((request, cpu))
+        if demand is None:
+            rows = np.flatnonzero((self._columns.gpus > 0) & (self._columns.memory_total + self._columns.unused > 0))
+            part = float(np.median(self._parts(request, rows))) if len(rows) else 0.0
+            if len(self._demands) >= MOST_DEMANDS:
+                self._demands.clear()
+            demand = self._demands[request, cpu] = Demand(request.gpus, part, cpu)
+        if demand.fraction and demand.gpus <= MOST_GPUS:
+            self._mix.saw(demand)
+
     def memory_without(self, demands: Collection[Amounts]) -> int:
         """Free units of memory on GPUs that have room for none of `demands`; 0 if there are none."""
         self._read_changes()
@@ -145,7 +164,9 @@ class Ranking:
             while len(self._tables) > MOST_TABLES:
                 self._tables.popitem(last=False)
         self._tables.move_to_end((request, cpu))
-        if table.version < self._version:
+        if table.version < self._version or table.mix < self._mix.version:
+            if table.mix < self._mix.version:
+                table.mix, table.version = self._mix.version, -1
             changed = np.flatnonzero(self._columns.version > table.version)
             table.costs[changed], table.gpus[changed] = self._rated(request, cpu, changed)
             table.version = self._version
@@ -216,6 +237,7 @@ class Ranking:
         self._usage.changed.clear()
 
     def _new_row(self, name: str) -> int:
+        self._demands.clear()
         row = self._spare.pop() if self._spare else len(self._names)
         self._names[row : row + 1] = [name]
         if row >= len(self._columns.tie):

@@ -16,6 +16,7 @@ from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts
 from gpuscheduler.core.policy.fleet import Policy
+from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservations
@@ -60,6 +61,10 @@ class Scheduling:
     Times are monotonic seconds. Nothing here raises for the content of a pod or a node: a request that cannot be served
     gets a reason.
 
+    Args:
+        policy: rates nodes and GPUs for a pod.
+        mix: of the pods that come, by which `policy` rates; learned from the pods that are seen.
+
     Attributes:
         usage: units in use on each node, reservations included.
         pods: by UID, the living pods that ask for GPUs.
@@ -69,14 +74,14 @@ class Scheduling:
         refusals: how many pods agents refused, by node.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, mix: Mix | None = None) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
         self.reservations = Reservations(self.usage, self.pods)
         self.jobs = Jobs(self.usage, self.reservations, self.links)
         self.refusals: Counter[str] = Counter()
-        self._ranking = Ranking(self.usage, policy)
+        self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._waiting = Waiting(self.usage, self.pods, self._fitting)
         self._fragmentation = Fragmentation()
         self._cpu: dict[str, tuple[str, float]] = {}
@@ -111,6 +116,8 @@ class Scheduling:
         member = self.jobs.is_member(pod)
         if pod.request.kind is RequestKind.NONE and not member:
             return
+        if self._ready and pod.uid not in self.pods:
+            self._learn(pod)
         self.pods[pod.uid] = pod
         if pod.node:
             self._waiting.forget(pod.uid)
@@ -141,6 +148,8 @@ class Scheduling:
         members = filter(self.jobs.is_member, self.pods.values())
         self.jobs.recover([*members, *self._ended_members], now)
         self._ended_members.clear()
+        for pod in sorted(self.pods.values(), key=lambda pod: (pod.created, pod.uid)):
+            self._learn(pod)
         asked = (pod for pod in self.pods.values() if pod.request.kind is not RequestKind.NONE)
         common = Counter((pod.request, pod.cpu) for pod in asked if not pod.request.problem)
         self._ranking.warm(one for one, _ in common.most_common(MOST_WARMED))
@@ -301,6 +310,11 @@ class Scheduling:
     def _choice(self, pod: PodFacts, name: str, preferred: Sequence[int]) -> Choice | None:
         node = self.usage.nodes.get(name)
         return fit(pod.request, node, preferred, links=self.links) if node else None
+
+    def _learn(self, pod: PodFacts) -> None:
+        """Count a pod in the mix of pods, by which policies rate nodes."""
+        if pod.request.kind is not RequestKind.NONE and not pod.request.problem:
+            self._ranking.learn(pod.request, pod.cpu)
 
     def _count_cpu(self, pod: PodFacts) -> None:
         new = (pod.node, pod.cpu) if pod.node and pod.cpu and not pod.ended else None

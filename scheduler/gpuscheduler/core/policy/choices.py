@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscheduler.core.policy.fleet import EPSILON, Bools, Demand, Fleet, Floats, Ints
+from gpuscheduler.core.policy.fleet import EPSILON, Bools, Demand, Fleet, Floats, Ints, on_grid
 
 COST_DIGITS = 9
-"""Decimals of a cost. Nodes in the same state cost the same, in whatever order their parts were added up."""
+"""Decimals of a cost. Costs that differ only by errors of rounding are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class Choices:
             np.put_along_axis(taken, order[:, : demand.gpus], values=True, axis=1)
         if demand.models is not None:
             fits = fits & np.isin(fleet.model[rows], list(demand.models))[:, None]
-        cpu = fleet.cpu_free[rows]
-        left, cpu_left = np.maximum(free - demand.fraction, 0.0), np.maximum(cpu - demand.cpu, 0.0)
-        need = demand.gpus * demand.fraction
-        return cls(free, left, need, fits, first, taken, np.maximum(cpu, 0.0), cpu_left)
+        free, part = on_grid(free), float(on_grid(np.array(demand.fraction)))
+        cpu = on_grid(fleet.cpu_free[rows])
+        left, cpu_left = np.maximum(free - part, 0.0), np.maximum(cpu - demand.cpu, 0.0)
+        return cls(free, left, demand.gpus * part, fits, first, taken, np.maximum(cpu, 0.0), cpu_left)
 
     def over(self, values: Floats) -> Floats:
         """Values of GPUs added up over each choice: shape (rows, GPUs, ...) to (rows, choices, ...)."""

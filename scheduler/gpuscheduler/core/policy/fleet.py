@@ -15,6 +15,9 @@ MOST_GPUS = 16
 EPSILON = 1e-9
 """Parts of a GPU that differ by less are equal: sums of parts carry rounding errors."""
 
+GRID = 2.0**-32
+"""Parts of a GPU and cores are rated in whole steps of this size, so that their sums are exact in any order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -60,3 +63,8 @@ class Policy(Protocol):
 
     def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
         """Cost of the cheapest choice on each of the rows, infinite where it does not fit, and its (first) GPU."""
+
+
+def on_grid(values: Floats) -> Floats:
+    """Parts of a GPU or cores, in whole steps of `GRID`."""
+    return np.asarray(np.round(values / GRID) * GRID)

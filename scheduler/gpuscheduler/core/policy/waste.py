@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpuscheduler.core.policy.fleet import Demand, Floats, Ints
+from gpuscheduler.core.policy.fleet import Demand, Floats, Ints, on_grid
 
 STEPS = 960
 """The free part of a GPU is looked up in these steps: even parts of GPUs with 16, 24, 32, 40, 48, 80, 96 units."""
@@ -31,7 +31,7 @@ def expected_waste(shares: Mapping[Demand, float]) -> Floats:
         fitting = int(steps.searchsorted(free, side="right"))
         rest = float(weights[:fitting] @ waste[free - steps[:fitting]])
         waste[free] = (LEAVING * free / STEPS + rest) / (LEAVING + float(weights[:fitting].sum()))
-    return waste
+    return on_grid(waste)
 
 
 def steps_free(free: Floats) -> Ints:

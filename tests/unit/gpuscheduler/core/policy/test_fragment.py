@@ -64,7 +64,7 @@ def test_the_expected_waste_is_that_of_the_definition_and_at_most_what_is_free(m
         fitting_sizes = {size: weight for size, weight in fitting_sizes.items() if size <= free}
         rest = sum(weight * waste[free - size] for size, weight in fitting_sizes.items())
         expected = (LEAVING * free / STEPS + rest) / (LEAVING + sum(fitting_sizes.values()))
-        assert waste[free] == pytest.approx(expected)
+        assert waste[free] == pytest.approx(expected, abs=1e-8)
         assert 0 <= waste[free] <= free / STEPS + 1e-9
 
 
