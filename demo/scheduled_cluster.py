@@ -93,7 +93,7 @@ class ScheduledCluster:
     def preempt(self, name: str) -> list[str]:
         """Evict the pods that a waiting pod of higher priority displaces; returns their names."""
         # By amounts of whole nodes the pod fits, so kube-scheduler itself proposes to evict none.
-        victims = self._core.preempt(self._facts(name), {node: [] for node in self._names})
+        victims = self._core.preempt(self._facts(name), {node: [] for node in self._names}, self._now)
         chosen = min(victims.values(), key=len, default=[])
         for victim in chosen:
             self.end(victim)

@@ -107,7 +107,7 @@ class Service:
 
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
         """Choose victims, see `Scheduling.preempt`."""
-        victims = self.core.preempt(pod_facts(call.pod), call.proposed)
+        victims = self.core.preempt(pod_facts(call.pod), call.proposed, time.monotonic())
         self._settle()
         return victims
 

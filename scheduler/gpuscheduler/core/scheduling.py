@@ -29,6 +29,8 @@ CONFIRMED_S = 60.0
 """How long GPUs stay reserved for a pod that was bound, until the watch shows it."""
 REST_FIRST_S, REST_LIMIT_S = 30.0, 600.0
 """How long the scheduler passes over a node that refused a pod, for pods of its owner. Each refusal doubles it."""
+EVICTED_S = 30.0
+"""How long no more pods are evicted for a pod whose victims were not seen to end."""
 MOST_CANDIDATES = 5
 """Nodes in an answer for a pod that states preferences among nodes."""
 MOST_WARMED = 16
@@ -87,6 +89,7 @@ class Scheduling:
         self._cpu: dict[str, tuple[str, float]] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
         self._ended_members: list[PodFacts] = []
+        self._evictions: dict[str, tuple[dict[str, list[str]], float]] = {}
         self._ready = False
 
     def node_seen(self, node: NodeFacts) -> None:
@@ -227,13 +230,20 @@ class Scheduling:
         """Take the result of a CommitJob."""
         self.jobs.committed(job, now, written=written)
 
-    def preempt(self, pod: PodFacts, proposed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    def preempt(self, pod: PodFacts, proposed: Mapping[str, Sequence[str]], now: float) -> dict[str, list[str]]:
         """Choose victims by GPU. A node where evictions do not help is left out.
 
         Args:
             pod: the pod that waits.
             proposed: node name to the UIDs that kube-scheduler would evict there.
+            now: monotonic seconds.
         """
+        self._evictions = {uid: one for uid, one in self._evictions.items() if now < one[1]}
+        former, _ = self._evictions.get(pod.uid, ({}, now))
+        if (ending := former.get(pod.nominated)) and (
+            self._choice(pod, pod.nominated, ()) or not self.pods.keys().isdisjoint(ending)
+        ):
+            return {}  # kube-scheduler saw sooner that they are gone
         found: dict[str, list[str]] = {}
         for name, uids in proposed.items():
             node = self.usage.nodes.get(name)
@@ -241,6 +251,7 @@ class Scheduling:
             if node and chosen is not None:
                 others = [uid for uid in uids if uid not in node.users]  # they have to go for CPU or memory
                 found[name] = [*others, *sorted(chosen.difference(others))]
+        self._evictions[pod.uid] = found, now + EVICTED_S
         return found
 
     def fragmented_memory(self, now: float) -> int:

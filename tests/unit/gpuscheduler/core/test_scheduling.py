@@ -1,6 +1,7 @@
 """Filter, bind and preempt for single pods: the right node and GPUs, exact reservations, and reasons."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Report
 from gpuscheduler.core.pod_facts import pod_facts
-from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
+from gpuscheduler.core.scheduling import CONFIRMED_S, EVICTED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
 from gpuscheduler.core.waiting import ALL_NAMED, FIRST_S
 from tests.unit.gpuscheduler.core.build import LeastFree, container, pod, pod_object, shared_node, whole_node
 
@@ -271,10 +272,39 @@ def test_victims_are_of_one_gpu_and_of_lower_priority(scheduling):
     for one in (*low, high):
         scheduling.pod_seen(one, 0.0)
     asked = pod(mem=10, priority=5)
-    assert scheduling.preempt(asked, {"n1": [low[2].uid]}) == {"n1": sorted([low[0].uid, low[1].uid])}
-    assert scheduling.preempt(pod(mem=5, priority=5), {"n1": []})["n1"] in [[one.uid] for one in low]
-    assert scheduling.preempt(pod(mem=10, priority=0), {"n1": []}) == {}
-    assert scheduling.preempt(asked, {"n1": ["for-cpu", low[2].uid]})["n1"][0] == "for-cpu"
+    assert scheduling.preempt(asked, {"n1": [low[2].uid]}, 0.0) == {"n1": sorted([low[0].uid, low[1].uid])}
+    assert scheduling.preempt(pod(mem=5, priority=5), {"n1": []}, 0.0)["n1"] in [[one.uid] for one in low]
+    assert scheduling.preempt(pod(mem=10, priority=0), {"n1": []}, 0.0) == {}
+    other = pod(mem=10, priority=5)
+    assert scheduling.preempt(other, {"n1": ["for-cpu", low[2].uid]}, 0.0)["n1"][0] == "for-cpu"
+
+
+def test_no_more_pods_are_evicted_while_the_victims_end():
+    """The watch shows that they are gone later than kube-scheduler sees it."""
+    scheduling = cluster(shared_node("n1"))
+    low = [pod(mem=5, on="n1", annotations={MEMORY_ANNOTATION: f'{{"0":{{"{gpu}":5}}}}'}) for gpu in (0, 0, 1, 1)]
+    for one in low:
+        scheduling.pod_seen(one, 0.0)
+    asked = pod(mem=10, priority=5)
+    first = scheduling.preempt(asked, {"n1": [low[0].uid]}, 0.0)["n1"]
+    assert len(first) == 2
+    asked = replace(asked, nominated="n1")
+    scheduling.pod_gone(first[0], 1.0)
+    assert scheduling.preempt(asked, {"n1": [low[2].uid]}, 1.0) == {}
+    scheduling.pod_gone(first[1], 1.0)
+    assert scheduling.preempt(asked, {"n1": [low[2].uid]}, 1.0) == {}
+
+
+def test_victims_are_chosen_again_when_the_first_ones_stay():
+    scheduling = cluster(shared_node("n1"))
+    low = pod(mem=10, on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"0":10}}'})
+    other = pod(mem=10, on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"1":10}}'})
+    for one in (low, other):
+        scheduling.pod_seen(one, 0.0)
+    asked = pod(mem=10, priority=5)
+    assert scheduling.preempt(asked, {"n1": [low.uid]}, 0.0) == {"n1": [low.uid]}
+    asked = replace(asked, nominated="n1")
+    assert scheduling.preempt(asked, {"n1": [other.uid]}, EVICTED_S) == {"n1": [other.uid]}
 
 
 def test_no_call_is_answered_before_everything_was_seen():
