@@ -1,4 +1,4 @@
-"""Debian's Prometheus, scraping the agent as an operator's would."""
+"""Debian's Prometheus, scraping agent or scheduler as an operator's would."""
 
 import json
 import re
@@ -13,16 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-_CONFIG = """\
-global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
-rule_files: [{rules}]
-scrape_configs:
-  - job_name: gpuagent
-    honor_labels: true
-    static_configs: [{{targets: ["127.0.0.1:{target}"], labels: {{instance: gpu-node}}}}]
-  - job_name: dcgm-exporter
-    static_configs: [{{targets: ["127.0.0.1:{dcgm}"]}}]
-"""
 _DCGM = {"DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_POWER_USAGE": 300.5, "DCGM_FI_DEV_GPU_TEMP": 85}
 
 
@@ -99,11 +89,21 @@ def dcgm_exporter(gpus: Sequence[Mapping[str, Any]]) -> Iterator[int]:
 
 
 @contextmanager
-def prometheus(workdir: Path, port: int, target: int, rules: Path, dcgm: int) -> Iterator[Prometheus]:
-    """A server at `port` that scrapes the agent at `target` and a dcgm-exporter at `dcgm` every second."""
+def prometheus(workdir: Path, port: int, rules: Path, **jobs: int) -> Iterator[Prometheus]:
+    """A server at `port` that scrapes every second; `jobs` are the names of jobs and the ports of their targets."""
     workdir.mkdir()
     config = workdir / "prometheus.yml"
-    config.write_text(_CONFIG.format(target=target, rules=rules, dcgm=dcgm))
+    labels = {"instance": "gpu-node"}
+    scraped = [
+        {
+            "job_name": name,
+            "honor_labels": True,
+            "static_configs": [{"targets": [f"127.0.0.1:{target}"], "labels": labels}],
+        }
+        for name, target in jobs.items()
+    ]
+    every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    config.write_text(json.dumps({"global": every, "rule_files": [str(rules)], "scrape_configs": scraped}))
     command = ("prometheus", f"--config.file={config}", f"--storage.tsdb.path={workdir / 'data'}")
     with (workdir / "log").open("wb") as log:
         process = subprocess.Popen((*command, f"--web.listen-address=127.0.0.1:{port}"), stdout=log, stderr=log)

@@ -32,7 +32,9 @@ def scraped(make_node: Callable[..., Node], tmp_path: Path) -> Iterator[tuple[No
         port = free.getsockname()[1]
     with (
         dcgm_exporter(node.agent.status()["gpus"]) as dcgm,
-        prometheus(tmp_path / "prometheus", port, node.agent.port, MONITORING / "alerts.yaml", dcgm) as server,
+        prometheus(
+            tmp_path / "prometheus", port, MONITORING / "alerts.yaml", gpuagent=node.agent.port, dcgm=dcgm
+        ) as server,
     ):
         yield node, server
 

@@ -21,6 +21,7 @@ import yaml
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from manifests.render import CHART
+from tests.e2e.agent.prometheus import prometheus
 from tests.e2e.cluster import free_port
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.allocations import Allocations
@@ -163,6 +164,27 @@ def test_pods_of_all_kinds_run_with_the_charts_rights(
     assert re.findall(r'gpuscheduler_api_requests_total{code="40[13]".*', metrics) == []
     log = (control_plane.workdir / "logs" / "chart-scheduler.log").read_text()
     assert [line for line in log.splitlines() if "forbidden" in line.lower()] == []
+
+
+def test_every_panel_shows_something_and_the_page_is_clean(
+    control_plane: ControlPlane, deployed: Deployed, make_allocations: Make, tmp_path: Path
+) -> None:
+    make_allocations([share_node("share", gpus=1), whole_node("whole")])
+    rules, port = CHART / "monitoring" / "scheduler-alerts.yaml", free_port()
+    pages = int(deployed.pages.rpartition(":")[2])
+    with prometheus(tmp_path / "prometheus", port, rules, gpuscheduler=pages) as server:
+        _wait_running(control_plane, *control_plane.add_pods([pod("share", {GPU_MEM: 60})]))
+        _wait_running(control_plane, *control_plane.add_pods(job("job", 2, {GPU_WHOLE: 4})))
+        control_plane.restart_apiserver()  # watches fail
+        for panel in json.loads((CHART / "monitoring" / "scheduler-dashboard.json").read_text())["panels"]:
+            for target in panel.get("targets", ()):
+                server.wait(target["expr"].replace("$instance", ".*").replace("$__rate_interval", "1m"))
+        found = [rule for group in server.ask("rules")["groups"] for rule in group["rules"]]
+        assert {rule["health"] for rule in found} == {"ok"}, found
+        server.wait('ALERTS{alertname="GPUSchedulersAbsent"}', lambda result: not result)
+    _, page = deployed.page("metrics")
+    checked = subprocess.run(("promtool", "check", "metrics"), input=page, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
 def test_pods_that_ask_for_gpus_get_the_name(control_plane: ControlPlane, deployed: Deployed) -> None:
