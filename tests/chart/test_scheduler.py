@@ -204,9 +204,9 @@ def test_probes_and_metrics_are_at_ports_that_the_pod_has(chart: Chart) -> None:
 
 
 def test_settings_reach_the_scheduler_as_they_were_given(chart: Chart) -> None:
-    objects = chart.render(scheduler=ON | {"settings": {"log-format": "json", "log-level": "debug"}})
+    objects = chart.render(scheduler=ON | {"settings": {"policy": "binpack", "log-level": "debug"}})
     found = settings_of(objects)
-    assert (found.log_format, found.log_level) == ("json", "debug")
+    assert (found.policy, found.log_level) == ("binpack", "debug")
     defaults = settings_of(chart.render(scheduler=ON))
     assert defaults == Settings(lease=f"kube-system/{NAME}")
     assert SCHEDULER_CHARTS_OWN.keys() <= Settings.__dataclass_fields__.keys()
@@ -318,7 +318,7 @@ def test_pods_get_the_name_on_request_only(chart: Chart) -> None:
         ("1.36", {"name": "a b"}, "/scheduler/name"),
         ("1.36", {"replicas": 0}, "/scheduler/replicas"),
         ("1.36", {"settings": {"listen": ":1"}}, "'listen' not allowed"),
-        ("1.36", {"settings": {"log-format": "xml"}}, "/scheduler/settings/log-format"),
+        ("1.36", {"settings": {"policy": "random"}}, "/scheduler/settings/policy"),
         ("1.36", {"kubeScheduler": {"digest": "sha256:1"}}, "/scheduler/kubeScheduler/digest"),
     ],
 )
