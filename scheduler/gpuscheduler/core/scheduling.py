@@ -81,7 +81,7 @@ class Scheduling:
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
         self.reservations = Reservations(self.usage, self.pods)
-        self.jobs = Jobs(self.usage, self.reservations, self.links)
+        self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods)
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._waiting = Waiting(self.usage, self.pods, self._fitting)

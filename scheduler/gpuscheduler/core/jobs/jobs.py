@@ -6,7 +6,7 @@ plan is written on one of them, and all are bound. Pods that replace members of 
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuscheduler.core.calls import (
@@ -33,7 +33,7 @@ BARRIER_S = 15.0
 COMMITTED_S = 60.0
 """How long the GPUs of a written plan stay reserved."""
 UNSUITABLE_S = 60.0
-"""How long a job passes over a node that kube-scheduler did not accept for one of its pods."""
+"""How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
 RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
 ALL_NAMED = 100
@@ -69,7 +69,8 @@ class _Job:
     Attributes:
         members: by UID.
         plan: for the pods that are not bound; None if there is none.
-        unsuitable: node name to when it may be used again.
+        unnamed: by UID, names of the nodes that kube-scheduler left out for the pod; the latest last.
+        ask_at: when a pod that waits for lack of named nodes has kube-scheduler ask again.
         retry_at: when the job may be planned again after its plan broke.
         delay_s: the next delay.
         fitting: how many of its pods fit when it was planned last.
@@ -78,28 +79,35 @@ class _Job:
 
     members: dict[str, PodFacts] = field(default_factory=dict)
     plan: _Plan | None = None
-    unsuitable: dict[str, float] = field(default_factory=dict)
+    unnamed: dict[str, frozenset[str]] = field(default_factory=dict)
+    ask_at: float = float("inf")
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
     fitting: int = 0
     started: set[str] = field(default_factory=set)
 
     @property
+    def living(self) -> list[PodFacts]:
+        """Pods that are not being deleted: when a job is created again, the former pods may not be gone yet."""
+        return [pod for pod in self.members.values() if not pod.deleting]
+
+    @property
     def bound(self) -> list[PodFacts]:
-        return [pod for pod in self.members.values() if pod.node]
+        return [pod for pod in self.living if pod.node]
 
     @property
     def pending(self) -> list[PodFacts]:
         """Pods to plan: those that ask for GPUs and are not bound."""
-        return [
-            pod
-            for pod in self.members.values()
-            if not pod.node and not pod.deleting and pod.request.kind is not RequestKind.NONE
-        ]
+        return [pod for pod in self.living if not pod.node and pod.request.kind is not RequestKind.NONE]
 
     @property
     def replicas(self) -> set[int | None]:
-        return {pod.job.replicas for pod in self.members.values() if pod.job}
+        return {pod.job.replicas for pod in self.living if pod.job}
+
+    def unsuitable(self) -> dict[str, frozenset[str]]:
+        """UID of each pending pod to the nodes to pass over: its own, or the latest of a pod with an equal request."""
+        alike = {pod.request: nodes for uid, nodes in self.unnamed.items() if (pod := self.members.get(uid))}
+        return {pod.uid: self.unnamed.get(pod.uid, alike.get(pod.request, frozenset())) for pod in self.pending}
 
 
 class Jobs:
@@ -109,10 +117,13 @@ class Jobs:
         usage: nodes and their users.
         reservations: of all pods.
         links: between the GPUs of nodes.
+        pods: by UID, as the watch shows them.
     """
 
-    def __init__(self, usage: ClusterUsage, reservations: Reservations, links: Links) -> None:
-        self._usage, self._reservations, self._links = usage, reservations, links
+    def __init__(
+        self, usage: ClusterUsage, reservations: Reservations, links: Links, pods: Mapping[str, PodFacts]
+    ) -> None:
+        self._usage, self._reservations, self._links, self._pods = usage, reservations, links, pods
         self._jobs: dict[JobKey, _Job] = {}
         self._freed = self._ready = False
         self._round: deque[JobKey] = deque()
@@ -131,6 +142,9 @@ class Jobs:
             del job.plan.places[pod.uid]
             if not job.plan.places:
                 job.plan, job.delay_s = None, RETRY_FIRST_S
+                self._freed = bool(job.pending)  # those that came after the plan
+        elif job.plan and pod.deleting and pod.uid in job.plan.places:
+            self._lose(job, pod, now)
         if new and not pod.node and self._is_complete(job):
             self.actions += [Ungate(one.name, one.uid) for one in job.pending if one.gated]
             self._try(_key(pod), job, now)
@@ -142,11 +156,9 @@ class Jobs:
         if (job := self._jobs.get(key)) is None:
             return
         job.members.pop(pod.uid, None)
+        job.unnamed.pop(pod.uid, None)
         if job.plan and pod.uid in job.plan.places:
-            if job.plan.committed:
-                del job.plan.places[pod.uid]
-            else:
-                self._break(job, now)
+            self._lose(job, pod, now)
         if not job.members:
             del self._jobs[key]
 
@@ -162,6 +174,10 @@ class Jobs:
         for job in self._jobs.values():
             if job.plan and job.plan.until <= now:
                 self._break(job, now)
+            if job.ask_at <= now and job.pending:
+                job.ask_at = float("inf")
+                job.unnamed.clear()
+                self.actions.append(Nudge(job.pending[0].name, job.pending[0].uid))
         if not self._round:
             due = [key for key, job in self._jobs.items() if self._waits(job) and job.retry_at <= now]
             if self._freed or any(self._jobs[key].retry_at > float("-inf") for key in due):
@@ -179,6 +195,8 @@ class Jobs:
                 yield job.plan.until
             elif self._waits(job) and job.retry_at > now:
                 yield job.retry_at
+            elif job.ask_at < float("inf"):
+                yield job.ask_at
         if self._freed or self._round:
             yield now
 
@@ -187,26 +205,11 @@ class Jobs:
         key = _key(pod)
         job = self._jobs.setdefault(key, _Job())
         job.members[pod.uid] = pod
-        if why := self._problem(key, job):
+        if why := self._problem(key, job) or self._missing(key, job, pod):
             return FilterAnswer(unresolvable=dict.fromkeys(names, why))
-        if not self._is_complete(job) and pod.uid not in job.started:
-            wanted = next(iter(job.replicas))
-            text = f"job {key[1]}: {len(job.members)} of {wanted} pods are there"
-            return FilterAnswer(unresolvable=dict.fromkeys(names, text))
-        place = job.plan.places.get(pod.uid) if job.plan else None
-        if place and place[0] not in names and self._is_rejected(pod, place[0]):
-            job.unsuitable[place[0]] = now + UNSUITABLE_S
-            self._break(job, now)
-            place = None
+        place = self._place(key, job, pod, names, now)
         if place is None:
-            if job.plan is None:
-                self._try(key, job, now, calling=pod.uid)
-            place = job.plan.places.get(pod.uid) if job.plan else None
-        if place is None:
-            text = (
-                f"job {key[1]}: its {len(job.pending)} pods do not fit together, at most {job.fitting} of them do now"
-            )
-            return FilterAnswer(unresolvable=dict.fromkeys(names, text))
+            return FilterAnswer(unresolvable=dict.fromkeys(names, _why_waiting(key, job)))
         if place[0] in names:
             return FilterAnswer(nodes=(place[0],))
         self.actions.append(Nominate(pod.name, pod.uid, place[0]))
@@ -303,7 +306,13 @@ class Jobs:
         if job.bound:  # it has started: these replace members, or are added
             return True
         wanted = next(iter(job.replicas), None)
-        return wanted is not None and len(job.members) >= wanted
+        return wanted is not None and len(job.living) >= wanted
+
+    def _missing(self, key: JobKey, job: _Job, pod: PodFacts) -> str:
+        """How many pods are there; empty if the pod need not wait for others."""
+        if self._is_complete(job) or pod.uid in job.started:
+            return ""
+        return f"job {key[1]}: {len(job.living)} of {next(iter(job.replicas))} pods are there"
 
     def _problem(self, key: JobKey, job: _Job) -> str:
         """Why a job can never start; empty if it can."""
@@ -315,22 +324,46 @@ class Jobs:
         bad = next((pod for pod in job.pending if pod.request.problem), None)
         return f"job {key[1]}: pod {bad.name} {bad.request.problem}" if bad else ""
 
-    def _is_rejected(self, pod: PodFacts, name: str) -> bool:
-        """Whether kube-scheduler left out the planned node, although it names all, or asked about this one."""
-        return pod.nominated == name or len(self._usage.nodes) <= ALL_NAMED
+    def _place(
+        self, key: JobKey, job: _Job, pod: PodFacts, names: Collection[str], now: float
+    ) -> tuple[str, Choice] | None:
+        """Node and GPUs of a pod in the job's plan, which is made here if there is none that kube-scheduler accepts."""
+        place = job.plan.places.get(pod.uid) if job.plan else None
+        if (job.plan and place is None) or (place and place[0] in names):
+            return place
+        alone = pod.nominated in names and len(names) == 1  # then kube-scheduler has not looked at the others
+        named_all = not alone and min(len(self._usage.nodes), len(names)) <= ALL_NAMED
+        rejected = place is not None and not alone and (named_all or pod.nominated == place[0])
+        if named_all or rejected:
+            job.unnamed.pop(pod.uid, None)
+            job.unnamed[pod.uid] = frozenset(self._usage.nodes).difference(names)
+        if job.plan and (job.plan.committed or not rejected):  # a job that has started must not lose its GPUs to others
+            return place
+        if place is None:
+            self._try(key, job, now, calling=pod.uid)
+        else:
+            self._break(job, now)
+            delayed, job.retry_at = job.retry_at, float("-inf")
+            self._try(key, job, now, calling=pod.uid)
+            if job.plan is None:
+                job.retry_at = delayed
+                if not named_all:
+                    job.unnamed[pod.uid] = frozenset([place[0]])
+        return job.plan.places.get(pod.uid) if job.plan else None
 
     def _try(self, key: JobKey, job: _Job, now: float, calling: str = "") -> None:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
         if not self._ready or job.retry_at > now or self._problem(key, job):
             return
-        job.retry_at = float("-inf")
-        job.unsuitable = {name: until for name, until in job.unsuitable.items() if until > now}
-        pending = self._to_plan(job)
+        job.retry_at, job.ask_at = float("-inf"), float("inf")
+        pending, unsuitable = self._to_plan(job), job.unsuitable()
         near = {pod.node for pod in job.bound}
         self._reservations.end(pod.uid for pod in pending)
-        places = plan(pending, self._usage.nodes, self._links, near=near, without=job.unsuitable)
+        places = plan(pending, self._usage.nodes, self._links, near=near, without=unsuitable)
         job.fitting = len(places)
         if len(places) < len(pending):
+            if any(unsuitable.values()):
+                job.ask_at = now + UNSUITABLE_S
             return
         job.plan = _Plan(places, now + BARRIER_S)
         self._keep(job, job.plan)
@@ -338,6 +371,14 @@ class Jobs:
         if len(self._usage.nodes) > ALL_NAMED:
             self.actions += [Nominate(pod.name, pod.uid, places[pod.uid][0]) for pod in others]
         self.actions += [Nudge(pod.name, pod.uid) for pod in others if not pod.gated]
+
+    def _lose(self, job: _Job, pod: PodFacts, now: float) -> None:
+        """Take that a planned pod will not come."""
+        if job.plan and job.plan.committed:
+            del job.plan.places[pod.uid]
+            self._reservations.end([pod.uid])
+        else:
+            self._break(job, now)
 
     def _keep(self, job: _Job, made: _Plan) -> None:
         for uid, (name, choice) in made.places.items():
@@ -348,8 +389,17 @@ class Jobs:
         if job.plan:
             self._reservations.end(uid for uid in job.plan.places)
             job.plan = None
+            # kube-scheduler may have asked about a pod that was gone already.
+            job.members = {uid: pod for uid, pod in job.members.items() if uid in self._pods}
             self._freed = True
             job.retry_at, job.delay_s = now + job.delay_s, min(job.delay_s * 2, RETRY_LIMIT_S)
+
+
+def _why_waiting(key: JobKey, job: _Job) -> str:
+    if job.plan:
+        return f"job {key[1]} is planned without this pod, which comes next"
+    on = " on the nodes that kube-scheduler names" if job.ask_at < float("inf") else ""
+    return f"job {key[1]}: its {len(job.pending)} pods do not fit together, at most {job.fitting} of them do now{on}"
 
 
 def _key(pod: PodFacts) -> JobKey:

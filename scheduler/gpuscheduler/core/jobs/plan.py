@@ -23,7 +23,7 @@ def plan(
     links: Links,
     *,
     near: Collection[str] = (),
-    without: Collection[str] = (),
+    without: Mapping[str, frozenset[str]] | None = None,
 ) -> Places:
     """Nodes and GPUs for the pods; fewer than all if they do not fit together.
 
@@ -32,13 +32,17 @@ def plan(
         nodes: by name, with what is in use.
         links: between the GPUs of each node.
         near: nodes with other members of the job, which are used first.
-        without: nodes that kube-scheduler did not accept for a member.
+        without: UID to the nodes that kube-scheduler does not accept for the pod.
     """
-    trial = {name: node for name, node in nodes.items() if name not in without}
+    trial = dict(nodes)
     used, places = set(near), Places()
-    for request in sorted({pod.request for pod in pods}, key=lambda one: (one.gpus, one.need), reverse=True):
-        left = sorted((pod for pod in pods if pod.request == request), key=lambda pod: pod.name)
-        rooms = _Rooms(request, max(pod.cpu for pod in left), len(left), trial, links, used)
+    alike: dict[tuple[GpuRequest, frozenset[str]], list[PodFacts]] = {}
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        alike.setdefault((pod.request, (without or {}).get(pod.uid, frozenset())), []).append(pod)
+    for (request, passed), equal in sorted(alike.items(), key=_demand, reverse=True):
+        left = equal
+        suitable = {name: node for name, node in trial.items() if name not in passed} if passed else trial
+        rooms = _Rooms(request, max(pod.cpu for pod in left), len(left), suitable, links, used)
         while left:
             if (found := rooms.next(len(left))) is None:
                 return places
@@ -49,6 +53,12 @@ def plan(
             left = left[count:]
             used.add(name)
     return places
+
+
+def _demand(alike: tuple[tuple[GpuRequest, frozenset[str]], object]) -> tuple[int, Amounts, int]:
+    """How hard equal pods are to place: by what they ask for, then by how many nodes do not accept them."""
+    (request, passed), _ = alike
+    return request.gpus, request.need, len(passed)
 
 
 @dataclass(frozen=True, slots=True, order=True)

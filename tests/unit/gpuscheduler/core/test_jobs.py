@@ -7,7 +7,7 @@ import pytest
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
 from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.fit import fit
-from gpuscheduler.core.jobs.jobs import BARRIER_S, RETRY_FIRST_S
+from gpuscheduler.core.jobs.jobs import BARRIER_S, RETRY_FIRST_S, UNSUITABLE_S
 from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -45,8 +45,9 @@ class JobUnderTest:
         self.act()
         return made
 
-    def filter(self, name):
-        answer = self.scheduling.filter(pod_facts(self.pods[name]), [node.name for node in self.nodes], self.now)
+    def filter(self, name, names=None):
+        named = [node.name for node in self.nodes] if names is None else names
+        answer = self.scheduling.filter(pod_facts(self.pods[name]), named, self.now)
         self.act()
         return answer
 
@@ -222,6 +223,31 @@ def test_a_pod_that_replaces_another_is_placed_near_the_living(two_nodes):
     assert two_nodes.run("b2")["b2"].node == writes["a"].node
 
 
+def test_a_job_that_is_created_again_waits_for_its_pods_although_the_former_ones_are_not_gone(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=1)
+    two_nodes.run("a", "b")
+    for name in ("a", "b"):
+        two_nodes.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        two_nodes.scheduling.pod_seen(pod_facts(two_nodes.pods[name]), 1.0)
+    two_nodes.create("c", whole=1)
+    assert set(two_nodes.filter("c").unresolvable.values()) == {"job j: 1 of 2 pods are there"}
+    assert two_nodes.reserved() == 0
+    two_nodes.create("d", whole=1)
+    two_nodes.run("c", "d")
+
+
+def test_a_call_about_a_pod_that_is_gone_holds_up_a_job_once(two_nodes):
+    two_nodes.create("a", whole=1)
+    two_nodes.scheduling.pod_gone("a", two_nodes.now)
+    two_nodes.filter("a")
+    two_nodes.create("b", whole=1)
+    two_nodes.now = BARRIER_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    assert set(two_nodes.filter("b").unresolvable.values()) == {"job j: 1 of 2 pods are there"}
+    assert two_nodes.reserved() == 0
+
+
 def test_gates_are_removed_when_the_job_is_complete(two_nodes):
     for name in ("a", "b"):
         made = pod_object(name, uid=name, labels={JOB_LABEL: "j", REPLICAS_LABEL: "2"}, whole=1)
@@ -244,16 +270,58 @@ def test_in_a_large_cluster_the_planned_node_is_nominated_and_asked_alone():
     assert cluster.scheduling.filter(facts, [planned["a"]], 0.0).nodes == (planned["a"],)
 
 
-def test_a_node_that_kube_scheduler_does_not_accept_is_passed_over(two_nodes):
+def test_a_plan_keeps_to_the_nodes_that_kube_scheduler_names():
+    """Such as those that the pods' node selector admits."""
+    cluster = JobUnderTest(*[whole_node(f"n{n}", gpus=4) for n in range(8)])
     for name in ("a", "b"):
-        two_nodes.create(name, whole=2)
-    planned = two_nodes.filter("a").nodes[0]
-    other = {"n1": "n2", "n2": "n1"}[planned]
-    answer = two_nodes.scheduling.filter(pod_facts(two_nodes.pods["a"]), [other], 0.0)
-    assert answer.nodes == ()
-    two_nodes.now = RETRY_FIRST_S
-    two_nodes.scheduling.tick(two_nodes.now)
-    assert two_nodes.filter("a").nodes == (other,)
+        cluster.create(name, whole=4)
+    assert cluster.filter("a", ["n6", "n7"]).nodes
+    on = {name: cluster.filter(name, ["n6", "n7"]).nodes[0] for name in ("a", "b")}
+    assert set(on.values()) == {"n6", "n7"}
+    for name in ("a", "b"):
+        cluster.bind(name, on[name])
+    for name in ("a", "b"):
+        cluster.write(name, cluster.bind(name, on[name]))
+
+
+def test_pods_of_a_job_may_keep_to_different_nodes():
+    cluster = JobUnderTest(*[whole_node(f"n{n}", gpus=4) for n in range(8)])
+    for name in ("a", "b"):
+        cluster.create(name, whole=4)
+    names = {"a": ["n6"], "b": ["n3"]}
+    for now in (0.0, RETRY_FIRST_S):
+        cluster.now = now
+        on = {name: cluster.filter(name, names[name]).nodes for name in ("a", "b")}
+    assert on == {"a": ("n6",), "b": ("n3",)}
+
+
+def test_a_job_that_does_not_fit_on_the_named_nodes_holds_nothing_and_has_kube_scheduler_ask_again(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    other = next(name for name in ("a", "b") if two_nodes.filter(name).nodes == ("n2",))
+    text = "job j: its 2 pods do not fit together, at most 1 of them do now on the nodes that kube-scheduler names"
+    assert two_nodes.filter(other, ["n1"]).unresolvable == {"n1": text}
+    assert two_nodes.reserved() == 0
+    two_nodes.done.clear()
+    for two_nodes.now in (RETRY_FIRST_S, RETRY_FIRST_S + UNSUITABLE_S):
+        two_nodes.scheduling.tick(two_nodes.now)
+        two_nodes.act()
+    assert [type(action) for action in two_nodes.done] == [Nudge]
+    assert two_nodes.reserved() == 0
+    two_nodes.run("a", "b")
+
+
+def test_in_a_large_cluster_a_job_keeps_to_nodes_that_were_named():
+    """kube-scheduler names a hundred nodes or more of those that it accepts, and does not accept the nominated one."""
+    cluster = JobUnderTest(*[whole_node(f"n{n:03}", gpus=4) for n in range(400)])
+    for name in ("a", "b"):
+        cluster.create(name, whole=4)
+    planned = next(action.node for action in cluster.done if isinstance(action, Nominate))
+    cluster.pods["a"]["status"]["nominatedNodeName"] = planned
+    names = [f"n{n:03}" for n in range(250, 370) if f"n{n:03}" != planned]
+    assert cluster.filter("a", names).nodes[0] in names
+    nominated = [action.node for action in cluster.done if isinstance(action, Nominate) and action.pod.name == "b"]
+    assert nominated[-1] in names
 
 
 @pytest.mark.parametrize(
