@@ -136,18 +136,23 @@ class Jobs:
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a member as it is now; when the last one comes, plan the job."""
         job = self._jobs.setdefault(_key(pod), _Job())
-        new = pod.uid not in job.members
+        new, before = pod.uid not in job.members, self._state(job)
         job.members[pod.uid] = pod
         if job.plan and pod.node and pod.uid in job.plan.places:
             del job.plan.places[pod.uid]
             if not job.plan.places:
                 job.plan, job.delay_s = None, RETRY_FIRST_S
-                self._freed = bool(job.pending)  # those that came after the plan
+                self._freed = self._freed or bool(job.pending)  # those that came after the plan
         elif job.plan and pod.deleting and pod.uid in job.plan.places:
             self._lose(job, pod, now)
         if new and not pod.node and self._is_complete(job):
             self.actions += [Ungate(one.name, one.uid) for one in job.pending if one.gated]
             self._try(_key(pod), job, now)
+        if (
+            new and self._ready and job.plan is None and self._state(job) != before
+        ):  # kube-scheduler shows the former reason
+            others = [one for one in job.pending if one.uid != pod.uid and not one.gated]
+            self.actions += [Nudge(one.name, one.uid) for one in others]
 
     def pod_gone(self, pod: PodFacts, now: float) -> None:
         """Forget a member that was deleted or has ended."""
@@ -308,6 +313,10 @@ class Jobs:
         wanted = next(iter(job.replicas), None)
         return wanted is not None and len(job.living) >= wanted
 
+    def _state(self, job: _Job) -> tuple[bool, bool]:
+        """Whether the job can never start, and whether all of its pods are there."""
+        return bool(self._problem(("", ""), job)), self._is_complete(job)
+
     def _missing(self, key: JobKey, job: _Job, pod: PodFacts) -> str:
         """How many pods are there; empty if the pod need not wait for others."""
         if self._is_complete(job) or pod.uid in job.started:
@@ -353,7 +362,7 @@ class Jobs:
 
     def _try(self, key: JobKey, job: _Job, now: float, calling: str = "") -> None:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
-        if not self._ready or job.retry_at > now or self._problem(key, job):
+        if not self._ready or job.plan or job.retry_at > now or self._problem(key, job):
             return
         job.retry_at, job.ask_at = float("-inf"), float("inf")
         pending, unsuitable = self._to_plan(job), job.unsuitable()

@@ -150,6 +150,31 @@ def test_a_job_that_does_not_fit_says_how_much_does_and_starts_when_room_is_made
     two_nodes.run("a", "b", "c")
 
 
+def test_a_pod_that_comes_while_its_job_starts_is_placed_afterwards(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=3)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    two_nodes.create("c", whole=3)
+    assert two_nodes.reserved() == 2
+    assert set(two_nodes.filter("c").unresolvable.values()) == {"job j is planned without this pod, which comes next"}
+    for name in ("a", "b"):
+        two_nodes.bind(name, on[name])
+    for name in ("a", "b"):
+        two_nodes.write(name, two_nodes.bind(name, on[name]))
+    assert two_nodes.scheduling.next_due(0.0) == 0.0
+    two_nodes.scheduling.tick(0.0)
+    text = "job j: its 1 pods do not fit together, at most 0 of them do now"
+    assert set(two_nodes.filter("c").unresolvable.values()) == {text}
+
+
+@pytest.mark.parametrize("replicas", [(2, 2), (2, 3)])
+def test_pods_that_were_asked_about_before_are_woken_when_the_reason_changes(two_nodes, replicas):
+    two_nodes.create("a", whole=5, replicas=replicas[0])
+    two_nodes.filter("a")
+    two_nodes.create("b", whole=5, replicas=replicas[1])
+    assert [action.pod.name for action in two_nodes.done if isinstance(action, Nudge)] == ["a"]
+
+
 def test_two_jobs_of_which_one_fits_never_share_the_room(two_nodes):
     for job in ("j", "k"):
         for name in ("a", "b"):
