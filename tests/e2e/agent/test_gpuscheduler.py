@@ -25,7 +25,8 @@ from tests.e2e.cluster.processes import Process
 from tests.e2e.cluster.settings import API_ADDRESS, API_PORT
 from tests.e2e.scheduler.control_plane import RIGHTS
 from tests.e2e.scheduler.pod_watch import PodWatch
-from tests.e2e.scheduler.replica import SCHEDULER_NAME, Replica
+from tests.e2e.scheduler.pods import SCHEDULER_NAME
+from tests.e2e.scheduler.replica import Replica
 
 PODS = "/api/v1/namespaces/default/pods"
 TIMEOUT_S = 180.0

@@ -102,6 +102,9 @@ class ControlPlane:
         for name in names:
             self.client.expect("DELETE", f"{PODS}/{name}")
 
+    def change_pod(self, name: str, merged: Json) -> None:
+        self.client.expect("PATCH", f"{PODS}/{name}", merged, "application/merge-patch+json")
+
     def nodes(self) -> list[Json]:
         items: list[Json] = self.client.expect("GET", NODES)["items"]
         return items

@@ -3,11 +3,13 @@
 import http.client
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from tests.e2e.cluster.client import ApiClient, ApiError
 from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.pods import why
 
 _PODS = "/api/v1/pods"
 _SILENT = 3600.0
@@ -53,8 +55,14 @@ class PodWatch:
         with self._changed:
             while not wanted(self._pods):
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise TimeoutError(f"the pods were not as wanted within {timeout:g} s")
+                    raise TimeoutError(f"the pods were not as wanted within {timeout:g} s; {self._summary()}")
             return dict(self._pods)
+
+    def _summary(self) -> str:
+        phases = Counter(pod["status"]["phase"] for pod in self._pods.values())
+        waiting = [name for name, pod in self._pods.items() if "nodeName" not in pod["spec"]]
+        examples = "".join(f"\n{name}: {why(self._pods, name)}" for name in waiting[:5])
+        return f"there are {dict(phases)}, of which {len(waiting)} have no node, such as{examples}"
 
     def _run(self) -> None:
         while not self._ended:

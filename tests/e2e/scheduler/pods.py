@@ -13,8 +13,8 @@ from gpuagent.domain.sharing.mode import (
     REPLICAS_LABEL,
 )
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.replica import SCHEDULER_NAME
 
+SCHEDULER_NAME = "gpu-scheduler"
 RUNS_FOR = "gpuagent.test/runs-for"
 """How long kwok runs the pod, such as `2s`; forever without it."""
 Limits = Mapping[str, int | str]
@@ -49,10 +49,30 @@ def pod(
     }
 
 
-def job(name: str, replicas: int, limits: Limits, *, runs_for: str | None = None) -> list[Json]:
-    """The pods of one distributed job."""
+def job(
+    name: str,
+    replicas: int,
+    limits: Limits,
+    *,
+    pods: str | None = None,
+    finalizers: Sequence[str] = (),
+    node_selector: Mapping[str, str] | None = None,
+    runs_for: str | None = None,
+) -> list[Json]:
+    """The pods of one distributed job, named after it or after `pods`."""
     labels = {JOB_LABEL: name, REPLICAS_LABEL: str(replicas)}
-    return [pod(f"{name}-{n}", limits, labels=labels, runs_for=runs_for) for n in range(replicas)]
+    names = [f"{pods or name}-{n}" for n in range(replicas)]
+    made = [pod(one, limits, labels=labels, runs_for=runs_for, nodeSelector=node_selector or {}) for one in names]
+    for one in made:
+        one["metadata"]["finalizers"] = list(finalizers)
+    return made
+
+
+def why(pods: Mapping[str, Json], name: str) -> str:
+    """kube-scheduler's message about one of the pods; empty while there is none."""
+    listed = pods[name]["status"].get("conditions", ()) if name in pods else ()
+    conditions = {condition["type"]: condition for condition in listed}
+    return str(conditions.get("PodScheduled", {}).get("message", ""))
 
 
 def mixed(count: int, seed: int) -> list[Json]:

@@ -13,8 +13,8 @@ from tests.e2e.cluster import free_port, pki
 from tests.e2e.cluster.processes import Process
 from tests.e2e.scheduler.control_plane import LEASE
 from tests.e2e.scheduler.link import Link
+from tests.e2e.scheduler.pods import SCHEDULER_NAME
 
-SCHEDULER_NAME = "gpu-scheduler"
 _RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu")
 # Short, so that a new leader follows soon; not so short that a busy machine loses the lease.
 _LEASE_SECONDS = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}

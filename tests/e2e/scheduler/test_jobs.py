@@ -4,12 +4,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL
+import pytest
+
+from gpuagent.domain.sharing.mode import GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.nodes import whole_node
-from tests.e2e.scheduler.pods import job
+from tests.e2e.scheduler.pods import job, why
 from tests.e2e.scheduler.replica import Replica
 
 _NODES, _JOBS, _REPLICAS = 50, 10, 16
@@ -40,13 +42,94 @@ def test_jobs_that_compete_start_whole(
         control_plane.pods.wait(lambda pods: not started.intersection(map(_job, pods.values())), timeout=60)
 
 
+@pytest.fixture
+def replica(make_replica: Callable[..., Replica]) -> Replica:
+    return make_replica("a")
+
+
+@pytest.fixture
+def allocations(make_allocations: Callable[[Iterable[Json]], Allocations]) -> Allocations:
+    """Four nodes of eight GPUs in the zone `few` after forty in the zone `many`."""
+    zones = (*(("many", n) for n in range(40)), *(("few", n) for n in range(4)))
+    return make_allocations(whole_node(f"{zone}-{n}", zone=zone) for zone, n in zones)
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_job_with_a_node_selector_starts(control_plane: ControlPlane, allocations: Allocations) -> None:
+    """Most nodes of the cluster would suit it by their GPUs, and kube-scheduler leaves them out."""
+    control_plane.add_pods(job("job", 4, {GPU_WHOLE: 8}, node_selector={"zone": "few"}))
+    found = control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4}, timeout=60)
+    assert {pod["spec"]["nodeName"] for pod in found.values()} == {f"few-{n}" for n in range(4)}
+    assert allocations.problems() == []
+
+
+@pytest.mark.usefixtures("replica")
+def test_jobs_that_cannot_start_say_why_and_hold_nothing(control_plane: ControlPlane, allocations: Allocations) -> None:
+    """One is larger than the cluster, and in another the pods disagree."""
+    odd = job("odd", 2, {GPU_WHOLE: 1})
+    odd[1]["metadata"]["labels"][REPLICAS_LABEL] = "3"
+    control_plane.add_pods([*job("large", 45, {GPU_WHOLE: 8}), *odd])
+    whys = {
+        "large": "job large: its 45 pods do not fit together, at most 44 of them do now",
+        "odd": "job odd: its pods disagree on gpu-topology-replica (2 and 3)",
+    }
+    control_plane.pods.wait(
+        lambda pods: all(whys[_job(pod)] in why(pods, name) for name, pod in pods.items()), timeout=60
+    )
+    control_plane.add_pods(job("fits", 44, {GPU_WHOLE: 8}))
+    control_plane.pods.wait(lambda pods: _bound(pods) == {"fits": 44}, timeout=60)
+    assert allocations.problems() == []
+
+
+@pytest.mark.usefixtures("replica")
+def test_the_second_job_of_a_name_starts_whole_when_the_first_is_gone(
+    control_plane: ControlPlane, allocations: Allocations
+) -> None:
+    first, second = (
+        job("twin", 4, {GPU_WHOLE: 8}, pods=pods, node_selector={"zone": "few"}) for pods in ("first", "second")
+    )
+    control_plane.add_pods([*first, *second])
+    found = control_plane.pods.wait(
+        lambda pods: (
+            _bound(pods) == {"twin": 4} and all(_is_bound(pod) or why(pods, name) for name, pod in pods.items())
+        ),
+        timeout=60,
+    )
+    control_plane.delete_pods(name for name, pod in found.items() if _is_bound(pod))
+    control_plane.pods.wait(lambda pods: len(pods) == 4 and _bound(pods) == {"twin": 4}, timeout=60)
+    assert allocations.problems() == []
+
+
+@pytest.mark.usefixtures("replica")
+def test_a_job_that_is_created_again_does_not_start_beside_its_former_pods(
+    control_plane: ControlPlane, allocations: Allocations
+) -> None:
+    """The former pods are being deleted and stay, as kubelet's do until their processes have ended."""
+    former = job("job", 2, {GPU_WHOLE: 8}, pods="former", finalizers=["gpuagent.test/stays"])
+    control_plane.add_pods(former)
+    control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 2}, timeout=60)
+    control_plane.delete_pods(pod["metadata"]["name"] for pod in former)
+    first, second = job("job", 2, {GPU_WHOLE: 8}, pods="new")
+    control_plane.add_pods([first])
+    control_plane.pods.wait(lambda pods: "1 of 2 pods are there" in why(pods, "new-0"), timeout=60)
+    control_plane.add_pods([second])
+    control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4}, timeout=60)
+    assert allocations.faults == []
+    for pod in former:
+        control_plane.change_pod(pod["metadata"]["name"], {"metadata": {"finalizers": None}})
+
+
 def _whole(pods: Mapping[str, Json]) -> int:
     return sum(bound == _REPLICAS for bound in _bound(pods).values())
 
 
 def _bound(pods: Mapping[str, Json]) -> Counter[str]:
     """Job to how many of its pods are bound; without those that have none."""
-    return Counter(_job(pod) for pod in pods.values() if "nodeName" in pod["spec"])
+    return Counter(_job(pod) for pod in pods.values() if _is_bound(pod))
+
+
+def _is_bound(pod: Json) -> bool:
+    return "nodeName" in pod["spec"]
 
 
 def _job(pod: Json) -> str:

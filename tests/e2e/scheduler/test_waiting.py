@@ -1,6 +1,6 @@
 """Pods that wait: they say why, they go on when they can, and they may evict others."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.nodes import share_node
-from tests.e2e.scheduler.pods import pod
+from tests.e2e.scheduler.pods import pod, why
 from tests.e2e.scheduler.replica import Replica
 
 
@@ -37,7 +37,7 @@ def test_a_pod_says_why_it_waits_and_goes_on(
     control_plane.pods.wait(lambda pods: len(pods) == 2, timeout=30)
     control_plane.add_pods([pod("large", {GPU_MEM: 60})])
     control_plane.pods.wait(
-        lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in _why(pods, "large"), 30
+        lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in why(pods, "large"), 30
     )
     control_plane.delete_pods([first[1]])
     _wait_running(control_plane, "large")
@@ -69,7 +69,7 @@ def test_an_extender_whose_watch_hangs_catches_up(
     control_plane.delete_pods(["a"])
     control_plane.pods.wait(lambda pods: "a" not in pods, timeout=30)
     control_plane.add_pods([pod("late", {GPU_MEM: 80})])
-    control_plane.pods.wait(lambda pods: "80 of aliyun.com/gpu-mem wanted on one GPU" in _why(pods, "late"), timeout=30)
+    control_plane.pods.wait(lambda pods: "80 of aliyun.com/gpu-mem wanted on one GPU" in why(pods, "late"), timeout=30)
     replica.link.thaw()
     _wait_running(control_plane, "late")
     assert allocations.problems() == []
@@ -94,13 +94,6 @@ def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:
     return control_plane.pods.wait(
         lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
     )
-
-
-def _why(pods: Mapping[str, Json], name: str) -> str:
-    """kube-scheduler's message; empty while there is none."""
-    listed = pods[name]["status"].get("conditions", ()) if name in pods else ()
-    conditions = {condition["type"]: condition for condition in listed}
-    return str(conditions.get("PodScheduled", {}).get("message", ""))
 
 
 def _gpu(found: Json) -> str:
