@@ -9,6 +9,7 @@ import pytest
 from gpuagent import agent as app
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent.domain.sharing.mode import MODE_LABEL
+from standin.waiting import PATIENCE_S
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -33,9 +34,13 @@ ACTIVE = {"share": {MEM}, "core_mem": {MEM, CORE}, "topology": {WHOLE}}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_10_the_first_list_comes_at_once_also_when_it_is_empty(node: MakeNode, version: str) -> None:
+def test_10_the_first_list_comes_at_once_also_when_it_is_empty(
+    node: MakeNode, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Default mode, 2 GPUs: the first message of each resource comes without a change, zeroed ones with an explicit
     empty list."""
+    # A busy machine may read the GPUs later than the agent waits for them.
+    monkeypatch.setattr(app, "FIRST_LIST_WAIT_S", PATIENCE_S)
     one = node(version)
     one.run(mode="default", exclusive_resource=EXCLUSIVE)
     assert one.kubelet.wait(lambda: all(one.kubelet.lists(r) for r in (*ALWAYS, EXCLUSIVE)))
