@@ -120,4 +120,4 @@ def _take_over() -> None:
     warnings.showwarning = warning
     threading.excepthook = thread
     sys.unraisablehook = unraisable
-    sys.excepthook = lambda _, err, __: log.critical("gpuagent failed", exc_info=err)
+    sys.excepthook = lambda _, err, __: log.critical("Program failed", exc_info=err)

@@ -51,9 +51,9 @@ def test_a_warning_of_a_library_is_one_line(lines):
 
 def test_what_fails_outside_of_a_handler_is_logged_with_its_trace(lines):
     failed = {line["event"]: line for line in lines if line["event"] != "Python warning"}
-    assert failed.keys() == {"Thread failed", "Exception ignored", "gpuagent failed"}
+    assert failed.keys() == {"Thread failed", "Exception ignored", "Program failed"}
     assert failed["Thread failed"]["thread_name"] == "worker"
     assert "KeyError: 'in a thread'" in failed["Thread failed"]["exception"]
     assert "Odd.__del__" in failed["Exception ignored"]["where"]
     assert "ValueError: while it was collected" in failed["Exception ignored"]["exception"]
-    assert "RuntimeError: at last" in failed["gpuagent failed"]["exception"]
+    assert "RuntimeError: at last" in failed["Program failed"]["exception"]
