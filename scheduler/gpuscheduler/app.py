@@ -11,7 +11,7 @@ from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
 from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.follow import Follow, Follower
-from gpuscheduler.cluster_api.lease import follow_lease
+from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.writes import Writes
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
@@ -67,7 +67,9 @@ class App:
         host = socket.gethostname()
         async with Connection(self._access, self._metrics.api_answered) as connection:
             writes = Writes(connection, host, self._leading, self._is_waiting, self._metrics.written)
-            service = Service(self._core, writes, self._problem, self._metrics.watch_lagged)
+            lease = Lease(connection, self._settings.lease, host, self._leading) if self._settings.lease else None
+            not_leading = lease.problem if lease else lambda: ""
+            service = Service(self._core, writes, self._problem, not_leading, self._metrics.watch_lagged)
             nodes = Nodes(service)
             self._follow("nodes", connection, "/api/v1/nodes", nodes)
             self._follow("pods", connection, "/api/v1/pods", Pods(service))
@@ -75,8 +77,8 @@ class App:
             self._follow("configmaps", connection, path, ConfigMaps(nodes))
             work = [follow.run() for follow in self._follows.values()]
             work += [writes.run(), service.tick(), self._sync(service)]
-            if self._settings.lease:
-                work.append(follow_lease(connection, self._settings.lease, host, self._leading))
+            if lease:
+                work.append(lease.run())
             else:
                 self._leading.set()
             async with asyncio.TaskGroup() as group:

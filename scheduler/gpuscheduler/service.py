@@ -31,14 +31,20 @@ class Service:
         core: decides.
         writes: to the API server.
         problem: why the view of the cluster is too old to decide with; empty if it is not.
+        not_leading: why kube-scheduler's calls are not those of the leader; empty if they may be.
         lagged: called with the seconds from a Binding until the watch shows it.
     """
 
     def __init__(
-        self, core: Scheduling, writes: Writes, problem: Callable[[], str], lagged: Callable[[float], None]
+        self,
+        core: Scheduling,
+        writes: Writes,
+        problem: Callable[[], str],
+        not_leading: Callable[[], str],
+        lagged: Callable[[float], None],
     ) -> None:
         self.core = core
-        self._writes, self.problem, self._lagged = writes, problem, lagged
+        self._writes, self.problem, self._not_leading, self._lagged = writes, problem, not_leading, lagged
         self._changed = asyncio.Event()
         self._bound_at: dict[str, float] = {}
         self._commits: set[asyncio.Task[None]] = set()
@@ -80,7 +86,7 @@ class Service:
 
     def filter(self, call: FilterCall) -> FilterAnswer:
         """Choose the node for a pod, see `Scheduling.filter`."""
-        if problem := self.problem():
+        if problem := self.problem() or self._not_leading():
             return FilterAnswer(error=problem)
         names = list(call.nodes) if call.names is None else call.names
         answer = self.core.filter(pod_facts(call.pod), names, time.monotonic())
@@ -89,6 +95,8 @@ class Service:
 
     async def bind(self, call: BindCall, left: Left) -> tuple[str, str]:
         """Bind a pod, for a member of a job together with the others."""
+        if problem := self._not_leading():
+            return "refused", problem
         answer = self._bind(call)
         self._settle()
         if isinstance(answer, BindWait):

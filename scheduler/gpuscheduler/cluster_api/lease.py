@@ -3,38 +3,83 @@
 import asyncio
 import logging
 import time
+from contextlib import suppress
 
 from gpuagent.domain.pods.json_values import mapping, text
-from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuscheduler.cluster_api.connection import Connection, decoded
 
 log = logging.getLogger(__name__)
 
 READ_S = 2.0
 """Pause between two reads of the lease."""
+FRESH_S = 5.0
+"""How long a read counts for calls. A process that stood still may be called by a former leader that did so too."""
 TRUSTED_S = 15.0
-"""How long the last holder counts while the lease cannot be read: as long as a lease lasts."""
+"""How long the last holder counts for writes while the lease cannot be read: as long as a lease lasts."""
 
 
-async def follow_lease(connection: Connection, lease: str, host: str, leading: asyncio.Event) -> None:
-    """Read the lease (namespace/name) until canceled. Keep `leading` set while a scheduler on `host` holds it."""
-    namespace, _, name = lease.partition("/")
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-    read_at, logged = time.monotonic(), ""
-    while True:
-        leads = leading.is_set()
-        try:
-            holder = text(mapping(decoded(await connection.get(path)).get("spec")).get("holderIdentity"))
-            leads, read_at, logged = holder.rpartition("_")[0] == host, time.monotonic(), ""
-        except KubeError as err:
-            if str(err) != logged:
-                logged = str(err)
-                log.warning("Failed to read the lease", extra={"lease": lease, "error": logged})
-            leads = leads and time.monotonic() - read_at < TRUSTED_S
-        if leads and not leading.is_set():
-            log.info("Gained the lease", extra={"lease": lease})
-            leading.set()
-        if leading.is_set() and not leads:
-            log.info("Lost the lease", extra={"lease": lease})
-            leading.clear()
-        await asyncio.sleep(READ_S)
+class Lease:
+    """Reads the lease.
+
+    Args:
+        connection: to the API server.
+        name: namespace/name of the lease.
+        host: of this process and the kube-scheduler beside it.
+        leading: kept set while a scheduler on `host` holds the lease.
+    """
+
+    def __init__(self, connection: Connection, name: str, host: str, leading: asyncio.Event) -> None:
+        self._connection, self._name, self._host, self._leading = connection, name, host, leading
+        self._other, self._read_at = "", time.monotonic()
+        self._early = asyncio.Event()
+
+    async def run(self) -> None:
+        """Read the lease until canceled."""
+        namespace, _, name = self._name.partition("/")
+        path, logged = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}", ""
+        while True:
+            try:
+                found = mapping(decoded(await self._connection.get(path)).get("spec"))
+                self._take(text(found.get("holderIdentity")))
+                logged = ""
+            except KubeError as err:
+                if str(err) != logged:
+                    logged = str(err)
+                    log.warning("Failed to read the lease", extra={"lease": self._name, "error": logged})
+                if isinstance(err, ApiError) and not err.passing:
+                    self._other = ""  # it cannot be known who leads
+                if time.monotonic() - self._read_at >= TRUSTED_S:
+                    self._set(leads=False)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READ_S):
+                    await self._early.wait()
+            self._early.clear()
+
+    def problem(self) -> str:
+        """Why a call cannot be answered: another kube-scheduler leads, or it is not certain that this one still does.
+
+        Empty if the lease cannot be read for lack of rights, or does not exist.
+        """
+        why = ""
+        if self._other:
+            why = f"lease {self._name} is held by {self._other}: calls of its holder alone are answered"
+        elif self._leading.is_set() and time.monotonic() - self._read_at >= FRESH_S:
+            why = f"lease {self._name} was not read for {FRESH_S:.0f} s"
+        if why:
+            self._early.set()
+        return why
+
+    def _take(self, holder: str) -> None:
+        self._read_at = time.monotonic()
+        leads = holder.rpartition("_")[0] == self._host
+        self._other = "" if leads else holder
+        self._set(leads=leads)
+
+    def _set(self, *, leads: bool) -> None:
+        if leads and not self._leading.is_set():
+            log.info("Gained the lease", extra={"lease": self._name})
+            self._leading.set()
+        if self._leading.is_set() and not leads:
+            log.info("Lost the lease", extra={"lease": self._name})
+            self._leading.clear()

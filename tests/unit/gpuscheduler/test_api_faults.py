@@ -186,11 +186,35 @@ def test_only_the_process_beside_the_leader_wakes_pods(cluster, monkeypatch):
     metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
     cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
     scheduler = cluster.start(lease="kube-system/gpu-scheduler")
-    cluster.job("j", 2, gpus=2)
+    pods = cluster.job("j", 2, gpus=2)
     until(lambda: scheduler.metric("gpuscheduler_reservations") == 2)
+    until(lambda: "held by another-host_1" in scheduler.filter(pods[0])["Error"])
+    assert "held by another-host_1" in scheduler.bind(pods[0], "n1")
     assert scheduler.metric("gpuscheduler_leading") == 0
     assert not is_nudged(cluster, "j-0")
     ours = {"spec": {"holderIdentity": f"{socket.gethostname()}_2"}}
     cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", ours, strategic=False)
     until(lambda: is_nudged(cluster, "j-0") and is_nudged(cluster, "j-1"))
     assert scheduler.metric("gpuscheduler_leading") == 1
+    assert scheduler.filter(pods[0])["NodeNames"] == ["n1"]
+
+
+def test_without_a_lease_calls_are_answered_and_no_pod_is_woken(cluster):
+    cluster.whole_node("n1")
+    scheduler = cluster.start(lease="kube-system/gpu-scheduler")
+    until(lambda: scheduler.metric('gpuscheduler_api_requests_total{code="404",verb="get"}') > 0)
+    pods = cluster.job("j", 2, gpus=2)
+    assert until(lambda: scheduler.filter(pods[0])["NodeNames"]) == ["n1"]
+    assert not is_nudged(cluster, "j-1")
+
+
+def test_calls_wait_for_a_fresh_look_at_the_lease(cluster, monkeypatch):
+    """As after a machine that stood still: another may lead by now."""
+    monkeypatch.setattr(lease, "FRESH_S", 0.0)
+    cluster.share_node("n1")
+    metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
+    spec = {"holderIdentity": f"{socket.gethostname()}_1"}
+    cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
+    scheduler = cluster.start(lease="kube-system/gpu-scheduler")
+    until(lambda: scheduler.metric("gpuscheduler_leading") == 1)
+    assert "was not read for" in scheduler.filter(cluster.pod())["Error"]
