@@ -228,6 +228,10 @@ class Node:
         wanted = {MEM: amounts.get("mem", 0), CORE: amounts.get("core", 0), WHOLE: amounts.get("whole", 0)}
         assert self.kubelet.wait(lambda: self.amounts() == wanted, timeout), f"{self.amounts()}, wanted {wanted}"
 
+    def connected(self, agent: Agent) -> None:
+        """Wait until the agent knows that every resource is registered: kubelet may have the lists earlier."""
+        wait_for(lambda: len(agent.state.advertised.connected) == len(agent.state.advertised.lists))
+
     def ids(self, resource: str) -> dict[str, str]:
         """Health by device id, of the newest list."""
         return self.kubelet.lists(resource)[-1].health

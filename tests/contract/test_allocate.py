@@ -141,6 +141,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
     one = node("1.36", box(2, 24))
     agent = one.run(Isolating(), mode="core_mem")
     one.offers(mem=48, core=200)
+    one.connected(agent)
     mine = ids_on(one.uuids[0], one.ids(MEM))
     before = agent.status(), one.ids(MEM), agent.allocator.view().tracker
     for containers in (

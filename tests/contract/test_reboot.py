@@ -63,9 +63,8 @@ def test_they_stay_where_the_setting_is_off(node: MakeNode) -> None:
     fail(one, "web-1", {WHOLE: 1})
     agent = one.run()
     one.offers(mem=48)
-    wait_for(
-        lambda: agent.state.pods.watched and len(agent.state.advertised.connected) == len(agent.state.advertised.lists)
-    )
+    one.connected(agent)
+    wait_for(lambda: agent.state.pods.watched)
     assert one.server.requests["delete pods"] == 0
 
 
@@ -91,7 +90,7 @@ def test_the_startup_taint_goes_when_the_node_shows_its_amounts(node: MakeNode) 
     one.server.objects.patch(path, "", {"spec": {"taints": taints}}, strategic=False)
     agent = one.run(startup_taint=KEY)
     one.offers(mem=48)
-    wait_for(lambda: len(agent.state.advertised.connected) == len(agent.state.advertised.lists))
+    one.connected(agent)
     one.server.patch_node_status({"allocatable": {MEM: "47"}, "capacity": {MEM: "48"}})
     one.caught_up(agent)
     assert one.server.node()["spec"]["taints"] == taints
