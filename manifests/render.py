@@ -45,6 +45,7 @@ SCHEDULER_CHARTS_OWN = {
     "listen": "the address in kube-scheduler's configuration",
     "http_address": "the port of the probes",
     "lease": "the one of kube-scheduler's configuration",
+    "scheduler_name": "scheduler.name",
 }
 """Settings of the scheduler that the chart decides itself, and what it takes them from."""
 

@@ -46,7 +46,7 @@ class App:
         self._listener = _listen("listen", settings.listen)
         self._pages = _listen("http-address", settings.http_address) if settings.http_address else None
         mix = Mix()
-        self._core = Scheduling(named(settings.policy, mix), mix)
+        self._core = Scheduling(named(settings.policy, mix), mix, settings.scheduler_name)
         self._follows: dict[str, Follow] = {}
         self.ready = asyncio.Event()
         self._leading = asyncio.Event()

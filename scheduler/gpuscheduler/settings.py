@@ -8,6 +8,7 @@ from gpuagent.settings import values
 from gpuagent.settings.table import Table, setting
 from gpuscheduler.core.policy.named import NAMES
 
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LEASE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -26,6 +27,15 @@ def lease(text: str) -> str:
     if not _LEASE.fullmatch(text):
         raise ValueError(f"{text!r} is not NAMESPACE/NAME or off")
     return text
+
+
+def names(text: str) -> frozenset[str]:
+    """Names with commas between them; none for empty text. Raises ValueError."""
+    found = frozenset(name.strip() for name in text.split(",")) - {""}
+    for name in found:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a scheduler")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,12 @@ class Settings:
         values.one_of(*NAMES),
         "how to choose among nodes and GPUs with room (docs/placement.md): strand, fgd, binpack, spread",
         metavar="NAME",
+    )
+    scheduler_name: frozenset[str] = setting(
+        frozenset(),
+        names,
+        "spec.schedulerName of the pods that the kube-scheduler beside this process places (default: any)",
+        metavar="NAME,...",
     )
     lease: str = setting(
         "kube-system/gpu-scheduler",

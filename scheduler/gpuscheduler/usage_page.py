@@ -1,4 +1,4 @@
-"""The page /usage: what is free on each GPU, which pods use it or have it reserved, and which pods wait."""
+"""The page /usage: what is free on each GPU, which pods use it or have it reserved, and which pods wait and why."""
 
 import json
 from collections.abc import Iterator
@@ -17,8 +17,9 @@ def usage_page(core: Scheduling) -> Iterator[bytes]:
         if node := core.usage.nodes.get(name):
             yield separator + _json(_node(node, core))
             separator = b","
-    asking = (pod for pod in core.pods.values() if not pod.node and pod.request.kind is not RequestKind.NONE)
-    yield b'],"waiting":%b}' % _json(sorted(str(pod.name) for pod in asking))
+    asking = [pod for pod in core.pods.values() if not pod.node and pod.request.kind is not RequestKind.NONE]
+    asking.sort(key=lambda pod: pod.name)
+    yield b'],"waiting":%b}' % _json({str(pod.name): pod.unscheduled for pod in asking})
 
 
 def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:

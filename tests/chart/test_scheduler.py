@@ -139,7 +139,7 @@ def test_another_image_of_kube_scheduler_has_a_configuration_of_its_tag(chart: C
 def test_kube_scheduler_calls_the_extender_beside_it(chart: Chart) -> None:
     objects = chart.render(namespace="gpu", scheduler=ON | {"name": "mine"})
     found, settings = configuration(objects), settings_of(objects)
-    assert [profile["schedulerName"] for profile in found["profiles"]] == ["mine"]
+    assert [profile["schedulerName"] for profile in found["profiles"]] == ["mine"] == list(settings.scheduler_name)
     (extender,) = found["extenders"]
     host, port = settings.listen
     assert (host, extender["urlPrefix"]) == ("127.0.0.1", f"http://127.0.0.1:{port}")
@@ -208,7 +208,7 @@ def test_settings_reach_the_scheduler_as_they_were_given(chart: Chart) -> None:
     found = settings_of(objects)
     assert (found.policy, found.log_level) == ("binpack", "debug")
     defaults = settings_of(chart.render(scheduler=ON))
-    assert defaults == Settings(lease=f"kube-system/{NAME}")
+    assert defaults == Settings(lease=f"kube-system/{NAME}", scheduler_name=frozenset({NAME}))
     assert SCHEDULER_CHARTS_OWN.keys() <= Settings.__dataclass_fields__.keys()
 
 

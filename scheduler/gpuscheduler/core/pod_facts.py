@@ -24,6 +24,7 @@ Used = tuple[tuple[int, Amounts], ...]
 """Minor number of each GPU and what is used of it, by ascending number. A whole GPU uses `WHOLE`."""
 COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
 """The plan of a job, written on one of its pods before the first is bound."""
+MOST_TEXT = 1024
 WHOLE = Amounts(-1, -1)
 """Stands for all of a GPU."""
 
@@ -62,6 +63,7 @@ class PodFacts:
         job: its job, if it is a member of one.
         scheduler: `spec.schedulerName`.
         nominated: `status.nominatedNodeName`.
+        unscheduled: why kube-scheduler found no node, in its words; at most `MOST_TEXT` characters.
         owner: UID of its controller; its own where it has none.
         wishes: it states a preference among nodes.
         commit: text of the written plan of its job; empty on most pods.
@@ -83,6 +85,7 @@ class PodFacts:
     job: JobLabels | None = None
     scheduler: str = ""
     nominated: str = ""
+    unscheduled: str = ""
     owner: str = ""
     wishes: bool = False
     commit: str = ""
@@ -112,6 +115,7 @@ def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
         job=JobLabels(job, count_of(found.labels.get(REPLICAS_LABEL))) if job else None,
         scheduler=text(spec.get("schedulerName")),
         nominated=text(status.get("nominatedNodeName")),
+        unscheduled=_unscheduled(status),
         owner=found.controller.uid if found.controller else text(meta.get("uid")),
         wishes=_wishes(spec),
         commit=text(mapping(meta.get("annotations")).get(COMMIT_ANNOTATION)) if job else "",
@@ -151,6 +155,12 @@ def _cpu(spec: Mapping[str, Any]) -> float:
             yield cores(mapping(mapping(container.get("resources")).get("requests")).get("cpu", "0"))
 
     return max(sum(requested(spec.get("containers"))), max(requested(spec.get("initContainers")), default=0.0))
+
+
+def _unscheduled(status: Mapping[str, Any]) -> str:
+    conditions = mappings(status.get("conditions"))
+    found = (one for one in conditions if one.get("type") == "PodScheduled" and one.get("status") == "False")
+    return text(next(found, {}).get("message"))[:MOST_TEXT]
 
 
 def _wishes(spec: Mapping[str, Any]) -> bool:

@@ -66,6 +66,7 @@ class Scheduling:
     Args:
         policy: rates nodes and GPUs for a pod.
         mix: of the pods that come, by which `policy` rates; learned from the pods that are seen.
+        schedulers: `spec.schedulerName` of the pods to place; empty for any. Pods of others count once they are bound.
 
     Attributes:
         usage: units in use on each node, reservations included.
@@ -76,7 +77,7 @@ class Scheduling:
         refusals: how many pods agents refused, by node.
     """
 
-    def __init__(self, policy: Policy, mix: Mix | None = None) -> None:
+    def __init__(self, policy: Policy, mix: Mix | None = None, schedulers: Collection[str] = ()) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()
@@ -84,6 +85,7 @@ class Scheduling:
         self.jobs = Jobs(self.usage, self.reservations, self.links, self.pods)
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy, mix or Mix())
+        self._schedulers = schedulers
         self._waiting = Waiting(self.usage, self.pods, self._fitting)
         self._fragmentation = Fragmentation()
         self._cpu: dict[str, tuple[str, float]] = {}
@@ -117,7 +119,7 @@ class Scheduling:
             self.pod_gone(pod.uid, now)
             return
         member = self.jobs.is_member(pod)
-        if pod.request.kind is RequestKind.NONE and not member:
+        if (pod.request.kind is RequestKind.NONE and not member) or self._is_of_another(pod):
             return
         if self._ready and pod.uid not in self.pods:
             self._learn(pod)
@@ -188,6 +190,9 @@ class Scheduling:
             return FilterAnswer(error="the scheduler's extender has not read all nodes and pods yet")
         if pod.request.kind is RequestKind.NONE:
             return FilterAnswer(nodes=tuple(names))
+        if self._is_of_another(pod):
+            why = f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
+            return FilterAnswer(error=why)
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)
         return self._filter(pod, names, now)
@@ -257,6 +262,10 @@ class Scheduling:
     def fragmented_memory(self, now: float) -> int:
         """Free units of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
         return self._ranking.memory_without(self._fragmentation.demands(now))
+
+    def _is_of_another(self, pod: PodFacts) -> bool:
+        """Whether another scheduler places the pod, which has not done so yet."""
+        return bool(self._schedulers) and not pod.node and pod.scheduler not in self._schedulers
 
     def _filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         """The answer for a pod that is no member of a job."""

@@ -131,9 +131,12 @@ def test_a_restart_keeps_what_bound_pods_use(cluster, scheduler):
     assert [gpu["pods"] for gpu in found["nodes"][0]["gpus"]] == [["default/p1"], []]
 
 
-def test_the_page_shows_who_waits_and_what_is_reserved(cluster, scheduler):
+def test_the_page_shows_which_pods_wait_and_why_and_what_is_reserved(cluster, scheduler):
     pod = cluster.pod(mem=6)
-    until(lambda: json.loads(scheduler.get("/usage")[1])["waiting"] == ["default/p"])
+    until(lambda: json.loads(scheduler.get("/usage")[1])["waiting"] == {"default/p": ""})
+    why = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+    cluster.api.patch_pod("p", {"status": {"conditions": [why]}}, subresource="status")
+    until(lambda: json.loads(scheduler.get("/usage")[1])["waiting"] == {"default/p": why["message"]})
     scheduler.filter(pod)
     found = json.loads(scheduler.get("/usage")[1])["nodes"]
     assert [(node["name"], node["published"]) for node in found] == [("n1", True)]

@@ -84,6 +84,7 @@ def page(address, path):
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
+        (["--scheduler-name", "mine,Gpu Scheduler"], "--scheduler-name: 'Gpu Scheduler' is no name of a scheduler"),
         (["--lease", "gpu-scheduler"], "--lease: 'gpu-scheduler' is not NAMESPACE/NAME or off"),
         (["--listen", "off"], "--listen: 'off' is not HOST:PORT or :PORT"),
     ],

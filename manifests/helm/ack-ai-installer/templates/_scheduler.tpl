@@ -63,7 +63,7 @@ extenders:
 {{- end }}
 
 {{- define "gpuscheduler.settings" -}}
-{{- $own := dict "lease" (printf "%s/gpu-scheduler" .Release.Namespace) -}}
+{{- $own := dict "lease" (printf "%s/gpu-scheduler" .Release.Namespace) "scheduler-name" .Values.scheduler.name -}}
 {{- range $name, $value := merge $own .Values.scheduler.settings }}
 {{- $text := kindIs "string" $value | ternary $value (toJson $value) }}
 - {{ printf "--%s=%s" $name $text | replace "$" "$$" | quote }}

@@ -42,6 +42,7 @@ def container(name="c", **limits):
 
 def pod_object(name=None, *containers, on=None, annotations=None, labels=None, gpu_count=None, **given):
     number = next(_UIDS)
+    scheduler = given.pop("scheduler", "gpu-scheduler")
     priority, phase, owner = given.pop("priority", 0), given.pop("phase", "Pending"), given.pop("owner", None)
     metadata = {
         "name": name or f"p{number}",
@@ -54,7 +55,7 @@ def pod_object(name=None, *containers, on=None, annotations=None, labels=None, g
         "ownerReferences": [{"apiVersion": "v1", "kind": "R", "name": "r", "uid": owner, "controller": True}]
         * bool(owner),
     }
-    spec = {"containers": list(containers) or [container(**given)], "priority": priority}
+    spec = {"containers": list(containers) or [container(**given)], "priority": priority, "schedulerName": scheduler}
     status = {"phase": phase, **({"reason": "UnexpectedAdmissionError"} if phase == "Failed" else {})}
     return {"metadata": metadata, "spec": spec | ({"nodeName": on} if on else {}), "status": status}
 
