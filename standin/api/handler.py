@@ -6,9 +6,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from standin.api import events, paging, proxying
+from standin.api import paging, proxying
 from standin.api.objects import CLUSTER_WIDE, GROUPS, KINDS, Json, Key, status
-from standin.api.patching import merge
 from standin.api.podrules import bound
 from standin.api.refusal import Refusal
 from standin.api.watch import WatchStream, label_selector, selector
@@ -148,13 +147,6 @@ class Handler(BaseHTTPRequestHandler):
         return {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}[self.command]
 
     def _done(self, verb: str, target: Target, query: dict[str, str], body: Json) -> tuple[int, Json]:
-        if target.group != events.GROUP:
-            return self._done_in_core(verb, target, query, body)
-        code, found = self._done_in_core(verb, target, query, events.to_core(body))
-        items = {"items": [*map(events.from_core, found["items"])]} if "items" in found else {}
-        return code, events.from_core(found) | items
-
-    def _done_in_core(self, verb: str, target: Target, query: dict[str, str], body: Json) -> tuple[int, Json]:
         objects = self.api.objects
         match verb:
             case "get":
@@ -202,9 +194,6 @@ class Handler(BaseHTTPRequestHandler):
         kind = (self.headers.get("Content-Type") or "").partition(";")[0]
         if kind not in _PATCHES:
             raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format - {kind}")
-        if target.group == events.GROUP:
-            before = self.api.objects.get(target.key)
-            events.check_change(before, merge(before, body, strategic=False))
         return self.api.objects.patch(target.key, target.subresource, body, strategic=_PATCHES[kind])
 
     def _create(self, target: Target, body: Json) -> Json:
@@ -215,8 +204,6 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "BadRequest", text)
         if target.resource == "events":
             where = body.get("involvedObject", {}).get("namespace") or "default"
-            if target.group:
-                events.check_new(body)
             if where != target.namespace:
                 text = "does not match event.namespace"
                 raise Refusal(
@@ -269,8 +256,7 @@ def _target(path: str) -> Target:
     resource, name, subresource, *more = [*parts, "", "", ""]
     if subresource == "proxy":
         subresource = "/".join(["proxy", *filter(None, more)])
-    groups = ("", events.GROUP) if resource == "events" else (GROUPS.get(resource, ""),)
-    if resource not in KINDS or group not in groups:
+    if resource not in KINDS or group != GROUPS.get(resource, ""):
         raise _no_resource()
     return Target(resource, namespace, name, subresource, group)
 

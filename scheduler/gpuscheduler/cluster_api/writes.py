@@ -4,10 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.api_errors import ApiError, KubeError
+from gpuagent.kube.api.timestamp import rfc3339
 from gpuagent.system.backoff import Backoff
 from gpuscheduler.cluster_api.connection import STRATEGIC_MERGE_PATCH, Connection, Json, decoded
 from gpuscheduler.core.calls import BindWrite, CommitJob, Nominate, Nudge, Report, Ungate
@@ -25,6 +25,7 @@ that kube-scheduler waits in the recommended configuration."""
 PAUSE_S, PAUSE_LIMIT_S = 0.5, 5.0
 WORKERS = 8
 """Writes at one time, without Bindings and commits."""
+_COMPONENT = "gpuscheduler"
 _CONFLICT = 409
 _LONGEST, _LONGEST_NAME = 128, 230
 """Characters that the API server takes for an instance, and of a pod's name before an Event's number."""
@@ -187,24 +188,33 @@ class Writes:
                 spec = {"schedulingGates": [{"name": JOB_GATE, "$patch": "delete"}]}
                 await self._connection.patch(path, {"metadata": metadata, "spec": spec}, STRATEGIC_MERGE_PATCH)
             case Report():
-                path = f"/apis/events.k8s.io/v1/namespaces/{action.pod.namespace}/events"
-                await self._connection.create(path, self._event(action))
+                await self._connection.create(f"/api/v1/namespaces/{action.pod.namespace}/events", self._event(action))
 
     def _event(self, report: Report) -> Json:
-        now = time.time_ns()
-        pod = report.pod
+        pod, now = report.pod, rfc3339(time.time())
         return {
-            "apiVersion": "events.k8s.io/v1",
+            "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{pod.name[:_LONGEST_NAME].rstrip('.-')}.{now:x}", "namespace": pod.namespace},
-            "eventTime": datetime.fromtimestamp(now / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": "gpuscheduler",
-            "reportingInstance": self._instance,
-            "action": "Scheduling",
+            "metadata": {
+                "name": f"{pod.name[:_LONGEST_NAME].rstrip('.-')}.{time.time_ns():x}",
+                "namespace": pod.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": report.uid,
+            },
             "type": "Warning",
             "reason": report.reason,
-            "note": report.message,
-            "regarding": {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": report.uid},
+            "message": report.message,
+            "source": {"component": _COMPONENT, "host": self._instance},
+            "reportingComponent": _COMPONENT,
+            "reportingInstance": self._instance,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
         }
 
     async def _pod(self, path: str) -> PodFacts:

@@ -6,6 +6,7 @@ A call with `nodeCacheCapable: true` names nodes, otherwise it carries whole Nod
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ import msgspec
 from gpuscheduler.core.calls import FilterAnswer
 
 Json = dict[str, Any]
+
+MOST_TWICE = 100
+"""Nodes whose reason is in both maps of an answer."""
 
 
 class ProtocolError(ValueError):
@@ -173,7 +177,8 @@ def filter_result(answer: FilterAnswer, call: FilterCall) -> bytes:
         {
             "Nodes": {"items": [call.nodes[name] for name in answer.nodes]} if whole else None,
             "NodeNames": None if whole else answer.nodes,
-            "FailedNodes": answer.failed,
+            # kube-scheduler before 1.21 does not read the second. A later one prefers it where a node is in both.
+            "FailedNodes": {**answer.failed, **dict(islice(answer.unresolvable.items(), MOST_TWICE))},
             "FailedAndUnresolvableNodes": answer.unresolvable,
             "Error": answer.error,
         }

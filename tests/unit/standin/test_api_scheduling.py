@@ -13,7 +13,6 @@ from standin.api.server import ApiServer
 Json = dict[str, Any]
 
 PATH = "/api/v1/namespaces/default/pods/p"
-EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 ANOTHER = "0a1b2c3d-0000-4000-8000-000000000001"
 
@@ -103,60 +102,6 @@ def test_a_nomination_is_part_of_the_status(server: ApiServer, client: Client) -
     with refused(422, "field is immutable"):
         client.patch(f"{PATH}/status", {"metadata": {"uid": ANOTHER}, **status})
     assert "nominatedNodeName" not in client.patch(f"{PATH}/status", {"status": {"nominatedNodeName": None}})["status"]
-
-
-def event(**given: Any) -> Json:
-    return {
-        "metadata": {"name": "e", "namespace": "default"},
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": "gpuscheduler",
-        "reportingInstance": "host",
-        "action": "Scheduling",
-        "reason": "JobInvalid",
-        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
-        "note": "why",
-        "type": "Warning",
-        **given,
-    }
-
-
-def test_a_new_event_is_an_old_one_too(server: ApiServer, client: Client) -> None:
-    client.create(EVENTS, event())
-    (kept,) = server.events()
-    assert (kept["message"], kept["involvedObject"]["name"]) == ("why", "p")
-    assert (kept["reportingComponent"], kept["apiVersion"]) == ("gpuscheduler", "v1")
-    assert client.get(f"{EVENTS}/e")["note"] == "why"
-    assert client.get(EVENTS)["items"][0]["apiVersion"] == "events.k8s.io/v1"
-    with refused(409, "already exists"):
-        client.create(EVENTS, event())
-
-
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        ({"eventTime": None}, "eventTime: Required value"),
-        ({"action": ""}, "action: Required value"),
-        ({"reason": ""}, "reason: Required value"),
-        ({"reportingController": ""}, "reportingController: Required value"),
-        ({"reportingController": "no/name/this"}, "reportingController: Invalid value"),
-        ({"reportingInstance": ""}, "reportingInstance: Required value"),
-        ({"reportingInstance": "x" * 129}, "can have at most 128 characters"),
-        ({"type": "Bad"}, "has invalid value: Bad"),
-        ({"note": "x" * 1025}, "can have at most 1024 characters"),
-        ({"deprecatedCount": 1}, "count: .* needs to be unset"),
-    ],
-)
-def test_a_new_event_is_strict(client: Client, wrong: Json, text: str) -> None:
-    with refused(422, text):
-        client.create(EVENTS, event(**wrong))
-
-
-def test_only_the_series_of_a_new_event_changes(client: Client) -> None:
-    client.create(EVENTS, event())
-    series = {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}
-    assert client.patch(f"{EVENTS}/e", {"series": series})["series"] == series
-    with refused(422, "message: .* field is immutable"):
-        client.patch(f"{EVENTS}/e", {"note": "other"})
 
 
 def test_a_lease_has_a_holder(client: Client) -> None:

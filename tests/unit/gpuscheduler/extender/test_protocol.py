@@ -42,7 +42,7 @@ def test_an_answer_in_names():
     }
     answer = FilterAnswer(failed={"n1": "full"}, unresolvable={"n2": "no GPUs"}, error="")
     found = json.loads(filter_result(answer, call))
-    assert (found["NodeNames"], found["FailedNodes"]) == ([], {"n1": "full"})
+    assert (found["NodeNames"], found["FailedNodes"]) == ([], {"n1": "full", "n2": "no GPUs"})
     assert found["FailedAndUnresolvableNodes"] == {"n2": "no GPUs"}
 
 
