@@ -1,10 +1,13 @@
 """Pods that wait: they say why, they go on when they can, and they may evict others."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 
 import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM
+from tests.e2e.cluster import pki
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
@@ -24,7 +27,7 @@ def replica(allocations: Allocations, make_replica: Callable[..., Replica]) -> R
     return make_replica("a")
 
 
-def test_a_pod_says_why_it_waits_and_goes_on(
+def test_a_pod_and_the_inspect_tool_say_why_it_waits_and_it_goes_on(
     control_plane: ControlPlane, allocations: Allocations, replica: Replica
 ) -> None:
     """The node has 80 units free in all, and no GPU has more than 40."""
@@ -39,6 +42,9 @@ def test_a_pod_says_why_it_waits_and_goes_on(
     control_plane.pods.wait(
         lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in why(pods, "large"), 30
     )
+    inspect = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", str(control_plane.kubeconfig(pki.ADMIN))]
+    shown = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
+    assert "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in " ".join(shown.split())
     control_plane.delete_pods([first[1]])
     _wait_running(control_plane, "large")
     assert allocations.problems() == []
