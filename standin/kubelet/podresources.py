@@ -67,10 +67,13 @@ class PodResources(pr_grpc.PodResourcesListerServicer):
     def List(self, request: pr.ListPodResourcesRequest, context: grpc.ServicerContext) -> pr.ListPodResourcesResponse:
         """Every pod; collects the devices of ended ones first."""
         self._admit_call(context)
-        state, active = self._state, self._active()
-        pods = [pod for pod, is_active in self._pods() if is_active or not state.personality.lists_active_pods_only]
+        state = self._state
+        # Kubelet reads the pods before it takes its lock. On a busy machine, a pod admitted in between would often
+        # lose its devices here.
         with state.change():
-            state.devices.collect(active)
+            state.devices.collect(self._active())
+            every = not state.personality.lists_active_pods_only
+            pods = [pod for pod, is_active in self._pods() if is_active or every]
             return pr.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in pods])
 
     def GetAllocatableResources(

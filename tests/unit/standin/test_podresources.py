@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from gpuagent._pb import podresources_v1_pb2_grpc as pr_grpc
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.podresources import RateLimit
 from standin.kubelet.pods import Container, Pod
+from standin.waiting import PATIENCE_S
 from tests.unit.standin.sample import CORE, MEM, Plugin, devices
 
 MakeKubelet = Callable[..., Kubelet]
@@ -149,3 +151,29 @@ def test_the_bucket_fills_again() -> None:
     assert [limit.allow() for _ in range(11)] == [True] * 10 + [False]
     now[0] = 0.011
     assert [limit.allow(), limit.allow()] == [True, False]
+
+
+def test_pods_that_are_admitted_during_a_list_keep_their_devices(kubelet: MakeKubelet, plugin: MakePlugin) -> None:
+    began, admitted, known, here = threading.Event(), threading.Event(), list[str](), threading.current_thread()
+
+    def active() -> list[str]:
+        found = list(known)
+        if threading.current_thread() is not here:
+            began.set()
+            admitted.wait(0.3)  # not set where admissions wait for the list
+        return found
+
+    one = kubelet(pods=active)
+    plugin(devices("a", "b"))
+    assert one.wait(lambda: one.allocatable(MEM) == 2)
+    with client(one) as channel:
+        call = pr_grpc.PodResourcesListerStub(channel).List.future(pr.ListPodResourcesRequest())
+        assert began.wait(PATIENCE_S)
+        pods = [Pod(name, containers=(Container("c", {MEM: 1}),)) for name in ("first", "second")]
+        known += [pod.uid for pod in pods]
+        granted = [one.admit(pod).containers["c"].ids for pod in pods]
+        admitted.set()
+        call.result()
+        found = held(pr_grpc.PodResourcesListerStub(channel).List(pr.ListPodResourcesRequest()))
+    assert sorted(ids for by_resource in granted for ids in by_resource[MEM]) == ["a", "b"]
+    assert sorted(ids for lists in found.values() for one in lists for ids in one) == ["a", "b"]
