@@ -36,11 +36,11 @@ test: $(STAMP)  ## every test that needs no cluster
 test-stability: $(STAMP)  ## make test 20 times, the second half beside a build of Kubernetes (RUNS=4, BESIDE='a load', ARGS=--help)
 	$(BIN)/python -m bench.stability $(if $(RUNS),--runs $(RUNS)) $(if $(BESIDE),--beside '$(BESIDE)') $(ARGS)
 
-fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each (under an hour on two busy cores)
+fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each, and random clusters for gpuscheduler, 100,000 steps each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \
 	  tests/unit/domain/pods/test_annotations.py tests/unit/domain/scheduling/test_decision.py tests/unit/domain/deviceplugin/test_job.py \
 	  tests/unit/domain/pods/test_pod.py tests/unit/domain/pods/test_quantity.py tests/unit/domain/pods/test_exchange.py tests/unit/domain/pods/test_written_and_read.py \
-	  tests/unit/inspectcgpu/test_written.py
+	  tests/unit/inspectcgpu/test_written.py tests/unit/gpuscheduler/core/test_random_cluster.py tests/unit/gpuscheduler/core/test_random_jobs.py
 
 mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ONLY="gpuagent.domain.placement.share*"); goes on where it was
 	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124

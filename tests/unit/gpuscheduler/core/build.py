@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+from hypothesis import settings
 
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
@@ -11,6 +12,11 @@ from gpuscheduler.core.pod_facts import pod_facts
 
 _UIDS = itertools.count()
 NAMES = {"mem": GPU_MEM, "core": GPU_CORE, "whole": GPU_WHOLE}
+
+
+def lives(steps):
+    """Twenty random lives; with HYPOTHESIS_PROFILE=fuzz as many as take a hundred thousand steps."""
+    return settings(max_examples=max(20, settings.default.max_examples // steps), stateful_step_count=steps)
 
 
 class LeastFree:

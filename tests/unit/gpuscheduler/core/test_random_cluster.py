@@ -1,19 +1,19 @@
-"""Random lives of a small cluster: whatever comes in whatever order, no GPU is bound beyond what it has.
+"""Random lives of a small cluster: whatever comes in whatever order, no GPU is given beyond what it has.
 
 The machine plays API server, kube-scheduler and watch. The watch shows each object's changes in order, but late, and of
 different objects in any order. The scheduler may crash at any moment and read everything again.
 """
 
 from collections import Counter, deque
+from dataclasses import replace
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from gpuscheduler.core.calls import BindWrite
 from gpuscheduler.core.pod_facts import WHOLE, pod_facts
-from gpuscheduler.core.scheduling import BindOutcome, Scheduling
-from tests.unit.gpuscheduler.core.build import LeastFree, container, pod_object, shared_node, whole_node
+from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, REST_LIMIT_S, BindOutcome, Scheduling
+from tests.unit.gpuscheduler.core.build import LeastFree, container, lives, pod_object, shared_node, whole_node
 
 WALL_NS = 1_800_000_000 * 10**9
 LAG_S = 30.0
@@ -43,17 +43,20 @@ class Cluster(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.now, self.created = 0.0, 0
+        self.now, self.ticked, self.created = 0.0, -1.0, 0
         self.server = {}
+        self.nodes = {name: made() for name, made in NODES.items()}
         self.unseen = {}
         self.called = {}
 
     @initialize()
     def start(self):
         self.scheduling = Scheduling(LeastFree())
-        for made in NODES.values():
-            self.scheduling.node_seen(made())
-        self.scheduling.synced(0.0)
+        for node in self.nodes.values():
+            self.scheduling.node_seen(node)
+        for made in self.server.values():
+            self.scheduling.pod_seen(pod_facts(made), self.now)
+        self.scheduling.synced(self.now)
 
     @rule(target=pods, containers=shapes, gpu_count=st.sampled_from([None, None, None, 2]), priority=st.integers(0, 3))
     def create(self, containers, gpu_count, priority):
@@ -142,26 +145,33 @@ class Cluster(RuleBasedStateMachine):
         for uid, changes in list(self.unseen.items()):
             while changes and changes[0][0] < self.now - LAG_S + 1:
                 self.show(uid)
+        self.ticked = self.now
         self.scheduling.tick(self.now)
 
     @rule(name=st.sampled_from(sorted(NODES)))
     def node_returns(self, name):
         self.scheduling.node_gone(name)
-        self.scheduling.node_seen(NODES[name]())
+        self.scheduling.node_seen(self.nodes[name])
+
+    @rule(name=st.sampled_from(sorted(NODES)), unusable=st.sets(st.integers(0, 3)))
+    def gpus_change(self, name, unusable):
+        """GPUs become unhealthy, fenced, or held under another mode, and come back."""
+        facts = NODES[name]()
+        gpus = tuple(replace(gpu, usable=gpu.minor not in unusable) for gpu in facts.gpus.gpus)
+        self.nodes[name] = replace(facts, gpus=replace(facts.gpus, gpus=gpus))
+        self.scheduling.node_seen(self.nodes[name])
 
     @rule()
     def crash(self):
         self.start()
         self.called.clear()
         self.unseen.clear()
-        for made in self.server.values():
-            self.scheduling.pod_seen(pod_facts(made), self.now)
         used = {name: [node.free, node.places] for name, node in self.scheduling.usage.nodes.items()}
         again = Scheduling(LeastFree())
         for made in reversed(self.server.values()):
             again.pod_seen(pod_facts(made), self.now)
-        for made in NODES.values():
-            again.node_seen(made())
+        for node in self.nodes.values():
+            again.node_seen(node)
         assert {name: [node.free, node.places] for name, node in again.usage.nodes.items()} == used
 
     def changed(self, uid):
@@ -178,27 +188,75 @@ class Cluster(RuleBasedStateMachine):
             self.scheduling.pod_seen(facts, self.now)
 
     @invariant()
-    def no_gpu_is_bound_beyond_what_it_has(self):
+    def no_gpu_is_given_beyond_what_it_has(self):
+        """Neither to pods that are bound nor to those for which it is reserved."""
         memory, core, whole, pods = Counter(), Counter(), Counter(), Counter()
-        for made in self.server.values():
-            facts = pod_facts(made)
-            if facts.node and not facts.ended:
-                assert facts.used is not None, "a pod is bound without a decision"
-                for minor, amounts in facts.used:
-                    gpu = facts.node, minor
-                    if amounts == WHOLE:
-                        whole[gpu] += 1
-                    else:
-                        memory[gpu] += amounts.memory
-                        core[gpu] += amounts.core
-                        pods[gpu] += 1
+        for name, used in self.given():
+            for minor, amounts in used:
+                gpu = name, minor
+                if amounts == WHOLE:
+                    whole[gpu] += 1
+                else:
+                    memory[gpu] += amounts.memory
+                    core[gpu] += amounts.core
+                    pods[gpu] += 1
         for (name, minor), units in memory.items():
             gpu = CAPACITY[name][minor]
             assert units <= gpu.memory
             assert core[name, minor] <= gpu.core
             assert pods[name, minor] <= MOST_PODS[name]
         assert all(count == 1 for count in whole.values())
+        assert not whole.keys() & memory.keys()
+
+    def given(self):
+        """Node and GPUs of every pod that is bound on the server, and of every reservation for one that is not."""
+        for made in self.server.values():
+            facts = pod_facts(made)
+            if facts.node and not facts.ended:
+                assert facts.used is not None, "a pod is bound without a decision"
+                yield facts.node, facts.used
+        for uid, one in self.reserved():
+            if "nodeName" not in self.server.get(uid, {"spec": {}})["spec"]:
+                for name, choice in one.choices.items():
+                    yield name, choice.used
+
+    def reserved(self):
+        uids = (f"uid-{n:05}" for n in range(1, self.created + 1))
+        found = [(uid, one) for uid in uids if (one := self.scheduling.reservations.get(uid))]
+        assert len(found) == len(self.scheduling.reservations)
+        return found
+
+    @invariant()
+    def reservations_end(self):
+        """Each is for a pod that waits as far as the scheduler can see, and is over in time."""
+        for uid, one in self.reserved():
+            assert self.ticked < one.until <= self.now + (CONFIRMED_S if one.sent else RESERVED_S)
+            seen_bound = uid in self.server and "nodeName" in self.server[uid]["spec"]
+            assert uid in self.unseen or (uid in self.server and not seen_bound)
+
+    def teardown(self):
+        """Events stop: kube-scheduler goes on to try, and every pod that fits runs."""
+        if not hasattr(self, "scheduling"):
+            return
+        for uid in list(self.unseen):
+            while uid in self.unseen:
+                self.show(uid)
+        for _ in range(2):
+            self.wait(2 * REST_LIMIT_S)
+            for uid in self.waiting():
+                answer = self.scheduling.filter(pod_facts(self.server[uid]), sorted(NODES), self.now)
+                if answer.nodes:
+                    self.called[uid] = answer.nodes[0]
+                    self.bind(uid, "bound")
+                    self.show(uid)
+        self.start()
+        for uid in self.waiting():
+            answer = self.scheduling.filter(pod_facts(self.server[uid]), sorted(NODES), self.now)
+            assert not answer.nodes, "a pod that fits does not run"
+
+    def waiting(self):
+        return sorted(uid for uid, made in self.server.items() if "nodeName" not in made["spec"])
 
 
 class TestCluster(Cluster.TestCase):
-    settings = settings(max_examples=20, stateful_step_count=40)
+    settings = lives(steps=40)
