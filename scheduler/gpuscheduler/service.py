@@ -95,8 +95,6 @@ class Service:
 
     async def bind(self, call: BindCall, left: Left) -> tuple[str, str]:
         """Bind a pod, for a member of a job together with the others."""
-        if problem := self._not_leading():
-            return "refused", problem
         answer = self._bind(call)
         self._settle()
         if isinstance(answer, BindWait):
@@ -143,6 +141,8 @@ class Service:
             pause_s = max(TICK_GAP_S, TICK_PART * (time.monotonic() - now))
 
     def _bind(self, call: BindCall) -> BindWrite | BindWait | BindRefused:
+        if problem := self._not_leading():  # also after a wait: another leader may have given the GPUs away
+            return BindRefused(problem)
         return self.core.bind(call.uid, call.node, time.monotonic(), time.time_ns())
 
     async def _waited(self, call: BindCall, until: float, left: Left) -> BindWrite | BindRefused:

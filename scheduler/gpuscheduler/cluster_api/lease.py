@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
+from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.api_errors import ApiError, KubeError
@@ -31,7 +34,7 @@ class Lease:
 
     def __init__(self, connection: Connection, name: str, host: str, leading: asyncio.Event) -> None:
         self._connection, self._name, self._host, self._leading = connection, name, host, leading
-        self._other, self._read_at = "", time.monotonic()
+        self._other, self._read_at, self._runs_out = "", time.monotonic(), float("inf")
         self._early = asyncio.Event()
 
     async def run(self) -> None:
@@ -41,7 +44,7 @@ class Lease:
         while True:
             try:
                 found = mapping(decoded(await self._connection.get(path)).get("spec"))
-                self._take(text(found.get("holderIdentity")))
+                self._take(text(found.get("holderIdentity")), _seconds_left(found))
                 logged = ""
             except KubeError as err:
                 if str(err) != logged:
@@ -66,12 +69,15 @@ class Lease:
             why = f"lease {self._name} is held by {self._other}: calls of its holder alone are answered"
         elif self._leading.is_set() and time.monotonic() - self._read_at >= FRESH_S:
             why = f"lease {self._name} was not read for {FRESH_S:.0f} s"
+        elif self._leading.is_set() and time.monotonic() >= self._runs_out:
+            why = f"lease {self._name} was not renewed in time: another kube-scheduler may hold it by now"
         if why:
             self._early.set()
         return why
 
-    def _take(self, holder: str) -> None:
+    def _take(self, holder: str, seconds_left: float) -> None:
         self._read_at = time.monotonic()
+        self._runs_out = self._read_at + seconds_left
         leads = holder.rpartition("_")[0] == self._host
         self._other = "" if leads else holder
         self._set(leads=leads)
@@ -83,3 +89,13 @@ class Lease:
         if self._leading.is_set() and not leads:
             log.info("Lost the lease", extra={"lease": self._name})
             self._leading.clear()
+
+
+def _seconds_left(spec: Mapping[str, Any]) -> float:
+    """Until another kube-scheduler may take the lease. The holder wrote the time by the clock of this machine."""
+    try:
+        renewed = datetime.fromisoformat(text(spec.get("renewTime")))
+    except ValueError:
+        return float("inf")
+    duration: float = spec.get("leaseDurationSeconds", float("inf"))
+    return renewed.timestamp() + duration - time.time()

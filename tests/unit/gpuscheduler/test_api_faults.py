@@ -1,10 +1,12 @@
 """An API server that is away, slow, refuses, or has forgotten: calls get an error, and nothing is lost."""
 
 import socket
+import time
 
 import pytest
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
+from gpuagent.kube.api.timestamp import rfc3339
 from gpuscheduler import app
 from gpuscheduler.cluster_api import connection, lease, writes
 from gpuscheduler.cluster_api.follow import PAGE
@@ -212,9 +214,43 @@ def test_calls_wait_for_a_fresh_look_at_the_lease(cluster, monkeypatch):
     """As after a machine that stood still: another may lead by now."""
     monkeypatch.setattr(lease, "FRESH_S", 0.0)
     cluster.share_node("n1")
+    scheduler = leading(cluster)
+    assert "was not read for" in scheduler.filter(cluster.pod())["Error"]
+
+
+def test_calls_get_an_error_when_the_leader_has_not_renewed_its_lease(cluster, monkeypatch):
+    """As when it stood still, goes on, and another took the lease a moment ago."""
+    monkeypatch.setattr(lease, "READ_S", 0.01)
+    cluster.share_node("n1")
+    scheduler = leading(cluster, leaseDurationSeconds=15, renewTime=rfc3339(time.time() - 20))
+    pod = cluster.pod()
+    assert "was not renewed in time" in scheduler.filter(pod)["Error"]
+    assert "was not renewed in time" in scheduler.bind(pod, "n1")
+    renewed = {"spec": {"renewTime": rfc3339(time.time())}}
+    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", renewed, strategic=False)
+    assert scheduler.place(pod) == "n1"
+
+
+def test_a_job_is_not_bound_when_another_leads_before_all_of_its_pods_came(cluster, monkeypatch):
+    monkeypatch.setattr(lease, "READ_S", 0.01)
+    cluster.whole_node("n1")
+    scheduler = leading(cluster)
+    pods = cluster.job("j", 2, gpus=2)
+    until(lambda: scheduler.filter(pods[0])["NodeNames"] == scheduler.filter(pods[1])["NodeNames"] == ["n1"])
+    first = scheduler.begin_bind(pods[0], "n1")
+    another = {"spec": {"holderIdentity": "another-host_1"}}
+    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", another, strategic=False)
+    until(lambda: scheduler.metric("gpuscheduler_leading") == 0)
+    assert "held by another-host_1" in scheduler.bind(pods[1], "n1")
+    assert "held by another-host_1" in first.result()
+    assert {cluster.node_of("j-0"), cluster.node_of("j-1")} == {None}
+
+
+def leading(cluster, **spec):
+    """A scheduler beside the holder of a lease with these further fields."""
     metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
-    spec = {"holderIdentity": f"{socket.gethostname()}_1"}
+    spec["holderIdentity"] = f"{socket.gethostname()}_1"
     cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
     scheduler = cluster.start(lease="kube-system/gpu-scheduler")
     until(lambda: scheduler.metric("gpuscheduler_leading") == 1)
-    assert "was not read for" in scheduler.filter(cluster.pod())["Error"]
+    return scheduler
