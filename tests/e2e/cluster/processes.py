@@ -68,6 +68,11 @@ class Process:
             self._child.wait()
         self._record.unlink(missing_ok=True)
 
+    def wait_for_end(self, timeout: float) -> None:
+        """Wait until it has ended by itself."""
+        if self._child is not None:
+            self._child.wait(timeout)
+
     def signal(self, number: signal.Signals) -> None:
         if not self.running:
             raise ComponentError(f"{self.name} is not running\n{self.log_tail()}")

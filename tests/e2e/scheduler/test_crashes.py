@@ -1,0 +1,140 @@
+"""Everything is killed, restarted and cut off while pods come and go: no GPU is given twice, and no pod is lost."""
+
+import random
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.scheduler.allocations import Allocations
+from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
+from tests.e2e.scheduler.pods import mixed
+from tests.e2e.scheduler.replica import Replica
+
+_PODS, _BATCH, _SEED = 2000, 100, 3
+
+
+@pytest.fixture
+def allocations(make_allocations: Callable[[Iterable[Json]], Allocations]) -> Allocations:
+    return make_allocations(
+        [
+            *(share_node(f"share-{n}") for n in range(90)),
+            *(core_node(f"core-{n}") for n in range(50)),
+            *(whole_node(f"whole-{n}") for n in range(60)),
+        ]
+    )
+
+
+def test_every_pod_runs_and_no_gpu_is_given_twice(
+    control_plane: ControlPlane, allocations: Allocations, make_replica: Callable[..., Replica]
+) -> None:
+    replicas = {name: make_replica(name) for name in ("a", "b")}
+    disturbances = _Disturbances(control_plane, replicas).in_random_order(random.Random(_SEED))
+    pods, created = mixed(_PODS, _SEED), 0
+    while batch := pods[created : created + _BATCH]:
+        with next(disturbances):
+            created += len(control_plane.add_pods(batch))
+        for replica in replicas.values():
+            replica.revive()
+        # Most have a node before the next one comes: without progress there is nothing to disturb.
+        control_plane.pods.wait(lambda pods: _count(pods, _bound) >= created - _BATCH, timeout=120)
+    control_plane.pods.wait(lambda pods: _count(pods, _ended) == created, timeout=180)
+    assert allocations.problems() == []
+    assert set(allocations.used().values()) == {0}
+
+
+class _Disturbances:
+    """What may go wrong while pods are created; what has ended is started again afterwards."""
+
+    def __init__(self, control_plane: ControlPlane, replicas: Mapping[str, Replica]) -> None:
+        self._control_plane = control_plane
+        self._replicas = replicas
+
+    def in_random_order(self, rng: random.Random) -> Iterator[AbstractContextManager[None]]:
+        """All kinds equally often."""
+        kinds = (
+            *(self.extender_killed, self.scheduler_killed, self.both_killed, self.apiserver_killed),
+            *(self.leader_changed, self.leader_overtaken, self.extender_hangs, self.extender_cut_off, self.api_hangs),
+        )
+        while True:
+            for kind in rng.sample(kinds, len(kinds)):
+                print(kind.__name__)
+                yield kind()
+
+    @property
+    def _leader(self) -> Replica:
+        return self._replicas[self._control_plane.leader()]
+
+    @contextmanager
+    def extender_killed(self) -> Iterator[None]:
+        self._leader.extender.kill()
+        yield
+
+    @contextmanager
+    def scheduler_killed(self) -> Iterator[None]:
+        self._leader.scheduler.kill()
+        yield
+
+    @contextmanager
+    def both_killed(self) -> Iterator[None]:
+        self._leader.kill()
+        yield
+
+    @contextmanager
+    def apiserver_killed(self) -> Iterator[None]:
+        self._control_plane.restart_apiserver()
+        yield
+
+    @contextmanager
+    def leader_changed(self) -> Iterator[None]:
+        """The leader ends in order, and gives the lease back."""
+        leader = self._leader
+        leader.scheduler.stop()
+        self._control_plane.leader(other_than=leader.name)
+        yield
+
+    @contextmanager
+    def leader_overtaken(self) -> Iterator[None]:
+        """The leader stands still until another leads, and goes on where it was."""
+        leader = self._leader
+        leader.scheduler.signal(signal.SIGSTOP)
+        self._control_plane.leader(other_than=leader.name)
+        yield
+        leader.scheduler.signal(signal.SIGCONT)
+        leader.scheduler.wait_for_end(timeout=30)  # as it has lost the lease
+
+    @contextmanager
+    def extender_hangs(self) -> Iterator[None]:
+        leader = self._leader
+        leader.extender.signal(signal.SIGSTOP)
+        yield
+        leader.extender.signal(signal.SIGCONT)
+
+    @contextmanager
+    def extender_cut_off(self) -> Iterator[None]:
+        """Its connections are reset, also in the middle of a Binding."""
+        self._leader.link.cut()
+        yield
+
+    @contextmanager
+    def api_hangs(self) -> Iterator[None]:
+        """The extender's requests go out late, and it learns late what became of them."""
+        leader = self._leader
+        leader.link.freeze()
+        yield
+        leader.link.thaw()
+
+
+def _count(pods: Mapping[str, Json], which: Callable[[Json], bool]) -> int:
+    return sum(map(which, pods.values()))
+
+
+def _bound(pod: Json) -> bool:
+    return "nodeName" in pod["spec"]
+
+
+def _ended(pod: Json) -> bool:
+    return bool(pod["status"]["phase"] == "Succeeded")
