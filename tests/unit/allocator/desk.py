@@ -13,9 +13,10 @@ from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.isolation.interface import IsolationError, Need, Report
-from tests.unit.domain.builders import NodeUnderTest
+from tests.unit.domain.builders import NodeUnderTest, in_force
 
 
 class Isolation:
@@ -161,3 +162,11 @@ class NodeWithKubelet:
             call()
         self.allocator.report(caught.value)  # as the service does
         return caught.value
+
+
+def share_desk(*gpus, **policy) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.SHARE, gpus or None, **policy))
+
+
+def pair_desk(*gpus, **policy) -> NodeWithKubelet:
+    return NodeWithKubelet(in_force(Mode.CORE_MEM, gpus or None, **policy))

@@ -1,182 +1,133 @@
-"""What a mode promises, checked before a container starts: by what kubelet has recorded, although no pod was known."""
+"""PreStartContainer: the container is found in kubelet's allocations, and its isolation is verified."""
+
+from dataclasses import replace
 
 import pytest
 
-from gpuagent.domain.events import HoldingsRead
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, PodName
+from gpuagent.allocator.memory import MOST_GIVEN
+from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.refusal import Reason
-from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
-from tests.unit.allocator.desk import NodeWithKubelet
-from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, owner, pod_json, unit_ids
+from gpuagent.domain.sharing.mode import Kind, Mode
+from tests.unit.allocator.desk import NodeWithKubelet, share_desk
+from tests.unit.domain.builders import (
+    MEM,
+    box,
+    holding,
+    in_force,
+    owner,
+    pod_json,
+    unit_ids,
+    uuid,
+)
 
-MM, CM, SHARE = Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM, Kind.MEMORY_SHARE
-HALVES = {MEM: unit_ids(0, MM, *range(4)), CORE: unit_ids(0, CM, *range(30))}
+SHARE = Kind.MEMORY_SHARE
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def core_mem(**policy) -> NodeWithKubelet:
-    return NodeWithKubelet(in_force(Mode.CORE_MEM, box(2), **{"core_step": 5, "core_mem_both": True, **policy}))
+def test_a_container_waits_while_its_isolation_is_not_ready():
+    desk = share_desk().pods(pod_json("a", {MEM: 1}))
+    desk.serve(owner("a"), MEM, 1)
+    desk.isolation.refuses_to_verify = "not yet"
+    ids = desk.book.holdings[0].ids
+    assert desk.refusal(lambda: desk.allocator.prestart(MEM, ids)).reason is Reason.ISOLATION
+    desk.isolation.refuses_to_verify = None
+    assert desk.allocator.prestart(MEM, ids) == owner("a")
+    assert desk.isolation.verified == [owner("a")]
 
 
-def given(desk: NodeWithKubelet, name: str, *resources: str, container: str = "main") -> None:
-    """Kubelet admits a container that the API server has not shown."""
-    for resource in resources:
-        desk.allocator.allocate(resource, HALVES[resource])
-        desk.book.holdings.append(holding(name, HALVES[resource], resource, container))
-
-
-@pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
-@pytest.mark.parametrize(("resource", "other"), [(MEM, CORE), (CORE, MEM)])
-def test_one_resource_alone_does_not_start_in_core_mem_although_no_pod_is_known(resource, other, restarted):
-    desk = core_mem()
-    given(desk, "a", resource)
-    if restarted:
-        desk = NodeWithKubelet(desk.node, desk.book)
-    for _ in range(2):  # kubelet tries again
-        refusal = desk.refusal(lambda: desk.allocator.prestart(resource, HALVES[resource]))
-        assert refusal.reason is Reason.CORE_MEM_BOTH
-        assert f"ml/a[main] has it and nothing of {other}" in refusal.message
-    assert desk.isolation.verified == []
-
-
-def test_one_resource_alone_starts_where_the_operator_allows_it():
-    desk = core_mem(core_mem_both=False)
-    given(desk, "a", CORE)
-    assert desk.allocator.prestart(CORE, HALVES[CORE]) == owner("a")
-
-
-def test_both_start_also_where_the_book_was_read_between_the_two():
-    desk = core_mem()
-    given(desk, "a", MEM)
+def test_a_container_is_identified_from_the_book_as_last_read():
+    desk = share_desk().pods(pod_json("a", {MEM: 1}))
+    desk.serve(owner("a"), MEM, 1)
     desk.node.now += 1
     desk.read_book()
-    given(desk, "a", CORE)
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
+    assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("a")
+    assert desk.book.reads == 0
+
+
+def test_a_book_read_before_the_handout_does_not_identify():
+    """The ids were another's then."""
+    desk = share_desk(*box(1)).pods(pod_json("old", {MEM: 16}, created="1"), pod_json("new", {MEM: 16}, created="2"))
+    desk.serve(owner("old"), MEM, 16)
+    desk.node.now += 1
+    desk.read_book()
+    desk.end("old")
+    desk.node.now += 1
+    desk.pods(pod_json("new", {MEM: 16}))
+    desk.serve(owner("new"), MEM, 16)
+    assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("new")
     assert desk.book.reads == 1
 
 
-def test_the_container_is_named_although_the_checkpoint_was_read_after_it_was_admitted_and_the_list_before():
-    desk = core_mem()
-    for resource, ids in HALVES.items():
-        desk.allocator.allocate(resource, ids)
-        desk.book.checkpoint.append(CheckpointEntry("uid-a", "main", resource, ids))
-    desk.node.now += 1
-    desk.node.tell(HoldingsRead((), desk.node.now, desk.node.now, tuple(desk.book.checkpoint)))
-    desk.publish()
-    desk.book.holdings += [holding("a", ids, resource) for resource, ids in HALVES.items()]
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
+def test_an_init_container_whose_units_are_reused_is_identified_by_its_pod():
+    desk = share_desk().pods(pod_json("a", {MEM: 4}, init=({MEM: 2},)))
+    ids = desk.prefer(MEM, 2)
+    desk.allocator.allocate(MEM, ids)  # kubelet's book lists no ordinary init containers
+    desk.serve(owner("a"), MEM, 4, must=ids)
+    assert desk.allocator.prestart(MEM, ids) == ContainerRef(PodName("ml", "a"), "")
 
 
-def test_both_start_while_kubelet_does_not_say_what_it_has():
-    desk = core_mem()
-    given(desk, "a", MEM, CORE)
+def test_a_container_that_kubelet_cannot_name_starts_all_the_same():
+    desk = share_desk()
+    desk.allocator.allocate(MEM, unit_ids(0, SHARE, 1))
+    assert desk.allocator.prestart(MEM, unit_ids(0, SHARE, 1)) is None
     desk.book.readable = False
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) is None
+    assert desk.allocator.prestart(MEM, unit_ids(0, SHARE, 1)) is None
+    assert desk.isolation.verified == [None, None]
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["pod unknown", "pod known"])
-def test_an_init_container_is_held_to_the_rules_by_the_checkpoint(known):
-    """Pod-resources does not list it; kubelet hands its units on to a container that keeps the rules."""
-    desk = core_mem()
-    given(desk, "a", MEM, CORE)
-    desk.book.checkpoint = [
-        CheckpointEntry("uid-a", "init-0", CORE, HALVES[CORE]),
-        *(CheckpointEntry("uid-a", "main", resource, ids) for resource, ids in HALVES.items()),
-    ]
-    if known:
-        desk.pods(pod_json("a", {MEM: 4, CORE: 30}, init=({CORE: 30},)))
-    refusal = desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE]))
-    assert refusal.reason is Reason.CORE_MEM_BOTH
-    assert "ml/a[init-0]" in refusal.message
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
+@pytest.mark.parametrize(("resource", "device_id"), [(MEM, f"{uuid(0)}-_-7"), ("nvidia.com/gpu", uuid(0))])
+def test_a_container_that_another_plugin_served_starts_again_without_ado(resource, device_id):
+    desk = share_desk()
+    desk.book.holdings = (holding("old", [device_id], resource),)
+    assert desk.allocator.prestart(resource, [device_id]) == owner("old")
+    assert desk.isolation.verified == []
+    assert desk.refusal(lambda: desk.allocator.allocate(resource, [device_id])).reason is Reason.UNKNOWN_DEVICE
 
 
-def test_an_init_container_whose_pod_nothing_names_is_named_by_its_uid():
-    desk = core_mem()
-    desk.allocator.allocate(CORE, HALVES[CORE])
-    desk.book.checkpoint = [CheckpointEntry("uid-a", "init-0", CORE, HALVES[CORE])]
-    refusal = desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE]))
-    assert str(ContainerRef(PodName("", "uid-a"), "init-0")) in refusal.message
+def test_identity_corrects_a_wrong_guess():
+    desk = share_desk().pods(pod_json("a", {MEM: 2}, created="1"), pod_json("b", {MEM: 2}, created="2"))
+    ids = desk.prefer(MEM, 2)
+    desk.allocator.allocate(MEM, ids)
+    desk.book.holdings.append(holding("b", ids))
+    assert desk.allocator.prestart(MEM, ids) == owner("b")
+    desk.node.now += 1
+    desk.read_book()
+    assert [one.owner for one in desk.allocator.view().tracker.recent.all] == [owner("b")]
 
 
-def test_memory_and_compute_on_two_gpus_do_not_start():
-    desk = core_mem()
-    given(desk, "a", MEM)
-    desk.book.holdings.append(holding("a", unit_ids(1, CM, *range(30)), CORE))
-    assert desk.refusal(lambda: desk.allocator.prestart(MEM, HALVES[MEM])).reason is Reason.PAIR_APART
-
-
-def test_a_container_of_core_mem_keeps_to_its_rules_after_a_switch_of_the_mode():
-    desk = core_mem()
-    given(desk, "a", MEM, CORE)
+def test_a_container_of_an_old_mode_may_start_again():
+    desk = share_desk().pods(pod_json("a", {MEM: 1}))
+    desk.serve(owner("a"), MEM, 1)
     desk.node.label("topology").wait(3)
     desk.read_book()
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
-    desk.book.holdings = desk.book.holdings[1:]
-    desk.read_book()
-    assert desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE])).reason is Reason.CORE_MEM_BOTH
-
-
-def late(label: str | None, ids: frozenset[str], **more) -> NodeWithKubelet:
-    """A container that kubelet admitted before the API server showed its pod."""
-    desk = NodeWithKubelet(in_force(Mode.SHARE, box(2)))
-    desk.pods(pod_json("another", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
-    desk.allocator.allocate(MEM, ids)
-    desk.book.holdings.append(holding("a", ids))
-    found = pod_json("a", {MEM: 4}, labels={} if label is None else {GPU_COUNT_LABEL: label})
-    found["status"] |= more
-    return desk.pods(found)
-
-
-ONE, TWO = unit_ids(0, SHARE, *range(4)), unit_ids(0, SHARE, 0, 1) | unit_ids(1, SHARE, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("label", "ids", "says"),
-    [
-        ("2", ONE, "is to have 2 GPUs, evenly"),
-        (None, TWO, "is to have 1 GPU "),
-        ("1", TWO, "is to have 1 GPU "),
-        ("x", ONE, "is not a number of GPUs"),
-        ("3", ONE, "does not divide 4 units"),
-    ],
-)
-def test_a_spread_that_the_pods_label_does_not_ask_for_does_not_start(label, ids, says):
-    desk = late(label, ids)
-    refusal = desk.refusal(lambda: desk.allocator.prestart(MEM, ids))
-    assert refusal.reason is Reason.GPU_COUNT
-    assert says in refusal.message
-
-
-@pytest.mark.parametrize(("label", "ids"), [("2", TWO), (None, ONE), ("1", ONE), ("01", ONE)])
-def test_a_spread_as_the_label_says_starts(label, ids):
-    assert late(label, ids).allocator.prestart(MEM, ids) == owner("a")
-
-
-def test_a_container_that_has_run_starts_again_though_its_label_was_edited():
-    ran = {"containerStatuses": [{"name": "main", "containerID": "containerd://0"}]}
-    assert late("2", ONE, **ran).allocator.prestart(MEM, ONE) == owner("a")
-
-
-def test_the_label_of_a_pod_that_had_the_name_before_is_not_its_own():
-    desk = late("2", ONE)
-    desk.book.checkpoint = [CheckpointEntry("uid-of-a-new-one", "main", MEM, ONE)]
-    assert desk.allocator.prestart(MEM, ONE) == owner("a")
-
-
-def test_of_too_many_pods_on_a_gpu_the_last_does_not_start_and_the_others_do():
-    desk = NodeWithKubelet(in_force(Mode.SHARE, box(1), max_pods_per_gpu=1))
-    desk.pods(pod_json("a", {MEM: 1}, {MEM: 1}))
-    desk.serve(owner("a"), MEM, 1)
-    ids = desk.prefer(MEM, 1)
-    desk.allocator.allocate(MEM, ids)  # for the second container of the same pod, as far as the agent can tell
-    desk.book.holdings.append(holding("b", ids))
-    refusal = desk.refusal(lambda: desk.allocator.prestart(MEM, ids))
-    assert refusal.reason is Reason.TOO_MANY_PODS
-    assert "GPU 0 had 1 pods before ml/b[main]" in refusal.message
     assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("a")
-    # After a restart nothing says which pod was the last.
-    assert NodeWithKubelet(desk.node, desk.book).allocator.prestart(MEM, ids) == owner("b")
-    desk.end("a")
-    assert desk.allocator.prestart(MEM, ids) == owner("b")
+
+
+def test_a_start_is_verified_for_what_the_container_was_given():
+    desk = NodeWithKubelet(in_force(Mode.CGPU, box(1))).pods(pod_json("p", {MEM: 1}))
+    given, at = [], {"PLACE": "old"}
+    desk.isolation.prepare = lambda grant: replace(grant, env={**grant.env, **at})
+    desk.isolation.verify = lambda grant, owner: given.append(grant.env.get("PLACE"))
+    desk.serve(owner("p"), MEM, 1)
+    at["PLACE"] = "new"
+    desk.allocator.prestart(MEM, desk.book.holdings[0].ids)
+    assert given == ["old"]
+
+
+def test_grants_are_remembered_to_a_bound():
+    """A node that lives long grants without end. A stored grant is verified with what isolation added to it."""
+    desk = share_desk(*box(4, MOST_GIVEN))
+    verified: list[bool] = []
+    desk.isolation.prepare = lambda grant: replace(grant, env={**grant.env, "PREPARED": "yes"})
+    desk.isolation.verify = lambda grant, _owner: verified.append("PREPARED" in grant.env)
+    units = [frozenset(unit_ids(n % 4, SHARE, n // 4)) for n in range(MOST_GIVEN + 10)]
+    for ids in units:
+        desk.allocator.allocate(MEM, ids)
+        desk.node.now += 60
+    desk.read_book()
+    for ids in units:
+        desk.allocator.prestart(MEM, ids)
+    kept = [n for n, stored in enumerate(verified) if stored]
+    assert len(verified) == len(units)
+    assert kept == list(range(10, MOST_GIVEN + 10)), "the newest"

@@ -14,7 +14,7 @@ from gpuagent.domain.pods.pod import CheckpointEntry, Holding
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.test_node_life import KubeletPod, NodeLife, Request
+from tests.unit.allocator.test_random_node import KubeletPod, NodeLife, Request
 from tests.unit.domain.builders import CORE, MEM, WHOLE
 
 pytestmark = pytest.mark.usefixtures("impatient")
