@@ -198,7 +198,7 @@ class Jobs:
         for job in self._jobs.values():
             if job.plan:
                 yield job.plan.until
-            elif job.retry_at > now and self._waits(job):
+            elif job.retry_at > float("-inf") and self._waits(job):
                 yield job.retry_at
             elif job.ask_at < float("inf"):
                 yield job.ask_at

@@ -336,6 +336,21 @@ def test_a_job_that_does_not_fit_on_the_named_nodes_holds_nothing_and_has_kube_s
     two_nodes.run("a", "b")
 
 
+def test_a_job_whose_plan_broke_is_due_also_when_its_delay_is_over(two_nodes):
+    """The process wakes a little later than it wanted to."""
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    other = next(name for name in ("a", "b") if two_nodes.filter(name).nodes == ("n2",))
+    assert not two_nodes.filter(other, ["n1"]).nodes
+    two_nodes.scheduling.tick(two_nodes.now)
+    two_nodes.filter(other, ["n1", "n2"])
+    assert two_nodes.scheduling.next_due(two_nodes.now) == RETRY_FIRST_S
+    two_nodes.now = RETRY_FIRST_S + 0.1
+    assert two_nodes.scheduling.next_due(two_nodes.now) <= two_nodes.now
+    two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.reserved() == 2
+
+
 def test_in_a_large_cluster_a_job_keeps_to_nodes_that_were_named():
     """kube-scheduler names a hundred nodes or more of those that it accepts, and does not accept the nominated one."""
     cluster = JobUnderTest(*[whole_node(f"n{n:03}", gpus=4) for n in range(400)])
