@@ -58,7 +58,7 @@ class Node:
         if mode and not fresh:
             LastMode(self.root / "s").keep(Mode(mode))
         self._ended: list[str] = []
-        self._heard: dict[str, Pod] = {}
+        self._received: dict[str, Pod] = {}
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})
         self.kubelet = Kubelet(self.root / "k")
         self.log = self.root / "agent.log"
@@ -172,14 +172,14 @@ class Node:
         made = self.api.create_pod(name, amounts, node=NODE, annotations=annotations)
         return Pod(name, uid=made["metadata"]["uid"], containers=(Container("main", limits),))
 
-    def hear(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> None:
+    def receive(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> None:
         """Make a pod on the node that kubelet is about to admit: the benchmark makes kubelet's calls for it."""
-        self._heard[name] = self.pend(name, limits, annotations)
-        self.kubelet.hear(self._heard[name])
+        self._received[name] = self.pend(name, limits, annotations)
+        self.kubelet.receive(self._received[name])
 
     def book(self, name: str, resource: str, ids: Collection[str]) -> None:
         """Record in the stand-in kubelet the allocated ids of a pod that it has received."""
-        self.kubelet.book(self._heard[name], "main", resource, ids)
+        self.kubelet.book(self._received[name], "main", resource, ids)
 
     def end(self, name: str) -> None:
         """End a pending pod, and delete the one that ended before it.
@@ -190,7 +190,7 @@ class Node:
         for ended in self._ended:
             self.api.delete_pod(ended)
         self._ended = [name]
-        if pod := self._heard.pop(name, None):
+        if pod := self._received.pop(name, None):
             self.kubelet.remove(pod)
 
     def run_pod(self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None) -> Pod:

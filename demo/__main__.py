@@ -31,16 +31,16 @@ def main() -> int:
 
 
 def _walk_both(options: argparse.Namespace) -> None:
-    say("A node with eight 80-GB A100 GPUs. The GPUs, kubelet and the API server are stand-ins; the agent is real.")
+    note("A node with eight 80-GB A100 GPUs. The GPUs, kubelet and the API server are stand-ins; the agent is real.")
     with DemoNode("dgx-a100", options.port) as node:
         walk(node)
-    say("Another node: a DGX-1 with eight V100 GPUs, each joined by NVLink to four others, by one or two links.")
+    note("Another node: a DGX-1 with eight V100 GPUs, each joined by NVLink to four others, by one or two links.")
     with DemoNode("dgx1-v100", options.port) as node:
         nvlink(node)
         print("\nThat was the walk.")
         if not options.once:
             stop = StopSignal()
-            say(
+            note(
                 f"The agent stays up: {node.url}/metrics and {node.url}/status, and for kubectl inspect cgpu: "
                 f"--kubeconfig {node.kubeconfig}. Ctrl-C ends it."
             )
@@ -166,7 +166,7 @@ def nvlink(node: DemoNode) -> None:
     step(f"The same as a picture (gpuagent topology --svg FILE): {PICTURE}")
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     print(f"\n{textwrap.fill(text, 110)}", flush=True)
 
 
@@ -197,9 +197,9 @@ def caps(node: DemoNode, name: str, **limits: int) -> None:
     if not admission:
         raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
     env = admission.containers["main"].env
-    told = {key.removeprefix("CUDA_MPS_"): value for key, value in sorted(env.items()) if key.startswith("CUDA_MPS_")}
-    told.pop("PIPE_DIRECTORY")
-    print(f"    {name}: " + ", ".join(f"{key}={value}" for key, value in told.items()))
+    given = {key.removeprefix("CUDA_MPS_"): value for key, value in sorted(env.items()) if key.startswith("CUDA_MPS_")}
+    given.pop("PIPE_DIRECTORY")
+    print(f"    {name}: " + ", ".join(f"{key}={value}" for key, value in given.items()))
 
 
 def offers(resource: str, healthy: int) -> Callable[[dict[str, Any]], bool]:

@@ -38,7 +38,7 @@ class DemoNode:
         self.kubeconfig = self._root / "kubeconfig"
         self.log = self._root / "agent.log"
         self.mps = MpsHost()
-        self.mps.smi_says({"modes": dict.fromkeys((gpu.uuid for gpu in boxes.load(box).gpus), "Default")})
+        self.mps.write_smi({"modes": dict.fromkeys((gpu.uuid for gpu in boxes.load(box).gpus), "Default")})
         self._mps_program = self.mps.control.read_bytes()
         self.mps.control.unlink()
         self._agent: subprocess.Popen[bytes] | None = None
@@ -60,9 +60,9 @@ class DemoNode:
         with self.log.open("wb") as log:
             self._agent = subprocess.Popen(command, stderr=log, env={**os.environ, "NODE_NAME": NODE, "PATH": path})  # noqa: S603
         if not self.wait(lambda: self.page("readyz") is not None):
-            told = self.log.read_text(encoding="utf-8")
+            output = self.log.read_text(encoding="utf-8")
             self.__exit__(None, None, None)
-            raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{told}")
+            raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{output}")
         return self
 
     def __exit__(

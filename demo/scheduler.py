@@ -30,8 +30,8 @@ def walk(pause_s: float) -> None:
     """Every step says what happens, does it, and shows which pod is on which GPU."""
     mix = Mix()
     cluster = ScheduledCluster(Strand(mix), mix, twenty_nodes())
-    say("Twenty simulated nodes. The nodes, the pods and kube-scheduler are stand-ins; the scheduler's core is real.")
-    say("A bar is a GPU, a letter a pod, and a dot is free. The nodes whole-1 to whole-6 allocate whole GPUs.")
+    note("Twenty simulated nodes. The nodes, the pods and kube-scheduler are stand-ins; the scheduler's core is real.")
+    note("A bar is a GPU, a letter a pod, and a dot is free. The nodes whole-1 to whole-6 allocate whole GPUs.")
 
     step("Twelve pods ask for 4 to 30 GiB of one GPU each. They fill GPUs rather than spread over them.")
     for n, memory in enumerate((30, 10, 24, 16, 8, 20, 12, 4, 28, 6, 18, 14)):
@@ -67,7 +67,7 @@ def walk(pause_s: float) -> None:
     cluster.create("urgent", memory=36, priority=1000)
     cluster.place()
     evicted = cluster.preempt("urgent")
-    say(f"Evicted: {', '.join(evicted)}.")
+    note(f"Evicted: {', '.join(evicted)}.")
     show(cluster, pause_s, nodes="share")
     expect(len(evicted) == 1 and bool(cluster.node_of("urgent")), "the urgent pod waits")
     print("\nThat was the walk.")
@@ -79,18 +79,18 @@ def show(cluster: ScheduledCluster, pause_s: float, nodes: str = "") -> None:
     print("\n".join(line for line in cluster.picture() if line.strip().startswith(nodes)))
     print(textwrap.fill(cluster.legend(), 100, initial_indent="  ", subsequent_indent="  "))
     for name, reason in list(cluster.waiting.items())[:2]:
-        say(f"{name} waits: {reason}")
+        note(f"{name} waits: {reason}")
     for event in cluster.events[:2]:
-        say(f"Event {event}")
+        note(f"Event {event}")
     time.sleep(pause_s)
 
 
 def step(text: str) -> None:
     print()
-    say(text)
+    note(text)
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     print(textwrap.fill(text, 100))
 
 

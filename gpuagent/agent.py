@@ -233,13 +233,13 @@ class Agent:
         if before.advertised.draining and not isinstance(event, ev.AllocatesSeen):
             # A unit leaves a list only after a fresh count of the Allocate calls in progress.
             known, seen = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), now))
-        after, news = step(known, replace(event, at=now))
+        after, announced = step(known, replace(event, at=now))
         self._state = after
         self._publish(after)
         if after.gpus.by_uuid and after.holdings.listed is not None and not after.isolation.unheard:
             self._first_look.set()
         self._keep_mode(after)
-        for announcement in (*seen, *news):
+        for announcement in (*seen, *announced):
             self._announce(announcement)
         if self.kube:
             # First: an older desired state may not apply to the node that was just read.
@@ -262,7 +262,7 @@ class Agent:
     def _publish(self, state: State) -> Snapshot:
         self._snapshot = now = snapshot(state, self._snapshot)
         if self.kube:
-            self.kube.know(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
+            self.kube.set_pods(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
         former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)
         verified = state.verified

@@ -270,8 +270,8 @@ def _shown(draw: Callable[[dict[str, Any]], str], page: dict[str, Any]) -> str:
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as err:
         if page["version"] == __version__:
             raise
-        said = f"the page is of gpuagent {page['version']}, and this command of {__version__}"
-        raise OtherAgentError(f"{said}; -o json shows it as it is") from err
+        versions = f"the page is of gpuagent {page['version']}, and this command of {__version__}"
+        raise OtherAgentError(f"{versions}; -o json shows it as it is") from err
 
 
 def _printable(value: Any) -> Any:  # noqa: ANN401 (whatever JSON has)

@@ -57,17 +57,17 @@ def dry_run(settings: Settings) -> int:
 def _layers(settings: Settings, gpus: tuple[Gpu, ...]) -> dict[str, Layer]:
     """The layers that the isolation drivers report; a driver that the agent would start on demand counts as working."""
     made = {name: driver for name, driver in drivers.make(settings.isolation_options).items() if name != NONE}
-    said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
-    heard = {name: Layer(driver=name, installed=False, problem=f"no answer in {LAYER_S:g} s") for name in made}
+    reports: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+    layers = {name: Layer(driver=name, installed=False, problem=f"no answer in {LAYER_S:g} s") for name in made}
     waiting = set(made)
     for driver in made.values():
         driver.desire(Need(gpus=gpus))
-        driver.start(said.put)
+        driver.start(reports.put)
     with suppress(queue.Empty):
         while waiting:
-            layer = said.get(timeout=LAYER_S)
-            heard[layer.driver] = replace(layer, problem=None) if layer.standby else layer
+            layer = reports.get(timeout=LAYER_S)
+            layers[layer.driver] = replace(layer, problem=None) if layer.standby else layer
             waiting.discard(layer.driver)
     for driver in made.values():
         driver.stop()
-    return heard
+    return layers

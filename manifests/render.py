@@ -96,18 +96,18 @@ def _schema(program: str, operators: Iterable[Field[Any]]) -> dict[str, Any]:
 
 
 def _of(setting: Field[Any]) -> dict[str, Any]:
-    parse, said = setting.metadata["parse"], {"description": setting.metadata["help"]}
+    parse, description = setting.metadata["parse"], {"description": setting.metadata["help"]}
     if setting.name == "simulate":
-        return {"type": "string", "anyOf": [{"enum": ["", *boxes.names()]}, {"pattern": r"/|\.toml$"}]} | said
+        return {"type": "string", "anyOf": [{"enum": ["", *boxes.names()]}, {"pattern": r"/|\.toml$"}]} | description
     if parse is values.is_on:
-        return {"type": "boolean"} | said
+        return {"type": "boolean"} | description
     if parse is values.count:
-        return {"type": "integer", "minimum": 1} | said
+        return {"type": "integer", "minimum": 1} | description
     if parse is values.step:
-        return {"enum": [n for n in range(1, CORE_PERCENT_PER_GPU + 1) if CORE_PERCENT_PER_GPU % n == 0]} | said
+        return {"enum": [n for n in range(1, CORE_PERCENT_PER_GPU + 1) if CORE_PERCENT_PER_GPU % n == 0]} | description
     if parse is values.seconds:
-        return {"type": "number", "minimum": 0, "maximum": values.MOST_SECONDS} | said
-    return {"type": "string"} | (TEXTS.get(parse) or _choice(parse)) | said
+        return {"type": "number", "minimum": 0, "maximum": values.MOST_SECONDS} | description
+    return {"type": "string"} | (TEXTS.get(parse) or _choice(parse)) | description
 
 
 def _choice(parse: Any) -> dict[str, Any]:  # noqa: ANN401 (any parser)

@@ -168,7 +168,7 @@ class Rpc:
             if pods:
                 node.end(pods.pop())
             time.sleep(REST_S)  # the agent takes note of the pod's end
-            node.hear(f"new-{number}", limits, decided(number) if decided else None)
+            node.receive(f"new-{number}", limits, decided(number) if decided else None)
             pods.append(f"new-{number}")
             for resource, size in limits.items():
                 question = prefer(free[resource], size)
@@ -227,7 +227,7 @@ class Rpc:
             self._one_pod(node, pods[0].name, where)
             self._new_pods(node, limits, f"{where}, decided", lambda number: _decided(number, size, limits))
             self._new_pods(node, limits, f"{where}, undecided")
-            node.hear("ask", limits, _decided(0, size, limits))
+            node.receive("ask", limits, _decided(0, size, limits))
             free = node.free(GPU_MEM)
             _until_quick(agent, prefer(free, ASK))
             name = f"GetPreferredAllocation {where}: {ASK} of {len(free)}"
@@ -335,7 +335,7 @@ def _until_quick(agent: Server, request: bytes) -> None:
 def _until_followed(node: Node, agent: Server, size: Size, limits: Mapping[str, int]) -> None:
     """Wait until the agent sees a pod of now: it gives it the last GPU then, which a scheduler chose for it."""
     name = f"follow-{time.monotonic_ns()}"
-    node.hear(name, limits, _decided(2 * size.gpus - 1, size, limits))
+    node.receive(name, limits, _decided(2 * size.gpus - 1, size, limits))
     gpus = node.ids(GPU_MEM)
     ask, question = agent.method("GetPreferredAllocation"), prefer([i for ids in gpus for i in ids], limits[GPU_MEM])
     for _ in range(200):

@@ -13,7 +13,7 @@ from gpuagent.domain.reconcile.startup_taint import shows_amounts, taint_stands
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import MODE_LABEL, PROMISES, Mode
 from gpuagent.domain.state import State
-from gpuagent.domain.status.health_notices import health_news
+from gpuagent.domain.status.health_notices import health_notices
 from gpuagent.domain.status.interop import by_former_units
 from gpuagent.domain.status.problems import problems
 
@@ -23,7 +23,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
     after = _bound(_audited(state, _taken(state, event), event), event)
     after = failed_pods.rounds(advertise.advertise(after, event.at), event.at)
     after = _with_former_units(state, after)
-    return after, (*_heard(event, after), *_news(state, after))
+    return after, (*_of_event(event, after), *_of_change(state, after))
 
 
 def deadline(state: State) -> float | None:
@@ -84,7 +84,7 @@ def _with_former_units(before: State, after: State) -> State:
     return after if found == after.former_units else replace(after, former_units=found)
 
 
-def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
+def _of_event(event: ev.Event, after: State) -> tuple[Announcement, ...]:
     """Announcements of events that may leave the state unchanged."""
     match event:
         case ev.XidRaised(uuid=None):
@@ -106,27 +106,27 @@ def _heard(event: ev.Event, after: State) -> tuple[Announcement, ...]:
     return ()
 
 
-def _news(before: State, after: State) -> tuple[Announcement, ...]:
-    news, was, node = [], before.node, after.node
+def _of_change(before: State, after: State) -> tuple[Announcement, ...]:
+    changes, was, node = [], before.node, after.node
     if node.mode is not was.mode:
-        news.append(Announcement("ModeSwitch", f"mode {was.mode} -> {node.mode}"))
+        changes.append(Announcement("ModeSwitch", f"mode {was.mode} -> {node.mode}"))
     came_without = was.object is None and node.object is not None and node.mode is not Mode.DEFAULT
     if node.label is None and (was.label is not None or (came_without and after.policy.forced_mode is None)):
         text = f"node label {MODE_LABEL} was removed; mode {node.mode} stays in force (set it to default to go back)"
-        news.append(Announcement("ModeLabelRemoved", text))
+        changes.append(Announcement("ModeLabelRemoved", text))
     if node.placement is not was.placement:
-        news.append(Announcement("PlacementSwitch", f"placement {was.placement} -> {node.placement}"))
+        changes.append(Announcement("PlacementSwitch", f"placement {was.placement} -> {node.placement}"))
     if taint_stands(before) and not taint_stands(after) and shows_amounts(after):
         text = f"the node shows its amounts; its taint {after.policy.startup_taint} is removed"
-        news.append(Announcement("StartupTaintRemoved", text))
+        changes.append(Announcement("StartupTaintRemoved", text))
     for uuid in before.gpus.fenced.keys() - after.gpus.fenced.keys():
         still = f"it stays unhealthy: {after.health.faults[uuid]}" if uuid in after.health.faults else "it is healthy"
         text = f"GPU {after.gpus.by_uuid[uuid].index} ({uuid}) is not fenced any more; {still}"
-        news.append(Announcement("GPUUnfenced", text))
+        changes.append(Announcement("GPUUnfenced", text))
     known = {(problem.reason, problem.message) for problem in problems(before)}
-    news += [
+    changes += [
         Announcement(problem.reason, problem.message, warning=problem.warning)
         for problem in problems(after)
         if (problem.reason, problem.message) not in known
     ]
-    return (*news, *health_news(before, after))
+    return (*changes, *health_notices(before, after))

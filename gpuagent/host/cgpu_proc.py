@@ -244,8 +244,8 @@ def known_bad(version: Version) -> str | None:
 def caveats(version: Version) -> tuple[str, ...]:
     """Warnings of the sources about a version that they still permit, one sentence each."""
     if Version(1, 5, 7) < version < GOOD_SINCE:
-        said = f"the cGPU service's pages call it safe, the ACK FAQ asks for {GOOD_SINCE} because of kernel lock-ups"
-        return (f"cGPU {version}: {said}; prefer the later one.",)
+        sources = f"the cGPU service's pages call it safe, the ACK FAQ asks for {GOOD_SINCE} because of kernel lock-ups"
+        return (f"cGPU {version}: {sources}; prefer the later one.",)
     return ()
 
 

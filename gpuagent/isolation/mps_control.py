@@ -117,7 +117,7 @@ def _set_mode(smi: str, mode: str) -> None:
     command: Sequence[str | Path] = [_program(smi), "-c", mode]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603 (the same)
     if done.returncode:
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
+        output = (done.stdout + done.stderr).decode(errors="replace").strip()
         raise RefusedError(
-            f"{command[0]} -c {mode} failed ({done.returncode}): {said}; it takes a privileged container"
+            f"{command[0]} -c {mode} failed ({done.returncode}): {output}; it takes a privileged container"
         )

@@ -193,12 +193,12 @@ class MpsDaemon:
         """Run the program until it is in the background. None, or its output when it failed. MpsError: it hangs."""
         more = {"CUDA_VISIBLE_DEVICES": ",".join(visible)} if visible else {}
         env = environment(CUDA_MPS_PIPE_DIRECTORY=str(self._own), CUDA_MPS_LOG_DIRECTORY=str(self._logs), **more)
-        with tempfile.TemporaryFile() as said:  # a pipe would stay open as long as the daemon lives
+        with tempfile.TemporaryFile() as output:  # a pipe would stay open as long as the daemon lives
             try:
                 process = subprocess.Popen(  # noqa: S603 (the driver's own program)
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
                     env=env,
                     cwd="/",
@@ -214,8 +214,8 @@ class MpsDaemon:
                     process.wait(_END_S)
                 call = " ".join(command)
                 raise MpsError(f"{call} was not in the background after {self._start_s:g} s") from None
-            said.seek(0)
-            text = said.read().decode(errors="replace").strip()
+            output.seek(0)
+            text = output.read().decode(errors="replace").strip()
         return f"{text or 'no text'} (exit code {code})" if code else None
 
     def _await_answer(self) -> None:

@@ -114,6 +114,6 @@ class ExclusiveModes:
         except OSError as err:
             raise MpsError(f"{program} cannot be run: {err.strerror}") from err
         if done.returncode:
-            said = done.stdout.strip()
-            raise MpsError(f"nvidia-smi {' '.join(arguments)} failed ({done.returncode}): {said}; {_OFF}")
+            output = done.stdout.strip()
+            raise MpsError(f"nvidia-smi {' '.join(arguments)} failed ({done.returncode}): {output}; {_OFF}")
         return done.stdout

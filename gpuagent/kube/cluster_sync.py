@@ -96,7 +96,7 @@ class ClusterSync:
         for reconciler in self._reconcilers:
             reconciler.nudge()
 
-    def know(self, pods: Collection[Pod]) -> None:
+    def set_pods(self, pods: Collection[Pod]) -> None:
         """Take the pods of this node, which Events may be about."""
         self._uids = {pod.name: pod.uid for pod in pods}
 

@@ -60,7 +60,7 @@ class PodResources:
             response_deserializer=pb.ListPodResourcesResponse.FromString,
         )
         self.problem = ""
-        self._tells_pods = True
+        self._serves_get = True
         self._silent_until = 0.0
 
     def list(self) -> tuple[Holding, ...] | None:
@@ -68,7 +68,7 @@ class PodResources:
         try:
             return _holdings(self._listed(CALL_DEADLINE_S))
         except grpc.RpcError as err:
-            self._tells_pods = True  # it may come back as another version
+            self._serves_get = True  # it may come back as another version
             self.problem = f"{err.code().name}: {err.details()}"
         except ValueError:  # the channel is closed: the agent ends
             self.problem = "closed"
@@ -80,7 +80,7 @@ class PodResources:
             return None
         wanted = None if pods is None else set(pods)
         try:
-            found = self._get(*wanted) if wanted and len(wanted) == 1 and self._tells_pods else None
+            found = self._get(*wanted) if wanted and len(wanted) == 1 and self._serves_get else None
             if found is None and listing:
                 listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
                 found = [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
@@ -100,7 +100,7 @@ class PodResources:
         except grpc.RpcError as err:
             text = err.details() or ""
             if err.code() is grpc.StatusCode.UNIMPLEMENTED or "Get method disabled" in text:
-                self._tells_pods = False
+                self._serves_get = False
                 return None
             if "not found" in text:  # with code UNKNOWN, also for a pod that has ended
                 return []

@@ -7,12 +7,12 @@ from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.usage.guarantee import MIB
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Reading, Told, known, labels
+from gpuagent.metrics.reading import MetricValues, Reading, known, labels
 
 _WHOLE = {None: "exclusive", Mode.DEFAULT: "exclusive", Mode.TOPOLOGY: "topology"}
 
 
-def containers(reading: Reading) -> Told:
+def containers(reading: Reading) -> MetricValues:
     """The metrics of each container. Series end with their pod."""
 
     def named(values: Mapping[tuple[str, ContainerRef], float | None]) -> Mapping[tuple[str, ...], float]:
@@ -35,7 +35,7 @@ def containers(reading: Reading) -> Told:
     yield f.COMPUTE_USED, named(busy)
 
 
-def arena(reading: Reading) -> Told:
+def arena(reading: Reading) -> MetricValues:
     """One series for each pod on each GPU, and one for a GPU without pods.
 
     arena adds up the used memory of a GPU's series where `allocate_mode` is ``share``, and takes the last one

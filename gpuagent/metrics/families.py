@@ -153,7 +153,7 @@ UNATTRIBUTED = Family(
     more="Sampled. The driver's own, the MPS server's, processes outside pods, and everything while "
     "`gpuagent_process_attribution_up` is 0.",
 )
-STRAYS = Family(
+UNATTRIBUTED_PROCESSES = Family(
     "gpuagent_gpu_unattributed_processes",
     "Processes on the GPU that belong to no known container.",
     GPU,
@@ -226,7 +226,8 @@ CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Resources": (REGISTERED, REGISTRATIONS, DEVICES, LIST_BYTES, RPC, REFUSALS),
     "GPUs": (
         *(GPU_INFO, HEALTHY, FENCED, LAST_XID, LAST_XID_AT, XIDS, SAMPLE),
-        *(TOTAL, RESERVED, USED, ALLOCATED, UNATTRIBUTED, STRAYS, BUSY, COMPUTE_ALLOCATED, SHARERS, TEMPERATURE, POWER),
+        *(TOTAL, RESERVED, USED, ALLOCATED, UNATTRIBUTED, UNATTRIBUTED_PROCESSES),
+        *(BUSY, COMPUTE_ALLOCATED, SHARERS, TEMPERATURE, POWER),
     ),
     "Containers": (MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),
     "For arena": (ARENA_DUTY, ARENA_USED, ARENA_TOTAL),

@@ -3,10 +3,10 @@
 from gpuagent.domain.usage.by_container import GpuSample
 from gpuagent.domain.usage.guarantee import MIB
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Reading, Told, Values, known, labels
+from gpuagent.metrics.reading import MetricValues, Reading, Values, known, labels
 
 
-def gpus(reading: Reading) -> Told:
+def gpus(reading: Reading) -> MetricValues:
     """The metrics of each GPU."""
     state, unhealthy, fenced = reading.state, reading.state.unhealthy, reading.state.gpus.fenced
     all_ = list(state.gpus.by_uuid.values())
@@ -21,16 +21,16 @@ def gpus(reading: Reading) -> Told:
     yield from _sampled(reading)
 
 
-def _xids(reading: Reading) -> Told:
+def _xids(reading: Reading) -> MetricValues:
     state = reading.state
     cases = {labels(gpu): case for gpu in state.gpus.by_uuid.values() if (case := state.health.by_uuid.get(gpu.uuid))}
-    heard = {named: case.last_xid for named, case in cases.items() if case.last_xid}
-    yield f.LAST_XID, {named: xid for named, (xid, _) in heard.items()}
-    yield f.LAST_XID_AT, {named: reading.unix_times[at] for named, (_, at) in heard.items()}
+    last = {named: case.last_xid for named, case in cases.items() if case.last_xid}
+    yield f.LAST_XID, {named: xid for named, (xid, _) in last.items()}
+    yield f.LAST_XID_AT, {named: reading.unix_times[at] for named, (_, at) in last.items()}
     yield f.XIDS, {(*named, str(xid)): n for named, case in cases.items() for xid, n in case.counts.items()}
 
 
-def _given(reading: Reading) -> Told:
+def _given(reading: Reading) -> MetricValues:
     known_gpus = reading.state.gpus.by_uuid
     memory: dict[tuple[str, ...], float | None] = {}
     compute: dict[tuple[str, ...], float | None] = {}
@@ -49,14 +49,14 @@ def _given(reading: Reading) -> Told:
     )
 
 
-def _sampled(reading: Reading) -> Told:
+def _sampled(reading: Reading) -> MetricValues:
     samples, known_gpus = reading.samples, reading.state.gpus.by_uuid
     shown = {labels(known_gpus[uuid]): sample for uuid, sample in samples.by_uuid.items() if uuid in known_gpus}
     asked = [gpu for gpu in known_gpus.values() if gpu.uuid in samples.by_uuid or gpu.uuid in samples.failing]
     yield f.SAMPLE, {labels(gpu): float(gpu.uuid not in samples.failing) for gpu in asked}
     yield f.USED, known({named: sample.memory_used_bytes for named, sample in shown.items()})
     yield f.UNATTRIBUTED, known({named: _unattributed(reading, sample) for named, sample in shown.items()})
-    yield f.STRAYS, _strays(reading)
+    yield f.UNATTRIBUTED_PROCESSES, _unattributed_processes(reading)
     yield f.BUSY, known({named: sample.busy for named, sample in shown.items()})
     yield f.TEMPERATURE, known({named: sample.temperature_celsius for named, sample in shown.items()})
     yield f.POWER, known({named: sample.power_watts for named, sample in shown.items()})
@@ -66,10 +66,10 @@ def _unattributed(reading: Reading, sample: GpuSample) -> float | None:
     if sample.memory_used_bytes is None or sample.uuid not in reading.use.strays:
         return None
     mine = [used.memory_bytes for (uuid, _), used in reading.use.by_container.items() if uuid == sample.uuid]
-    told = [memory for memory in mine if memory is not None]
-    return max(0, sample.memory_used_bytes - sum(told)) if len(told) == len(mine) else None
+    measured = [memory for memory in mine if memory is not None]
+    return max(0, sample.memory_used_bytes - sum(measured)) if len(measured) == len(mine) else None
 
 
-def _strays(reading: Reading) -> Values:
+def _unattributed_processes(reading: Reading) -> Values:
     gpus_ = reading.state.gpus.by_uuid
     return {labels(gpus_[uuid]): count for uuid, count in reading.use.strays.items() if uuid in gpus_}

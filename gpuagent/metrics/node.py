@@ -6,10 +6,10 @@ from gpuagent import __version__
 from gpuagent.domain.pods.failed_pod import Failure
 from gpuagent.domain.sharing.mode import PROMISES, Mode
 from gpuagent.metrics import families as f
-from gpuagent.metrics.reading import Reading, Told
+from gpuagent.metrics.reading import MetricValues, Reading
 
 
-def node(reading: Reading) -> Told:
+def node(reading: Reading) -> MetricValues:
     """The metrics of the agent and its node."""
     state, progress, found = reading.state, reading.derived.switch, reading.derived.problems
     yield f.BUILD, {(__version__,): 1}
@@ -34,7 +34,7 @@ def _isolation(reading: Reading) -> dict[tuple[str, ...], float]:
     return {(state.layer.driver,): float(state.layer.keeps(state.node.mode))} if PROMISES[state.node.mode] else {}
 
 
-def resources(reading: Reading) -> Told:
+def resources(reading: Reading) -> MetricValues:
     """The metrics of each resource."""
     views = reading.endpoints
     yield f.REGISTERED, {(name,): float(view.registered) for name, view in views.items()}

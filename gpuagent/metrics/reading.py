@@ -14,7 +14,7 @@ from gpuagent.domain.usage.guarantee import Share, shares
 from gpuagent.metrics.family import Family
 
 Values = Mapping[tuple[str, ...], float]
-Told = Iterator[tuple[Family, Values]]
+MetricValues = Iterator[tuple[Family, Values]]
 
 
 @dataclass(frozen=True, slots=True)

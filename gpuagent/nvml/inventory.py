@@ -116,8 +116,8 @@ class Readings:
         if not question.outdated:
             log.warning("a GPU does not report its links", extra={"uuid": about[0], "call": function})
         known = self._answers.get(about) or question.known or Wiring()
-        said = f"{function} has not returned for {self._patience_s:g} s"
-        return replace(known, problems=(*known.problems, said))
+        problem = f"{function} has not returned for {self._patience_s:g} s"
+        return replace(known, problems=(*known.problems, problem))
 
 
 def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:

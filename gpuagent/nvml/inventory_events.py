@@ -7,7 +7,7 @@ from gpuagent.domain.events import DriverUnavailable, Event, InventoryRead
 from gpuagent.domain.gpus.gpu import Inventory
 
 
-class DriverNews:
+class InventoryEvents:
     """Posts InventoryRead and DriverUnavailable; used by several threads.
 
     Args:

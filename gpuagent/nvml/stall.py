@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from gpuagent.nvml.binding import Pending
-from gpuagent.nvml.inventory_events import DriverNews
+from gpuagent.nvml.inventory_events import InventoryEvents
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class StallGuard:
     def __init__(  # noqa: PLR0913 (all by name)
         self,
         pending: Callable[[], Iterable[Pending]],
-        news: DriverNews,
+        events: InventoryEvents,
         *,
         stall_s: float,
         clock: Callable[[], float],
@@ -37,7 +37,7 @@ class StallGuard:
         changed: Callable[[], None],
     ) -> None:
         self._pending = pending
-        self._news = news
+        self._events = events
         self._stall_s = stall_s
         self._clock = clock
         self._stopping = stopping
@@ -66,7 +66,7 @@ class StallGuard:
             log.info("an NVML call that hung has returned", extra={"call": str(call)})
         changed, self._known = overdue != self._known, overdue
         if wide := next((call for call in overdue if call.gpu is None), None):
-            self._news.unavailable(self._words(wide))
+            self._events.unavailable(self._words(wide))
         elif changed:
             self._changed()
         if overdue:

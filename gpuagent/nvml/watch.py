@@ -15,7 +15,7 @@ from gpuagent.nvml.gpu_reader import DEV, SYSFS, count_gpus, device_nodes
 from gpuagent.nvml.health.health_poll import PollSchedule
 from gpuagent.nvml.health.xid_watch import HealthWatch, WatchContext
 from gpuagent.nvml.inventory import Readings, inventory_of
-from gpuagent.nvml.inventory_events import DriverNews
+from gpuagent.nvml.inventory_events import InventoryEvents
 from gpuagent.nvml.rescan import RescanRequests
 from gpuagent.nvml.stall import StallGuard
 from gpuagent.system.backoff import Backoff
@@ -77,7 +77,7 @@ class NvmlWatch:
         self._wishes = RescanRequests(links_apart_s)
         self._delays = Backoff(first_retry_s, most_retry_s)
         self._nvml = Nvml(clock)
-        self._news = DriverNews(post, clock)
+        self._events = InventoryEvents(post, clock)
         self._readings = Readings(
             patience_s=patience_s,
             links_patience_s=links_patience_s,
@@ -108,13 +108,13 @@ class NvmlWatch:
         )
         self._guard = StallGuard(
             self._pending,
-            self._news,
+            self._events,
             stall_s=stall_s,
             clock=clock,
             stopping=self._stopping,
             changed=self._wishes.now,
         )
-        self._news.hangs = self._guard.driver_hangs
+        self._events.hangs = self._guard.driver_hangs
         self._threads = [
             threading.Thread(target=self._discovery, name="nvml-discovery", daemon=True),
             threading.Thread(target=self._guard.run, name="nvml-guard", daemon=True),
@@ -201,7 +201,7 @@ class NvmlWatch:
         inventory = inventory_of(
             readings,
             hung=self._guard.hung(),
-            former=self._news.inventory,
+            former=self._events.inventory,
             patience_s=self._patience_s,
             version=version,
             nodes=device_nodes(self._dev),
@@ -209,7 +209,7 @@ class NvmlWatch:
         return inventory, count
 
     def _read(self, inventory: Inventory) -> None:
-        if self._stopping.is_set() or not self._news.read(inventory):
+        if self._stopping.is_set() or not self._events.read(inventory):
             return
         log.info(
             "GPUs read",
@@ -221,7 +221,7 @@ class NvmlWatch:
         )
 
     def _unavailable(self, reason: str) -> None:
-        if not self._stopping.is_set() and self._news.unavailable(reason):
+        if not self._stopping.is_set() and self._events.unavailable(reason):
             log.debug("the NVIDIA driver cannot be used", extra={"reason": reason})
 
 

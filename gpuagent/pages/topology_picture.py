@@ -56,8 +56,11 @@ def svg(page: dict[str, Any]) -> str:
     name = f"GPUs of {page['node'] or 'this node'}"
     _add(root, "title").text = _printable(name)
     states, kinds = Counter(map(state, page["gpus"])), Counter(link["type"] for _, _, link in pairs(page))
-    told = [*(f"{count} {word}" for word, count in states.items()), *(f"{n} pairs {kind}" for kind, n in kinds.items())]
-    _add(root, "desc").text = _printable(", ".join((models(page["gpus"]) or "no GPUs", *told)))
+    words = [
+        *(f"{count} {word}" for word, count in states.items()),
+        *(f"{n} pairs {kind}" for kind, n in kinds.items()),
+    ]
+    _add(root, "desc").text = _printable(", ".join((models(page["gpus"]) or "no GPUs", *words)))
     tilt = {"patternUnits": "userSpaceOnUse", "patternTransform": "rotate(45)"}
     hatch = _add(_add(root, "defs"), "pattern", id="hatch", width=7, height=7, **tilt)
     _add(hatch, "rect", width=7, height=7, fill=_PALE)

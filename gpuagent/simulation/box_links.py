@@ -72,15 +72,15 @@ def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) 
 def link_up(where: str, table: Table, bus_ids: Sequence[str]) -> list[Wired]:
     """Links and fabric of each GPU, from ``[[nvlinks]]`` and ``[nvswitch]``; links are numbered in the file's order."""
     links: list[list[BoxLink]] = [[] for _ in bus_ids]
-    told: set[frozenset[int]] = set()
+    joined: set[frozenset[int]] = set()
     for number, values in enumerate(table.take("nvlinks", list, []), 1):
         bridges = Table(f"{where}, [[nvlinks]] number {number}", values)
         version = _version(bridges)
         for pair in bridges.items("pairs", list):
             one, other, count = _pair(bridges, pair, len(bus_ids))
-            if frozenset({one, other}) in told:
+            if frozenset({one, other}) in joined:
                 raise BoxError(f"{bridges.where}: pairs: GPU {one} and GPU {other} are joined twice")
-            told.add(frozenset({one, other}))
+            joined.add(frozenset({one, other}))
             for here, there in ((one, other), (other, one)):
                 links[here] += [BoxLink(version=version, end=End.GPU, bus_id=bus_ids[there])] * count
         bridges.end()

@@ -145,14 +145,14 @@ def _wait(driver: SimulatedDriver, events: Any, out: Any, timeout_ms: Any) -> in
     until = time.monotonic() + timeout_ms.value / 1000
     with driver.idle():
         while True:
-            code = _heard(driver, events, out)
+            code = _wait_result(driver, events, out)
             left = until - time.monotonic()
             if code != TIMEOUT or left <= 0:
                 return code
             driver.changed.wait(left)
 
 
-def _heard(driver: SimulatedDriver, events: Any, out: Any) -> int:
+def _wait_result(driver: SimulatedDriver, events: Any, out: Any) -> int:
     """NVML's code for what a wait finds now: OK with `out` filled, or TIMEOUT for nothing."""
     found = driver.sets.get(address(events) or 0)
     if found is None:

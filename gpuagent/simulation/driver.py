@@ -313,12 +313,12 @@ class SimulatedDriver:
             where = None if gpu is None else self.find(gpu)
             waiting = [events for events in self.sets.values() if any(events.registered.values())]
             if where and any_waiter:
-                heard = sorted(waiting, key=lambda events: where.index in events.registered)[:1]
+                receivers = sorted(waiting, key=lambda events: where.index in events.registered)[:1]
             else:
-                heard = [events for events in waiting if not where or events.registered.get(where.index, 0) & kind]
-            for events in heard:
+                receivers = [events for events in waiting if not where or events.registered.get(where.index, 0) & kind]
+            for events in receivers:
                 events.queue.append((where.address + any_waiter if where else 0, kind, data))
-            return len(heard)
+            return len(receivers)
 
     def _key(self, function: str, gpu: GpuRef | None) -> tuple[str, int | None]:
         if function not in self._functions and function not in {base_name(name) for name in self._functions}:

@@ -15,7 +15,7 @@ USE: dict[str, Callable[..., int]] = {}
 MIB = 1 << 20
 NO_INSTANCE = 0xFFFFFFFF
 SHORT, NOT_FOUND = int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE), int(pynvml.NVML_ERROR_NOT_FOUND)
-NOT_TOLD = int(pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value)
+NOT_AVAILABLE = int(pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value)
 
 
 @of(USE, "nvmlDeviceGetMemoryInfo")
@@ -69,7 +69,7 @@ def _list_of(kind: str) -> Callable[[SimulatedDriver, SimulatedGpu, Any, Any], i
         if code == OK:
             for entry, process in zip(out or (), found, strict=False):
                 entry.pid, entry.gpuInstanceId, entry.computeInstanceId = process.pid, NO_INSTANCE, NO_INSTANCE
-                entry.usedGpuMemory = NOT_TOLD if process.memory_bytes is None else process.memory_bytes
+                entry.usedGpuMemory = NOT_AVAILABLE if process.memory_bytes is None else process.memory_bytes
         return code
 
     return call

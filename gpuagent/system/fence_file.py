@@ -29,7 +29,7 @@ class FenceWatch:
         self._post = post
         self._clock = clock
         self._posted: Fence | str = Fence()
-        self._doubted_at: float | None = None
+        self._suspect_since: float | None = None
         self._watch = DirectoryWatch(path.parent, self._look, name="fence", contents=True)
 
     def start(self) -> None:
@@ -43,19 +43,19 @@ class FenceWatch:
     @property
     def in_doubt(self) -> bool:
         """Whether the last read found a missing or bad file, and a second read decides."""
-        return self._doubted_at is not None
+        return self._suspect_since is not None
 
     def _look(self) -> float:
         """Post a changed fence; return the seconds until the next read without an event."""
         found, now = _read(self._path), self._clock()
         new = Fence() if found is None else found
         if isinstance(found, Fence) or new == self._posted:
-            self._doubted_at = None
-        elif self._doubted_at is None:
-            self._doubted_at = now
-        if self._doubted_at is not None and now - self._doubted_at < SECOND_LOOK_S:
+            self._suspect_since = None
+        elif self._suspect_since is None:
+            self._suspect_since = now
+        if self._suspect_since is not None and now - self._suspect_since < SECOND_LOOK_S:
             return SECOND_LOOK_S
-        self._doubted_at = None
+        self._suspect_since = None
         if new != self._posted:
             self._posted = new
             self._post(ev.FenceRead(new, now) if isinstance(new, Fence) else ev.FenceUnreadable(new, now))

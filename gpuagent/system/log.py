@@ -102,10 +102,10 @@ def _take_over() -> None:
 
     def warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         # An HTTP library that must not verify TLS warns of every request.
-        said = (category.__name__, " ".join(str(message).split()))
-        if said not in warned and len(warned) < _MOST_WARNINGS:
-            warned.add(said)
-            log.warning("Python warning", extra={"category": said[0], "text": said[1]})
+        warning = (category.__name__, " ".join(str(message).split()))
+        if warning not in warned and len(warned) < _MOST_WARNINGS:
+            warned.add(warning)
+            log.warning("Python warning", extra={"category": warning[0], "text": warning[1]})
 
     def thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):

@@ -175,11 +175,11 @@ def cpu_manager(q: Question) -> Row:
     if not found:
         todo = "kubelet's state and configuration were not found: make sure its cpuManagerPolicy is none"
         return Row("cpu-manager", "unknown", wanted, Verdict.WARN, todo)
-    told = f"{found} ({q.facts.cpu_policy_from})"
+    value = f"{found} ({q.facts.cpu_policy_from})"
     if found == "static":
         todo = "set cpuManagerPolicy: none in kubelet's configuration, delete cpu_manager_state, restart kubelet"
-        return Row("cpu-manager", told, wanted, q.bad_for(LayerKind.CGPU), todo)
-    return Row("cpu-manager", told, wanted, Verdict.OK)
+        return Row("cpu-manager", value, wanted, q.bad_for(LayerKind.CGPU), todo)
+    return Row("cpu-manager", value, wanted, Verdict.OK)
 
 
 def cgroup(q: Question) -> Row:

@@ -56,8 +56,8 @@ def writes(state: CgpuState, wish: Wish) -> tuple[Write, ...]:
         UsageError: it names a GPU, an instance or a number that does not exist.
         RefusedError: the documents forbid it in the node's present state.
     """
-    if said := cgpu_proc.problem(state):
-        raise RefusedError(said)
+    if problem := cgpu_proc.problem(state):
+        raise RefusedError(problem)
     assert state.version is not None
     by_index = {gpu.index: gpu for gpu in state.gpus}
     if unknown := [str(index) for index in wish.gpus if index not in by_index]:

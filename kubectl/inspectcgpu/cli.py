@@ -15,7 +15,7 @@ from gpuagent.kube.api.client import Client
 from gpuagent.system.printable import printable
 from inspectcgpu.errors import UsageError
 from inspectcgpu.fetch.agents import Asking
-from inspectcgpu.fetch.cluster import facts, look_beside, read_nodes, read_pods
+from inspectcgpu.fetch.cluster import facts, read_nodes, read_other_sources, read_pods
 from inspectcgpu.fetch.connection import connect
 from inspectcgpu.fetch.following import Following
 from inspectcgpu.report import Facts, Report, build
@@ -61,8 +61,8 @@ def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str
     nodes = read_nodes(client, options.nodes)
     # At least one node is shown: in a cluster without GPU nodes, all pods wait for one.
     pods = read_pods(client, options.nodes) if nodes.gpu or not options.nodes else ()
-    visible_gpus = look_beside(client, nodes.gpu, pods, _asking(options), usage=options.details)
-    report = build(facts(nodes.gpu, pods, visible_gpus))
+    others = read_other_sources(client, nodes.gpu, pods, _asking(options), usage=options.details)
+    report = build(facts(nodes.gpu, pods, others))
     if nodes.gpu or report.waiting or options.output in ("json", "yaml"):
         print("\n".join(_lines(options, colour=has_colour(sys.stdout, environ))(report)))
     elif not options.nodes:
@@ -84,8 +84,8 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
     following.start()
     try:
         while True:
-            following.news.wait(following.good_for_s)
-            following.news.clear()
+            following.updated.wait(following.good_for_s)
+            following.updated.clear()
             if following.complete:
                 screen.show(_shown(following.facts(), lines, options))
                 time.sleep(options.interval)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
 from inspectcgpu.read.agent_page import AgentView
-from inspectcgpu.read.configmaps import HEALTHY, Told
+from inspectcgpu.read.configmaps import HEALTHY, GpuConfigMap
 from inspectcgpu.read.node import RESOURCES, GpuNode
 from inspectcgpu.read.pod import GpuPod, Places
 from inspectcgpu.read.unit import Measure, measure, part_of_each
@@ -26,7 +26,7 @@ class Facts:
     Attributes:
         nodes: in the order in which they are shown.
         pods: of these nodes, and such as have no node yet.
-        `told`: node to the data of its ConfigMaps.
+        configmaps: node to the data of its ConfigMaps.
         views: node to its agent's page, where that was requested and answered.
         unseen: node to the reason why its agent did not answer, where it was queried.
         usage: pod to its usage, where agents' metrics show it.
@@ -37,7 +37,7 @@ class Facts:
 
     nodes: Sequence[GpuNode]
     pods: Sequence[GpuPod]
-    told: Mapping[str, Told] = field(default_factory=dict)
+    configmaps: Mapping[str, GpuConfigMap] = field(default_factory=dict)
     views: Mapping[str, AgentView] = field(default_factory=dict)
     unseen: Mapping[str, str] = field(default_factory=dict)
     usage: Mapping[PodName, Usage] = field(default_factory=dict)
@@ -140,17 +140,17 @@ def _node_at_least(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeR
         return _node(node, pods, facts)
     except Exception as err:  # noqa: BLE001 - whatever a page of another program makes of it
         unseen = {node.name: f"what it and ConfigMaps say cannot be shown ({type(err).__name__}: {err})"}
-        return _node(node, pods, replace(facts, views={}, told={}, unseen=unseen))
+        return _node(node, pods, replace(facts, views={}, configmaps={}, unseen=unseen))
 
 
 def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
-    page, told = facts.views.get(node.name), facts.told.get(node.name)
+    page, configmap = facts.views.get(node.name), facts.configmaps.get(node.name)
     measured = measure(node) if node.offered(GPU_MEM) else Measure(None, None)
     if page and page.unit:
         measured = Measure(page.unit, measured.per_gpu, measured.doubt)
     # Without a driver an agent shows no GPUs: labels and annotations then count.
     view = page if page and page.gpus else None
-    known = _numbers(node, view, told)
+    known = _numbers(node, view, configmap)
     unseen = facts.unseen.get(node.name, "")
     reports = tuple(_pod(pod, known, page, unseen, facts) for pod in pods)
     held: Counter[tuple[int, str]] = Counter()
@@ -162,7 +162,7 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
     numbers = sorted({gpu for gpu, _ in held}) if known is None else known
     wanted = {resource for report in reports for resource in report.pod.asks}
     shown = [name for name in RESOURCES if node.offered(name) or name in wanted]
-    sizes = _Sizes(node, measured, view, told)
+    sizes = _Sizes(node, measured, view, configmap)
     gpus = tuple(
         GpuReport(
             number,
@@ -177,18 +177,18 @@ def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
         name: Amount(sum(gpu.amounts[name].allocated for gpu in gpus) + pending[name], node.allocatable.get(name, 0))
         for name in shown
     }
-    links = told.links if told else ()
+    links = configmap.links if configmap else ()
     if page and not view:
         unseen = NO_GPUS_SEEN
     return NodeReport(node, measured, gpus, amounts, dict(pending), reports, links, view is not None, unseen)
 
 
-def _numbers(node: GpuNode, view: AgentView | None, told: Told | None) -> list[int] | None:
+def _numbers(node: GpuNode, view: AgentView | None, configmap: GpuConfigMap | None) -> list[int] | None:
     """Minor numbers of the node's GPUs; None where no source has their number."""
     if view:
         return sorted(view.gpus)
-    if told and told.whole and told.health:
-        return sorted(told.health)
+    if configmap and configmap.whole and configmap.health:
+        return sorted(configmap.health)
     return None if node.gpu_count is None else list(range(node.gpu_count))
 
 
@@ -199,7 +199,7 @@ class _Sizes:
     node: GpuNode
     measured: Measure
     view: AgentView | None
-    told: Told | None
+    configmap: GpuConfigMap | None
 
     def of(self, number: int, resource: str) -> int | None:
         if self.view:
@@ -208,7 +208,7 @@ class _Sizes:
             return 0
         if resource == GPU_MEM:
             return self.measured.per_gpu
-        if resource == GPU_WHOLE and self.told and self.told.whole:
+        if resource == GPU_WHOLE and self.configmap and self.configmap.whole:
             return 1
         return part_of_each(self.node, resource)
 
@@ -216,7 +216,7 @@ class _Sizes:
         if self.view:
             gpu = self.view.gpus[number]
             return "" if gpu.healthy else gpu.cause or "Unhealthy"
-        word = self.told.health.get(number, HEALTHY) if self.told else HEALTHY
+        word = self.configmap.health.get(number, HEALTHY) if self.configmap else HEALTHY
         return "" if word == HEALTHY else word or "Unhealthy"
 
 

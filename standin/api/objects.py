@@ -72,7 +72,7 @@ class Objects:
     """Thread-safe; every object that goes in or out is a copy. ``news`` is notified with every change."""
 
     def __init__(self) -> None:
-        self.news = threading.Condition(threading.RLock())
+        self.updated = threading.Condition(threading.RLock())
         self.version = 1
         self.oldest = 0
         self._objects: dict[Key, Json] = {}
@@ -80,7 +80,7 @@ class Objects:
 
     def get(self, key: Key) -> Json:
         """Return one object. Raises Refusal 404."""
-        with self.news:
+        with self.updated:
             if key not in self._objects:
                 raise not_found(key[0], key[2])
             return copy.deepcopy(self._objects[key])
@@ -91,7 +91,7 @@ class Objects:
 
     def all(self, resource: str, namespace: str = "") -> tuple[list[Json], int]:
         """Return the objects of a resource, of one namespace or ("") of all, and the version of this look."""
-        with self.news:
+        with self.updated:
             found = [
                 copy.deepcopy(value)
                 for (kind, where, _), value in self._objects.items()
@@ -112,14 +112,14 @@ class Objects:
         metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
         if key[1]:
             metadata["namespace"] = key[1]
-        with self.news:
+        with self.updated:
             if key in self._objects:
                 raise Refusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
             return self._store(key, made)
 
     def update(self, key: Key, change: Callable[[Json], Json]) -> Json:
         """Replace an object by what ``change`` makes of a copy of it. Raises Refusal 404, 409 (old version), 422."""
-        with self.news:
+        with self.updated:
             before = self.get(key)
             after = change(self.get(key))
             if after["metadata"].get("resourceVersion") != before["metadata"]["resourceVersion"]:
@@ -157,13 +157,13 @@ class Objects:
 
         Raises Refusal 404, 409 (``preconditions`` name another object or version).
         """
-        with self.news:
+        with self.updated:
             found = self.get(key)
             for field, named in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
                 there, wanted = found["metadata"][field], (preconditions or {}).get(field)
                 if wanted not in (None, there):
-                    said = f"the {named} in the precondition ({wanted}) does not match the {named} in record ({there})"
-                    text = f'Operation cannot be fulfilled on {KINDS[key[0]]} "{key[2]}": {said}'
+                    clash = f"the {named} in the precondition ({wanted}) does not match the {named} in record ({there})"
+                    text = f'Operation cannot be fulfilled on {KINDS[key[0]]} "{key[2]}": {clash}'
                     raise Refusal(409, "Conflict", f"{text}. The object might have been modified")
             ended = found.get("status", {}).get("phase") in ("Succeeded", "Failed")
             if key[0] != "pods" or ended or not found.get("spec", {}).get("nodeName"):
@@ -176,18 +176,18 @@ class Objects:
 
     def check(self, since: int) -> None:
         """Raise Refusal 410 where what happened after version ``since`` is no longer known."""
-        with self.news:
+        with self.updated:
             if since < self.oldest:
                 raise Refusal(410, "Expired", f"too old resource version: {since} ({self.version})")
 
     def changes(self, since: int) -> list[Change]:
         """Return what happened after version ``since``."""
-        with self.news:
+        with self.updated:
             return [change for change in self._log if change.version > since]
 
     def forget(self) -> None:
         """Let every version so far be too old to watch from."""
-        with self.news:
+        with self.updated:
             self.version += 1
             self.oldest = self.version
 
@@ -215,4 +215,4 @@ class Objects:
         if len(self._log) == _LOG:
             self.oldest = self._log[0].version
         self._log.append(Change(self.version, key, before, copy.deepcopy(after)))
-        self.news.notify_all()
+        self.updated.notify_all()

@@ -53,7 +53,7 @@ def page(
         if rest.version < objects.oldest:
             raise Refusal(410, "Expired", _FORGOTTEN)
     else:
-        with objects.news:
+        with objects.updated:
             rest = Rest(begin(), objects.version)
     # With version 0 the real server answers from its cache, whole.
     limit = int(query.get("limit") or 0) if version != "0" else 0

@@ -20,9 +20,9 @@ def bound(pod: Json, binding: Json) -> Json:
         raise Refusal(500, "", "target.name: Required value")
     for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if wanted.get(field, meta[field]) != meta[field]:
-            said = f"{word} in precondition: {wanted[field]}, {word} in object meta: {meta[field]}"
+            clash = f"{word} in precondition: {wanted[field]}, {word} in object meta: {meta[field]}"
             where = f"Key: {_KEY}/{meta['namespace']}/{name}, ResourceVersion: 0"
-            text = f"StorageError: invalid object, Code: 4, {where}, AdditionalErrorMsg: Precondition failed: {said}"
+            text = f"StorageError: invalid object, Code: 4, {where}, AdditionalErrorMsg: Precondition failed: {clash}"
             raise Refusal(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {text}')
     spec = pod["spec"]
     refused = (

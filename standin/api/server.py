@@ -220,12 +220,12 @@ class ApiServer:
     def wait(self, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> bool:
         """Wait until ``condition`` holds, asked after every change of an object; return whether it came to hold."""
         deadline = time.monotonic() + timeout_s
-        with self.objects.news:
+        with self.objects.updated:
             while not condition():
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     return False
-                self.objects.news.wait(min(left_s, 0.05))  # a look now and then also at what is no object
+                self.objects.updated.wait(min(left_s, 0.05))  # a look now and then also at what is no object
             return True
 
 

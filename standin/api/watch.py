@@ -42,7 +42,7 @@ class WatchStream:
             self._event("ERROR", status(refusal))  # in the stream, after a 200, as the real watch cache does
             return
         while self._server is None or not self._server.ended:
-            for change in self._news():
+            for change in self._new_changes():
                 self._change(change)
             if self._is_held():
                 continue
@@ -63,11 +63,11 @@ class WatchStream:
         for item in filter(self._matches, found):
             self._event("ADDED", item)
 
-    def _news(self) -> list[Change]:
+    def _new_changes(self) -> list[Change]:
         objects = self._api.objects
-        with objects.news:
+        with objects.updated:
             if self._is_held() or objects.version == self._since:
-                objects.news.wait(_LOOK_S)
+                objects.updated.wait(_LOOK_S)
             if self._is_held():
                 return []
             changes = objects.changes(self._since)

@@ -207,7 +207,7 @@ class Kubelet(Observation):
 
     # Pods.
 
-    def hear(self, pod: Pod) -> None:
+    def receive(self, pod: Pod) -> None:
         """Receive a pod that is admitted next: pod-resources has it from then on."""
         with self._state.change():
             self._pods[pod.uid] = (pod, False)
@@ -219,7 +219,7 @@ class Kubelet(Observation):
 
     def admit(self, pod: Pod, *, numa: Collection[int] | None = None) -> Admission:
         """Admit a pod bound to this node; ``numa`` are the nodes the topology manager aligned it to."""
-        self.hear(pod)
+        self.receive(pod)
         return self._settle(self._admitter.admit(pod, numa=numa))
 
     def readmit(self, running: Collection[tuple[str, str]] | None = None) -> list[Admission]:

@@ -35,7 +35,7 @@ class StatusReporter:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._kubelet.wait(self._has_news, LOOK_S)
+            self._kubelet.wait(self._has_changed, LOOK_S)
             amounts = self._kubelet.amounts()
             if amounts != self._written:
                 self._written = amounts
@@ -43,5 +43,5 @@ class StatusReporter:
                 allocatable = {name: str(one.allocatable) for name, one in amounts.items()}
                 self._write({"capacity": capacity, "allocatable": allocatable})
 
-    def _has_news(self) -> bool:
+    def _has_changed(self) -> bool:
         return self._stopping.is_set() or self._kubelet.amounts() != self._written

@@ -77,14 +77,14 @@ class Daemon:
         scratch = self._pipes / "pid.new"
         scratch.write_text(str(os.getpid()))
         scratch.replace(self._pipes / "nvidia-cuda-mps-control.pid")
-        self._say(f"Starting control daemon using socket {self._pipes}/control")
+        self._log(f"Starting control daemon using socket {self._pipes}/control")
         if ready is not None:
             os.close(ready)
         while True:
             connection, _ = self._listener.accept()
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         with (self._logs / "control.log").open("a") as log:
             log.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}.000 Control {os.getpid():5d}] {line}\n")
 
@@ -93,7 +93,7 @@ class Daemon:
             while (wanted := steering(self._pipes)).get("hang"):
                 time.sleep(POLL_S)
             command = packet.decode()
-            self._say(f"Cmd:{command}")
+            self._log(f"Cmd:{command}")
             connection.send(self._answer(command.split(), wanted).encode() or b"\n")
 
     def _answer(self, words: list[str], wanted: dict[str, Any]) -> str:
@@ -137,7 +137,7 @@ class Daemon:
             if force_after_s is not None and time.monotonic() - began >= force_after_s:
                 break
             time.sleep(POLL_S)
-        self._say("Exit")
+        self._log("Exit")
         for name in ("control", "nvidia-cuda-mps-control.pid"):
             (self._pipes / name).unlink(missing_ok=True)
         os._exit(0)

@@ -76,19 +76,19 @@ class MpsHost:
                 os.kill(pid, signal.SIGKILL)
 
     def modes(self, **modes: str) -> None:
-        self.smi_says({"modes": {uuid.replace("_", "-"): mode for uuid, mode in modes.items()}})
+        self.write_smi({"modes": {uuid.replace("_", "-"): mode for uuid, mode in modes.items()}})
 
-    def smi_says(self, known: dict[str, Any]) -> None:
+    def write_smi(self, known: dict[str, Any]) -> None:
         scratch = self.root / "gpus.scratch"
         scratch.write_text(json.dumps(known))
         scratch.replace(self.gpus)
 
-    def smi_knows(self) -> dict[str, Any]:
+    def read_smi(self) -> dict[str, Any]:
         known: dict[str, Any] = json.loads(self.gpus.read_text())
         return known
 
     def mode(self, uuid: str) -> str:
-        return str(self.smi_knows()["modes"][uuid])
+        return str(self.read_smi()["modes"][uuid])
 
     def log(self) -> str:
         return (self.logs / "control.log").read_text()

@@ -262,7 +262,7 @@ def test_rights_on_pods_are_there_where_policies_narrow_them(
         assert (found.annotate_pods, found.clean_failed_pods) == (chosen, chosen)
 
 
-def test_an_agent_with_the_right_may_be_told_to_annotate_nothing(chart: Chart) -> None:
+def test_an_agent_with_the_right_may_be_set_to_annotate_nothing(chart: Chart) -> None:
     assert not settings_of(chart.render(settings={"annotate-pods": False})).annotate_pods
 
 
@@ -362,7 +362,7 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         ({"polcy": 5}, "'polcy' not allowed"),
         ({"policy": 6}, "/policy"),
@@ -428,8 +428,8 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ),
     ],
 )
-def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[str, Any], said: str) -> None:
-    assert said in chart.refusal(**values)
+def test_values_that_are_wrong_are_refused_by_name(chart: Chart, values: dict[str, Any], expected: str) -> None:
+    assert expected in chart.refusal(**values)
 
 
 def test_cdi_names_are_refused_where_no_kubelet_hands_them_on(chart: Chart) -> None:

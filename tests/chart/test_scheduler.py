@@ -310,7 +310,7 @@ def test_pods_get_the_name_on_request_only(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "scheduler", "said"),
+    ("version", "scheduler", "expected"),
     [
         ("1.35", {"enabled": True, "setSchedulerName": True}, "scheduler.setSchedulerName needs Kubernetes 1.36"),
         ("1.36", {"setSchedulerName": True}, "scheduler.setSchedulerName needs scheduler.enabled"),
@@ -323,6 +323,6 @@ def test_pods_get_the_name_on_request_only(chart: Chart) -> None:
     ],
 )
 def test_values_that_are_wrong_are_refused_by_name(
-    chart: Chart, version: str, scheduler: dict[str, Any], said: str
+    chart: Chart, version: str, scheduler: dict[str, Any], expected: str
 ) -> None:
-    assert said in chart.refusal(version=version, scheduler=scheduler)
+    assert expected in chart.refusal(version=version, scheduler=scheduler)

@@ -311,7 +311,7 @@ def test_29_both_resources_agree_on_the_environment(node: MakeNode) -> None:
         assert all(answers[0].envs[name] == answers[1].envs[name] for name in common)
 
 
-def test_pods_that_are_known_by_name_are_told_by_name(node: MakeNode) -> None:
+def test_pods_that_the_agent_has_by_name_are_named(node: MakeNode) -> None:
     """A refusal reaches the pod: in kubelet's text and as an Event on it, with need and what is free."""
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     one.run()
@@ -327,7 +327,7 @@ def test_pods_that_are_known_by_name_are_told_by_name(node: MakeNode) -> None:
     assert event["involvedObject"]["uid"] == asked.uid
 
 
-def test_a_refusal_whose_pod_the_watch_shows_later_is_told_of_that_pod(node: MakeNode) -> None:
+def test_a_refusal_whose_pod_the_watch_shows_later_is_reported_on_that_pod(node: MakeNode) -> None:
     """Kubelet fails a pod that the agent has not seen yet: the Event is on that pod, and on no other of its size."""
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     one.run()
@@ -337,8 +337,8 @@ def test_a_refusal_whose_pod_the_watch_shows_later_is_told_of_that_pod(node: Mak
     assert outcome.reason == "UnexpectedAdmissionError"
     one.bind(pod("alike", {MEM: 30}))
     known = one.bind(late)
-    said = {"phase": "Failed", "reason": outcome.reason, "message": outcome.failed}
-    one.server.patch_pod("late", {"status": said}, subresource="status")
+    failed = {"phase": "Failed", "reason": outcome.reason, "message": outcome.failed}
+    one.server.patch_pod("late", {"status": failed}, subresource="status")
     event = one.event("GPURefused", "no single GPU has that much")
     assert event["involvedObject"]["name"] == "late"
     assert event["involvedObject"]["uid"] == known.uid
@@ -349,7 +349,7 @@ STRANGE = "deadbeefff-ms-1"
 
 
 @pytest.mark.parametrize("method", ["GetPreferredAllocation", "Allocate", "PreStartContainer"])
-def test_a_refusal_of_a_pod_that_never_shows_is_told_of_the_node(
+def test_a_refusal_of_a_pod_that_never_shows_is_reported_on_the_node(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(refusal_events, "WAIT_S", 0.0)
@@ -369,7 +369,7 @@ def test_a_refusal_of_a_pod_that_never_shows_is_told_of_the_node(
     assert event["involvedObject"]["kind"] == "Node"
 
 
-def test_a_refused_start_is_told_of_its_pod(node: MakeNode) -> None:
+def test_a_refused_start_is_reported_on_its_pod(node: MakeNode) -> None:
     one = node("1.36", box(1, 24), labels={MODE_LABEL: "cgpu"})
     driver = Isolating()
     one.run(driver)

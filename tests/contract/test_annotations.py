@@ -96,7 +96,7 @@ def test_a_pod_of_the_gpushare_extender_is_completed_once(node: MakeNode) -> Non
     assert events(one) == []
 
 
-def test_annotation_and_environment_tell_the_same_gpu_whatever_a_scheduler_chose(node: MakeNode) -> None:
+def test_annotation_and_environment_name_the_same_gpu_whatever_a_scheduler_chose(node: MakeNode) -> None:
     one = shared(node)
     one.run()
     one.offers(mem=48)
@@ -122,7 +122,7 @@ def test_nothing_is_written_before_kubelet_has_it_in_its_book(node: MakeNode) ->
     assert written(one, "large") == {}
 
 
-def test_a_pod_that_nobody_annotated_is_annotated(node: MakeNode) -> None:
+def test_a_pod_without_annotations_is_annotated(node: MakeNode) -> None:
     """In both families, with the numbers its environment has."""
     one = shared(node)
     one.run()
@@ -134,7 +134,7 @@ def test_a_pod_that_nobody_annotated_is_annotated(node: MakeNode) -> None:
     assert (env[INDEX], env[GPU_UNITS]) == (found[INDEX], found[GPU_UNITS])
 
 
-def test_the_setting_leaves_pods_alone_that_nobody_annotated(node: MakeNode) -> None:
+def test_the_setting_leaves_pods_alone_without_annotations(node: MakeNode) -> None:
     one = shared(node)
     one.run(annotate_pods=False)
     one.offers(mem=48)
@@ -145,7 +145,7 @@ def test_the_setting_leaves_pods_alone_that_nobody_annotated(node: MakeNode) -> 
     assert written(one, "silent") == {}
 
 
-def test_memory_and_compute_and_whole_gpus_are_told(node: MakeNode) -> None:
+def test_memory_and_compute_and_whole_gpus_are_reported(node: MakeNode) -> None:
     one = shared(node, "core_mem")
     one.run(Isolating())
     one.offers(mem=48, core=200)
@@ -231,7 +231,7 @@ def test_an_api_server_that_is_away_gets_everything_afterwards(node: MakeNode) -
     assert events(one) == []
 
 
-def test_a_pod_that_changes_all_the_time_is_written_all_the_same(node: MakeNode) -> None:
+def test_a_pod_that_changes_all_the_time_is_written_nevertheless(node: MakeNode) -> None:
     one = shared(node)
     one.run()
     one.offers(mem=48)
@@ -302,7 +302,7 @@ def test_a_missing_right_is_a_problem_and_stops_nothing(node: MakeNode) -> None:
     wait_for(lambda: problems(agent) == [])
 
 
-def test_a_pod_made_anew_under_its_name_gets_its_own(node: MakeNode) -> None:
+def test_a_pod_made_again_under_its_name_gets_its_own(node: MakeNode) -> None:
     """As a StatefulSet makes it: the book may still have the one before."""
     one = shared(node)
     one.run()
@@ -316,7 +316,7 @@ def test_a_pod_made_anew_under_its_name_gets_its_own(node: MakeNode) -> None:
 
 
 @pytest.mark.parametrize("annotate", [True, False])
-def test_a_changed_unit_under_a_running_pod_is_said_aloud(node: MakeNode, annotate: bool) -> None:
+def test_a_changed_unit_under_a_running_pod_is_reported(node: MakeNode, annotate: bool) -> None:
     one = shared(node)
     first = one.run(annotate_pods=annotate)
     one.offers(mem=48)

@@ -39,7 +39,7 @@ MakeNode = Callable[..., Node]
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_mistakes_in_flags_are_told(arguments: list[str], texts: list[str]) -> None:
+def test_mistakes_in_flags_are_reported(arguments: list[str], texts: list[str]) -> None:
     """Unknown command, flag or value, missing or unreadable file: exit code 2, what and where on stderr, no traceback."""
     done = command(*arguments, env={"PATH": "/usr/bin"})
     assert done.returncode == 2, done.stderr
@@ -49,20 +49,20 @@ def test_mistakes_in_flags_are_told(arguments: list[str], texts: list[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [("fly = 1", "unknown setting fly"), ("mode = [1]", "mode"), ("mode = ", "is not TOML"), ('mode = "fast"', "fast")],
 )
-def test_mistakes_in_the_file_are_told(tmp_path: Path, text: str, said: str) -> None:
+def test_mistakes_in_the_file_are_reported(tmp_path: Path, text: str, expected: str) -> None:
     """The --config file: exit code 2, file and key on stderr."""
     path = tmp_path / "gpuagent.toml"
     path.write_text(text)
     done = command("run", "--config", str(path), env={"PATH": "/usr/bin"})
     assert done.returncode == 2, done.stderr
     assert str(path) in done.stderr
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
-def test_mistakes_in_the_environment_are_told() -> None:
+def test_mistakes_in_the_environment_are_reported() -> None:
     """An unknown GPUAGENT_ variable, and a bad value in a known one: exit code 2 and its name."""
     done = command("run", env={"PATH": "/usr/bin", "GPUAGENT_FLY": "1"})
     assert done.returncode == 2
@@ -72,7 +72,7 @@ def test_mistakes_in_the_environment_are_told() -> None:
     assert "GPUAGENT_MODE" in done.stderr
 
 
-def test_a_taken_port_is_told(node: MakeNode) -> None:
+def test_a_taken_port_is_reported(node: MakeNode) -> None:
     """--http-address of another process: exit code 2 and the address."""
     one = node("1.36", box(1, 24))
     agent = one.run(http_address=("127.0.0.1", 0))
@@ -83,7 +83,7 @@ def test_a_taken_port_is_told(node: MakeNode) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_unreadable_kubeconfig_is_told(node: MakeNode) -> None:
+def test_an_unreadable_kubeconfig_is_reported(node: MakeNode) -> None:
     """--kubeconfig that is not there: the agent serves kubelet, and says in problems and readiness which file."""
     one = node("1.36", box(1, 24))
     agent = one.run(mode=None, kubeconfig=Path("/nonexistent/kubeconfig"))
@@ -92,7 +92,7 @@ def test_an_unreadable_kubeconfig_is_told(node: MakeNode) -> None:
     assert one.kubelet.wait(lambda: bool(one.kubelet.lists(MEM)))
 
 
-def test_status_without_an_agent_is_told() -> None:
+def test_status_without_an_agent_is_reported() -> None:
     """`gpuagent status` where nobody listens: exit code 1, the address, no traceback."""
     port = free_port()
     done = command("status", "--url", f"http://127.0.0.1:{port}")
@@ -135,7 +135,7 @@ def test_the_topology_without_an_agent_is_that_of_the_box_or_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "says"),
+    ("page", "expected"),
     [
         ({"/topology": {"version": "0.0.1", "links": []}}, "is gpuagent 0.0.1; this command is of gpuagent"),
         ({"/topology": []}, "is no gpuagent"),
@@ -143,7 +143,7 @@ def test_the_topology_without_an_agent_is_that_of_the_box_or_driver() -> None:
         ({"/status": {}}, "has no page /topology (404 Not Found)"),
     ],
 )
-def test_another_version_or_program_is_told_apart(page: dict[str, Any], says: str) -> None:
+def test_another_version_or_program_is_distinguished(page: dict[str, Any], expected: str) -> None:
     """What answers and has not the page that the command needs: exit code 1, and what it is."""
     pages = {path: json_page(lambda body=body: body) for path, body in page.items()}
     server = HttpServer(("127.0.0.1", 0), pages, probes={})
@@ -153,7 +153,7 @@ def test_another_version_or_program_is_told_apart(page: dict[str, Any], says: st
     finally:
         server.stop()
     assert done.returncode == 1
-    assert says in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -197,7 +197,7 @@ def test_what_a_page_says_cannot_steer_a_terminal(node: MakeNode) -> None:
 
 
 @pytest.mark.parametrize("url", ["node-1:9445", "http://[::1", "http://127.0.0.1:99999", "http://", "ftp://node-1"])
-def test_an_address_that_is_none_is_told(url: str) -> None:
+def test_an_address_that_is_none_is_reported(url: str) -> None:
     """--url that is no URL: exit code 2, and what one looks like."""
     done = command("status", "--url", url)
     assert done.returncode == 2
@@ -220,10 +220,10 @@ def test_faults_are_injected_from_another_process(node: MakeNode) -> None:
         '{"fault": "xid"}': "not a fault: fault xid needs gpu and code; ",
         '{"fault": "xid", "gpu": 9, "code": 79}': "not a fault: there is no GPU 9 in box ",
     }
-    for fault, says in bad.items():
+    for fault, expected in bad.items():
         done = command("simulate", fault, *state)
         assert done.returncode == 2
-        assert done.stderr.startswith(f"gpuagent: {says}")
+        assert done.stderr.startswith(f"gpuagent: {expected}")
         assert done.stderr.endswith('write it like {"fault": "xid", "gpu": 0, "code": 79}\n')
     done = command("simulate", '{"fault": "xid", "gpu": 0, "code": 79}', "--state-dir", "/nonexistent")
     assert done.returncode == 1

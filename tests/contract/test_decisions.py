@@ -92,13 +92,13 @@ def test_a_named_gpu_that_is_full_is_refused_and_the_setting_chooses_another(nod
     assert admit(one, one.bind(pod("later", {MEM: 4}), annotations=by_v1(1, 4))) == [0]
 
 
-def test_what_is_no_decision_is_told_by_an_event(node: MakeNode) -> None:
+def test_what_is_no_decision_is_reported_by_an_event(node: MakeNode) -> None:
     one = sharing(node, "1.36", 2)
     assert admit(one, one.bind(pod("copy", {MEM: 4}), annotations=by_v1(1, 9))) == [0]
     assert "ALIYUN_COM_GPU_MEM_POD says 9" in one.event("GPUDecisionIgnored")["message"]
 
 
-def test_what_is_promised_is_left_to_whom_it_was_promised(node: MakeNode) -> None:
+def test_what_is_reserved_is_left_to_the_pod_it_is_for(node: MakeNode) -> None:
     one = sharing(node, "1.36", 2)
     other = one.bind(pod("other", {MEM: 8}))
     decided = one.bind(pod("decided", {MEM: 12}), annotations=by_v1(0, 12))

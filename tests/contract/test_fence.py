@@ -59,8 +59,10 @@ def test_the_first_list_and_every_page_show_a_fence_of_before_the_start(node: Ma
     gpus = json.loads(fetch(agent.http_port, "/status")[1])["gpus"]
     assert [gpu["cause"] for gpu in gpus] == ["fenced by file (its UUID)", None]
     metrics = fetch(agent.http_port, "/metrics")[1].splitlines()
-    told = {line.partition('UUID="')[2][:40]: line[-3:] for line in metrics if line.startswith("gpuagent_gpu_healthy{")}
-    assert told == {one.uuids[0]: "0.0", one.uuids[1]: "1.0"}
+    healthy = {
+        line.partition('UUID="')[2][:40]: line[-3:] for line in metrics if line.startswith("gpuagent_gpu_healthy{")
+    }
+    assert healthy == {one.uuids[0]: "0.0", one.uuids[1]: "1.0"}
 
 
 def test_a_bad_file_changes_no_list(node: MakeNode) -> None:

@@ -68,7 +68,7 @@ def test_a_gpu_that_needs_a_reset_is_never_offered_by_an_agent_that_starts(
     assert shown == {"Unhealthy"}
 
 
-def test_the_pod_that_holds_a_gpu_hears_that_it_is_fenced(node: MakeNode) -> None:
+def test_the_pod_that_holds_a_gpu_gets_an_event_when_it_is_fenced(node: MakeNode) -> None:
     """The fence file names the GPU: Events on the node and on the pod, GPUFenced and GPUUnfenced; the pod lives on."""
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     watched(one)
@@ -181,7 +181,7 @@ def test_a_gpu_that_relapses_stays_out_longer(node: MakeNode) -> None:
     assert [seconds >= least for seconds, least in zip(took, (0.3, 0.6, 1.2), strict=True)] == [True] * 3
 
 
-def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pod_gets_events_about_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
     """Two pods on two GPUs: the one whose GPU becomes unhealthy and recovers gets both Events, the other none.
 
     The lines of the log name the pod, too: else they would repeat those about the node.
@@ -199,11 +199,11 @@ def test_a_pod_hears_of_the_gpu_that_it_holds(node: MakeNode, caplog: pytest.Log
     one.simulator.action(unhealthy, 0)
     one.offers(mem=48)
 
-    def told() -> list[tuple[str, str]]:
+    def events() -> list[tuple[str, str]]:
         about = [(event["involvedObject"], event["reason"]) for event in one.server.events()]
         return sorted((thing["name"], reason) for thing, reason in about if thing["kind"] == "Pod")
 
-    wait_for(lambda: told() == [("first", "GPURecovered"), ("first", "GPUUnhealthy")], what=str(told()))
+    wait_for(lambda: events() == [("first", "GPURecovered"), ("first", "GPUUnhealthy")], what=str(events()))
     pods = [getattr(record, "pods", "") for record in caplog.records if record.getMessage() == "GPUUnhealthy"]
     assert sorted(pods) == ["", "default/first"]
 

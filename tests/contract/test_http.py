@@ -82,8 +82,8 @@ def test_slow_connections_delay_neither_admission_nor_probes_and_leave_no_trace(
     assert held["sockets"] <= before["sockets"] + MOST_CONNECTIONS + 1
     assert max(held["threads"], after["threads"]) <= before["threads"] + PAGE_THREADS + 2
     assert after["cpu_s"] - before["cpu_s"] < CPU_S
-    said = one.stderr(process)
-    assert "Traceback" not in said
-    warnings = said.count("Closed a slow HTTP connection")
+    output = one.stderr(process)
+    assert "Traceback" not in output
+    warnings = output.count("Closed a slow HTTP connection")
     assert 1 <= warnings <= 1 + (time.monotonic() - began) / WARNING_GAP_S
-    assert all(line[:4].isdecimal() and line[10] == "T" for line in said.splitlines()), "all of it is the log"
+    assert all(line[:4].isdecimal() and line[10] == "T" for line in output.splitlines()), "all of it is the log"

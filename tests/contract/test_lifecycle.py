@@ -229,7 +229,7 @@ def test_39_a_mode_that_could_not_be_saved_is_saved_later(node: MakeNode, monkey
     one.offers(mem=10)
 
 
-def test_39_an_unknown_label_changes_nothing_and_is_said(node: MakeNode) -> None:
+def test_39_an_unknown_label_changes_nothing_and_is_reported(node: MakeNode) -> None:
     """A label value that is no mode: the mode stays, an Event and the node condition say so."""
     one = node("1.36", box(1, 10), labels={MODE_LABEL: "share"})
     agent = one.run()

@@ -57,7 +57,7 @@ def test_a_driver_that_hangs_about_use_costs_neither_the_page_nor_a_gpu_nor_a_po
     one.simulator.unhang()
 
 
-def test_a_gpu_in_mig_mode_tells_what_it_can(node: MakeNode) -> None:
+def test_a_gpu_in_mig_mode_reports_what_it_can(node: MakeNode) -> None:
     one = node("1.36", box(2, 24))
     agent = one.run(http_address=("127.0.0.1", 0))
     one.offers(mem=48)

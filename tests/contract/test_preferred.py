@@ -132,7 +132,7 @@ def test_34_a_double_allocation_that_cannot_be_avoided_becomes_an_event(node: Ma
     outcome = one.kubelet.admit(first)
     assert outcome, outcome.failed
     held = sorted(outcome.containers["c0"].ids[MEM])
-    one.kubelet.hear(one.bind(pod("second", {MEM: 4})))
+    one.kubelet.receive(one.bind(pod("second", {MEM: 4})))
     with pytest.raises(grpc.RpcError, match="first"):
         one.prefer(MEM, held, 4)
     assert one.event("GPURefused", "first")["involvedObject"]["name"] == "second"

@@ -47,8 +47,8 @@ def test_pods_that_kubelet_failed_before_the_agent_was_there_come_back(node: Mak
     fail(one, "bare", {MEM: 6}, owner=None)
     agent = one.run(clean_failed_pods=True)
     assert one.server.wait(lambda: there(one) == {"bare"}), one.server.pods()
-    told = one.event("FailedPodDeleted", words)
-    about = told["involvedObject"]
+    event = one.event("FailedPodDeleted", words)
+    about = event["involvedObject"]
     assert (about["kind"], about["name"], about["apiVersion"]) == ("ReplicaSet", "web", "apps/v1")
     one.offers(mem=48)
     assert one.kubelet.admit(one.bind(pod("web-2", {MEM: 1})))  # one: 1.18 spreads more
@@ -68,7 +68,7 @@ def test_they_stay_where_the_setting_is_off(node: MakeNode) -> None:
     assert one.server.requests["delete pods"] == 0
 
 
-def test_a_missing_right_to_delete_is_told(node: MakeNode) -> None:
+def test_a_missing_right_to_delete_is_reported(node: MakeNode) -> None:
     """403: a problem with the right that is missing; when it is given, the pod goes and the problem ends."""
     one = node("1.36", box(2, 24), labels={MODE_LABEL: "share"})
     reboot(one)

@@ -75,16 +75,16 @@ def _check_offered(request: AllocationRequest, before: InUse | None, at: Located
 
 def _check_decided(resource: str, at: Located, requester: Requester, snap: Snapshot) -> None:
     """Refuse if a scheduler chose other GPUs than kubelet picked."""
-    said = f"{resource}: kubelet picked {_gpus(at.counts, snap)} for {requester.owner}"
+    picked = f"{resource}: kubelet picked {_gpus(at.counts, snap)} for {requester.owner}"
     if requester.pod and at.kind.is_whole:
         named = named_gpus(requester.pod, resource, snap)
         if named is not None and not at.counts.keys() <= named:
             text = f"{GROUP_ANNOTATION} names others: {shown(requester.pod.annotations[GROUP_ANNOTATION])}"
-            raise Refusal(Reason.GPU_GROUP, f"{said}, and the pod's annotation {text}")
+            raise Refusal(Reason.GPU_GROUP, f"{picked}, and the pod's annotation {text}")
         return
     found = decision_of(requester, resource, snap) if snap.policy.keep_decisions else None
     if found and at.counts.keys() != found[0]:
-        raise Refusal(Reason.GPU_DECISION, f"{said}, and {found[1]}")
+        raise Refusal(Reason.GPU_DECISION, f"{picked}, and {found[1]}")
 
 
 def apart(resource: str, other: str, uuids: Collection[str], counts: Collection[str], snap: Snapshot) -> Refusal:

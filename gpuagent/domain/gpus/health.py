@@ -17,7 +17,7 @@ RELAPSE_S = 3600.0
 LEAST_RELAPSE_S, MOST_SETTLE_S = 0.5, 1800.0
 FIRST_ANSWER_S = 3.0
 """How long a new GPU is shown unhealthy while it does not report its health."""
-MOST_TOLD = 4
+MOST_REPORTED = 4
 """Maximum number of different XIDs to report for one unhealthy period."""
 NOTE_S = 600.0
 """A passing note ends when it has not recurred for this time."""
@@ -201,7 +201,7 @@ class GpuHealth:
             stuck = self.stuck or (blamed and xid not in APPLICATION_XIDS | PASSING_XIDS)
         if not blamed:
             return replace(case, stuck=stuck)
-        known = xid in self.xids or len(self.xids) == MOST_TOLD
+        known = xid in self.xids or len(self.xids) == MOST_REPORTED
         return replace(case, stuck=stuck, shaken=True, xids=self.xids if known else (*self.xids, xid))
 
     def answers(self, vitals: HealthReading, *, returned: bool) -> "GpuHealth":

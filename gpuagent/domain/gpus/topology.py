@@ -122,8 +122,8 @@ def _link(one: _Ends, other: _Ends, notes: list[str]) -> Link:
     relation = _relation(one, other, names, notes)
     there, back = one.direct.get(other.gpu.pci_bus_id, ()), other.direct.get(one.gpu.pci_bus_id, ())
     if len(there) != len(back):
-        said = f"{names} report {len(there)} and {len(back)} NVLinks between them"
-        notes.append(f"{said}; {min(len(there), len(back))} are counted")
+        reported = f"{names} report {len(there)} and {len(back)} NVLinks between them"
+        notes.append(f"{reported}; {min(len(there), len(back))} are counted")
     switched = not (there and back) and _same_fabric(one.wiring.fabric, other.wiring.fabric)
     if switched:
         there, back = one.switch, other.switch
@@ -135,17 +135,17 @@ def _link(one: _Ends, other: _Ends, notes: list[str]) -> Link:
 
 
 def _relation(one: _Ends, other: _Ends, names: str, notes: list[str]) -> Relation:
-    said = {
+    reported = {
         relation
         for here, there in ((one, other), (other, one))
         if (relation := here.wiring.relations.get(there.gpu.pci_bus_id))
     }
-    farthest = max(said, key=list(Relation).index, default=None)
+    farthest = max(reported, key=list(Relation).index, default=None)
     if farthest is None:
         notes.append(f"how {names} are joined by PCIe is not known; {Relation.SYS} is taken")
         return Relation.SYS
-    if len(said) > 1:
-        notes.append(f"{names} report {' and '.join(sorted(map(str, said)))} between them; {farthest} is taken")
+    if len(reported) > 1:
+        notes.append(f"{names} report {' and '.join(sorted(map(str, reported)))} between them; {farthest} is taken")
     return farthest
 
 

@@ -97,12 +97,12 @@ class Assumed:
 
 def bounded(annotations: Mapping[str, Any]) -> dict[str, str]:
     """The annotations of `KEYS`. Of one that is too long, a marked beginning, which every reader calls malformed."""
-    return {key: _bounded(said, most) for key, most in _MOST.items() if isinstance(said := annotations.get(key), str)}
+    return {key: _bounded(value, most) for key, most in _MOST.items() if isinstance(value := annotations.get(key), str)}
 
 
-def _bounded(said: str, most: int) -> str:
+def _bounded(value: str, most: int) -> str:
     # One character beyond ASCII makes Python store each character in up to four bytes.
-    return said if len(said) <= _SHOWN or (len(said) <= most and said.isascii()) else said[:_SHOWN] + _UNREAD
+    return value if len(value) <= _SHOWN or (len(value) <= most and value.isascii()) else value[:_SHOWN] + _UNREAD
 
 
 def shares(

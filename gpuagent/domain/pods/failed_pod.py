@@ -100,10 +100,10 @@ def _failure(pod: Pod, ours: Collection[str]) -> Failure | None:
         return None
     if kubelets := _KUBELETS.match(cause[1]):
         return Failure.NO_DEVICES if kubelets["resource"] in mine else None
-    said = _PLUGINS.match(cause[1])
+    plugins = _PLUGINS.match(cause[1])
     # A plugin's message is this agent's if kubelet called no other plugin; names in the message prove nothing.
-    if said is None or mine != asked:
+    if plugins is None or mine != asked:
         return None
-    if said["code"] is None or said["code"] in _AWAY:
+    if plugins["code"] is None or plugins["code"] in _AWAY:
         return Failure.NO_DEVICES
-    return Failure.REFUSED if said["code"] in _REFUSALS else None
+    return Failure.REFUSED if plugins["code"] in _REFUSALS else None

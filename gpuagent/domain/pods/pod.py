@@ -261,7 +261,7 @@ def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
 def _container(container: Mapping[str, Any]) -> ContainerSpec:
     limits = mapping(mapping(container.get("resources")).get("limits"))
     # Extended resources have a "/" in their name; cpu and memory do not matter here.
-    amounts = {name: amount(str(said)) for name, said in limits.items() if "/" in name}
+    amounts = {name: amount(str(value)) for name, value in limits.items() if "/" in name}
     return ContainerSpec(
         name=text(container.get("name")),
         limits={name: units for name, units in amounts.items() if units},

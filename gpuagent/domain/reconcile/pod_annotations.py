@@ -94,9 +94,9 @@ class _Draft:
     def put(self, texts: Mapping[str, str]) -> None:
         self.texts |= {key: text for key, text in texts.items() if self.has.get(key) != text}
 
-    def correct(self, key: str, said: object, held: str) -> None:
-        told = str(said) if isinstance(said, Malformed) else f"annotation {key} says {said}"
-        short = told if len(told) <= _LONGEST else f"{told[:_LONGEST]}…"
+    def correct(self, key: str, written: object, held: str) -> None:
+        text = str(written) if isinstance(written, Malformed) else f"annotation {key} says {written}"
+        short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
         self.corrections.append(
             f"{short}; according to kubelet's allocations, the pod holds {held}, and the agent corrects the annotation"
         )
@@ -106,15 +106,15 @@ def _write(held: PodHeld, state: State) -> PodWrite:
     draft = _Draft(held.pod.annotations)
     annotate, gpus = state.policy.annotate_pods, state.gpus.by_uuid
     memory = _by_number(held.of(GPU_MEM), gpus)
-    told = {resource for resource, key in _SHARES if key in draft.has}
+    annotated = {resource for resource, key in _SHARES if key in draft.has}
     handshake = any(key in draft.has for key in an.V1_KEYS)
-    if memory and (handshake or (annotate and GPU_MEM not in told and len(memory) == 1)):
-        whole_family = len(memory) == 1 or GPU_MEM not in told or an.V1_GPU in draft.has
+    if memory and (handshake or (annotate and GPU_MEM not in annotated and len(memory) == 1)):
+        whole_family = len(memory) == 1 or GPU_MEM not in annotated or an.V1_GPU in draft.has
         _complete(draft, held, gpus, state.policy.unit, whole_family=whole_family)
     for resource, key in _SHARES:
         # V1 has one GPU for the whole pod. For several GPUs, write V2.
         by_v1 = handshake and resource == GPU_MEM and len(memory) == 1
-        if resource in told or (annotate and not by_v1):
+        if resource in annotated or (annotate and not by_v1):
             _share(draft, key, held, resource, gpus)
     _whole(draft, held, gpus, annotate=annotate)
     pod = held.pod
@@ -135,11 +135,11 @@ def _share(draft: _Draft, key: str, held: PodHeld, resource: str, gpus: Mapping[
             draft.put({key: text})
         return
     if isinstance(found, Shares):
-        said = {n: {gpu: units for gpu, units in of.items() if units} for n, of in found.containers.items()}
-        said = {n: of for n, of in said.items() if of}
+        written = {n: {gpu: units for gpu, units in of.items() if units} for n, of in found.containers.items()}
+        written = {n: of for n, of in written.items() if of}
         if held.unnumbered.get(resource):  # the author may have added sidecars or init containers: skip their entries
-            said = {n: of for n, of in said.items() if n in got}
-        if said == got:
+            written = {n: of for n, of in written.items() if n in got}
+        if written == got:
             return
         draft.correct(key, draft.has[key], text)
     else:
@@ -168,9 +168,9 @@ def _complete(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], unit: Memor
     if isinstance(found, Malformed):
         draft.correct(found.key, found, f"{memory[gpu]} units of GPU {gpu}")
     elif found and (named != gpu or found.units not in (None, *right)):
-        told = f"{found.gpu}, with {'no' if found.units is None else found.units} units in {an.V1_UNITS}"
+        v1 = f"{found.gpu}, with {'no' if found.units is None else found.units} units in {an.V1_UNITS}"
         more = "" if len(memory) == 1 else f" (and of {len(memory) - 1} more GPUs, which one index cannot say)"
-        draft.correct(an.V1_GPU, told, f"{memory[gpu]} units of GPU {gpu}{more}")
+        draft.correct(an.V1_GPU, v1, f"{memory[gpu]} units of GPU {gpu}{more}")
     elif draft.has.get(an.V1_ASSIGNED) == "true" and found and found.gpu_units is not None:
         del wanted[an.V1_GPU_UNITS]  # keep the total of that time: it shows a later change of units
     draft.put({key: text for key, text in wanted.items() if whole_family or key in draft.has})
@@ -194,8 +194,8 @@ def _whole(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], *, annotate: b
         if annotate:
             draft.put({GROUP_ANNOTATION: text(got)})
     elif isinstance(group, Malformed) or {by_name.get(name) for name in group} != got:
-        said = group if isinstance(group, Malformed) else ",".join(group)
-        draft.correct(GROUP_ANNOTATION, said, f"GPUs {text(got)}")
+        written = group if isinstance(group, Malformed) else ",".join(group)
+        draft.correct(GROUP_ANNOTATION, written, f"GPUs {text(got)}")
         draft.put({GROUP_ANNOTATION: text(got)})
     visible = an.gpu_names(draft.has, VISIBLE_ANNOTATION)
     if visible is None:
@@ -203,8 +203,8 @@ def _whole(draft: _Draft, held: PodHeld, gpus: Mapping[str, Gpu], *, annotate: b
     # Only the container's environment shows its other visible GPUs, so kubelet's allocations cannot contradict them.
     seen = set() if isinstance(visible, Malformed) else {by_name[name] for name in visible if name in by_name}
     if isinstance(visible, Malformed) or not seen >= got:
-        said = visible if isinstance(visible, Malformed) else ",".join(visible)
-        draft.correct(VISIBLE_ANNOTATION, said, f"GPUs {text(got)}")
+        written = visible if isinstance(visible, Malformed) else ",".join(visible)
+        draft.correct(VISIBLE_ANNOTATION, written, f"GPUs {text(got)}")
         draft.put({VISIBLE_ANNOTATION: text(seen | got)})
 
 

@@ -210,9 +210,9 @@ def _not_for(pod: Pod, found: Assumed, wanted: int, most: int) -> str | None:
     if created is not None and found.assumed_ns < created - skew:
         return f"{V1_ASSUMED} is older than the pod: it was copied from another pod"
     if found.units is None or not wanted <= found.units <= most:
-        said = "nothing" if found.units is None else str(found.units)
+        stated = "nothing" if found.units is None else str(found.units)
         more = f", with its sidecars and init containers {most}" if most > wanted else ""
-        return f"{V1_UNITS} says {said}, and the pod's containers ask for {wanted}{more}"
+        return f"{V1_UNITS} says {stated}, and the pod's containers ask for {wanted}{more}"
     if (pod.gpu_count or 1) > 1:
         return f"{V1_GPU} names one GPU, and the pod's label {GPU_COUNT_LABEL} asks for {pod.gpu_count}"
     return None

@@ -9,18 +9,18 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.state import State
 
 
-def health_news(before: State, after: State) -> Iterator[Announcement]:
+def health_notices(before: State, after: State) -> Iterator[Announcement]:
     """Announce each recovery to the node, and each change of health or fence to the pods that hold the GPU."""
-    news = [*_fault_news(before, after), *_fence_news(before, after)]
-    holders = _holders(after, {uuid for uuid, _ in news}) if news else {}
-    for uuid, said in news:
-        if said.reason == "GPURecovered":
-            yield said
+    notices = [*_fault_notices(before, after), *_fence_notices(before, after)]
+    holders = _holders(after, {uuid for uuid, _ in notices}) if notices else {}
+    for uuid, notice in notices:
+        if notice.reason == "GPURecovered":
+            yield notice
         if pods := holders.get(uuid):
-            yield replace(said, pods=tuple(sorted(pods)))
+            yield replace(notice, pods=tuple(sorted(pods)))
 
 
-def _fault_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
+def _fault_notices(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
     """A cause that comes and goes is announced once in each unhealthy period."""
     was, now = before.health.faults, after.health.faults
     for uuid in now.keys() | was.keys():
@@ -34,7 +34,7 @@ def _fault_news(before: State, after: State) -> Iterator[tuple[str, Announcement
             yield uuid, Announcement("GPUUnhealthy", text, warning=True)
 
 
-def _fence_news(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
+def _fence_notices(before: State, after: State) -> Iterator[tuple[str, Announcement]]:
     was, now = before.gpus.fenced, after.gpus.fenced
     for uuid in now.keys() ^ was.keys():
         gpu = f"GPU {after.gpus.by_uuid[uuid].index} ({uuid}), which this pod holds,"

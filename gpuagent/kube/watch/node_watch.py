@@ -183,7 +183,7 @@ class NodePods:
         self._burst_s = burst_s
         self._resources = frozenset(resources)
         self._stopped = threading.Event()
-        self._news = threading.Event()
+        self._updated = threading.Event()
         self._lock = threading.Lock()
         self.known: dict[str, Pod] = {}
         self._changed = False
@@ -204,7 +204,7 @@ class NodePods:
             seen = {uid: _same(known, listed.pop(uid)) for uid, known in self.known.items() if uid in listed}
             self.known, self._changed = seen | listed, True
             self.lists += 1
-        self._news.set()
+        self._updated.set()
 
     def changed(self, kind: str, item: Pod) -> None:
         with self._lock:
@@ -214,7 +214,7 @@ class NodePods:
             else:
                 self.known[item.uid] = item
             self._changed = True
-        self._news.set()
+        self._updated.set()
 
     def fetched(self, items: Sequence[Pod], lists: int) -> set[str] | None:
         """Add pods that the watch has not shown; return the UIDs of those whose deletion it has not shown either.
@@ -229,18 +229,18 @@ class NodePods:
             new = {uid: item for uid, item in there.items() if uid not in self.known}
             self.known |= new
             self._changed = self._changed or bool(new)
-        self._news.set()
+        self._updated.set()
         return set(there)
 
     def failed(self, reason: str) -> None:
         # By the same thread as the pods, so that a failure never overtakes what was seen before it.
         with self._lock:
             self._failures.append(f"watching pods of node {self._node_name}: {reason}")
-        self._news.set()
+        self._updated.set()
 
     def run(self) -> None:
-        while self._news.wait() and not self._stopped.is_set():
-            self._news.clear()
+        while self._updated.wait() and not self._stopped.is_set():
+            self._updated.clear()
             with self._lock:
                 pods = tuple(self.known.values()) if self._changed else None
                 failures, self._failures = self._failures, []
@@ -253,7 +253,7 @@ class NodePods:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._news.set()
+        self._updated.set()
 
 
 def _same(known: Pod, listed: Pod) -> Pod:

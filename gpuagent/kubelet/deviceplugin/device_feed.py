@@ -55,7 +55,7 @@ class Feed:
         It ends only before kubelet receives the first healthy devices, or while there are none: no Allocate can be in
         progress then. While all GPUs are unhealthy from the start, containers on them can start again.
         """
-        sent, not_before, offers, heard = -1, 0.0, False, False
+        sent, not_before, has_healthy, sent_healthy = -1, 0.0, False, False
         while not closed.is_set():
             with self._changed:
                 while not closed.is_set() and self._version == sent:
@@ -63,12 +63,12 @@ class Feed:
                 while self._urgent <= sent and (pause := not_before - time.monotonic()) > 0 and not closed.is_set():
                     self._changed.wait(pause)
                 sent, message = self._version, self._message
-                offered, offers = offers, any(block.healthy for block in self.ranges)
-                heard = heard and bool(self.ranges)
-                if self.verified and not verified and (offers or not heard):
+                had_healthy, has_healthy = has_healthy, any(block.healthy for block in self.ranges)
+                sent_healthy = sent_healthy and bool(self.ranges)
+                if self.verified and not verified and (has_healthy or not sent_healthy):
                     return
-                heard = heard or offers
-                if verified and not self.verified and offers and not offered:
+                sent_healthy = sent_healthy or has_healthy
+                if verified and not self.verified and has_healthy and not had_healthy:
                     return
             if not closed.is_set():
                 not_before = time.monotonic() + MIN_GAP_S

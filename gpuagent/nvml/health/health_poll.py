@@ -69,7 +69,7 @@ class HealthPoll:
         self._uuid = uuid
         self._vitals: HealthReading | None = None
         self._failed = False
-        self._owed = False
+        self._unposted = False
         self._away = False
         self._lost = False
         self._uncounted = False
@@ -126,7 +126,7 @@ class HealthPoll:
             in_time = self._changed.wait_for(lambda: self._looked >= mine, patience_s)
             self._awaited = None
             vitals = self._vitals if in_time and not self._failed and self._uuid == uuid else None
-            self._owed |= vitals is None
+            self._unposted |= vitals is None
             return vitals
 
     def goes(self, uuid: str, err: CallError) -> None:
@@ -228,17 +228,17 @@ class HealthPoll:
             if self._failed:
                 return  # it was lost meanwhile
             moved = bool(self._uuid) and uuid != self._uuid
-            news = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
+            is_new = not vitals.unremarkable if self._vitals is None else vitals != self._vitals or moved
             taken = self._awaited is not None and self._looking >= self._awaited
             was_out = self._away or self._lost  # posted as lost, whatever the error was
             late = self._missed and not vitals.partial
-            if self._owed or was_out or moved or late or (news and not taken):
+            if self._unposted or was_out or moved or late or (is_new and not taken):
                 self._post(HealthRead(uuid, vitals, self._pulse.clock(), returned=self._away))
             self._missed = (self._missed or moved) and vitals.partial
             if was_out or moved:
                 self._pulse.back()
             self._uuid, self._vitals, self._reported = uuid, vitals, ""
-            self._owed = self._away = self._lost = self._uncounted = False
+            self._unposted = self._away = self._lost = self._uncounted = False
 
     def _fails(self, reason: str) -> None:
         self._gpu = None

@@ -109,10 +109,10 @@ def build(host: Host, package: Package, folder: str, kernel: str) -> None:
     log.info("building the modules", extra={"kernel": kernel})
     output = host.run("make", "-C", folder)
     if output.code != 0:
-        said = output.text.strip()[-800:]
+        tail = output.text.strip()[-800:]
         raise InstallerError(
             f"building the modules for {kernel} ended with {output.code}; the host needs make, gcc and the kernel's "
-            f"headers (/lib/modules/{kernel}/build). The last it said: {said}"
+            f"headers (/lib/modules/{kernel}/build). The last it said: {tail}"
         )
     if not package.modules(kernel):
         raise InstallerError(f"the build made no module (*.ko) for kernel {kernel}")

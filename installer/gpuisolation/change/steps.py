@@ -131,8 +131,8 @@ class Verify:
         if self.back:
             return
         self._check(host)
-        if said := cgpu_proc.problem(cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))):
-            raise InstallerError(said)
+        if problem := cgpu_proc.problem(cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))):
+            raise InstallerError(problem)
 
     def undo(self, host: Host, files: Files) -> None:  # noqa: ARG002
         if self.back:
@@ -237,5 +237,5 @@ def set_number(host: Host, files: Files, name: str, value: int) -> None:
 def _must(host: Host, *argv: str) -> None:
     output = host.run(*argv)
     if output.code != 0:
-        said = " ".join(output.text.split())[-400:] or "it said nothing"
-        raise InstallerError(f"`{' '.join(argv)}` ended with {output.code}: {said}")
+        tail = " ".join(output.text.split())[-400:] or "it printed nothing"
+        raise InstallerError(f"`{' '.join(argv)}` ended with {output.code}: {tail}")

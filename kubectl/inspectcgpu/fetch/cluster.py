@@ -13,7 +13,7 @@ from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.fetch.agents import Answers, Asking, ask
-from inspectcgpu.read.configmaps import NAMESPACE, Told, read_config_map
+from inspectcgpu.read.configmaps import NAMESPACE, GpuConfigMap, read_config_map
 from inspectcgpu.read.node import RESOURCES, GpuNode, read_node
 from inspectcgpu.read.pod import GpuPod, read_pod
 from inspectcgpu.read.unit import measure, part_of_each
@@ -87,22 +87,22 @@ def pods_selector(node: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OtherSources:
     """Data from other sources than nodes and pods."""
 
-    told: Mapping[str, Told]
+    configmaps: Mapping[str, GpuConfigMap]
     answers: Answers
     problems: tuple[str, ...] = ()
 
 
-def look_beside(
+def read_other_sources(
     client: Client, nodes: Sequence[GpuNode], pods: Sequence[GpuPod], asking: Asking | None, *, usage: bool
-) -> Beside:
+) -> OtherSources:
     """Read ConfigMaps where they matter, and query agents (never where `asking` is None) where they have more data.
 
     With `usage` every agent is queried for the usage of containers. Never raises: the result has the problems.
     """
-    told: dict[str, Told] = {}
+    configmaps: dict[str, GpuConfigMap] = {}
     problems: list[str] = []
     for selector in _maps_wanted(nodes):
         try:
@@ -112,10 +112,10 @@ def look_beside(
             problems.append(f"ConfigMaps with GPUs' health and links cannot be read: {err}")
             break
         for one in found:
-            told[one.node] = one if one.whole else _joined(told.get(one.node), one)
+            configmaps[one.node] = one if one.whole else _joined(configmaps.get(one.node), one)
     if asking is None:
         problem = "agents are not asked (--no-agents)" if usage else ""
-        return Beside(told, Answers(usage_problem=problem), tuple(problems))
+        return OtherSources(configmaps, Answers(usage_problem=problem), tuple(problems))
     busy = {pod.node for pod in pods if pod.node and not pod.refused}
     names = [node.name for node in nodes]
     wanted = agents_wanted(nodes, pods)
@@ -126,11 +126,11 @@ def look_beside(
     answers = ask(client, asking, asked, marked=marked, usage_of=users)
     for name in set(users) - wanted:
         answers.unseen.pop(name, None)  # without its answer only the metrics are missing
-    return Beside(told, answers, tuple(problems))
+    return OtherSources(configmaps, answers, tuple(problems))
 
 
-def _joined(one: Told | None, other: Told) -> Told:
-    return other if one is None else Told(one.node, {**one.health, **other.health}, one.whole, one.links)
+def _joined(one: GpuConfigMap | None, other: GpuConfigMap) -> GpuConfigMap:
+    return other if one is None else GpuConfigMap(one.node, {**one.health, **other.health}, one.whole, one.links)
 
 
 def _maps_wanted(nodes: Sequence[GpuNode]) -> list[str]:
@@ -166,20 +166,20 @@ def _unclear(node: GpuNode) -> bool:
 def facts(
     nodes: Sequence[GpuNode],
     pods: Sequence[GpuPod],
-    visible_gpus: Beside,
+    others: OtherSources,
     problems: Sequence[str] = (),
     newer: AbstractSet[PodName] = frozenset(),
 ) -> Facts:
     """All data of a report. `newer` are pods that changed since agents were queried."""
-    answers = visible_gpus.answers
+    answers = others.answers
     return Facts(
         nodes=nodes,
         pods=pods,
-        told=visible_gpus.told,
+        configmaps=others.configmaps,
         views=answers.views,
         unseen=answers.unseen,
         usage=answers.usage,
         usage_problem=answers.usage_problem,
-        problems=(*problems, *visible_gpus.problems),
+        problems=(*problems, *others.problems),
         newer=newer,
     )

@@ -10,7 +10,16 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.follow import Follow
 from inspectcgpu.fetch.agents import Asking
-from inspectcgpu.fetch.cluster import NODES, NOT_SUCCEEDED, PODS, Beside, by_name, facts, look_beside, pods_selector
+from inspectcgpu.fetch.cluster import (
+    NODES,
+    NOT_SUCCEEDED,
+    PODS,
+    OtherSources,
+    by_name,
+    facts,
+    pods_selector,
+    read_other_sources,
+)
 from inspectcgpu.read.node import GpuNode, read_node
 from inspectcgpu.read.pod import GpuPod, read_pod
 from inspectcgpu.report import Facts
@@ -20,17 +29,17 @@ Json = dict[str, Any]
 Key = tuple[str, str]
 """Namespace and name."""
 
-BESIDE_EVERY_S, REFRESH_S = 10.0, 30.0
+OTHERS_EVERY_S, REFRESH_S = 10.0, 30.0
 """Shortest and longest time between two queries of agents and ConfigMaps."""
 
 
 class Collection(Generic[T]):
     """The current objects of one collection, each mapped by `read`; objects that it maps to None are left out."""
 
-    def __init__(self, what: str, read: Callable[[Json], T | None], news: threading.Event) -> None:
+    def __init__(self, what: str, read: Callable[[Json], T | None], updated: threading.Event) -> None:
         self._what = what
         self._read = read
-        self._news = news
+        self._updated = updated
         self._lock = threading.Lock()
         self._known: dict[Key, T] = {}
         self._problem = ""
@@ -46,7 +55,7 @@ class Collection(Generic[T]):
             self._known = {key: kept for key, kept in items if kept is not None}
             self._problem = ""
         self.listed_once.set()
-        self._news.set()
+        self._updated.set()
 
     def changed(self, kind: str, item: tuple[Key, T | None]) -> None:
         key, kept = item
@@ -56,12 +65,12 @@ class Collection(Generic[T]):
                 self._known[key] = kept
             same = before == self._known.get(key)
         if not same:  # kubelets rewrite each Node every few minutes or more often
-            self._news.set()
+            self._updated.set()
 
     def failed(self, reason: str) -> None:
         with self._lock:
             self._problem = f"{self._what} cannot be followed, and are shown as they were last seen: {reason}"
-        self._news.set()
+        self._updated.set()
 
     # Properties
 
@@ -96,13 +105,13 @@ class Following:
         self._asking = asking
         self._usage = usage
         self._wanted = set(names)
-        self._beside: Beside | None = None
-        self._beside_at = 0.0
+        self._others: OtherSources | None = None
+        self._others_at = 0.0
         self._pods_then: Mapping[PodName, GpuPod] = {}
         self._behind = False
-        self.news = threading.Event()
-        self._nodes = Collection[GpuNode]("nodes", self._node, self.news)
-        self._pods = Collection[GpuPod]("pods", self._pod, self.news)
+        self.updated = threading.Event()
+        self._nodes = Collection[GpuNode]("nodes", self._node, self.updated)
+        self._pods = Collection[GpuPod]("pods", self._pod, self.updated)
         one = names[0] if len(self._wanted) == 1 else ""
         self._follows: tuple[Follow[Any], ...] = (
             Follow(client, NODES, f"metadata.name={one}" if one else "", self._nodes),
@@ -133,20 +142,20 @@ class Following:
     @property
     def good_for_s(self) -> float:
         """How long the last facts are valid without a change: shorter if pods changed since agents were queried."""
-        return max(0.0, self._beside_at + BESIDE_EVERY_S - time.monotonic()) if self._behind else REFRESH_S
+        return max(0.0, self._others_at + OTHERS_EVERY_S - time.monotonic()) if self._behind else REFRESH_S
 
     def facts(self) -> Facts:
         """The facts as of now."""
         nodes = by_name(self._nodes.known())
         pods = sorted(self._pods.known(), key=lambda pod: pod.name)
         problems = self.problems
-        if self._beside is None or (not problems and time.monotonic() - self._beside_at >= BESIDE_EVERY_S):
-            self._beside = look_beside(self._client, nodes, pods, self._asking, usage=self._usage)
-            self._beside_at = time.monotonic()
+        if self._others is None or (not problems and time.monotonic() - self._others_at >= OTHERS_EVERY_S):
+            self._others = read_other_sources(self._client, nodes, pods, self._asking, usage=self._usage)
+            self._others_at = time.monotonic()
             self._pods_then = {pod.name: pod for pod in pods}
         newer = frozenset(pod.name for pod in pods if self._pods_then.get(pod.name) != pod)
         self._behind = bool(newer) and not problems
-        return facts(nodes, pods, self._beside, problems, newer)
+        return facts(nodes, pods, self._others, problems, newer)
 
     def _node(self, found: Json) -> GpuNode | None:
         return read_node(found) if not self._wanted or _key(found)[1] in self._wanted else None

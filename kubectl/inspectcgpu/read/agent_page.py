@@ -73,13 +73,13 @@ def _gpu(gpu: Mapping[str, Any], minor: int) -> SeenGpu:
     )
 
 
-def _amount(said: object) -> int | None:
-    found = number(said)
+def _amount(value: object) -> int | None:
+    found = number(value)
     return found if found is not None and found <= MOST_UNITS else None
 
 
-def _unit(said: object) -> MemoryUnit | None:
+def _unit(value: object) -> MemoryUnit | None:
     try:
-        return MemoryUnit.parse(text(said))
+        return MemoryUnit.parse(text(value))
     except ValueError:
         return None

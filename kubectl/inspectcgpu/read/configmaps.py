@@ -14,7 +14,7 @@ HEALTHY = "Healthy"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GpuConfigMap:
     """One ConfigMap's data about a node.
 
     Attributes:
@@ -30,19 +30,19 @@ class Told:
     links: tuple[tuple[str, ...], ...] = ()
 
 
-def read_config_map(found: Mapping[str, Any]) -> Told | None:
+def read_config_map(found: Mapping[str, Any]) -> GpuConfigMap | None:
     """Parse a ConfigMap; None where it is about something else. Never raises."""
     name = text(mapping(found.get("metadata")).get("name"))
     labels, data = mapping(mapping(found.get("metadata")).get("labels")), mapping(found.get("data"))
     if name.startswith(UNHEALTHY):
         numbers = (_number(part.strip()) for part in text(data.get("gpus")).split(","))
-        return Told(name.removeprefix(UNHEALTHY), {gpu: "Unhealthy" for gpu in numbers if gpu is not None})
+        return GpuConfigMap(name.removeprefix(UNHEALTHY), {gpu: "Unhealthy" for gpu in numbers if gpu is not None})
     if name.endswith(REPORT):
         # Arena uses the label, and other writers may do so, too.
         node = text(labels.get("nodename")) or text(data.get("nodeName")) or name.removesuffix(REPORT)
         devices = mapping(_json(data.get("devices")))
         health = {gpu: text(word) for key, word in devices.items() if (gpu := _number(str(key))) is not None}
-        return Told(node, health, whole=True, links=_links(_json(data.get("linkType"))))
+        return GpuConfigMap(node, health, whole=True, links=_links(_json(data.get("linkType"))))
     return None
 
 

@@ -22,12 +22,12 @@ class Usage:
 def read_usage(page: str) -> Mapping[PodName, Usage] | None:
     """Pod to its usage; None where the page has no such metrics, or is no metrics page. Never raises."""
     found: dict[PodName, dict[str, int]] = {}
-    told = False
+    has_metrics = False
     try:
         for family in text_string_to_metric_families(_matter(page)):
             if family.name not in (USED, LIMIT):
                 continue
-            told = True
+            has_metrics = True
             for sample in family.samples:
                 labels = sample.labels
                 if "namespace" in labels and "pod" in labels and sample.value >= 0:
@@ -35,7 +35,7 @@ def read_usage(page: str) -> Mapping[PodName, Usage] | None:
                     mine[family.name] = mine.get(family.name, 0) + int(sample.value)
     except (ValueError, OverflowError, KeyError, IndexError, TypeError):  # errors that the parser lets through
         return None
-    return {name: Usage(values.get(USED), values.get(LIMIT)) for name, values in found.items()} if told else None
+    return {name: Usage(values.get(USED), values.get(LIMIT)) for name, values in found.items()} if has_metrics else None
 
 
 def _matter(page: str) -> str:

@@ -70,12 +70,12 @@ def below(report: Report, most: int | None, *, colour: bool) -> list[str]:
         lines += ["", "Pods without a GPU:", *align(rows, colour=colour)]
         if most is not None and len(pods) > most:
             lines.append(f"and {len(pods) - most} more (-d shows all)")
-    told = notes(report)
-    if told:
-        shown = told if most is None else told[:MANY_NOTES]
+    texts = notes(report)
+    if texts:
+        shown = texts if most is None else texts[:MANY_NOTES]
         lines += ["", "Notes:", *(painted(printable(f"- {text}"), Style.PENDING, colour=colour) for text in shown)]
-        if len(told) > len(shown):
-            lines.append(f"and {len(told) - len(shown)} more (-d shows all)")
+        if len(texts) > len(shown):
+            lines.append(f"and {len(texts) - len(shown)} more (-d shows all)")
     return lines
 
 

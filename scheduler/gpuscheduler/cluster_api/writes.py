@@ -55,7 +55,7 @@ class Writes:
         self._connection, self._instance, self._leading = connection, instance[:_LONGEST], leading
         self._is_waiting, self._written = is_waiting, written
         self._queue: dict[tuple[type, str], Queued] = {}
-        self._news = asyncio.Event()
+        self._added = asyncio.Event()
 
     async def bind(self, write: BindWrite) -> tuple[BindOutcome, str]:
         """Bind a pod, with its annotations in the same transaction; the outcome, and why it is not bound."""
@@ -133,7 +133,7 @@ class Writes:
     def add(self, action: Queued) -> None:
         """Queue a write, in place of an earlier one of its kind for the pod."""
         self._queue[type(action), action.uid] = action
-        self._news.set()
+        self._added.set()
 
     async def run(self) -> None:
         """Write what is queued until it is canceled."""
@@ -146,8 +146,8 @@ class Writes:
         while True:
             await self._leading.wait()
             if not self._queue:
-                self._news.clear()
-                await self._news.wait()
+                self._added.clear()
+                await self._added.wait()
                 continue
             key = next(iter(self._queue))
             action = self._queue.pop(key)

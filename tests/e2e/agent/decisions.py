@@ -135,7 +135,7 @@ def audit_decisions(node: Node, decided: Mapping[str, Decision], names: Iterable
             assert listed[name, container, resource] == ids, f"{name}: kubelet's two books differ"
             used[resource].update(gpus.units(ids))
         held = held_by(pod, entries, gpus)
-        wait_told(node, name, held, gpus)
+        wait_annotated(node, name, held, gpus)
         for number, minors in decided.get(name, {}).items():
             for places in held.apps.values():
                 units = places.get(number)
@@ -191,16 +191,16 @@ def true_environments(node: Node, pod: dict[str, Any], entries: Iterable[Checkpo
         assert answer.items() <= env.items(), (name, entry.container, answer, env)
 
 
-def wait_told(node: Node, name: str, held: Held, gpus: Gpus) -> None:
+def wait_annotated(node: Node, name: str, held: Held, gpus: Gpus) -> None:
     """Wait until the pod's annotations say what it holds; writing them is nothing that starting it waits for."""
     wrong: list[str] = []
 
-    def told(pod: dict[str, Any]) -> bool:
+    def annotated(pod: dict[str, Any]) -> bool:
         wrong[:] = untrue(pod, held, gpus)
         return not wrong
 
     try:
-        pod = node.cluster.wait_pod(name, told, 45)
+        pod = node.cluster.wait_pod(name, annotated, 45)
     except TimeoutError as error:
         raise AssertionError(f"{name} holds {held}, and {'; '.join(wrong)}") from error
     whole = held.of(GPU_MEM) or held.of(GPU_WHOLE)
@@ -217,21 +217,21 @@ def untrue(pod: dict[str, Any], held: Held, gpus: Gpus) -> Iterator[str]:
     for resource, key in ((GPU_MEM, MEMORY_ANNOTATION), (GPU_CORE, CORE_ANNOTATION)):
         if key in has:
             try:
-                said = {
+                written = {
                     int(number): {gpus.number(gpu): units for gpu, units in of.items()}
                     for number, of in json.loads(has[key]).items()
                 }
             except (ValueError, AttributeError):
                 yield f"{key} is {has[key]}"
                 continue
-            if said != held.apps.get(resource, {}):
+            if written != held.apps.get(resource, {}):
                 yield f"{key} says {has[key]}"
         elif resource in held.apps and not (resource == GPU_MEM and v1):
             yield f"nothing tells its {resource}"
     if GPU_WHOLE in held.apps:
-        said_group = has.get(GROUP_ANNOTATION, "")
-        if sorted(map(gpus.number, filter(None, said_group.split(",")))) != sorted(held.of(GPU_WHOLE)):
-            yield f"{GROUP_ANNOTATION} says {said_group!r}"
+        group = has.get(GROUP_ANNOTATION, "")
+        if sorted(map(gpus.number, filter(None, group.split(",")))) != sorted(held.of(GPU_WHOLE)):
+            yield f"{GROUP_ANNOTATION} says {group!r}"
 
 
 def _untrue_v1(has: Mapping[str, str], held: Held, gpus: Gpus) -> Iterator[str]:

@@ -24,7 +24,7 @@ def annotate(node: Node, name: str, texts: Mapping[str, str | None]) -> None:
     node.cluster.client.expect("PATCH", path, {"metadata": {"annotations": texts}}, MERGE)
 
 
-def heard(node: Node, name: str) -> None:
+def wait_watched(node: Node, name: str) -> None:
     """The agent has heard of everything that was written on pods before: it hears of one after the other.
 
     `name` is of a running pod with one container, which has the V1 annotations; one is changed, and the agent puts it

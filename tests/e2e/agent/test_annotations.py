@@ -23,7 +23,7 @@ def decided(gpu: int, units: int) -> dict[str, str]:
     return {INDEX: str(gpu), UNITS: str(units), GPU_UNITS: "80", ASSIGNED: "false", ASSUMED: LONG_AGO}
 
 
-def test_a_hand_shake_is_completed_and_a_pod_that_nobody_annotated_is_annotated(
+def test_a_hand_shake_is_completed_and_a_pod_without_annotations_is_annotated(
     kubelet: str, make_node: Callable[..., Node]
 ) -> None:
     node = make_node(mode="share")
@@ -57,7 +57,7 @@ def test_what_somebody_writes_on_a_running_pod_is_put_right(make_node: Callable[
     assert int(now[ASSUMED]) > int(full[ASSUMED])
 
 
-def test_whole_gpus_are_told_in_mode_topology(make_node: Callable[..., Node]) -> None:
+def test_whole_gpus_are_reported_in_mode_topology(make_node: Callable[..., Node]) -> None:
     node = make_node(mode="topology")
     node.wait_amounts(gpu=8)
     node.run(pod_manifest("whole", {GPU: 2}))
@@ -84,12 +84,12 @@ def test_an_api_server_that_was_away_in_the_middle_gets_everything(make_node: Ca
         node.agent.wait(lambda page: all(view["registered"] for view in page["resources"].values()))
     finally:
         node.cluster.start_apiserver()
-    told = 0
+    annotated = 0
     for name in names:
         phase = node.cluster.wait_phase(name, "Running", "Failed", timeout=120)["status"]["phase"]
         if phase == "Running":  # else kubelet asked while there was no agent
-            told += 1
-    assert told
+            annotated += 1
+    assert annotated
     audit_decisions(node, {})
 
 

@@ -14,7 +14,7 @@ from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from tests.e2e.agent.bursts import FAMILIES, GPUS, MANY, WHOLE, burst, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.decisions import Gpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
-from tests.e2e.agent.podannotations import event, heard
+from tests.e2e.agent.podannotations import event, wait_watched
 from tests.e2e.agent.scheduler import Scheduler
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
@@ -105,7 +105,7 @@ def test_an_api_server_that_is_away_for_a_minute_in_the_middle_of_a_burst(
         node.pods.append(extra["metadata"]["name"])
         node.cluster.create_pod(extra)
     pods = {name: node.cluster.pod(name) for name in meanwhile}
-    heard(node, "runs")
+    wait_watched(node, "runs")
     node.cluster.stop_apiserver()
     went = time.monotonic()
     try:

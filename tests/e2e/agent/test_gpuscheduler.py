@@ -181,7 +181,7 @@ def test_a_job_and_whole_gpus(make_node: Callable[..., Node], scheduled: Callabl
     single = scheduler.create([pod_manifest("single", {GPU_WHOLE: 3})])
     node.cluster.wait_phase("single", "Running", timeout=TIMEOUT_S)
     scheduler.audit([*first, *single])
-    node.cluster.wait_pod(members[0], said_why, TIMEOUT_S)
+    node.cluster.wait_pod(members[0], shows_why, TIMEOUT_S)
     assert not any("nodeName" in node.cluster.pod(name)["spec"] for name in members)
     scheduler.delete(first)
     scheduler.delete(single)
@@ -190,7 +190,7 @@ def test_a_job_and_whole_gpus(make_node: Callable[..., Node], scheduled: Callabl
     scheduler.audit(members)
 
 
-def said_why(pod: dict[str, Any]) -> bool:
+def shows_why(pod: dict[str, Any]) -> bool:
     """Whether kube-scheduler's condition has the scheduler's reason."""
     conditions = pod["status"].get("conditions", ())
     return any(one["type"] == "PodScheduled" and "job" in one.get("message", "") for one in conditions)

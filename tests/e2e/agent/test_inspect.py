@@ -84,7 +84,7 @@ def held(page: dict[str, Any], resource: str) -> dict[int, int]:
     return {gpu["minor"]: gpu["held"].get(resource, 0) for gpu in page["gpus"]}
 
 
-def told(document: dict[str, Any], resource: str) -> dict[int, int]:
+def shown(document: dict[str, Any], resource: str) -> dict[int, int]:
     gpus = document["nodes"][0]["gpus"]
     return {gpu["gpu"]: gpu["amounts"].get(resource, {"allocated": 0})["allocated"] for gpu in gpus}
 
@@ -102,7 +102,7 @@ def test_what_every_gpu_has_on_it_in_modes_share_core_mem_and_topology(
     document = plugin.document()
     (seen,) = document["nodes"]
     assert (seen["name"], seen["unit"], seen["agent"]) == (NODE_NAME, "GiB", "seen")
-    assert told(document, MEM) == held(page, MEM)
+    assert shown(document, MEM) == held(page, MEM)
     assert document["totals"]["memory"] == [{"unit": "GiB", "allocated": 85, "total": 640, "percent": 13}]
     assert {pod["name"]: pod["toldBy"] for pod in seen["pods"]} == {"one": {MEM: "agent"}, "two": {MEM: "agent"}}
     (waiting,) = document["waiting"]
@@ -119,7 +119,7 @@ def test_what_every_gpu_has_on_it_in_modes_share_core_mem_and_topology(
     node.run(pod_manifest("four", {MEM: 10, CORE: 20}))
     page = wait_held(node, "four")
     document = plugin.document()
-    assert (told(document, MEM), told(document, CORE)) == (held(page, MEM), held(page, CORE))
+    assert (shown(document, MEM), shown(document, CORE)) == (held(page, MEM), held(page, CORE))
     assert "20/800" in plugin().splitlines()[1].split()
     assert "Allocated/Total GPU Core In Cluster:\n20/800 (2%)" in plugin()
 
@@ -130,14 +130,16 @@ def test_what_every_gpu_has_on_it_in_modes_share_core_mem_and_topology(
     node.run(pod_manifest("six", {GPU: 1}))
     page = wait_held(node, "five", "six")
     document = plugin.document()
-    assert told(document, GPU) == held(page, GPU)
+    assert shown(document, GPU) == held(page, GPU)
     assert {pod["name"]: pod["differs"] for pod in document["nodes"][0]["pods"]} == {"five": None, "six": None}
     assert "Allocated/Total GPUs In Cluster:\n3/8 (37%)" in plugin()
     # The links are those of the ConfigMap that the agent writes.
     assert "Links:\n      GPU0" in plugin("-d")
 
 
-def test_without_the_right_to_agents_pages_the_reason_is_told(make_node: Callable[..., Node], plugin: Plugin) -> None:
+def test_without_the_right_to_agents_pages_the_reason_is_reported(
+    make_node: Callable[..., Node], plugin: Plugin
+) -> None:
     node = make_node(mode="share", flags=(UNANNOTATED,))
     node.wait_amounts(mem=640)
     stand_for_the_daemonset(node, plugin)

@@ -17,7 +17,7 @@ MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 def mps(monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsHost]:
     with MpsHost() as host:
         monkeypatch.setenv("PATH", f"{host.control.parent}:/usr/bin:/bin:/usr/sbin:/sbin")
-        host.smi_says({"modes": dict.fromkeys((gpu.uuid for gpu in boxes.load("dgx-a100").gpus), "Default")})
+        host.write_smi({"modes": dict.fromkeys((gpu.uuid for gpu in boxes.load("dgx-a100").gpus), "Default")})
         yield host
 
 

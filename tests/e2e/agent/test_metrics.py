@@ -60,7 +60,7 @@ def is_(value: float) -> Callable[[list[dict[str, Any]]], bool]:
     return lambda result: [float(one["value"][1]) for one in result] == [value]
 
 
-def test_used_memory_is_told_of_the_container_whose_process_it_is(scraped: tuple[Node, Prometheus]) -> None:
+def test_used_memory_is_reported_for_the_container_whose_process_it_is(scraped: tuple[Node, Prometheus]) -> None:
     node, server = scraped
     node.run(pod_manifest("trains", {MEM: 10, CORE: 30}))
     two = pod_manifest("two", {MEM: 4, CORE: 10})
@@ -86,8 +86,8 @@ def test_used_memory_is_told_of_the_container_whose_process_it_is(scraped: tuple
     arena = (
         '{__name__=~"nvidia_gpu_duty_cycle|nvidia_gpu_memory_used_bytes|nvidia_gpu_memory_total_bytes",pod_name=~"two"}'
     )
-    told = {one["metric"]["__name__"]: float(one["value"][1]) for one in server.query(arena)}
-    assert told == {
+    values = {one["metric"]["__name__"]: float(one["value"][1]) for one in server.query(arena)}
+    assert values == {
         "nvidia_gpu_duty_cycle": 0,
         "nvidia_gpu_memory_used_bytes": 3 * GIB,
         "nvidia_gpu_memory_total_bytes": 80 * GIB,

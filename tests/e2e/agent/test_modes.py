@@ -55,11 +55,11 @@ def test_modes_that_promise_isolation_stay_at_zero_and_say_why(make_node: Callab
     node.wait_amounts()
     condition = {}
 
-    def told(found: dict[str, Any]) -> bool:
+    def reported(found: dict[str, Any]) -> bool:
         condition.update({c["type"]: c for c in found["status"]["conditions"]})
         return bool(condition.get("GPUAgentReady", {}).get("reason") == "IsolationMissing")
 
-    node.cluster.wait_node(told, 20)
+    node.cluster.wait_node(reported, 20)
     assert condition["GPUAgentReady"]["status"] == "False"
 
 

@@ -59,7 +59,7 @@ def test_kubelet_gives_as_many_units_as_the_agent_reads(make_node: Callable[...,
     assert held == {spec.name: spec.limits[MEM] for spec in pod.containers} == {f"c{n}": 4 for n in range(len(FOUR))}
 
     def annotated(found: dict[str, object]) -> bool:
-        told = shares(parse_pod(found).annotations, MEMORY_ANNOTATION)
-        return isinstance(told, Shares) and sum(told.by_gpu.values()) == 4 * len(FOUR)
+        memory = shares(parse_pod(found).annotations, MEMORY_ANNOTATION)
+        return isinstance(memory, Shares) and sum(memory.by_gpu.values()) == 4 * len(FOUR)
 
     node.cluster.wait_pod("spelled", annotated, 30)

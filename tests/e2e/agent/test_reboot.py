@@ -73,11 +73,11 @@ def test_pods_of_a_controller_come_back_after_a_reboot_and_a_bare_one_stays(
     assert not before.keys() & {pod["metadata"]["uid"] for pod in deployment()}
     assert rejected(node.cluster.pod("bare"))
     (replica_set,) = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in deployment()}
-    told = (
+    query = (
         f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid%3D{replica_set},reason%3DFailedPodDeleted"
     )
     # More than two where the scheduler sent a new pod before it saw that the node has nothing any more.
-    node.agent.wait(lambda _: sum(e["count"] for e in node.cluster.client.expect("GET", told)["items"]) >= 2)
+    node.agent.wait(lambda _: sum(e["count"] for e in node.cluster.client.expect("GET", query)["items"]) >= 2)
     lines = (node.agent.page("metrics") or b"").decode().splitlines()
     (count,) = (
         line.split()[-1] for line in lines if line.startswith('gpuagent_pods_cleaned_total{reason="no_devices"}')

@@ -71,10 +71,10 @@ def given(node: Node, name: str) -> list[int]:
     env = node.gpus_of(name)
     holder = f"default/{name}[main]"
 
-    def told(page: dict[str, Any]) -> bool:
+    def shown(page: dict[str, Any]) -> bool:
         return {gpu["uuid"] for gpu in page["gpus"] if gpu["holders"] == [holder]} == set(env)
 
-    page = node.agent.wait(told, path="topology")
+    page = node.agent.wait(shown, path="topology")
     gpus = {key_of(gpu["uuid"]): gpu for gpu in page["gpus"]}
     (held,) = (holding for holding in holdings(node.book) if str(holding.owner) == holder)
     keys = {device_id: unit.gpu_key for device_id in held.ids if (unit := parse_id(device_id))}

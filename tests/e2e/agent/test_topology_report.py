@@ -16,7 +16,7 @@ def wait(node: Node, wanted: Callable[[dict[str, Any] | None], bool]) -> dict[st
     return node.cluster.client.wait(MAPS, NAME, wanted, 20) or {}
 
 
-def test_the_report_is_there_in_mode_topology_alone_and_tells_of_a_gpu_that_fell_ill(
+def test_the_report_is_there_in_mode_topology_alone_and_reports_a_gpu_that_became_unhealthy(
     make_node: Callable[..., Node],
 ) -> None:
     node = make_node(box="dgx1-v100", mode="topology")
@@ -33,7 +33,7 @@ def test_the_report_is_there_in_mode_topology_alone_and_tells_of_a_gpu_that_fell
 
     node.agent.inject(fault="xid", gpu=5, code=79)
     report = wait(node, lambda found: found is not None and found["data"]["devices"] != data["devices"])
-    assert [minor for minor, said in json.loads(report["data"]["devices"]).items() if said != "Healthy"] == ["5"]
+    assert [minor for minor, health in json.loads(report["data"]["devices"]).items() if health != "Healthy"] == ["5"]
     node.wait_amounts(gpu=7)
 
     node.switch("share", mem=7 * 16)

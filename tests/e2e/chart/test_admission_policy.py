@@ -126,8 +126,14 @@ def patch(cluster: Cluster, agent: str, path: str, body: Json, kind: str = MERGE
 
 def condition(kind: str) -> Json:
     now = "2026-01-01T00:00:00Z"
-    told = {"status": "True", "reason": "Test", "message": "test", "lastHeartbeatTime": now, "lastTransitionTime": now}
-    return {"status": {"conditions": [{"type": kind, **told}]}}
+    values = {
+        "status": "True",
+        "reason": "Test",
+        "message": "test",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    return {"status": {"conditions": [{"type": kind, **values}]}}
 
 
 LABELS: Json = {
@@ -176,7 +182,7 @@ def test_a_token_that_names_no_node_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "expected"),
     [
         (
             NODE,
@@ -203,12 +209,12 @@ def test_a_token_that_names_no_node_is_refused(
     ],
 )
 def test_what_is_not_the_agents_on_its_own_node_is_refused(
-    cluster: Cluster, agents: Agents, path: str, body: Json, said: str
+    cluster: Cluster, agents: Agents, path: str, body: Json, expected: str
 ) -> None:
     status, message = patch(cluster, agents.ours, path, body)
     assert status in (403, 422), message
     assert "ValidatingAdmissionPolicy 'gpuagent-nodes'" in message
-    assert said in message
+    assert expected in message
 
 
 def test_another_condition_is_refused(cluster: Cluster, agents: Agents) -> None:
@@ -334,7 +340,7 @@ def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, ag
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (event(OTHER, A_POD), "in its own name only"),
         (event(NODE_NAME, A_POD, reportingInstance=OTHER), "in its own name only"),
@@ -360,11 +366,11 @@ def test_events_are_sent_and_counted_in_the_agents_own_name(cluster: Cluster, ag
     ],
 )
 def test_events_in_anothers_name_or_about_others_are_refused(
-    cluster: Cluster, agents: Agents, body: Json, said: str
+    cluster: Cluster, agents: Agents, body: Json, expected: str
 ) -> None:
     status, answer = cluster.api("POST", EVENTS, body, token=agents.ours)
     assert status == 422
-    assert said in answer["message"]
+    assert expected in answer["message"]
 
 
 class Sender(Client):
@@ -449,7 +455,7 @@ def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(clu
         for agent in (agents.ours, agents.unbound):
             assert patch(cluster, agent, path, {"metadata": {"annotations": MINE}})[0] == 422
         assert patch(cluster, agents.others, path, {"metadata": {"annotations": MINE}})[0] == 200
-        for wrong, said in (
+        for wrong, expected in (
             ({"metadata": {"annotations": {NODE_GPUS_ANNOTATION: "{}"}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"kept": "no"}}}, "only the annotations that say which GPUs"),
             ({"metadata": {"annotations": {"kept": None}}}, "only the annotations that say which GPUs"),
@@ -462,7 +468,7 @@ def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(clu
             ({"spec": {"activeDeadlineSeconds": 1}}, "a pod's annotations only"),
         ):
             status, message = patch(cluster, agents.others, path, wrong)
-            assert (status, said in message) == (422, True), message
+            assert (status, expected in message) == (422, True), message
     finally:
         cluster.api("DELETE", path, {"gracePeriodSeconds": 0})
 
@@ -470,13 +476,13 @@ def test_pods_of_its_own_node_are_annotated_and_nothing_else_of_them_changes(clu
 def test_failed_pods_of_its_own_node_alone_are_deleted(cluster: Cluster, agents: Agents) -> None:
     refused, evicted = failed(cluster, "refused", "UnexpectedAdmissionError"), failed(cluster, "evicted", "Evicted")
     try:
-        for agent, path, said in (
+        for agent, path, expected in (
             (agents.ours, refused, f'the agent of node "{NODE_NAME}" may not touch pod "refused" of another node'),
             (agents.others, evicted, "failed with UnexpectedAdmissionError"),
             (agents.unbound, refused, "names no node"),
         ):
             status, answer = cluster.api("DELETE", path, token=agent)
-            assert (status, said in answer["message"]) == (422, True), answer
+            assert (status, expected in answer["message"]) == (422, True), answer
         assert cluster.api("DELETE", refused, token=agents.others)[0] == 200
     finally:
         for path in (refused, evicted):

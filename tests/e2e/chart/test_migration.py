@@ -74,8 +74,8 @@ def test_running_pods_of_the_old_plugin_keep_their_gpus(node: Node, old: OldPlug
     release: Any = node.agent
     before = story(node)
     ids = {device_id.split("-_-")[0] for _, _, _, held in before.values() for device_id in held}
-    told = {old.gpus[gpu].uuid for _, gpu in OLD.values()}
-    assert ids != told, "kubelet has picked the very GPUs of the annotations: the test shows nothing"
+    annotated = {old.gpus[gpu].uuid for _, gpu in OLD.values()}
+    assert ids != annotated, "kubelet has picked the very GPUs of the annotations: the test shows nothing"
 
     old.stop()
     node.label("share")

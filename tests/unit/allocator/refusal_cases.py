@@ -29,7 +29,7 @@ from gpuagent.host.mps_client import MpsError, NoDaemonError
 from gpuagent.isolation.cgpu import CgpuIsolation
 from gpuagent.isolation.mps import MpsIsolation
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
-from tests.unit.allocator.desk import NodeWithKubelet
+from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import (
     CORE,
     DGX1V,
@@ -58,26 +58,26 @@ def case(provoke: Callable[[], Refusal]) -> Callable[[], Refusal]:
     return provoke
 
 
-def refused(desk: NodeWithKubelet, call: Callable[[Allocator], Any]) -> Refusal:
-    return desk.refusal(lambda: call(desk.allocator))
+def refused(kubelet: FakeKubelet, call: Callable[[Allocator], Any]) -> Refusal:
+    return kubelet.refusal(lambda: call(kubelet.allocator))
 
 
-def share(*gpus: Any, pods: tuple[Any, ...] = (), **policy: Any) -> NodeWithKubelet:
-    return NodeWithKubelet(in_force(Mode.SHARE, gpus or None, **policy)).pods(*pods)
+def share(*gpus: Any, pods: tuple[Any, ...] = (), **policy: Any) -> FakeKubelet:
+    return FakeKubelet(in_force(Mode.SHARE, gpus or None, **policy)).pods(*pods)
 
 
-def core_mem(*pods: Any, gpus: Any = None) -> NodeWithKubelet:
-    return NodeWithKubelet(in_force(Mode.CORE_MEM, gpus, core_step=5, core_mem_both=True)).pods(*pods)
+def core_mem(*pods: Any, gpus: Any = None) -> FakeKubelet:
+    return FakeKubelet(in_force(Mode.CORE_MEM, gpus, core_step=5, core_mem_both=True)).pods(*pods)
 
 
 def sharer(gpu_index: int, size: int, name: str = "a", **more: Any) -> Any:
     return pod_json(name, {MEM: size}, annotations=v1(gpu_index, size), **more)
 
 
-def mesh(*pods: Any) -> NodeWithKubelet:
+def mesh(*pods: Any) -> FakeKubelet:
     node = in_force(Mode.TOPOLOGY, box(8), trust_visible=True)
     node.inventory(*box(8), wiring=DGX1V)
-    return NodeWithKubelet(node).pods(*pods)
+    return FakeKubelet(node).pods(*pods)
 
 
 def named(name: str, size: int, group: str, visible: str | None = None, **more: Any) -> Any:
@@ -115,9 +115,9 @@ class Context:
         raise RuntimeError(text)
 
 
-def told_by_the_service(call: Callable[[Servicer], Any], desk: NodeWithKubelet) -> Refusal:
-    report = desk.allocator.report = Mock(wraps=desk.allocator.report)
-    servicer = Servicer(MEM, Mock(verified=True), desk.allocator, Mock(), lambda: None)
+def refused_by_service(call: Callable[[Servicer], Any], kubelet: FakeKubelet) -> Refusal:
+    report = kubelet.allocator.report = Mock(wraps=kubelet.allocator.report)
+    servicer = Servicer(MEM, Mock(verified=True), kubelet.allocator, Mock(), lambda: None)
     with pytest.raises(RuntimeError):
         call(servicer)
     (refusal,) = report.call_args.args
@@ -126,17 +126,17 @@ def told_by_the_service(call: Callable[[Servicer], Any], desk: NodeWithKubelet) 
 
 @case
 def no_container_named() -> Refusal:
-    return told_by_the_service(lambda s: s.Allocate(pb.AllocateRequest(), Context()), share())
+    return refused_by_service(lambda s: s.Allocate(pb.AllocateRequest(), Context()), share())
 
 
 @case
 def a_fault_of_the_agent() -> Refusal:
-    desk = share()
-    desk.isolation.prepare = Mock(side_effect=ZeroDivisionError("division by zero"))
+    kubelet = share()
+    kubelet.isolation.prepare = Mock(side_effect=ZeroDivisionError("division by zero"))
     asked = pb.AllocateRequest(
         container_requests=[pb.ContainerAllocateRequest(devices_ids=sorted(unit_ids(0, SHARE, 0)))]
     )
-    return told_by_the_service(lambda s: s.Allocate(asked, Context()), desk)
+    return refused_by_service(lambda s: s.Allocate(asked, Context()), kubelet)
 
 
 @case
@@ -156,12 +156,12 @@ def a_device_that_does_not_exist() -> Refusal:
 
 @case
 def a_gpu_that_is_gone() -> Refusal:
-    desk = mesh(pod_json("a", {WHOLE: 2}))
-    offered = sorted(desk.node.ids(WHOLE))
+    kubelet = mesh(pod_json("a", {WHOLE: 2}))
+    offered = sorted(kubelet.node.ids(WHOLE))
     new = gpu(3, uuid="GPU-ffffffff-0000-0000-0000-000000000003")
-    desk.node.inventory(*(new if n == 3 else gpu(n) for n in range(8)), wiring=DGX1V)
-    desk.publish()
-    return refused(desk, lambda a: a.prefer(WHOLE, offered, whole_ids(3), 2))
+    kubelet.node.inventory(*(new if n == 3 else gpu(n) for n in range(8)), wiring=DGX1V)
+    kubelet.publish()
+    return refused(kubelet, lambda a: a.prefer(WHOLE, offered, whole_ids(3), 2))
 
 
 @case
@@ -179,26 +179,30 @@ def a_resource_of_another_mode() -> Refusal:
 
 @case
 def units_of_the_former_mode() -> Refusal:
-    desk = share()
-    desk.node.label("topology").wait(3)
-    desk.publish()
-    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, SHARE, 1)))
+    kubelet = share()
+    kubelet.node.label("topology").wait(3)
+    kubelet.publish()
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, SHARE, 1)))
 
 
 @case
 def kubelet_does_not_answer() -> Refusal:
-    desk = share(pods=(sharer(0, 4), sharer(1, 4, "b")))
-    desk.book.tells_pods = False
-    return desk.refusal(lambda: desk.prefer(MEM, 4))
+    kubelet = share(pods=(sharer(0, 4), sharer(1, 4, "b")))
+    kubelet.allocations.answers_queries = False
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 4))
 
 
 @case
 def before_the_first_look() -> Refusal:
-    desk = share()
+    kubelet = share()
     fresh = Allocator(
-        clock=lambda: 0.0, kubelet=desk.book, isolation={}, strategy=DeviceStrategy.CDI, send_event=lambda _: None
+        clock=lambda: 0.0,
+        kubelet=kubelet.allocations,
+        isolation={},
+        strategy=DeviceStrategy.CDI,
+        send_event=lambda _: None,
     )
-    return desk.refusal(lambda: fresh.prefer(MEM, ["x"], [], 1))
+    return kubelet.refusal(lambda: fresh.prefer(MEM, ["x"], [], 1))
 
 
 # -- shares ----------------------------------------------------------------------------------------------------------
@@ -207,10 +211,10 @@ def before_the_first_look() -> Refusal:
 @case
 def an_old_kubelet_before_its_book_was_read() -> Refusal:
     status = {"status": {"nodeInfo": {"kubeletVersion": "v1.18.20"}}}
-    desk = NodeWithKubelet(
-        NodeUnderTest(Mode.SHARE).inventory(*box()).tell(ev.NodeSeen(node_json("share") | status, 0.0))
+    kubelet = FakeKubelet(
+        NodeUnderTest(Mode.SHARE).inventory(*box()).send(ev.NodeSeen(node_json("share") | status, 0.0))
     )
-    return refused(desk, lambda allocator: allocator.allocate(MEM, unit_ids(0, SHARE, 0)))
+    return refused(kubelet, lambda allocator: allocator.allocate(MEM, unit_ids(0, SHARE, 0)))
 
 
 @case
@@ -220,55 +224,55 @@ def units_of_several_gpus() -> Refusal:
 
 @case
 def reused_units_of_several_gpus() -> Refusal:
-    desk = share(pods=(pod_json("a", {MEM: 4}),))
-    return desk.refusal(lambda: desk.prefer(MEM, 4, unit_ids(0, SHARE, 0) | unit_ids(1, SHARE, 0)))
+    kubelet = share(pods=(pod_json("a", {MEM: 4}),))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 4, unit_ids(0, SHARE, 0) | unit_ids(1, SHARE, 0)))
 
 
 @case
 def reused_units_of_a_gpu_that_is_full() -> Refusal:
-    desk = share(pods=(pod_json("a", {MEM: 8}, init=({MEM: 2},)),))
-    desk.book.holdings.append(holding("other", unit_ids(0, SHARE, *range(2, 14))))
-    return desk.refusal(lambda: desk.prefer(MEM, 8, unit_ids(0, SHARE, 0, 1)))
+    kubelet = share(pods=(pod_json("a", {MEM: 8}, init=({MEM: 2},)),))
+    kubelet.allocations.holdings.append(holding("other", unit_ids(0, SHARE, *range(2, 14))))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 8, unit_ids(0, SHARE, 0, 1)))
 
 
 @case
 def too_much_for_the_node() -> Refusal:
-    desk = share(pods=(pod_json("big", {MEM: 40}),))
-    return desk.refusal(lambda: desk.prefer(MEM, 40))
+    kubelet = share(pods=(pod_json("big", {MEM: 40}),))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 40))
 
 
 @case
 def too_much_for_one_gpu() -> Refusal:
-    desk = share(pods=(pod_json("big", {MEM: 20}),))
-    return desk.refusal(lambda: desk.prefer(MEM, 20))
+    kubelet = share(pods=(pod_json("big", {MEM: 20}),))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 20))
 
 
 @case
 def too_much_for_so_many_gpus() -> Refusal:
-    desk = share(pods=(pod_json("a", {MEM: 4}, labels={GPU_COUNT_LABEL: "4"}),))
-    return desk.refusal(lambda: desk.prefer(MEM, 4))
+    kubelet = share(pods=(pod_json("a", {MEM: 4}, labels={GPU_COUNT_LABEL: "4"}),))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 4))
 
 
 @case
 def too_much_beside_the_other_resource() -> Refusal:
-    desk = core_mem(pod_json("a", {MEM: 12, CORE: 30}), gpus=(gpu(0, 16), gpu(1, 16)))
-    desk.serve(owner("a"), CORE, 30)
-    (on,) = desk.on(owner("a"), CORE)
-    taken = sorted(i for i in desk.free(MEM) if desk.snap.units[i] == on)[:8]
-    desk.book.holdings.append(holding("unforeseen", taken))
-    return desk.refusal(lambda: desk.prefer(MEM, 12))
+    kubelet = core_mem(pod_json("a", {MEM: 12, CORE: 30}), gpus=(gpu(0, 16), gpu(1, 16)))
+    kubelet.serve(owner("a"), CORE, 30)
+    (on,) = kubelet.on(owner("a"), CORE)
+    taken = sorted(i for i in kubelet.free(MEM) if kubelet.snap.units[i] == on)[:8]
+    kubelet.allocations.holdings.append(holding("unforeseen", taken))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 12))
 
 
-def crowded() -> NodeWithKubelet:
-    desk = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}), pod_json("b", {MEM: 1}, created="2")))
-    desk.serve(owner("a"), MEM, 1)
-    return desk
+def crowded() -> FakeKubelet:
+    kubelet = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}), pod_json("b", {MEM: 1}, created="2")))
+    kubelet.serve(owner("a"), MEM, 1)
+    return kubelet
 
 
 @case
 def too_many_pods_on_every_gpu() -> Refusal:
-    desk = crowded()
-    return desk.refusal(lambda: desk.prefer(MEM, 1))
+    kubelet = crowded()
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 1))
 
 
 @case
@@ -278,14 +282,14 @@ def too_many_pods_on_the_gpu_kubelet_picked() -> Refusal:
 
 @case
 def units_that_a_pod_still_holds() -> Refusal:
-    desk = share(gpu(0), pods=(pod_json("a", {MEM: 12}), pod_json("b", {MEM: 8}, created="2")))
-    desk.serve(owner("a"), MEM, 12)
-    return refused(desk, lambda a: a.prefer(MEM, sorted(desk.node.ids(MEM)), [], 8))
+    kubelet = share(gpu(0), pods=(pod_json("a", {MEM: 12}), pod_json("b", {MEM: 8}, created="2")))
+    kubelet.serve(owner("a"), MEM, 12)
+    return refused(kubelet, lambda a: a.prefer(MEM, sorted(kubelet.node.ids(MEM)), [], 8))
 
 
 def labelled(count: str, size: int = 4) -> Refusal:
-    desk = share(pods=(pod_json("a", {MEM: size}, labels={GPU_COUNT_LABEL: count}),))
-    return desk.refusal(lambda: desk.prefer(MEM, size))
+    kubelet = share(pods=(pod_json("a", {MEM: size}, labels={GPU_COUNT_LABEL: count}),))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, size))
 
 
 @case
@@ -300,27 +304,27 @@ def a_count_that_does_not_divide() -> Refusal:
 
 @case
 def a_count_in_core_mem() -> Refusal:
-    desk = core_mem(pod_json("a", {MEM: 4, CORE: 30}, labels={GPU_COUNT_LABEL: "2"}))
-    return desk.refusal(lambda: desk.prefer(MEM, 4))
+    kubelet = core_mem(pod_json("a", {MEM: 4, CORE: 30}, labels={GPU_COUNT_LABEL: "2"}))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 4))
 
 
 @case
 def a_spread_that_the_label_does_not_ask_for() -> Refusal:
-    desk, ids = share(), unit_ids(0, SHARE, *range(4))
-    desk.allocator.allocate(MEM, ids)
-    desk.book.holdings.append(holding("a", ids))
-    desk.pods(pod_json("a", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
-    return refused(desk, lambda a: a.prestart(MEM, ids))
+    kubelet, ids = share(), unit_ids(0, SHARE, *range(4))
+    kubelet.allocator.allocate(MEM, ids)
+    kubelet.allocations.holdings.append(holding("a", ids))
+    kubelet.pods(pod_json("a", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
+    return refused(kubelet, lambda a: a.prestart(MEM, ids))
 
 
 @case
 def too_many_pods_by_kubelets_allocations() -> Refusal:
-    desk = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}, {MEM: 1}),))
-    desk.serve(owner("a"), MEM, 1)
-    ids = desk.prefer(MEM, 1)
-    desk.allocator.allocate(MEM, ids)  # it seems to be for the second container
-    desk.book.holdings.append(holding("b", ids))
-    return refused(desk, lambda a: a.prestart(MEM, ids))
+    kubelet = share(gpu(0), max_pods_per_gpu=1, pods=(pod_json("a", {MEM: 1}, {MEM: 1}),))
+    kubelet.serve(owner("a"), MEM, 1)
+    ids = kubelet.prefer(MEM, 1)
+    kubelet.allocator.allocate(MEM, ids)  # it seems to be for the second container
+    kubelet.allocations.holdings.append(holding("b", ids))
+    return refused(kubelet, lambda a: a.prestart(MEM, ids))
 
 
 # -- memory and compute --------------------------------------------------------------------------------------------
@@ -328,29 +332,29 @@ def too_many_pods_by_kubelets_allocations() -> Refusal:
 
 @case
 def compute_between_two_steps() -> Refusal:
-    desk = core_mem(pod_json("a", {MEM: 4, CORE: 12}))
-    return desk.refusal(lambda: desk.prefer(CORE, 12))
+    kubelet = core_mem(pod_json("a", {MEM: 4, CORE: 12}))
+    return kubelet.refusal(lambda: kubelet.prefer(CORE, 12))
 
 
 @case
 def memory_without_compute() -> Refusal:
-    desk = core_mem(pod_json("half", {MEM: 4}))
-    return desk.refusal(lambda: desk.prefer(MEM, 4))
+    kubelet = core_mem(pod_json("half", {MEM: 4}))
+    return kubelet.refusal(lambda: kubelet.prefer(MEM, 4))
 
 
 @case
 def compute_without_memory_by_kubelets_allocations() -> Refusal:
-    desk, ids = core_mem(), unit_ids(0, Kind.CORE_CORE_MEM, *range(30))
-    desk.allocator.allocate(CORE, ids)
-    desk.book.holdings.append(holding("a", ids, CORE))
-    return refused(desk, lambda a: a.prestart(CORE, ids))
+    kubelet, ids = core_mem(), unit_ids(0, Kind.CORE_CORE_MEM, *range(30))
+    kubelet.allocator.allocate(CORE, ids)
+    kubelet.allocations.holdings.append(holding("a", ids, CORE))
+    return refused(kubelet, lambda a: a.prestart(CORE, ids))
 
 
 @case
 def memory_and_compute_apart() -> Refusal:
-    desk = core_mem(pod_json("a", {MEM: 4, CORE: 30}))
-    desk.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))
-    return refused(desk, lambda a: a.allocate(CORE, unit_ids(1, Kind.CORE_CORE_MEM, *range(30))))
+    kubelet = core_mem(pod_json("a", {MEM: 4, CORE: 30}))
+    kubelet.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))
+    return refused(kubelet, lambda a: a.allocate(CORE, unit_ids(1, Kind.CORE_CORE_MEM, *range(30))))
 
 
 # -- whole GPUs, and what a scheduler decided -------------------------------------------------------------------------
@@ -358,15 +362,15 @@ def memory_and_compute_apart() -> Refusal:
 
 @case
 def fewer_gpus_than_asked() -> Refusal:
-    desk = mesh(pod_json("a", {WHOLE: 3}))
-    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(1, 5), [], 3))
+    kubelet = mesh(pod_json("a", {WHOLE: 3}))
+    return refused(kubelet, lambda a: a.prefer(WHOLE, whole_ids(1, 5), [], 3))
 
 
 def decided(group: str, size: int = 2) -> Refusal:
-    desk = mesh(pod_json("taken", {WHOLE: 1}))
-    desk.serve(owner("taken"), WHOLE, 1)
-    desk.pods(pod_json("taken", {WHOLE: 1}), named("a", size, group))
-    return desk.refusal(lambda: desk.prefer(WHOLE, size))
+    kubelet = mesh(pod_json("taken", {WHOLE: 1}))
+    kubelet.serve(owner("taken"), WHOLE, 1)
+    kubelet.pods(pod_json("taken", {WHOLE: 1}), named("a", size, group))
+    return kubelet.refusal(lambda: kubelet.prefer(WHOLE, size))
 
 
 @case
@@ -396,23 +400,23 @@ def a_decision_for_fewer_gpus() -> Refusal:
 
 @case
 def a_decision_across_numa_nodes() -> Refusal:
-    desk = mesh(pod_json("taken", {WHOLE: 1}), named("a", 2, "5,7", created="2026-01-01T00:00:01Z"))
-    desk.serve(owner("taken"), WHOLE, 1)
-    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(1, 2, 3), [], 2))
+    kubelet = mesh(pod_json("taken", {WHOLE: 1}), named("a", 2, "5,7", created="2026-01-01T00:00:01Z"))
+    kubelet.serve(owner("taken"), WHOLE, 1)
+    return refused(kubelet, lambda a: a.prefer(WHOLE, whole_ids(1, 2, 3), [], 2))
 
 
 @case
 def a_decision_for_a_gpu_that_leaves() -> Refusal:
-    desk = mesh(named("a", 2, "0,3"))
-    desk.node.tell(ev.FenceRead(Fence(indexes=frozenset({"3"})), desk.node.now))
-    desk.publish()
-    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(*range(8)), [], 2))
+    kubelet = mesh(named("a", 2, "0,3"))
+    kubelet.node.send(ev.FenceRead(Fence(indexes=frozenset({"3"})), kubelet.node.now))
+    kubelet.publish()
+    return refused(kubelet, lambda a: a.prefer(WHOLE, whole_ids(*range(8)), [], 2))
 
 
 @case
 def a_decision_against_a_fixed_gpu() -> Refusal:
-    desk = mesh(named("a", 2, "0,1"))
-    return refused(desk, lambda a: a.prefer(WHOLE, whole_ids(0, 1, 2, 3), whole_ids(3), 2))
+    kubelet = mesh(named("a", 2, "0,1"))
+    return refused(kubelet, lambda a: a.prefer(WHOLE, whole_ids(0, 1, 2, 3), whole_ids(3), 2))
 
 
 @case
@@ -422,34 +426,34 @@ def a_decision_that_kubelet_did_not_ask_for() -> Refusal:
 
 @case
 def sight_of_a_gpu_not_on_offer() -> Refusal:
-    desk = mesh(named("a", 1, "3", "0,3"))
-    desk.node.inventory(*(gpu(n, mig=n == 0) for n in range(8)), wiring=DGX1V)
-    desk.publish()
-    return desk.refusal(lambda: desk.serve(owner("a"), WHOLE, 1))
+    kubelet = mesh(named("a", 1, "3", "0,3"))
+    kubelet.node.inventory(*(gpu(n, mig=n == 0) for n in range(8)), wiring=DGX1V)
+    kubelet.publish()
+    return kubelet.refusal(lambda: kubelet.serve(owner("a"), WHOLE, 1))
 
 
 @case
 def sight_of_a_strangers_gpu() -> Refusal:
-    desk = mesh(pod_json("stranger", {WHOLE: 1}), named("a", 1, "3", "0,3", created="2026-01-01T00:00:01Z"))
-    desk.serve(owner("stranger"), WHOLE, 1)
-    return desk.refusal(lambda: desk.serve(owner("a"), WHOLE, 1))
+    kubelet = mesh(pod_json("stranger", {WHOLE: 1}), named("a", 1, "3", "0,3", created="2026-01-01T00:00:01Z"))
+    kubelet.serve(owner("stranger"), WHOLE, 1)
+    return kubelet.refusal(lambda: kubelet.serve(owner("a"), WHOLE, 1))
 
 
 # -- isolation -------------------------------------------------------------------------------------------------------
 
 
-def isolated(**changes: Any) -> NodeWithKubelet:
-    return NodeWithKubelet(in_force(Mode.CGPU, (gpu(0, compute_capability=(8, 0), **changes),))).pods(
+def isolated(**changes: Any) -> FakeKubelet:
+    return FakeKubelet(in_force(Mode.CGPU, (gpu(0, compute_capability=(8, 0), **changes),))).pods(
         pod_json("p", {MEM: 1})
     )
 
 
 def layered(**changes: Any) -> Refusal:
-    desk = isolated()
-    layers = {name: replace(layer, **changes) for name, layer in desk.node.state.isolation.layers.items()}
-    desk.node.isolation(layers=layers)
-    desk.publish()
-    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+    kubelet = isolated()
+    layers = {name: replace(layer, **changes) for name, layer in kubelet.node.state.isolation.layers.items()}
+    kubelet.node.isolation(layers=layers)
+    kubelet.publish()
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
 
 
 @case
@@ -463,11 +467,11 @@ def a_gpu_that_the_layer_leaves_out() -> Refusal:
 
 
 def before_a_start(verify: Callable[..., None], prepare: Callable[[Any], Any] | None = None) -> Refusal:
-    desk = isolated()
-    desk.isolation.prepare = prepare or (lambda grant: grant)
-    desk.serve(owner("p"), MEM, 1)
-    desk.isolation.verify = verify
-    return refused(desk, lambda a: a.prestart(MEM, desk.book.holdings[0].ids))
+    kubelet = isolated()
+    kubelet.isolation.prepare = prepare or (lambda grant: grant)
+    kubelet.serve(owner("p"), MEM, 1)
+    kubelet.isolation.verify = verify
+    return refused(kubelet, lambda a: a.prestart(MEM, kubelet.allocations.holdings[0].ids))
 
 
 def cgpu_folder(**more: Any) -> Any:
@@ -497,11 +501,11 @@ def cgpu_refuses(state: Any) -> Refusal:
 
 @case
 def cgpu_and_gpus_of_two_sizes() -> Refusal:
-    desk = isolated()
+    kubelet = isolated()
     unequal: dict[str, str] = {"ALIYUN_COM_GPU_MEM_DEV": "16,24"}
     driver = CgpuIsolation()
-    desk.isolation.prepare = lambda grant: driver.prepare(replace(grant, env={**grant.env, **unequal}))
-    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+    kubelet.isolation.prepare = lambda grant: driver.prepare(replace(grant, env={**grant.env, **unequal}))
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
 
 
 @case
@@ -535,7 +539,7 @@ def cgpu_without_gpus() -> Refusal:
 
 
 @case
-def cgpu_that_does_not_know_the_gpu() -> Refusal:
+def cgpu_without_the_gpu() -> Refusal:
     return cgpu_refuses(cgpu_state(index=7))
 
 
@@ -575,11 +579,11 @@ def mps_without_exclusive_mode() -> Refusal:
 
 
 def mps_refuses(driver: MpsIsolation, **changes: Any) -> Refusal:
-    desk = isolated()
-    desk.isolation.prepare = lambda grant: driver.prepare(
+    kubelet = isolated()
+    kubelet.isolation.prepare = lambda grant: driver.prepare(
         replace(grant, gpus=tuple(replace(one, **changes) for one in grant.gpus))
     )
-    return refused(desk, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
 
 
 @case
@@ -607,61 +611,61 @@ def mps_and_a_gpu_before_volta() -> Refusal:
 
 @case
 def decided_gpu_with_too_little_free() -> Refusal:
-    desk = share(pods=(pod_json("big", {MEM: 14}),))
-    desk.serve(owner("big"), MEM, 14)
-    desk.pods(pod_json("big", {MEM: 14}), sharer(0, 4))
-    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 4))
+    kubelet = share(pods=(pod_json("big", {MEM: 14}),))
+    kubelet.serve(owner("big"), MEM, 14)
+    kubelet.pods(pod_json("big", {MEM: 14}), sharer(0, 4))
+    return refused(kubelet, lambda a: a.prefer(MEM, kubelet.free(MEM), (), 4))
 
 
 @case
 def decided_gpu_that_is_not_offered() -> Refusal:
-    desk = share(pods=(sharer(0, 4),))
-    return refused(desk, lambda a: a.prefer(MEM, unit_ids(1, SHARE, *range(8)), (), 4))
+    kubelet = share(pods=(sharer(0, 4),))
+    return refused(kubelet, lambda a: a.prefer(MEM, unit_ids(1, SHARE, *range(8)), (), 4))
 
 
 @case
 def decided_gpu_that_is_unhealthy() -> Refusal:
-    desk = share(pods=(sharer(0, 4),))
-    offered = desk.free(MEM)
-    desk.node.tell(ev.XidRaised(uuid(0), 79, desk.node.now))
-    desk.publish()
-    return refused(desk, lambda a: a.prefer(MEM, offered, (), 4))
+    kubelet = share(pods=(sharer(0, 4),))
+    offered = kubelet.free(MEM)
+    kubelet.node.send(ev.XidRaised(uuid(0), 79, kubelet.node.now))
+    kubelet.publish()
+    return refused(kubelet, lambda a: a.prefer(MEM, offered, (), 4))
 
 
 @case
 def decided_gpu_with_too_many_pods() -> Refusal:
-    desk = share(pods=(sharer(0, 1, "first"),), max_pods_per_gpu=1)
-    desk.serve(owner("first"), MEM, 1)
-    desk.pods(sharer(0, 1, "first"), sharer(0, 1))
-    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 1))
+    kubelet = share(pods=(sharer(0, 1, "first"),), max_pods_per_gpu=1)
+    kubelet.serve(owner("first"), MEM, 1)
+    kubelet.pods(sharer(0, 1, "first"), sharer(0, 1))
+    return refused(kubelet, lambda a: a.prefer(MEM, kubelet.free(MEM), (), 1))
 
 
 @case
 def decided_gpu_other_than_that_of_the_init_container() -> Refusal:
-    desk = share(pods=(sharer(0, 4),))
-    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), unit_ids(1, SHARE, 0), 4))
+    kubelet = share(pods=(sharer(0, 4),))
+    return refused(kubelet, lambda a: a.prefer(MEM, kubelet.free(MEM), unit_ids(1, SHARE, 0), 4))
 
 
 @case
 def decided_gpu_that_is_not_there() -> Refusal:
-    desk = share(pods=(sharer(7, 4),))
-    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 4))
+    kubelet = share(pods=(sharer(7, 4),))
+    return refused(kubelet, lambda a: a.prefer(MEM, kubelet.free(MEM), (), 4))
 
 
 @case
 def decided_gpus_that_an_init_container_joins() -> Refusal:
     both = v2({"0": {"0": 4}, "1": {"1": 4}})
-    desk = share(pods=(pod_json("a", {MEM: 4}, {MEM: 4}, init=({MEM: 8},), annotations=both),))
-    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 8))
+    kubelet = share(pods=(pod_json("a", {MEM: 4}, {MEM: 4}, init=({MEM: 8},), annotations=both),))
+    return refused(kubelet, lambda a: a.prefer(MEM, kubelet.free(MEM), (), 8))
 
 
 @case
 def decided_gpu_that_kubelet_did_not_pick() -> Refusal:
-    desk = share(pods=(sharer(0, 4),))
-    return refused(desk, lambda a: a.allocate(MEM, unit_ids(1, SHARE, *range(4))))
+    kubelet = share(pods=(sharer(0, 4),))
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(1, SHARE, *range(4))))
 
 
 @case
 def promised_units() -> Refusal:
-    desk = share(gpu(0), pods=(pod_json("b", {MEM: 8}), sharer(0, 10)))
-    return refused(desk, lambda a: a.prefer(MEM, desk.free(MEM), (), 8))
+    kubelet = share(gpu(0), pods=(pod_json("b", {MEM: 8}), sharer(0, 10)))
+    return refused(kubelet, lambda a: a.prefer(MEM, kubelet.free(MEM), (), 8))

@@ -4,7 +4,7 @@ import pytest
 
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind
-from tests.unit.allocator.desk import pair_desk, share_desk
+from tests.unit.allocator.fake_kubelet import kubelet_in_core_mem, kubelet_in_share
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -22,31 +22,31 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_an_init_containers_units_are_reused_and_the_rest_comes_from_its_gpu():
-    desk = share_desk(gpu(0, 8), gpu(1, 16), gpu(2, 16)).pods(pod_json("a", {MEM: 12}, init=({MEM: 4},)))
-    desk.serve(owner("a", "init-0"), MEM, 4)
-    assert desk.on(owner("a", "init-0"), MEM) == {uuid(1)}, "GPU 0 has no room for what comes after"
-    reused = sorted(desk.book.holdings[0].ids)
-    share = desk.serve(owner("a"), MEM, 12, must=reused)
+    kubelet = kubelet_in_share(gpu(0, 8), gpu(1, 16), gpu(2, 16)).pods(pod_json("a", {MEM: 12}, init=({MEM: 4},)))
+    kubelet.serve(owner("a", "init-0"), MEM, 4)
+    assert kubelet.on(owner("a", "init-0"), MEM) == {uuid(1)}, "GPU 0 has no room for what comes after"
+    reused = sorted(kubelet.allocations.holdings[0].ids)
+    share = kubelet.serve(owner("a"), MEM, 12, must=reused)
     assert share.units == 12
-    assert desk.on(owner("a"), MEM) == {uuid(1)}
-    assert set(reused) <= desk.book.holdings[1].ids
+    assert kubelet.on(owner("a"), MEM) == {uuid(1)}
+    assert set(reused) <= kubelet.allocations.holdings[1].ids
 
 
 def test_an_app_container_smaller_than_its_init_container_gets_part_of_its_units():
-    desk = share_desk().pods(pod_json("a", {MEM: 2}, init=({MEM: 4},)))
-    desk.serve(owner("a", "init-0"), MEM, 4)
-    reused = sorted(desk.book.holdings[0].ids)[1:3]
-    assert desk.serve(owner("a"), MEM, 2, must=reused).units == 2
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 2}, init=({MEM: 4},)))
+    kubelet.serve(owner("a", "init-0"), MEM, 4)
+    reused = sorted(kubelet.allocations.holdings[0].ids)[1:3]
+    assert kubelet.serve(owner("a"), MEM, 2, must=reused).units == 2
 
 
 def test_units_reused_unevenly_never_grant_more_than_was_paid_for_on_a_gpu():
     """Kubelet picks what an app container reuses of a spread init container at random."""
-    desk = share_desk().pods(pod_json("a", {MEM: 4}, init=({MEM: 8},), labels={COUNT: "2"}))
-    desk.serve(owner("a", "init-0"), MEM, 8)
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 4}, init=({MEM: 8},), labels={COUNT: "2"}))
+    kubelet.serve(owner("a", "init-0"), MEM, 8)
     ids = unit_ids(0, SHARE, 0, 1, 2) | unit_ids(1, SHARE, 0)
-    assert ids <= desk.book.holdings[0].ids
+    assert ids <= kubelet.allocations.holdings[0].ids
     try:
-        share = desk.allocator.allocate(MEM, ids)
+        share = kubelet.allocator.allocate(MEM, ids)
     except Refusal as refusal:
         assert refusal.reason is Reason.SPANS_GPUS
     else:
@@ -54,18 +54,20 @@ def test_units_reused_unevenly_never_grant_more_than_was_paid_for_on_a_gpu():
 
 
 def test_a_sidecar_and_an_app_container_get_units_of_their_own():
-    desk = share_desk().pods(pod_json("a", {MEM: 2}, sidecar=({MEM: 2},)))
-    desk.serve(owner("a", "side-0"), MEM, 2)
-    desk.serve(owner("a"), MEM, 2)
-    assert not desk.book.holdings[0].ids & desk.book.holdings[1].ids
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 2}, sidecar=({MEM: 2},)))
+    kubelet.serve(owner("a", "side-0"), MEM, 2)
+    kubelet.serve(owner("a"), MEM, 2)
+    assert not kubelet.allocations.holdings[0].ids & kubelet.allocations.holdings[1].ids
 
 
 def test_an_init_container_in_core_mem_keeps_the_pair_together():
     for order in ((MEM, CORE), (CORE, MEM)):
-        desk = pair_desk(gpu(0, 8), gpu(1, 16)).pods(pod_json("a", {MEM: 10, CORE: 40}, init=({MEM: 2, CORE: 10},)))
+        kubelet = kubelet_in_core_mem(gpu(0, 8), gpu(1, 16)).pods(
+            pod_json("a", {MEM: 10, CORE: 40}, init=({MEM: 2, CORE: 10},))
+        )
         for resource in order:
-            desk.serve(owner("a", "init-0"), resource, {MEM: 2, CORE: 10}[resource])
-        reused = {h.resource: sorted(h.ids) for h in desk.book.holdings}
+            kubelet.serve(owner("a", "init-0"), resource, {MEM: 2, CORE: 10}[resource])
+        reused = {h.resource: sorted(h.ids) for h in kubelet.allocations.holdings}
         for resource in reversed(order):
-            desk.serve(owner("a"), resource, {MEM: 10, CORE: 40}[resource], must=reused[resource])
-        assert desk.on(owner("a"), MEM) == desk.on(owner("a"), CORE) == {uuid(1)}
+            kubelet.serve(owner("a"), resource, {MEM: 10, CORE: 40}[resource], must=reused[resource])
+        assert kubelet.on(owner("a"), MEM) == kubelet.on(owner("a"), CORE) == {uuid(1)}

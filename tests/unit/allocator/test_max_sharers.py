@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import Kind, Mode
-from tests.unit.allocator.desk import NodeWithKubelet, pair_desk, share_desk
+from tests.unit.allocator.fake_kubelet import FakeKubelet, kubelet_in_core_mem, kubelet_in_share
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -27,52 +27,56 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_no_gpu_takes_more_pods_than_allowed():
-    desk = share_desk(gpu(0, 16), gpu(1, 80), max_pods_per_gpu=2)
-    desk.pods(*(pod_json(name, {MEM: 1}, created=name) for name in "abcde"))
+    kubelet = kubelet_in_share(gpu(0, 16), gpu(1, 80), max_pods_per_gpu=2)
+    kubelet.pods(*(pod_json(name, {MEM: 1}, created=name) for name in "abcde"))
     for name in "abcd":
-        desk.serve(owner(name), MEM, 1)
-    assert [desk.on(owner(name), MEM) for name in "abcd"] == [{uuid(0)}] * 2 + [{uuid(1)}] * 2
-    refusal = desk.refusal(lambda: desk.prefer(MEM, 1))
+        kubelet.serve(owner(name), MEM, 1)
+    assert [kubelet.on(owner(name), MEM) for name in "abcd"] == [{uuid(0)}] * 2 + [{uuid(1)}] * 2
+    refusal = kubelet.refusal(lambda: kubelet.prefer(MEM, 1))
     assert refusal.reason is Reason.TOO_MANY_PODS
-    desk.end("a")
-    assert desk.prefer(MEM, 1) < unit_ids(0, SHARE, *range(16))
+    kubelet.end("a")
+    assert kubelet.prefer(MEM, 1) < unit_ids(0, SHARE, *range(16))
 
 
 def test_a_pod_on_a_gpu_may_put_its_other_containers_there():
-    desk = share_desk(gpu(0, 16), gpu(1, 80), max_pods_per_gpu=1).pods(pod_json("a", {MEM: 1}, {MEM: 2}))
-    desk.serve(owner("a"), MEM, 1)
-    desk.serve(owner("a", "main-1"), MEM, 2)
-    assert desk.on(owner("a", "main-1"), MEM) == {uuid(0)}
+    kubelet = kubelet_in_share(gpu(0, 16), gpu(1, 80), max_pods_per_gpu=1).pods(pod_json("a", {MEM: 1}, {MEM: 2}))
+    kubelet.serve(owner("a"), MEM, 1)
+    kubelet.serve(owner("a", "main-1"), MEM, 2)
+    assert kubelet.on(owner("a", "main-1"), MEM) == {uuid(0)}
 
 
 def test_pods_that_ended_a_moment_ago_do_not_fill_a_gpu_in_core_mem():
-    desk = pair_desk(*box(1), max_pods_per_gpu=2)
-    desk.pods(*(pod_json(name, {MEM: 1, CORE: 1}, created=name) for name in "abc"))
+    kubelet = kubelet_in_core_mem(*box(1), max_pods_per_gpu=2)
+    kubelet.pods(*(pod_json(name, {MEM: 1, CORE: 1}, created=name) for name in "abc"))
     for name in "ab":
-        desk.serve(owner(name), MEM, 1)
-        desk.serve(owner(name), CORE, 1)
-    desk.end("a", "b")
-    desk.pods(pod_json("c", {MEM: 1, CORE: 1})).read_book()
-    desk.node.now += 5
-    assert len(desk.prefer(MEM, 1)) == 1
+        kubelet.serve(owner(name), MEM, 1)
+        kubelet.serve(owner(name), CORE, 1)
+    kubelet.end("a", "b")
+    kubelet.pods(pod_json("c", {MEM: 1, CORE: 1})).read_allocations()
+    kubelet.node.now += 5
+    assert len(kubelet.prefer(MEM, 1)) == 1
 
 
-def layered(node: NodeUnderTest, most: int) -> NodeWithKubelet:
+def layered(node: NodeUnderTest, most: int) -> FakeKubelet:
     layers = {name: replace(layer, max_sharers=most) for name, layer in node.state.isolation.layers.items()}
-    return NodeWithKubelet(node.isolation(layers=layers))
+    return FakeKubelet(node.isolation(layers=layers))
 
 
 def test_the_layers_limit_counts_containers_by_choice_and_by_refusal():
-    desk = layered(in_force(Mode.CGPU, box(2)), 2)
+    kubelet = layered(in_force(Mode.CGPU, box(2)), 2)
     pod = pod_json("p", {MEM: 1}, {MEM: 1}, {MEM: 1})
-    desk.pods(pod)
+    kubelet.pods(pod)
     for container in ("main", "main-1", "main-2"):
-        desk.serve(owner("p", container), MEM, 1)
-    assert sorted(len({i for h in desk.book.holdings for i in h.ids if i.startswith(key(n))}) for n in range(2)) == [
+        kubelet.serve(owner("p", container), MEM, 1)
+    assert sorted(
+        len({i for h in kubelet.allocations.holdings for i in h.ids if i.startswith(key(n))}) for n in range(2)
+    ) == [
         1,
         2,
     ]
-    full = next(n for n in range(2) if sum(i.startswith(key(n)) for h in desk.book.holdings for i in h.ids) == 2)
-    refusal = desk.refusal(lambda: desk.allocator.allocate(MEM, unit_ids(full, Kind.MEMORY_CGPU, 9)))
+    full = next(
+        n for n in range(2) if sum(i.startswith(key(n)) for h in kubelet.allocations.holdings for i in h.ids) == 2
+    )
+    refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, unit_ids(full, Kind.MEMORY_CGPU, 9)))
     assert refusal.reason is Reason.TOO_MANY_PODS
     assert "20 pods or 2 containers" in refusal.message

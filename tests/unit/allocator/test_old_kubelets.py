@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.desk import NodeWithKubelet
+from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import CORE, MEM, NodeUnderTest, box, node_json, pod_json
 
 OLD = {"status": {"nodeInfo": {"kubeletVersion": "v1.18.20"}}}
@@ -15,19 +15,19 @@ OLD = {"status": {"nodeInfo": {"kubeletVersion": "v1.18.20"}}}
 @pytest.mark.parametrize("order", [(MEM, CORE), (CORE, MEM)])
 def test_memory_and_compute_are_on_one_gpu_if_the_pod_is_seen_between_the_two_calls(order):
     node = NodeUnderTest(Mode.CORE_MEM).inventory(*box(3))
-    node.tell(ev.NodeSeen(node_json("core_mem") | OLD, node.now)).holdings()
-    desk = NodeWithKubelet(node)
+    node.send(ev.NodeSeen(node_json("core_mem") | OLD, node.now)).holdings()
+    kubelet = FakeKubelet(node)
     free = {resource: iter(sorted(node.ids(resource))) for resource in order}
     full = [pod_json("memory", {MEM: 14, CORE: 5}), pod_json("compute", {MEM: 4, CORE: 60})]
     late = pod_json("late", {MEM: 2, CORE: 30})
 
     def call(pod, resource):
         size = int(pod["spec"]["containers"][0]["resources"]["limits"][resource])
-        return desk.allocator.allocate(resource, list(itertools.islice(free[resource], size))).gpus
+        return kubelet.allocator.allocate(resource, list(itertools.islice(free[resource], size))).gpus
 
-    desk.pods(*full)
+    kubelet.pods(*full)
     on = [call(pod, resource) for pod in full for resource in order]
     assert on[0] == on[1] != on[2] == on[3], "binpack alone chooses two GPUs for the third pod"
     first = call(late, order[0])
-    desk.pods(*full, late)
+    kubelet.pods(*full, late)
     assert call(late, order[1]) == first

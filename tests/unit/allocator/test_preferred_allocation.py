@@ -5,7 +5,7 @@ import pytest
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind
-from tests.unit.allocator.desk import pair_desk, share_desk
+from tests.unit.allocator.fake_kubelet import kubelet_in_core_mem, kubelet_in_share
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -23,48 +23,48 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_placement_is_the_nodes():
-    desk = share_desk(gpu(0, 8), gpu(1, 16))
-    assert desk.prefer(MEM, 4) == unit_ids(0, SHARE, 0, 1, 2, 3)
-    desk.node.label("share", "spread")
-    desk.publish()
-    assert desk.prefer(MEM, 4) == unit_ids(1, SHARE, 0, 1, 2, 3)
+    kubelet = kubelet_in_share(gpu(0, 8), gpu(1, 16))
+    assert kubelet.prefer(MEM, 4) == unit_ids(0, SHARE, 0, 1, 2, 3)
+    kubelet.node.label("share", "spread")
+    kubelet.publish()
+    assert kubelet.prefer(MEM, 4) == unit_ids(1, SHARE, 0, 1, 2, 3)
 
 
-def test_a_refusal_is_said_to_the_pod_it_is_for():
-    desk = share_desk().pods(pod_json("big", {MEM: 20}))
-    refusal = desk.refusal(lambda: desk.prefer(MEM, 20))
+def test_a_refusal_is_reported_to_the_pod_it_is_for():
+    kubelet = kubelet_in_share().pods(pod_json("big", {MEM: 20}))
+    refusal = kubelet.refusal(lambda: kubelet.prefer(MEM, 20))
     assert refusal.reason is Reason.NO_SINGLE_GPU
     assert "ml/big[main] asks for 20 GiB" in refusal.message
-    assert desk.said == [(PodName("ml", "big"), "GPURefused", refusal.message)]
+    assert kubelet.events == [(PodName("ml", "big"), "GPURefused", refusal.message)]
 
 
-def test_a_label_that_cannot_be_honoured_is_said_to_the_pod_too():
-    desk = share_desk().pods(pod_json("a", {MEM: 3}, labels={COUNT: "2"}))
-    refusal = desk.refusal(lambda: desk.prefer(MEM, 3))
+def test_a_label_that_cannot_be_followed_is_reported_to_the_pod_too():
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 3}, labels={COUNT: "2"}))
+    refusal = kubelet.refusal(lambda: kubelet.prefer(MEM, 3))
     assert refusal.reason is Reason.GPU_COUNT
-    assert desk.said == [(PodName("ml", "a"), "GPURefused", refusal.message)]
+    assert kubelet.events == [(PodName("ml", "a"), "GPURefused", refusal.message)]
 
 
 def test_the_next_pod_is_not_refused_for_the_label_of_a_pod_refused_just_before():
     """Kubelet asks once for each pod; our watch hears of the failed one later."""
-    desk = share_desk().pods(
+    kubelet = kubelet_in_share().pods(
         pod_json("bad", {MEM: 3}, labels={COUNT: "2"}, created="1"), pod_json("good", {MEM: 3}, created="2")
     )
-    desk.book.asking = "bad"
-    desk.refusal(lambda: desk.prefer(MEM, 3))
-    desk.book.asking = "good"
-    assert len(desk.prefer(MEM, 3)) == 3
+    kubelet.allocations.admitting = "bad"
+    kubelet.refusal(lambda: kubelet.prefer(MEM, 3))
+    kubelet.allocations.admitting = "good"
+    assert len(kubelet.prefer(MEM, 3)) == 3
 
 
 def test_a_spread_over_gpus_is_chosen_granted_and_even():
-    desk = share_desk(*box(3)).pods(pod_json("a", {MEM: 6}, labels={COUNT: "3"}))
-    share = desk.serve(owner("a"), MEM, 6)
+    kubelet = kubelet_in_share(*box(3)).pods(pod_json("a", {MEM: 6}, labels={COUNT: "3"}))
+    share = kubelet.serve(owner("a"), MEM, 6)
     assert (share.units, len(share.gpus)) == (2, 3)
 
 
 def test_a_leading_zero_in_the_label_means_the_same_to_both_calls():
-    desk = share_desk().pods(pod_json("a", {MEM: 6}, labels={COUNT: "02"}))
-    assert desk.serve(owner("a"), MEM, 6).units == 3
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 6}, labels={COUNT: "02"}))
+    assert kubelet.serve(owner("a"), MEM, 6).units == 3
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,13 @@ def test_a_leading_zero_in_the_label_means_the_same_to_both_calls():
     ],
 )
 def test_a_spread_that_cannot_be_is_refused(label, size, reason):
-    desk = share_desk().pods(pod_json("a", {MEM: size}, labels={COUNT: label}))
-    assert desk.refusal(lambda: desk.prefer(MEM, size)).reason is reason
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: size}, labels={COUNT: label}))
+    assert kubelet.refusal(lambda: kubelet.prefer(MEM, size)).reason is reason
 
 
 def test_a_spread_in_core_mem_is_refused():
     for resource, size in ((MEM, 4), (CORE, 30)):
-        desk = pair_desk().pods(pod_json("a", {MEM: 4, CORE: 30}, labels={COUNT: "2"}))
-        assert desk.refusal(lambda desk=desk, r=resource, n=size: desk.prefer(r, n)).reason is Reason.GPU_COUNT
+        kubelet = kubelet_in_core_mem().pods(pod_json("a", {MEM: 4, CORE: 30}, labels={COUNT: "2"}))
+        assert (
+            kubelet.refusal(lambda kubelet=kubelet, r=resource, n=size: kubelet.prefer(r, n)).reason is Reason.GPU_COUNT
+        )

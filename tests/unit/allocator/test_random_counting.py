@@ -61,8 +61,8 @@ class CountingLife(NodeLife):
         super().show_pods()
         if left:
             self.seen_to_end |= left
-            self.read_book(True)
-            self.read_book(False)
+            self.read_allocations(True)
+            self.read_allocations(False)
 
     def is_answerable(self, held: Holding) -> bool:
         """Before the book was read, what its ids stand for is not known; kubelet tries again."""
@@ -75,7 +75,7 @@ class CountingLife(NodeLife):
 
     def room(self, resource: str, free: Collection[str]) -> Collection[str]:
         """Of the agent's newest list: kubelet may not have it yet."""
-        healthy = {device_id for device_id, well in self.as_told()[resource].items() if well}
+        healthy = {device_id for device_id, well in self.listed()[resource].items() if well}
         return healthy - self.units(self.held())
 
 
@@ -89,13 +89,13 @@ def test_a_pod_that_ended_does_not_keep_the_allocations_from_being_read(seed):
     """Found at random: the checkpoint of the stand-in lacked what its list had, and the agent used neither."""
     random.seed(seed)
     node = CountingLife()
-    node.boot(mode=Mode.CGPU, lists_ended=True, isolated=True, exclusive=True, tells_pods=True)
+    node.boot(mode=Mode.CGPU, lists_ended=True, isolated=True, exclusive=True, answers_queries=True)
 
     def arrive(*pods: list[Request]) -> None:
         node.pods_arrive(fitting=True, pods=[(pod, {}) for pod in pods])
 
     def late(label: str | None, *pod: Request) -> None:
-        node.the_book_arrives_late(label=label, requests=list(pod))
+        node.allocations_arrive_late(label=label, requests=list(pod))
 
     both = {MEM: 1, CORE: 10}
     late("default", Request({CORE: 10, MEM: 1}, init=True), Request({WHOLE: 1}))
@@ -118,7 +118,7 @@ def test_a_picked_id_that_is_not_offered_any_more_is_not_the_unit_of_that_name()
     """Found at random: kubelet had not read the new list, and its id was the name of a unit that another pod has."""
     random.seed(0)
     node = CountingLife()
-    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=False, tells_pods=False)
+    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=False, answers_queries=False)
     pods = [([Request({MEM: 1})], {})] * 3
     node.pods_arrive(
         fitting=True, pods=[*pods, ([Request({WHOLE: 1})], {"before": [("label", "default"), ("wait", 2.5)]})]
@@ -131,7 +131,7 @@ def test_the_compute_of_a_container_is_on_one_gpu_after_a_switch(seed):
     """Found at random: the model gave the list without the checkpoint, which says what the ids were exchanged for."""
     random.seed(seed)
     node = CountingLife()
-    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=True, tells_pods=False)
+    node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=True, answers_queries=False)
     node.a_switch_overtakes_an_allocate(label="core_mem", requests=[Request({MEM: 2})])
     pods = [
         [Request({MEM: 1})],

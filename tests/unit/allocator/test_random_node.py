@@ -116,7 +116,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("away"), st.integers(0, 2)),
     st.tuples(st.just("fence"), st.sets(st.integers(0, 2), max_size=1)),
     st.tuples(st.just("inventory"), st.just(0)),
-    st.tuples(st.just("book"), st.booleans()),
+    st.tuples(st.just("allocations"), st.booleans()),
     st.tuples(st.just("end"), st.integers(0, 3)),
     st.tuples(st.just("deliver"), st.just(0)),
 )
@@ -142,15 +142,15 @@ class NodeLife(RuleBasedStateMachine):
         mode=st.sampled_from(Mode),
         exclusive=st.sampled_from([True, True, False]),
         isolated=st.sampled_from([True, True, True, False]),
-        tells_pods=st.booleans(),
+        answers_queries=st.booleans(),
         lists_ended=st.booleans(),
     )
-    def boot(self, mode: Mode, exclusive: bool, isolated: bool, tells_pods: bool, lists_ended: bool) -> None:
+    def boot(self, mode: Mode, exclusive: bool, isolated: bool, answers_queries: bool, lists_ended: bool) -> None:
         everything = frozenset(Isolates)
         self.policy = Policy(resources=Resources(EXCLUSIVE if exclusive else None), core_step=1, core_mem_both=False)
         isolates = everything if isolated else frozenset()
         self.layer = Layer(driver=self.name, installed=isolated, isolates=isolates, modes=frozenset(Mode))
-        self.tells_pods, self.lists_ended = tells_pods, lists_ended
+        self.answers_queries, self.lists_ended = answers_queries, lists_ended
         self.now = 100.0
         self.present = {g.uuid: g for g in GPUS}
         self.label: str | None = str(mode)
@@ -160,7 +160,7 @@ class NodeLife(RuleBasedStateMachine):
         self.foreign: dict[str, str] = {}
         self.exchanged: dict[str, str] = {}
         self.count = 0
-        self.told: dict[str, dict[str, bool]] = {}
+        self.received: dict[str, dict[str, bool]] = {}
         self.in_flight: frozenset[str] = frozenset()
         self.reading: tuple[float, tuple[Holding, ...], tuple[CheckpointEntry, ...]] | None = None
         self.during: list[tuple[str, Any]] = []
@@ -186,7 +186,7 @@ class NodeLife(RuleBasedStateMachine):
         )
         self.reading = None
         self.last_snapshot: Snapshot | None = None
-        self.told = {resource: dict.fromkeys(ids, False) for resource, ids in self.told.items()}
+        self.received = {resource: dict.fromkeys(ids, False) for resource, ids in self.received.items()}
         self.published_at = self.now
         self.show_inventory()
         self.show_pods()
@@ -194,9 +194,9 @@ class NodeLife(RuleBasedStateMachine):
 
     def show_node(self) -> None:
         status = {"status": {"nodeInfo": {"kubeletVersion": self.kubelet}}}
-        self.tell(ev.NodeSeen(node_json(self.label) | status, self.now))
+        self.send(ev.NodeSeen(node_json(self.label) | status, self.now))
 
-    def tell(self, event: ev.Event) -> None:
+    def send(self, event: ev.Event) -> None:
         before = self.state
         # As the agent's loop does: no unit leaves a list on old knowledge of what kubelet is waiting for.
         known, _ = step(before, ev.AllocatesSeen(*self.allocator.in_flight.now(), self.now))
@@ -213,16 +213,16 @@ class NodeLife(RuleBasedStateMachine):
 
     @property
     def undelivered(self) -> bool:
-        return self.as_told() != self.told
+        return self.listed() != self.received
 
-    def as_told(self) -> dict[str, dict[str, bool]]:
+    def listed(self) -> dict[str, dict[str, bool]]:
         return {
             resource: {i: block.healthy for block in blocks for i in ids_of(block)}
             for resource, blocks in self.state.advertised.lists.items()
         }
 
     def deliver(self) -> None:
-        self.told = self.as_told()
+        self.received = self.listed()
         self.published_at = self.now
 
     # -- isolation and book, as the allocator sees them ------------------------------------------------------------
@@ -244,15 +244,15 @@ class NodeLife(RuleBasedStateMachine):
         pass
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
-        if not self.tells_pods:
+        if not self.answers_queries:
             return None
         pods = [PodName("ml", name) for name in self.living] if pods is None else pods
         return [ListedPod(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
 
     def read(self, timeout_s: float) -> Allocated:
-        return Allocated(self.book(), self.checkpoint())
+        return Allocated(self.allocations(), self.checkpoint())
 
-    def book(self) -> tuple[Holding, ...]:
+    def allocations(self) -> tuple[Holding, ...]:
         listed = [*self.living.values(), *(self.still_listed() if self.lists_ended else ())]
         held = [h for pod in listed for h in pod.held if is_app(h)]
         return (*held, *(Holding(owner(name), FOREIGN, frozenset({u})) for name, u in self.foreign.items()))
@@ -263,12 +263,12 @@ class NodeLife(RuleBasedStateMachine):
         {
             "label": self.change_label,
             "wait": self.wait,
-            "xid": lambda n: self.tell(ev.XidRaised(uuid(n), 79, self.now)),
-            "vitals": self.the_driver_says,
-            "away": lambda n: self.tell(ev.GpuLost(uuid(n), "GPU is lost", self.now)),
-            "fence": lambda said: self.tell(ev.FenceRead(Fence(indexes=frozenset(map(str, said))), self.now)),
+            "xid": lambda n: self.send(ev.XidRaised(uuid(n), 79, self.now)),
+            "vitals": self.driver_reports,
+            "away": lambda n: self.send(ev.GpuLost(uuid(n), "GPU is lost", self.now)),
+            "fence": lambda events: self.send(ev.FenceRead(Fence(indexes=frozenset(map(str, events))), self.now)),
             "inventory": lambda _: self.show_inventory(),
-            "book": self.read_book,
+            "allocations": self.read_allocations,
             "end": self.end_pod,
             "deliver": lambda _: self.deliver(),
             "time": self.time_passes,
@@ -278,9 +278,9 @@ class NodeLife(RuleBasedStateMachine):
             "restart": lambda _: self.start_agent(),
         }[action](what)
 
-    def the_driver_says(self, said: tuple[int, int | None, bool]) -> None:
-        n, action, returned = said
-        self.tell(ev.HealthRead(uuid(n), HealthReading(action=action), self.now, returned))
+    def driver_reports(self, events: tuple[int, int | None, bool]) -> None:
+        n, action, returned = events
+        self.send(ev.HealthRead(uuid(n), HealthReading(action=action), self.now, returned))
 
     def change_label(self, label: str | None) -> None:
         self.label = label
@@ -292,15 +292,15 @@ class NodeLife(RuleBasedStateMachine):
         self.now += seconds
         due = deadline(self.state)
         if due is not None and due <= self.now or seconds >= 1:
-            self.tell(ev.Tick(self.now))
+            self.send(ev.Tick(self.now))
 
     def show_inventory(self) -> None:
-        self.tell(ev.InventoryRead(Inventory(tuple(self.present.values()), (), "580", nodes(3)), self.now))
+        self.send(ev.InventoryRead(Inventory(tuple(self.present.values()), (), "580", nodes(3)), self.now))
 
     def show_pods(self) -> None:
         living = [pod.json for pod in self.living.values()]
         ended = [{**pod.json, "status": {"phase": "Failed"}} for pod in self.not_deleted()]
-        self.tell(ev.PodsSeen(tuple(map(parse_pod, (*living, *ended))), self.now))
+        self.send(ev.PodsSeen(tuple(map(parse_pod, (*living, *ended))), self.now))
 
     def not_deleted(self) -> list[KubeletPod]:
         """Every second pod that has ended is still there, the others were deleted."""
@@ -310,14 +310,14 @@ class NodeLife(RuleBasedStateMachine):
         """Whom kubelet's list of pods that hold something does not leave out; not even those that were deleted."""
         return list(self.ended.values())
 
-    def read_book(self, begins: bool) -> None:
+    def read_allocations(self, begins: bool) -> None:
         """Begin a read of kubelet's book, or let the one under way arrive."""
         if begins:
-            self.reading = (self.now, self.book(), self.checkpoint())
+            self.reading = (self.now, self.allocations(), self.checkpoint())
         elif self.reading:
             began, held, kept = self.reading
             self.reading = None
-            self.tell(ev.HoldingsRead(held, began, self.now, kept))
+            self.send(ev.HoldingsRead(held, began, self.now, kept))
 
     def checkpoint(self) -> tuple[CheckpointEntry, ...]:
         """One that cannot be read, which a kubelet that asks can do without."""
@@ -356,7 +356,7 @@ class NodeLife(RuleBasedStateMachine):
         size: int,
         happens: Events,
     ) -> bool:
-        known = self.told.get(resource, {})
+        known = self.received.get(resource, {})
         reusable = sorted(i for i in pod.pool if i in known)[:size]
         free = {i for i, healthy in known.items() if healthy} - self.held()
         if len(reusable) + len(free) < size:
@@ -372,7 +372,7 @@ class NodeLife(RuleBasedStateMachine):
             assert len(ids) == size
         for action in happens.get("before", ()):
             self.do(*action)
-        if pod.name not in self.living or not ids <= self.told.get(resource, {}).keys():
+        if pod.name not in self.living or not ids <= self.received.get(resource, {}).keys():
             return False
         self.in_flight = ids
         self.during = list(happens.get("during", ()))
@@ -415,7 +415,7 @@ class NodeLife(RuleBasedStateMachine):
     @property
     def offers(self) -> list[str]:
         """Resources of which kubelet knows a healthy unit."""
-        return [resource for resource, ids in self.told.items() if any(ids.values())]
+        return [resource for resource, ids in self.received.items() if any(ids.values())]
 
     def fit(self, requests: list[Request]) -> None:
         """Make the pod ask for what this node offers now, if it offers anything."""
@@ -462,20 +462,20 @@ class NodeLife(RuleBasedStateMachine):
         self.pods_arrive([(requests, {"during": [("label", label), ("wait", SETTLE_S + 0.5)]})], fitting=True)
 
     @rule(requests=pods(), label=MODES)
-    def the_book_arrives_late(self, requests: list[Request], label: str | None) -> None:
+    def allocations_arrive_late(self, requests: list[Request], label: str | None) -> None:
         """It was read before the last grant, and is told after the switch."""
         self.deliver()
-        self.read_book(True)
+        self.read_allocations(True)
         if self.offers:
             self.pods_arrive([(requests, {})], fitting=True)
         self.change_label(label)
         self.wait(SETTLE_S + 0.5)
-        self.read_book(False)
+        self.read_allocations(False)
 
     @rule(n=st.integers(0, 2))
     def an_unhealthy_gpu_recovers(self, n: int) -> None:
         """It is back, the driver asks for nothing, and that holds: it is offered again with the same units."""
-        self.the_driver_says((n, 0, True))
+        self.driver_reports((n, 0, True))
         case = self.state.health.by_uuid.get(uuid(n))
         if uuid(n) not in self.present or case is None or case.cause is None:
             return
@@ -505,15 +505,15 @@ class NodeLife(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.wait(seconds)
         if seconds >= 30:  # the agent reads the book that often
-            self.read_book(True)
-            self.read_book(False)
+            self.read_allocations(True)
+            self.read_allocations(False)
 
     @rule()
     def all_is_settled(self) -> None:
         """A while without anything new: switches end as far as pods allow."""
         self.wait(SETTLE_S + 0.5)
-        self.read_book(True)
-        self.read_book(False)
+        self.read_allocations(True)
+        self.read_allocations(False)
         self.deliver()
 
     def the_inventory_changes(self, change: tuple[list[int], set[int], set[int]]) -> None:
@@ -635,11 +635,11 @@ class NodeLife(RuleBasedStateMachine):
         self.foreign.clear()
         self.show_pods()
         for n in range(len(GPUS)):
-            self.the_driver_says((n, 0, True))
+            self.driver_reports((n, 0, True))
         for _ in range(3):
             self.wait(max(SETTLE_S, MOST_SETTLE_S) + 1)
-            self.read_book(True)
-            self.read_book(False)
+            self.read_allocations(True)
+            self.read_allocations(False)
         assert self.state.health.faults.keys() == self.state.gpus.by_uuid.keys() - self.present.keys(), (
             "a sound GPU stays out"
         )
@@ -682,7 +682,7 @@ def one_action(dice: random.Random, *, rough: bool) -> tuple[str, Any]:
         "away": lambda: dice.randrange(3),
         "fence": lambda: set(dice.sample(range(3), dice.choice(some))),
         "inventory": lambda: 0,
-        "book": lambda: dice.random() < 0.5,
+        "allocations": lambda: dice.random() < 0.5,
         "end": lambda: dice.randrange(4),
         "deliver": lambda: 0,
     }
@@ -756,7 +756,7 @@ def test_a_long_life_by_dice(seed):
         elif act == "overtake":
             node.a_switch_overtakes_an_allocate(one_pod(dice), str(dice.choice(list(Mode))))
         elif act == "late book":
-            node.the_book_arrives_late(one_pod(dice), str(dice.choice(list(Mode))))
+            node.allocations_arrive_late(one_pod(dice), str(dice.choice(list(Mode))))
         elif act == "recover":
             node.an_unhealthy_gpu_recovers(dice.randrange(3))
         elif act == "settle":
@@ -773,7 +773,7 @@ def test_a_long_life_by_dice(seed):
 def test_a_spread_in_units_of_core_mem_is_refused_when_the_mode_changes():
     """Kubelet offers what it was told before the switch. No start of such a container would be allowed."""
     node = NodeLife()
-    node.boot(mode=Mode.CORE_MEM, exclusive=True, isolated=True, tells_pods=False, lists_ended=False)
+    node.boot(mode=Mode.CORE_MEM, exclusive=True, isolated=True, answers_queries=False, lists_ended=False)
     node.something_happens([("label", "share"), ("change", ([0, 1, 2], set(), set()))])
     node.a_switch_overtakes_an_allocate([Request({MEM: 6})], "default")
     assert not node.living

@@ -20,84 +20,84 @@ def pod(name: str, *, rejected: str | None = None):
     return replace(found, rejected=rejected, ended=rejected is not None)
 
 
-class Told:
+class SentEvents:
     def __init__(self) -> None:
         self.now = 0.0
-        self.said: list[tuple[str | None, str]] = []
+        self.messages: list[tuple[str | None, str]] = []
         self.events = RefusalEvents(lambda: self.now, self.send_event)
 
     def send_event(self, announcement: Announcement) -> None:
         assert (announcement.reason, announcement.warning) == ("GPURefused", True)
-        self.said.extend((pod.name if pod else None, announcement.message) for pod in announcement.pods or (None,))
+        self.messages.extend((pod.name if pod else None, announcement.message) for pod in announcement.pods or (None,))
 
     @property
     def about(self) -> list[str | None]:
-        return [name for name, _ in self.said]
+        return [name for name, _ in self.messages]
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def sent() -> SentEvents:
+    return SentEvents()
 
 
-def test_a_pod_that_is_known_is_told_at_once(told):
-    told.events.publish([pod("a")])
-    told.events.add(TEXT, PodName("ml", "a"))
-    assert told.said == [("a", TEXT)]
-    told.events.publish([pod("a", rejected=WORDS)])
-    assert told.about == ["a"]
+def test_a_pod_that_is_known_gets_its_event_at_once(sent):
+    sent.events.publish([pod("a")])
+    sent.events.add(TEXT, PodName("ml", "a"))
+    assert sent.messages == [("a", TEXT)]
+    sent.events.publish([pod("a", rejected=WORDS)])
+    assert sent.about == ["a"]
 
 
-def test_a_pod_that_is_named_and_not_seen_yet_is_told_when_it_is_seen(told):
-    told.events.add(TEXT, PodName("ml", "a"))
-    told.events.publish([pod("b")])
-    assert told.said == []
-    told.events.publish([pod("b"), pod("a")])
-    assert told.said == [("a", TEXT)]
+def test_a_pod_that_is_named_and_not_seen_yet_gets_its_event_when_it_is_seen(sent):
+    sent.events.add(TEXT, PodName("ml", "a"))
+    sent.events.publish([pod("b")])
+    assert sent.messages == []
+    sent.events.publish([pod("b"), pod("a")])
+    assert sent.messages == [("a", TEXT)]
 
 
-def test_a_pod_without_a_name_is_the_one_that_kubelet_fails_with_these_words(told):
-    told.events.publish([pod("old", rejected=WORDS)])
-    told.events.add(TEXT, None)
-    told.events.publish([pod("old", rejected=WORDS), pod("other"), pod("a")])
-    assert told.said == []
-    told.events.publish([pod("old", rejected=WORDS), pod("other", rejected="Evicted"), pod("a", rejected=WORDS)])
-    assert told.said == [("a", TEXT)]
+def test_a_pod_without_a_name_is_the_one_that_kubelet_fails_with_these_words(sent):
+    sent.events.publish([pod("old", rejected=WORDS)])
+    sent.events.add(TEXT, None)
+    sent.events.publish([pod("old", rejected=WORDS), pod("other"), pod("a")])
+    assert sent.messages == []
+    sent.events.publish([pod("old", rejected=WORDS), pod("other", rejected="Evicted"), pod("a", rejected=WORDS)])
+    assert sent.messages == [("a", TEXT)]
 
 
-def test_two_refusals_with_the_same_words_are_those_of_two_pods(told):
-    told.events.add(TEXT, None)
-    told.events.add(TEXT, None)
-    told.events.publish([pod("a", rejected=WORDS)])
-    assert told.about == ["a"]
-    told.events.publish([pod("a", rejected=WORDS), pod("b", rejected=WORDS)])
-    assert told.about == ["a", "b"]
-    told.now = WAIT_S
-    told.events.publish([])
-    assert told.about == ["a", "b"]
+def test_two_refusals_with_the_same_words_are_those_of_two_pods(sent):
+    sent.events.add(TEXT, None)
+    sent.events.add(TEXT, None)
+    sent.events.publish([pod("a", rejected=WORDS)])
+    assert sent.about == ["a"]
+    sent.events.publish([pod("a", rejected=WORDS), pod("b", rejected=WORDS)])
+    assert sent.about == ["a", "b"]
+    sent.now = WAIT_S
+    sent.events.publish([])
+    assert sent.about == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", [None, PodName("ml", "a")])
-def test_what_no_pod_claims_in_time_is_told_of_the_node(told, name):
-    told.events.add(TEXT, name)
-    told.now = WAIT_S - 1
-    told.events.publish([])
-    assert told.said == []
-    told.now = WAIT_S
-    told.events.publish([])
-    told.events.publish([])
-    [(about, message)] = told.said
+def test_what_no_pod_claims_in_time_is_reported_on_the_node(sent, name):
+    sent.events.add(TEXT, name)
+    sent.now = WAIT_S - 1
+    sent.events.publish([])
+    assert sent.messages == []
+    sent.now = WAIT_S
+    sent.events.publish([])
+    sent.events.publish([])
+    [(about, message)] = sent.messages
     assert about is None
     assert TEXT in message
     assert name is None or str(name) in message
 
 
-def test_what_waits_is_bounded_and_none_is_lost(told):
+def test_what_waits_is_bounded_and_none_is_lost(sent):
     for n in range(MOST_WAITING + 3):
-        told.events.add(f"{n}: {TEXT}", None)
-    assert [(about, message.rpartition(" that the API server has not shown: ")[2]) for about, message in told.said] == [
-        (None, f"{n}: {TEXT}") for n in range(3)
-    ]
-    told.now = WAIT_S
-    told.events.publish([])
-    assert len(told.said) == MOST_WAITING + 3
+        sent.events.add(f"{n}: {TEXT}", None)
+    assert [
+        (about, message.rpartition(" that the API server has not shown: ")[2]) for about, message in sent.messages
+    ] == [(None, f"{n}: {TEXT}") for n in range(3)]
+    sent.now = WAIT_S
+    sent.events.publish([])
+    assert len(sent.messages) == MOST_WAITING + 3

@@ -6,7 +6,7 @@ from gpuagent.domain.events import HoldingsRead
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, PodName
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
-from tests.unit.allocator.desk import NodeWithKubelet
+from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import CORE, MEM, box, holding, in_force, owner, pod_json, unit_ids
 
 MM, CM, SHARE = Kind.MEMORY_CORE_MEM, Kind.CORE_CORE_MEM, Kind.MEMORY_SHARE
@@ -15,125 +15,125 @@ HALVES = {MEM: unit_ids(0, MM, *range(4)), CORE: unit_ids(0, CM, *range(30))}
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def core_mem(**policy) -> NodeWithKubelet:
-    return NodeWithKubelet(in_force(Mode.CORE_MEM, box(2), **{"core_step": 5, "core_mem_both": True, **policy}))
+def core_mem(**policy) -> FakeKubelet:
+    return FakeKubelet(in_force(Mode.CORE_MEM, box(2), **{"core_step": 5, "core_mem_both": True, **policy}))
 
 
-def given(desk: NodeWithKubelet, name: str, *resources: str, container: str = "main") -> None:
+def given(kubelet: FakeKubelet, name: str, *resources: str, container: str = "main") -> None:
     """Kubelet admits a container that the API server has not shown."""
     for resource in resources:
-        desk.allocator.allocate(resource, HALVES[resource])
-        desk.book.holdings.append(holding(name, HALVES[resource], resource, container))
+        kubelet.allocator.allocate(resource, HALVES[resource])
+        kubelet.allocations.holdings.append(holding(name, HALVES[resource], resource, container))
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
 @pytest.mark.parametrize(("resource", "other"), [(MEM, CORE), (CORE, MEM)])
 def test_one_resource_alone_does_not_start_in_core_mem_although_no_pod_is_known(resource, other, restarted):
-    desk = core_mem()
-    given(desk, "a", resource)
+    kubelet = core_mem()
+    given(kubelet, "a", resource)
     if restarted:
-        desk = NodeWithKubelet(desk.node, desk.book)
+        kubelet = FakeKubelet(kubelet.node, kubelet.allocations)
     for _ in range(2):  # kubelet tries again
-        refusal = desk.refusal(lambda: desk.allocator.prestart(resource, HALVES[resource]))
+        refusal = kubelet.refusal(lambda: kubelet.allocator.prestart(resource, HALVES[resource]))
         assert refusal.reason is Reason.CORE_MEM_BOTH
         assert f"ml/a[main] has it and nothing of {other}" in refusal.message
-    assert desk.isolation.verified == []
+    assert kubelet.isolation.verified == []
 
 
 def test_one_resource_alone_starts_where_the_operator_allows_it():
-    desk = core_mem(core_mem_both=False)
-    given(desk, "a", CORE)
-    assert desk.allocator.prestart(CORE, HALVES[CORE]) == owner("a")
+    kubelet = core_mem(core_mem_both=False)
+    given(kubelet, "a", CORE)
+    assert kubelet.allocator.prestart(CORE, HALVES[CORE]) == owner("a")
 
 
-def test_both_start_also_where_the_book_was_read_between_the_two():
-    desk = core_mem()
-    given(desk, "a", MEM)
-    desk.node.now += 1
-    desk.read_book()
-    given(desk, "a", CORE)
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
-    assert desk.book.reads == 1
+def test_both_start_also_where_the_allocations_were_read_between_the_two():
+    kubelet = core_mem()
+    given(kubelet, "a", MEM)
+    kubelet.node.now += 1
+    kubelet.read_allocations()
+    given(kubelet, "a", CORE)
+    assert kubelet.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
+    assert kubelet.allocations.reads == 1
 
 
 def test_the_container_is_named_although_the_checkpoint_was_read_after_it_was_admitted_and_the_list_before():
-    desk = core_mem()
+    kubelet = core_mem()
     for resource, ids in HALVES.items():
-        desk.allocator.allocate(resource, ids)
-        desk.book.checkpoint.append(CheckpointEntry("uid-a", "main", resource, ids))
-    desk.node.now += 1
-    desk.node.tell(HoldingsRead((), desk.node.now, desk.node.now, tuple(desk.book.checkpoint)))
-    desk.publish()
-    desk.book.holdings += [holding("a", ids, resource) for resource, ids in HALVES.items()]
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
+        kubelet.allocator.allocate(resource, ids)
+        kubelet.allocations.checkpoint.append(CheckpointEntry("uid-a", "main", resource, ids))
+    kubelet.node.now += 1
+    kubelet.node.send(HoldingsRead((), kubelet.node.now, kubelet.node.now, tuple(kubelet.allocations.checkpoint)))
+    kubelet.publish()
+    kubelet.allocations.holdings += [holding("a", ids, resource) for resource, ids in HALVES.items()]
+    assert kubelet.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
 
 
 def test_both_start_while_kubelet_does_not_say_what_it_has():
-    desk = core_mem()
-    given(desk, "a", MEM, CORE)
-    desk.book.readable = False
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) is None
+    kubelet = core_mem()
+    given(kubelet, "a", MEM, CORE)
+    kubelet.allocations.readable = False
+    assert kubelet.allocator.prestart(MEM, HALVES[MEM]) is None
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["pod unknown", "pod known"])
 def test_an_init_container_is_held_to_the_rules_by_the_checkpoint(known):
     """Pod-resources does not list it; kubelet hands its units on to a container that keeps the rules."""
-    desk = core_mem()
-    given(desk, "a", MEM, CORE)
-    desk.book.checkpoint = [
+    kubelet = core_mem()
+    given(kubelet, "a", MEM, CORE)
+    kubelet.allocations.checkpoint = [
         CheckpointEntry("uid-a", "init-0", CORE, HALVES[CORE]),
         *(CheckpointEntry("uid-a", "main", resource, ids) for resource, ids in HALVES.items()),
     ]
     if known:
-        desk.pods(pod_json("a", {MEM: 4, CORE: 30}, init=({CORE: 30},)))
-    refusal = desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE]))
+        kubelet.pods(pod_json("a", {MEM: 4, CORE: 30}, init=({CORE: 30},)))
+    refusal = kubelet.refusal(lambda: kubelet.allocator.prestart(CORE, HALVES[CORE]))
     assert refusal.reason is Reason.CORE_MEM_BOTH
     assert "ml/a[init-0]" in refusal.message
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
+    assert kubelet.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
 
 
 def test_an_init_container_whose_pod_nothing_names_is_named_by_its_uid():
-    desk = core_mem()
-    desk.allocator.allocate(CORE, HALVES[CORE])
-    desk.book.checkpoint = [CheckpointEntry("uid-a", "init-0", CORE, HALVES[CORE])]
-    refusal = desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE]))
+    kubelet = core_mem()
+    kubelet.allocator.allocate(CORE, HALVES[CORE])
+    kubelet.allocations.checkpoint = [CheckpointEntry("uid-a", "init-0", CORE, HALVES[CORE])]
+    refusal = kubelet.refusal(lambda: kubelet.allocator.prestart(CORE, HALVES[CORE]))
     assert str(ContainerRef(PodName("", "uid-a"), "init-0")) in refusal.message
 
 
 def test_memory_and_compute_on_two_gpus_do_not_start():
-    desk = core_mem()
-    given(desk, "a", MEM)
-    desk.book.holdings.append(holding("a", unit_ids(1, CM, *range(30)), CORE))
-    assert desk.refusal(lambda: desk.allocator.prestart(MEM, HALVES[MEM])).reason is Reason.PAIR_APART
+    kubelet = core_mem()
+    given(kubelet, "a", MEM)
+    kubelet.allocations.holdings.append(holding("a", unit_ids(1, CM, *range(30)), CORE))
+    assert kubelet.refusal(lambda: kubelet.allocator.prestart(MEM, HALVES[MEM])).reason is Reason.PAIR_APART
 
 
 def test_a_container_of_core_mem_keeps_to_its_rules_after_a_switch_of_the_mode():
-    desk = core_mem()
-    given(desk, "a", MEM, CORE)
-    desk.node.label("topology").wait(3)
-    desk.read_book()
-    assert desk.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
-    desk.book.holdings = desk.book.holdings[1:]
-    desk.read_book()
-    assert desk.refusal(lambda: desk.allocator.prestart(CORE, HALVES[CORE])).reason is Reason.CORE_MEM_BOTH
+    kubelet = core_mem()
+    given(kubelet, "a", MEM, CORE)
+    kubelet.node.label("topology").wait(3)
+    kubelet.read_allocations()
+    assert kubelet.allocator.prestart(MEM, HALVES[MEM]) == owner("a")
+    kubelet.allocations.holdings = kubelet.allocations.holdings[1:]
+    kubelet.read_allocations()
+    assert kubelet.refusal(lambda: kubelet.allocator.prestart(CORE, HALVES[CORE])).reason is Reason.CORE_MEM_BOTH
 
 
-def late(label: str | None, ids: frozenset[str], **more) -> NodeWithKubelet:
+def late(label: str | None, ids: frozenset[str], **more) -> FakeKubelet:
     """A container that kubelet admitted before the API server showed its pod."""
-    desk = NodeWithKubelet(in_force(Mode.SHARE, box(2)))
-    desk.pods(pod_json("another", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
-    desk.allocator.allocate(MEM, ids)
-    desk.book.holdings.append(holding("a", ids))
+    kubelet = FakeKubelet(in_force(Mode.SHARE, box(2)))
+    kubelet.pods(pod_json("another", {MEM: 4}, labels={GPU_COUNT_LABEL: "2"}))
+    kubelet.allocator.allocate(MEM, ids)
+    kubelet.allocations.holdings.append(holding("a", ids))
     found = pod_json("a", {MEM: 4}, labels={} if label is None else {GPU_COUNT_LABEL: label})
     found["status"] |= more
-    return desk.pods(found)
+    return kubelet.pods(found)
 
 
 ONE, TWO = unit_ids(0, SHARE, *range(4)), unit_ids(0, SHARE, 0, 1) | unit_ids(1, SHARE, 0, 1)
 
 
 @pytest.mark.parametrize(
-    ("label", "ids", "says"),
+    ("label", "ids", "expected"),
     [
         ("2", ONE, "is to have 2 GPUs, evenly"),
         (None, TWO, "is to have 1 GPU "),
@@ -142,11 +142,11 @@ ONE, TWO = unit_ids(0, SHARE, *range(4)), unit_ids(0, SHARE, 0, 1) | unit_ids(1,
         ("3", ONE, "does not divide 4 units"),
     ],
 )
-def test_a_spread_that_the_pods_label_does_not_ask_for_does_not_start(label, ids, says):
-    desk = late(label, ids)
-    refusal = desk.refusal(lambda: desk.allocator.prestart(MEM, ids))
+def test_a_spread_that_the_pods_label_does_not_ask_for_does_not_start(label, ids, expected):
+    kubelet = late(label, ids)
+    refusal = kubelet.refusal(lambda: kubelet.allocator.prestart(MEM, ids))
     assert refusal.reason is Reason.GPU_COUNT
-    assert says in refusal.message
+    assert expected in refusal.message
 
 
 @pytest.mark.parametrize(("label", "ids"), [("2", TWO), (None, ONE), ("1", ONE), ("01", ONE)])
@@ -160,23 +160,23 @@ def test_a_container_that_has_run_starts_again_though_its_label_was_edited():
 
 
 def test_the_label_of_a_pod_that_had_the_name_before_is_not_its_own():
-    desk = late("2", ONE)
-    desk.book.checkpoint = [CheckpointEntry("uid-of-a-new-one", "main", MEM, ONE)]
-    assert desk.allocator.prestart(MEM, ONE) == owner("a")
+    kubelet = late("2", ONE)
+    kubelet.allocations.checkpoint = [CheckpointEntry("uid-of-a-new-one", "main", MEM, ONE)]
+    assert kubelet.allocator.prestart(MEM, ONE) == owner("a")
 
 
 def test_of_too_many_pods_on_a_gpu_the_last_does_not_start_and_the_others_do():
-    desk = NodeWithKubelet(in_force(Mode.SHARE, box(1), max_pods_per_gpu=1))
-    desk.pods(pod_json("a", {MEM: 1}, {MEM: 1}))
-    desk.serve(owner("a"), MEM, 1)
-    ids = desk.prefer(MEM, 1)
-    desk.allocator.allocate(MEM, ids)  # for the second container of the same pod, as far as the agent can tell
-    desk.book.holdings.append(holding("b", ids))
-    refusal = desk.refusal(lambda: desk.allocator.prestart(MEM, ids))
+    kubelet = FakeKubelet(in_force(Mode.SHARE, box(1), max_pods_per_gpu=1))
+    kubelet.pods(pod_json("a", {MEM: 1}, {MEM: 1}))
+    kubelet.serve(owner("a"), MEM, 1)
+    ids = kubelet.prefer(MEM, 1)
+    kubelet.allocator.allocate(MEM, ids)  # for the second container of the same pod, as far as the agent can tell
+    kubelet.allocations.holdings.append(holding("b", ids))
+    refusal = kubelet.refusal(lambda: kubelet.allocator.prestart(MEM, ids))
     assert refusal.reason is Reason.TOO_MANY_PODS
     assert "GPU 0 had 1 pods before ml/b[main]" in refusal.message
-    assert desk.allocator.prestart(MEM, desk.book.holdings[0].ids) == owner("a")
+    assert kubelet.allocator.prestart(MEM, kubelet.allocations.holdings[0].ids) == owner("a")
     # After a restart nothing says which pod was the last.
-    assert NodeWithKubelet(desk.node, desk.book).allocator.prestart(MEM, ids) == owner("b")
-    desk.end("a")
-    assert desk.allocator.prestart(MEM, ids) == owner("b")
+    assert FakeKubelet(kubelet.node, kubelet.allocations).allocator.prestart(MEM, ids) == owner("b")
+    kubelet.end("a")
+    assert kubelet.allocator.prestart(MEM, ids) == owner("b")

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuagent.domain.refusal import Reason
-from tests.unit.allocator.desk import share_desk
+from tests.unit.allocator.fake_kubelet import kubelet_in_share
 from tests.unit.domain.builders import (
     MEM,
     box,
@@ -14,34 +14,38 @@ from tests.unit.domain.builders import (
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-def test_units_handed_out_a_moment_ago_are_avoided():
-    desk = share_desk(*box(1))
-    given = desk.prefer(MEM, 4)
-    desk.allocator.allocate(MEM, given)  # kubelet loses them from its books
-    assert not given & desk.prefer(MEM, 4)
-    desk.node.now += 200
-    assert desk.prefer(MEM, 4) == given
+def test_units_allocated_a_moment_ago_are_avoided():
+    kubelet = kubelet_in_share(*box(1))
+    given = kubelet.prefer(MEM, 4)
+    kubelet.allocator.allocate(MEM, given)  # kubelet loses them from its books
+    assert not given & kubelet.prefer(MEM, 4)
+    kubelet.node.now += 200
+    assert kubelet.prefer(MEM, 4) == given
 
 
-def test_units_that_kubelets_book_gives_to_a_living_pod_are_refused_when_no_others_are_left():
-    desk = share_desk(*box(1)).pods(pod_json("a", {MEM: 12}, created="1"), pod_json("b", {MEM: 8}, created="2"))
-    desk.serve(owner("a"), MEM, 12)
-    everything = sorted(desk.node.ids(MEM))
-    refusal = desk.refusal(lambda: desk.allocator.prefer(MEM, everything, [], 8))
+def test_units_that_kubelets_allocations_give_to_a_living_pod_are_refused_when_no_others_are_left():
+    kubelet = kubelet_in_share(*box(1)).pods(
+        pod_json("a", {MEM: 12}, created="1"), pod_json("b", {MEM: 8}, created="2")
+    )
+    kubelet.serve(owner("a"), MEM, 12)
+    everything = sorted(kubelet.node.ids(MEM))
+    refusal = kubelet.refusal(lambda: kubelet.allocator.prefer(MEM, everything, [], 8))
     assert refusal.reason is Reason.STILL_HELD
     assert "ml/a" in refusal.message
-    chosen = desk.allocator.prefer(MEM, everything, [], 4)
-    assert not set(chosen) & desk.book.holdings[0].ids
+    chosen = kubelet.allocator.prefer(MEM, everything, [], 4)
+    assert not set(chosen) & kubelet.allocations.holdings[0].ids
 
 
 def test_units_in_doubt_are_given_where_kubelet_does_not_say_or_their_pod_has_gone():
     for settle in ("silent", "freed", "gone"):
-        desk = share_desk(*box(1)).pods(pod_json("a", {MEM: 16}, created="1"), pod_json("b", {MEM: 8}, created="2"))
-        desk.serve(owner("a"), MEM, 16)
+        kubelet = kubelet_in_share(*box(1)).pods(
+            pod_json("a", {MEM: 16}, created="1"), pod_json("b", {MEM: 8}, created="2")
+        )
+        kubelet.serve(owner("a"), MEM, 16)
         if settle == "silent":
-            desk.book.tells_pods = False
+            kubelet.allocations.answers_queries = False
         elif settle == "freed":
-            desk.end("a")
+            kubelet.end("a")
         else:
-            desk.pods(pod_json("b", {MEM: 8}))
-        assert len(desk.allocator.prefer(MEM, sorted(desk.node.ids(MEM)), [], 8)) == 8
+            kubelet.pods(pod_json("b", {MEM: 8}))
+        assert len(kubelet.allocator.prefer(MEM, sorted(kubelet.node.ids(MEM)), [], 8)) == 8

@@ -28,7 +28,7 @@ def test_requests_come_one_after_the_other_within_the_day_and_fit_the_box():
     assert {one.size for one in wanted} == {1, 2, 4}
 
 
-def test_as_much_is_wanted_as_is_said():
+def test_as_much_is_requested_as_configured():
     days = [requests(8, seed) for seed in range(200)]
     hours = sum((one.leaves_h - one.arrives_h) * one.size for wanted in days for one in wanted)
     assert hours / (200 * 8 * day.HOURS) == pytest.approx(day.OFFERED, rel=0.05)

@@ -20,7 +20,7 @@ def test_a_run_without_growth_breaks_no_rule():
 
 
 @pytest.mark.parametrize(
-    ("last", "says"),
+    ("last", "expected"),
     [
         ({"rss": 83.0}, "memory grew from 80.0 MiB in minute 5 to 83.0"),
         ({"rss": MOST_MIB}, "resident memory was 96.0 MiB"),
@@ -28,16 +28,16 @@ def test_a_run_without_growth_breaks_no_rule():
         ({"files": 31}, "open files: 30 in minute 5, 31"),
     ],
 )
-def test_each_growth_is_told(last, says):
-    assert any(says in text for text in broken([*(minute() for _ in range(10)), minute(**last)]))
+def test_each_growth_is_reported(last, expected):
+    assert any(expected in text for text in broken([*(minute() for _ in range(10)), minute(**last)]))
 
 
-def test_slower_admissions_are_told():
+def test_slower_admissions_are_reported():
     rows = [*(minute() for _ in range(10)), *(minute(ms=40) for _ in range(6))]
     assert broken(rows) == ["the median admission took 20.0 ms in the first half and 40.0 ms in the second"]
 
 
-def test_too_few_pods_tell_nothing():
+def test_too_few_pods_prove_nothing():
     assert broken([replace(minute(), admitted=250) for _ in range(10)]) == [
         "4.2 pods came each second, and 10 were wanted: the machine is too slow"
     ]
@@ -47,5 +47,5 @@ def test_a_minute_is_a_row():
     assert row(7, minute()).split()[:8] == ["7", "500", "0", "80.0", "50", "30", "20.0", "180"]
 
 
-def test_two_minutes_tell_nothing():
+def test_two_minutes_prove_nothing():
     assert "too short" in broken([minute(), minute()])[0]

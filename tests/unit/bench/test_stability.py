@@ -21,7 +21,7 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(stability, "KEPT", tmp_path / "kept")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
-    def says(*runs: tuple[str, int]) -> None:
+    def outputs(*runs: tuple[str, int]) -> None:
         for number, (text, _) in enumerate(runs):
             (tmp_path / f"says-{number}").write_text(text)
         codes = " ".join(str(code) for _, code in runs)
@@ -32,7 +32,7 @@ def make(tmp_path, monkeypatch):
         )
         script.chmod(0o755)
 
-    return says
+    return outputs
 
 
 def rows(out: str) -> list[list[str]]:

@@ -136,8 +136,8 @@ def test_the_packages_of_the_scheduler_are_in_the_architecture():
     page = " ".join((ROOT / "docs/architecture.md").read_text(encoding="utf-8").split())
     root = ROOT / "scheduler/gpuscheduler"
     for path in root.rglob("*/__init__.py"):
-        said = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
-        assert f"`{path.parent.relative_to(root)}/`: {said}" in page
+        docstring = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+        assert f"`{path.parent.relative_to(root)}/`: {docstring}" in page
 
 
 # -- modes and what containers get --------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ def test_the_table_of_modes_is_that_of_the_code():
     assert rows.keys() == {str(mode) for mode in Mode}
     for mode in Mode:
         resource_kinds = [name for name in Resources(EXCLUSIVE).in_mode(mode) if name != EXCLUSIVE]
-        said = [name for name in quoted(rows[mode][1]) if "/" in name]
-        assert said == resource_kinds, mode
+        docstring = [name for name in quoted(rows[mode][1]) if "/" in name]
+        assert docstring == resource_kinds, mode
         promised = ", ".join(sorted(PROMISES[mode]))
         assert rows[mode][2] == promised if promised else rows[mode][2].startswith("none"), mode
         assert rows[mode][3].startswith("where the node has") == bool(promised), mode
 
 
-def test_the_environment_of_a_container_is_told():
+def test_the_environment_of_a_container_is_documented():
     gpu = Gpu(uuid="GPU-0a", index=0, minor=0, pci_bus_id="", model="", memory_mib=81920)
     snap = snapshot(state_of(Mode.SHARE, [gpu]))
     at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
@@ -188,25 +188,25 @@ OF_PODS = (
 """The modules that send Events about requests and annotations."""
 
 
-def test_every_event_is_told():
+def test_every_event_is_documented():
     reasons = strings_given_to("gpuagent/domain/step.py", "Announcement")
     reasons |= strings_given_to("gpuagent/domain/status/health_notices.py", "Announcement")
     refused = [strings_given_to(f"gpuagent/{module}.py", "Announcement") for module in OF_PODS]
     assert reasons
     assert all(refused)
-    told = section(OPERATIONS, "Events")
-    assert {quoted(row[0])[0] for row in table(told, "reason")} == reasons
-    assert set().union(*refused) <= set(quoted(told))
+    listed = section(OPERATIONS, "Events")
+    assert {quoted(row[0])[0] for row in table(listed, "reason")} == reasons
+    assert set().union(*refused) <= set(quoted(listed))
     assert set().union(*refused) <= set(quoted(section(README, "What the node shows")))
 
 
-def test_the_xids_that_cost_no_gpu_are_told():
+def test_the_xids_that_cost_no_gpu_are_documented():
     sentence = re.search(r"XIDs ([^.]*) are an application's own fault", section(OPERATIONS, "GPUUnhealthy"))
     assert sentence
     assert {int(number) for number in re.findall(r"\d+", sentence[1])} == APPLICATION_XIDS
 
 
-def test_every_metric_is_told():
+def test_every_metric_is_documented():
     """The reference is that of the code, and the code's table is what the page shows."""
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     assert reference.written(page, "gpuagent", CHAPTERS) == page, "run make generate"
@@ -215,16 +215,16 @@ def test_every_metric_is_told():
     state = state_of(Mode.DEFAULT, [gpu])
     metrics.show(Sources(state=lambda: state, node_name="n"))
     shown = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.page().decode(), re.MULTILINE)
-    told = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}
-    assert {(name, kind) for name, kind in shown if not name.startswith("process_")} == told
+    listed = {(one.name, one.kind) for families in CHAPTERS.values() for one in families}
+    assert {(name, kind) for name, kind in shown if not name.startswith("process_")} == listed
 
 
-def test_every_metric_of_the_scheduler_is_told():
+def test_every_metric_of_the_scheduler_is_documented():
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     assert reference.written(page, "gpuscheduler", scheduler_metrics.CHAPTERS) == page, "run make generate"
 
 
-def test_every_check_of_the_contract_is_told():
+def test_every_check_of_the_contract_is_documented():
     """The page is what the tests say, and no number is left out."""
     page = (ROOT / "docs/contract.md").read_text(encoding="utf-8")
     assert contract.page() == page, "run make generate"
@@ -245,14 +245,14 @@ def test_every_right_has_its_reason():
             assert set(rule["verbs"]) <= reasons[resource], resource
 
 
-def test_every_page_is_told():
+def test_every_page_is_documented():
     source = (ROOT / "gpuagent/agent.py").read_text(encoding="utf-8")
     pages = set(re.findall(r'"(/[a-z]+)":', source))
     assert pages
     assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "page")} == pages
 
 
-def test_every_box_is_told():
+def test_every_box_is_documented():
     rows = table(section(OPERATIONS, "Simulated boxes"), "box")
     assert {quoted(row[0])[0] for row in rows} == set(boxes.names())
 
@@ -301,7 +301,7 @@ def test_every_make_target_that_is_named_exists(page):
     assert set(named) <= targets()
 
 
-def test_every_make_target_is_told():
+def test_every_make_target_is_documented():
     rows = table((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "target")
     assert {quoted(row[0])[0].removeprefix("make ") for row in rows} == targets()
 
@@ -327,8 +327,8 @@ def test_every_package_says_what_it_answers_and_the_architecture_says_the_same()
     }
     assert len(packages) > 20
     for folder, tree in packages.items():
-        said = " ".join((ast.get_docstring(tree) or "").split())
-        assert f"### `{folder.relative_to(ROOT)}/` {said} " in f"{' '.join(page.split())} ", folder
+        docstring = " ".join((ast.get_docstring(tree) or "").split())
+        assert f"### `{folder.relative_to(ROOT)}/` {docstring} " in f"{' '.join(page.split())} ", folder
         assert all(isinstance(node, ast.Expr | ast.Assign) for node in tree.body), f"logic in {folder}/__init__.py"
 
 
@@ -350,9 +350,9 @@ def test_no_folder_is_a_heap():
 def test_every_thread_has_its_place_in_the_architecture():
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     rows = table(section(page, "Threads and the one loop"), "threads")
-    told = [name for row in rows for name in quoted(row[0])]
+    listed = [name for row in rows for name in quoted(row[0])]
     assert len(threads()) > 15
-    assert {name for name in threads() if not any(one.startswith(name) for one in told)} == set()
+    assert {name for name in threads() if not any(one.startswith(name) for one in listed)} == set()
 
 
 def test_every_record_of_a_decision_is_in_the_index():

@@ -69,12 +69,12 @@ def test_shell_blocks_are_shell(page):
 
 def understood(parse, words: list[str]) -> str:
     """What a command line's parser says against it."""
-    said = StringIO()
+    output = StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(output):
             parse(words)
     except SystemExit as end:
-        return said.getvalue() if end.code else ""
+        return output.getvalue() if end.code else ""
     return ""
 
 

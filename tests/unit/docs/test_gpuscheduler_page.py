@@ -43,8 +43,8 @@ def shown(part: ast.expr) -> str:
 
 
 def reasons() -> list[str]:
-    told = section(PAGE, "Why a pod waits")
-    rows = [row for first in ("reason", "Event") for row in tables(told, first)]
+    chapter = section(PAGE, "Why a pod waits")
+    rows = [row for first in ("reason", "Event") for row in tables(chapter, first)]
     return [quoted(row[0])[0] for row in rows]
 
 
@@ -58,15 +58,17 @@ def pattern(heading: str) -> re.Pattern[str]:
 
 
 @pytest.mark.parametrize("path", SPEAKING, ids=lambda path: path.name)
-def test_every_reason_is_told(path):
-    said = [text for text in texts(path) if len(text.replace("…", "").split()) > 2 and text not in NO_REASONS]
-    assert said
+def test_every_reason_is_documented(path):
+    stated = [text for text in texts(path) if len(text.replace("…", "").split()) > 2 and text not in NO_REASONS]
+    assert stated
     patterns = [pattern(heading) for heading in reasons()]
-    untold = [text for text in said if not any(one.search(text) or one.search(f"the pod {text}") for one in patterns)]
-    assert untold == []
+    missing = [
+        text for text in stated if not any(one.search(text) or one.search(f"the pod {text}") for one in patterns)
+    ]
+    assert missing == []
 
 
-def test_every_event_is_told():
+def test_every_event_is_documented():
     source = "\n".join(path.read_text(encoding="utf-8") for path in CORE.rglob("*.py"))
     assert set(re.findall(r'Report\([^)]*?"([A-Z]\w+)"', source)) == {
         quoted(row[0])[0] for row in tables(section(PAGE, "Why a pod waits"), "Event")

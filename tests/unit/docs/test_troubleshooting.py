@@ -82,9 +82,9 @@ def test_what_a_refusal_says_is_one_heading_under_its_reason(provoked, name):
 
 def test_every_heading_is_what_some_refusal_says(provoked):
     for reason in Reason:
-        said = [refusal.message for refusal in provoked[0].values() if refusal.reason is reason]
+        messages = [refusal.message for refusal in provoked[0].values() if refusal.reason is reason]
         for text in texts_under(reason.value):
-            assert any(pattern(text).fullmatch(message) for message in said), f"{reason.value}: {text}"
+            assert any(pattern(text).fullmatch(message) for message in messages), f"{reason.value}: {text}"
 
 
 def test_every_refusal_in_the_code_is_provoked(provoked):
@@ -99,17 +99,17 @@ def test_every_refusal_in_the_code_is_provoked(provoked):
     assert missed == [], "add a case to tests/unit/allocator/refusal_cases.py"
 
 
-def test_every_warning_of_the_log_is_told():
-    said = {
+def test_every_warning_of_the_log_is_documented():
+    messages = {
         call.args[0].value
         for _, name, call in calls()
         if name in {"log.warning", "log.error"} and isinstance(call.args[0], ast.Constant)
     }
-    assert len(said) > 20
-    assert {quoted(row[0])[0] for row in table(TEXT, "message")} == said
+    assert len(messages) > 20
+    assert {quoted(row[0])[0] for row in table(TEXT, "message")} == messages
 
 
-def test_the_exit_codes_are_told():
+def test_the_exit_codes_are_documented():
     assert [row[0] for row in table(TEXT, "exit code")] == ["0", "1", "2", "130, 141", "137"]
 
 

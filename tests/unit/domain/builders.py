@@ -140,44 +140,44 @@ class NodeUnderTest:
             isolation=IsolationDrivers(layers=layers),
         )
         self.now = 0.0
-        self.news: list[Announcement] = []
+        self.announcements: list[Announcement] = []
         if gpus := tuple(gpus):
             self.inventory(*gpus)
             self.holdings()
 
-    def tell(self, event: ev.Event) -> "NodeUnderTest":
-        self.state, news = step(self.state, event)
-        self.news += news
+    def send(self, event: ev.Event) -> "NodeUnderTest":
+        self.state, announcements = step(self.state, event)
+        self.announcements += announcements
         return self
 
     def wait(self, seconds: float) -> "NodeUnderTest":
         """Let time pass without anything happening; the loop's tick at its end."""
         self.now += seconds
-        return self.tell(ev.Tick(self.now))
+        return self.send(ev.Tick(self.now))
 
     def inventory(
         self, *gpus: Gpu, unreadable: tuple[UnreadableGpu, ...] = (), wiring: Mapping[str, Wiring] | None = None
     ) -> "NodeUnderTest":
         seen = Inventory(gpus, unreadable, "580.1", nodes(8), {gpu.uuid: UNWIRED for gpu in gpus} | dict(wiring or {}))
-        return self.tell(ev.InventoryRead(seen, self.now))
+        return self.send(ev.InventoryRead(seen, self.now))
 
     def label(self, mode: str | None, placement: str | None = None) -> "NodeUnderTest":
-        return self.tell(ev.NodeSeen(node_json(mode, placement), self.now))
+        return self.send(ev.NodeSeen(node_json(mode, placement), self.now))
 
     def holdings(self, *held: Holding, began: float | None = None) -> "NodeUnderTest":
-        return self.tell(ev.HoldingsRead(held, self.now if began is None else began, self.now))
+        return self.send(ev.HoldingsRead(held, self.now if began is None else began, self.now))
 
     def pods(self, *pods: Mapping[str, Any]) -> "NodeUnderTest":
         """As the watch does: a pod that is as it was is the one that it was."""
         known = {(pod.uid, pod.version): pod for pod in self.state.pods.seen if pod.version}
         seen = tuple(known.get((pod.uid, pod.version), pod) for pod in map(parse_pod, pods))
-        return self.tell(ev.PodsSeen(seen, self.now))
+        return self.send(ev.PodsSeen(seen, self.now))
 
     def allocate_begins(self) -> "NodeUnderTest":
-        return self.tell(ev.AllocatesSeen(self.state.allocates.in_flight + 1, self.state.allocates.last_end, self.now))
+        return self.send(ev.AllocatesSeen(self.state.allocates.in_flight + 1, self.state.allocates.last_end, self.now))
 
     def allocate_ends(self) -> "NodeUnderTest":
-        return self.tell(ev.AllocatesSeen(self.state.allocates.in_flight - 1, self.now, self.now))
+        return self.send(ev.AllocatesSeen(self.state.allocates.in_flight - 1, self.now, self.now))
 
     def isolation(self, **changes: Any) -> "NodeUnderTest":
         """The isolation drivers are as `changes` say, and the lists do not follow yet."""
@@ -200,10 +200,10 @@ class NodeUnderTest:
         """GPU index to unhealthy units of `resource`."""
         return {b.gpu.index: b.count for b in self.state.advertised.lists[resource] if not b.healthy}
 
-    def heard(self) -> list[str]:
+    def announced(self) -> list[str]:
         """Reasons announced since the last look."""
-        reasons = [announcement.reason for announcement in self.news]
-        self.news.clear()
+        reasons = [announcement.reason for announcement in self.announcements]
+        self.announcements.clear()
         return reasons
 
 
@@ -223,9 +223,9 @@ def state_of(
     """The state after these facts, on a node without isolation; None for what was not read."""
     node = NodeUnderTest(mode, isolates=frozenset()).inventory(*(box() if gpus is None else gpus))
     if pods is not None:
-        node.tell(ev.PodsSeen(pods, node.now))
+        node.send(ev.PodsSeen(pods, node.now))
     if holdings is not None:
-        node.tell(ev.HoldingsRead(holdings, node.now, node.now, checkpoint))
+        node.send(ev.HoldingsRead(holdings, node.now, node.now, checkpoint))
     for event in more:
-        node.tell(event)
+        node.send(event)
     return node.state

@@ -105,8 +105,8 @@ class Running:
             response = connection.getresponse()
             return response.status, response.read().decode()
 
-    def call(self, path, said):
-        status, body = self.request("POST", path, json.dumps(said))
+    def call(self, path, body):
+        status, body = self.request("POST", path, json.dumps(body))
         assert status == 200, body
         return json.loads(body)
 
@@ -117,8 +117,8 @@ class Running:
     def bind(self, pod, node):
         """The error; empty if the pod is bound."""
         meta = pod["metadata"]
-        said = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
-        return self.call("/bind", said)["Error"]
+        body = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+        return self.call("/bind", body)["Error"]
 
     def begin_bind(self, pod, node) -> Future:
         return self.pool.submit(self.bind, pod, node)

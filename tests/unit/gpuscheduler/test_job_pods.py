@@ -68,8 +68,8 @@ def test_a_member_whose_caller_goes_away_does_not_start_the_job(cluster, schedul
     nodes = [planned(scheduler, pod) for pod in pods]
     connection = http.client.HTTPConnection(scheduler.app.address)
     meta = pods[0]["metadata"]
-    said = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": nodes[0]}
-    connection.request("POST", "/bind", json.dumps(said))
+    body = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": nodes[0]}
+    connection.request("POST", "/bind", json.dumps(body))
     connection.close()
     until(lambda: scheduler.metric('gpuscheduler_calls_total{result="refused",verb="bind"}') == 1)
     second = scheduler.begin_bind(pods[1], nodes[1])

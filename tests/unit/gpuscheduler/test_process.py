@@ -48,8 +48,8 @@ def test_sigterm_answers_the_calls_in_progress(cluster):
         with closing(call(address, "/filter", {"Pod": pods[0], "NodeNames": ["n1"]})) as connection:
             assert json.loads(connection.getresponse().read())["NodeNames"] == ["n1"]
         meta = pods[0]["metadata"]
-        said = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1"}
-        with closing(call(address, "/bind", said)) as waiting:
+        body = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": "n1"}
+        with closing(call(address, "/bind", body)) as waiting:
             until(lambda: b'"reserved":["default/j-0"]' in page(address, "/usage"))
             running.send_signal(signal.SIGTERM)
             assert json.loads(waiting.getresponse().read())["Error"] == "the scheduler's extender stops"
@@ -69,9 +69,9 @@ def test_pages_have_an_address_of_their_own_without_calls(cluster):
                 assert connection.getresponse().status == status
 
 
-def call(address, path, said):
+def call(address, path, body):
     connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
-    connection.request("POST", path, json.dumps(said))
+    connection.request("POST", path, json.dumps(body))
     return connection
 
 

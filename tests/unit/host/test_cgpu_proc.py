@@ -173,7 +173,7 @@ GOOD = CgpuState(version=Version(1, 5, 10), version_text="1.5.10", gpus=(CgpuGpu
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "expected"),
     [
         (None, "cGPU is not loaded (no /proc/cgpu_km)"),
         (CgpuState(), "version is not known (/proc/cgpu_km/version cannot be read)"),
@@ -183,8 +183,8 @@ GOOD = CgpuState(version=Version(1, 5, 10), version_text="1.5.10", gpus=(CgpuGpu
         (CgpuState(version=Version(1, 5, 10)), "has no GPU"),
     ],
 )
-def test_a_layer_that_must_not_be_used_says_why_and_what_to_do(state, said):
-    assert said in cgpu_proc.problem(state)
+def test_a_layer_that_must_not_be_used_says_why_and_what_to_do(state, expected):
+    assert expected in cgpu_proc.problem(state)
 
 
 def test_a_good_layer_has_no_problem_and_a_doubtful_one_a_caveat():

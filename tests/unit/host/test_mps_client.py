@@ -88,7 +88,7 @@ def test_quit(host, control):
     assert host.log().endswith("Exit\n")
 
 
-def test_quit_waits_for_clients_unless_told_how_long(host, control):
+def test_quit_waits_for_clients_unless_a_time_is_given(host, control):
     host.steer(host.own, clients=[4711])
     with pytest.raises(HangsError):
         control.quit(deadline_s=0.3)

@@ -50,7 +50,7 @@ def test_everything_that_the_build_copies_is_let_through():
     assert [name for name in allowed if not (ROOT / name).exists()] == []
 
 
-def test_what_pip_is_told_reaches_the_build_in_a_file_only(tmp_path, monkeypatch):
+def test_pips_settings_reach_the_build_in_a_file_only(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "https://someone:hidden@index.example/simple")
     monkeypatch.setenv("PIP_FIND_LINKS", "/a/local/folder")
     monkeypatch.setenv("PIP_CERT", "/certificates.crt")

@@ -23,7 +23,7 @@ from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from inspectcgpu.cli import run
 from inspectcgpu.fetch.agents import Asking
-from inspectcgpu.fetch.following import BESIDE_EVERY_S, REFRESH_S, Following
+from inspectcgpu.fetch.following import OTHERS_EVERY_S, REFRESH_S, Following
 from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 from tests.unit.inspectcgpu.sample import V2, node_json
@@ -79,7 +79,7 @@ def test_the_cluster_is_read_in_pages(server, call, monkeypatch):
     assert server.requests == {"list nodes": 3, "list pods": 5}
 
 
-def test_nodes_can_be_named_and_those_that_are_not_there_are_told(server, call):
+def test_nodes_can_be_named_and_those_that_are_not_there_are_reported(server, call):
     for name in ("n1", "n2"):
         add_node(server, name, gpus=1, mem=15)
         add_pod(server, f"on-{name}", name, 3, 0)
@@ -125,7 +125,7 @@ def test_what_a_server_says_steers_no_terminal(call, capsys, monkeypatch):
     assert call() == (1, "", "kubectl-inspect-cgpu: said �[2J�31m of another line\n")
 
 
-def test_an_api_server_that_is_away_is_told(server, call):
+def test_an_api_server_that_is_away_is_reported(server, call):
     server.stop()
     code, _, err = call()
     assert code == 1
@@ -156,10 +156,10 @@ def test_contexts_and_kubeconfigs(server, call, tmp_path, config):
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "expected"),
     [("echo 'expired, log in' >&2; exit 1", "exec: process returned 1. expired, log in"), (None, "No such file")],
 )
-def test_a_credential_plugin_that_fails_is_told(server, config, tmp_path, script, said):
+def test_a_credential_plugin_that_fails_is_reported(server, config, tmp_path, script, expected):
     plugin = tmp_path / "plugin"
     if script:
         plugin.write_text(f"#!/bin/sh\n{script}\n")
@@ -173,7 +173,7 @@ def test_a_credential_plugin_that_fails_is_told(server, config, tmp_path, script
         err = process.stderr.read().decode()
         assert process.wait() == 2
     assert err.startswith(f"kubectl-inspect-cgpu: kubeconfig {config} gives no credentials: ")
-    assert said in err
+    assert expected in err
     assert err.count("\n") == 1
 
 
@@ -265,7 +265,7 @@ def test_details_show_what_is_used(call, agent):
     assert "USED/LIMIT is not known" not in out
 
 
-def test_where_the_agent_tells_limits_alone_the_reason_is_told(call, agent, monkeypatch):
+def test_where_the_agent_reports_limits_alone_the_reason_is_reported(call, agent, monkeypatch):
     monkeypatch.setitem(globals(), "METRICS", METRICS[METRICS.index("# TYPE", 1) :])
     _, out, _ = call("-d", "--agent-port", agent)
     assert out.splitlines()[5].split() == ["p", "default", "0", "3", "-/3.0"]
@@ -402,7 +402,7 @@ def test_a_pipe_that_is_closed_early_is_no_crash(server, config):
         assert process.wait() == 141
 
 
-def test_a_disk_that_is_full_is_told(server, config):
+def test_a_disk_that_is_full_is_reported(server, config):
     add_node(server, "n1", gpus=1, mem=15)
     with Path("/dev/full").open("w") as full, start(config, stdout=full, stderr=subprocess.PIPE) as process:
         text = b"kubectl-inspect-cgpu: the output cannot be written: No space left on device\n"
@@ -430,20 +430,20 @@ class Watching:
             config, "--watch", "--interval", "0.05", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.text = ""
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
     def _read(self):
         with io.TextIOWrapper(self.process.stdout, encoding="utf-8") as lines:
             for line in lines:
-                with self._news:
+                with self._changed:
                     self.text += line
-                    self._news.notify_all()
+                    self._changed.notify_all()
 
     def until(self, wanted):
-        with self._news:
-            assert self._news.wait_for(lambda: wanted in self.text, 20), self.text
+        with self._changed:
+            assert self._changed.wait_for(lambda: wanted in self.text, 20), self.text
 
     def end(self):
         self.process.send_signal(signal.SIGINT)
@@ -479,16 +479,16 @@ def test_a_watch_asks_an_agent_again_for_a_pod_that_came_after_the_last_asking(s
     following.start()
     try:
         while not following.complete:
-            following.news.wait(PATIENCE_S)
-            following.news.clear()
+            following.updated.wait(PATIENCE_S)
+            following.updated.clear()
         assert following.facts().newer == set()
         assert following.good_for_s == REFRESH_S
         clock[0] += 3
-        following.news.clear()
+        following.updated.clear()
         server.create_pod("new", {"aliyun.com/gpu-mem": "4"}, node="n1")
-        assert following.news.wait(PATIENCE_S)
+        assert following.updated.wait(PATIENCE_S)
         assert following.facts().newer == {PodName("default", "new")}
-        assert following.good_for_s == BESIDE_EVERY_S - 3
+        assert following.good_for_s == OTHERS_EVERY_S - 3
         clock[0] += following.good_for_s
         assert following.facts().newer == set()
         assert following.good_for_s == REFRESH_S

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu.read.agent_page import AgentView, read_page
-from inspectcgpu.read.configmaps import Told, read_config_map
+from inspectcgpu.read.configmaps import GpuConfigMap, read_config_map
 from inspectcgpu.read.node import GpuNode, read_node
 from inspectcgpu.read.pod import GpuPod, read_pod
 from inspectcgpu.read.usage import read_usage
@@ -98,7 +98,7 @@ pods = st.builds(
 def test_no_reader_raises(found):
     assert isinstance(read_node(found), GpuNode | None)
     assert isinstance(read_pod(found), GpuPod | None)
-    assert isinstance(read_config_map(found), Told | None)
+    assert isinstance(read_config_map(found), GpuConfigMap | None)
     assert isinstance(read_page(json.dumps(found)), AgentView | None)
 
 

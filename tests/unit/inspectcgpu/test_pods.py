@@ -29,7 +29,7 @@ def waiting(reason, message=""):
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "expected"),
     [
         ({}, "not annotated by a scheduler; kubelet has not taken it up yet"),
         (waiting("ContainerCreating"), "not annotated by a scheduler; its containers are being made"),
@@ -44,8 +44,8 @@ def waiting(reason, message=""):
         ({"phase": "Running"}, "not annotated by a scheduler"),
     ],
 )
-def test_a_pod_on_a_node_says_what_it_waits_for(status, said):
-    assert said in why(with_status(**status))
+def test_a_pod_on_a_node_says_what_it_waits_for(status, expected):
+    assert expected in why(with_status(**status))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def agent(places):
     return {"n1": AgentView(MemoryUnit(1024), gpus, places)}
 
 
-def test_kubelets_book_goes_before_an_annotation_and_a_difference_is_told():
+def test_kubelets_allocations_go_before_an_annotation_and_a_difference_is_reported():
     views = agent({PodName("default", "a"): {"aliyun.com/gpu-mem": {1: 4}}})
     found = report([node("n1", gpus=2, mem=30)], [on("a", 0, 4), pod("b", mem=3)], views=views)
     first, second = found.nodes[0].pods
@@ -152,7 +152,7 @@ def test_kubelets_book_goes_before_an_annotation_and_a_difference_is_told():
     assert second.why == "not annotated by a scheduler; the node's agent has given it none yet"
 
 
-def test_an_agent_that_could_not_be_asked_is_told():
+def test_an_agent_that_could_not_be_asked_is_reported():
     assert why(pod("a", mem=3), unseen={"n1": "no answer"}).endswith("the node's agent could not be asked")
 
 
@@ -236,6 +236,6 @@ def test_the_agent_of_a_pod_whose_annotation_is_of_another_amount_is_asked():
     assert "its annotation gives it 1" in shown.why
 
 
-def test_what_an_agent_said_before_the_pod_changed_is_no_reason():
+def test_what_an_agent_reported_before_the_pod_changed_is_no_reason():
     found = report([node("n1", gpus=2, mem=30)], [pod("a", mem=3)], views=agent({}), newer={PodName("default", "a")})
     assert found.nodes[0].pods[0].why.endswith("the node's agent is asked again soon: it was before the pod changed")

@@ -7,7 +7,7 @@ import pytest
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.fetch.cluster import agents_wanted
 from inspectcgpu.read.agent_page import AgentView, SeenGpu
-from inspectcgpu.read.configmaps import Told
+from inspectcgpu.read.configmaps import GpuConfigMap
 from inspectcgpu.read.usage import Usage
 from inspectcgpu.show.details import details
 from inspectcgpu.show.summary import summary
@@ -101,10 +101,10 @@ def test_compute_has_its_columns_on_the_right():
 
 
 def test_whole_gpus_have_a_table_of_their_own():
-    told = {"t1": Told("t1", {0: "Healthy", 1: "Healthy", 2: "Unhealthy"}, whole=True)}
+    configmaps = {"t1": GpuConfigMap("t1", {0: "Healthy", 1: "Healthy", 2: "Unhealthy"}, whole=True)}
     nodes = [node("t1", "topology", gpus=3, whole=3, allocatable={"aliyun.com/gpu": 2})]
     group = {"topology.kubernetes.io/gpu-group": "0", "topology.kubernetes.io/gpu-visible": "0,1"}
-    found = report(nodes, [pod("a", "t1", group, whole=1)], told=told)
+    found = report(nodes, [pod("a", "t1", group, whole=1)], configmaps=configmaps)
     is_like(
         shown(found),
         """
@@ -224,13 +224,15 @@ def test_details_are_those_of_the_open_tool_and_what_is_used():
 
 def test_details_of_compute_whole_gpus_and_links():
     both = {V2: '{"0":{"0":6}}', V2_CORE: '{"0":{"0":80}}'}
-    told = {"t1": Told("t1", {0: "Healthy", 1: "Healthy"}, whole=True, links=(("N/A", "NV2"), ("NV2", "N/A")))}
+    configmaps = {
+        "t1": GpuConfigMap("t1", {0: "Healthy", 1: "Healthy"}, whole=True, links=(("N/A", "NV2"), ("NV2", "N/A")))
+    }
     nodes = [node("c1", "core_mem", gpus=1, mem=15, core=100), node("t1", "topology", gpus=2, whole=2)]
     pods = [
         pod("a", "c1", both, mem=6, core=80),
         pod("b", "t1", {"topology.kubernetes.io/gpu-group": "1"}, whole=1),
     ]
-    text = "\n".join(details(report(nodes, pods, told=told, usage_problem="no agent"), wide=True))
+    text = "\n".join(details(report(nodes, pods, configmaps=configmaps, usage_problem="no agent"), wide=True))
     is_like(
         text,
         """

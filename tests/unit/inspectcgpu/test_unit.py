@@ -78,7 +78,7 @@ def test_with_this_projects_agent_only_whole_units_count():
     assert measure(node("n1", gpus=2, mib=24564, mem=46, **agent)).doubt == ""
 
 
-def test_a_sum_of_nodes_of_unknown_units_is_told():
+def test_a_sum_of_nodes_of_unknown_units_is_reported():
     nodes = [node(name, gpus=2, mib=None, mem=30) for name in ("n1", "n2")]
     text = "the unit of node n1, n2 is not known: their sum is right if they count alike"
     assert text in notes(report(nodes))

@@ -61,5 +61,5 @@ def test_the_samples_are_what_the_commands_print(host, run, package_of):
 
 
 @pytest.mark.parametrize("policy", cgpu_proc.POLICIES.values(), ids=lambda policy: policy.name)
-def test_every_policy_is_told(policy):
+def test_every_policy_is_reported(policy):
     assert f"| {policy.number} | `{policy.name}` | {policy.rule} |" in PAGE.read_text(encoding="utf-8")

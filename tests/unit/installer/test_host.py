@@ -48,7 +48,7 @@ def test_links_in_a_circle_are_an_error(tmp_path):
         Host(tmp_path).at("/a/x")
 
 
-def test_a_root_without_proc_is_told(tmp_path):
+def test_a_root_without_proc_is_reported(tmp_path):
     with pytest.raises(InstallerError, match="mount the host with its /proc below the root"):
         Host(tmp_path).kernel()
 
@@ -182,7 +182,7 @@ def test_an_instance_of_a_process_that_is_seen_is_named_once(installed):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("install",), "--package is needed: nothing is installed on this node"),
         (("upgrade",), "--package is needed"),
@@ -194,10 +194,10 @@ def test_an_instance_of_a_process_that_is_seen_is_named_once(installed):
         (("uninstall", "--wait", "nan"), "'nan' is not a number of seconds"),
     ],
 )
-def test_mistakes_in_flags_are_2(run, arguments, said):
+def test_mistakes_in_flags_are_2(run, arguments, expected):
     result = run(*arguments)
     assert result.code == 2
-    assert said in result.err
+    assert expected in result.err
 
 
 def test_upgrade_needs_a_layer(run, package_of):
@@ -211,14 +211,14 @@ def test_a_root_that_is_not_there(tmp_path, capsys):
     assert "no such folder" in capsys.readouterr().err
 
 
-def test_help_tells_the_exit_codes(capsys):
+def test_help_lists_the_exit_codes(capsys):
     for command in ([], ["preflight"], ["install"], ["upgrade"], ["uninstall"], ["policy"], ["status"]):
         with pytest.raises(SystemExit):
             cli.run([*command, "--help"])
         assert "0 well, 1 failed, 2 a mistake in flags, 3 refused" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_full_disk_is_told_and_the_node_stays_whole(host, run, package_of, monkeypatch):
+def test_a_full_disk_is_reported_and_the_node_stays_whole(host, run, package_of, monkeypatch):
     before = host.tree()
 
     def full(self, source, to, mode):

@@ -51,12 +51,12 @@ class Story:
         try:
             code = cli.run([command, "--root", str(host.root), *rest], host.make(counter))
         finally:
-            said = self.capsys.readouterr()
-        return code, said.err
+            output = self.capsys.readouterr()
+        return code, output.err
 
     def prepare(self, *arguments: str) -> None:
-        code, said = self.run(self.prepared, *arguments)
-        assert code == 0, said
+        code, output = self.run(self.prepared, *arguments)
+        assert code == 0, output
 
 
 class Copies(Counter):
@@ -120,8 +120,8 @@ def ends(
     """The node after, our own files after, how many effects it takes, and what `kills` at some of them leave."""
     host = story.fresh()
     counter = Copies(story, host, kills, after=after)
-    found, said = story.run(host, *command, counter=counter)
-    assert found == code, said
+    found, output = story.run(host, *command, counter=counter)
+    assert found == code, output
     return host.tree(), host.state(), counter.count, counter.left
 
 
@@ -138,8 +138,8 @@ def test_killed_at_any_effect_the_next_run_makes_the_node_whole(story, name):
         # Nothing is half there, and no container could start past the layer unnoticed while it is exchanged.
         hook = (host.root / HOOK).read_text() if not (host.root / HOOK).is_symlink() else "the original"
         assert hook in HOOKS[name], number
-        found, said = story.run(host, *command)
-        assert (found, host.tree(), host.state()) == (code, wanted, state), (number, said)
+        found, output = story.run(host, *command)
+        assert (found, host.tree(), host.state()) == (code, wanted, state), (number, output)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -167,8 +167,8 @@ def test_killed_again_while_it_goes_on_the_third_run_makes_the_node_whole(story,
         story.run(goes_on, *command, counter=again)
         assert 1 in again.left
         for host in (*again.left.values(), goes_on):  # near the end, fewer effects are left
-            found, said = story.run(host, *command)
-            assert (found, host.tree(), host.state()) == (code, wanted, state), (first, said)
+            found, output = story.run(host, *command)
+            assert (found, host.tree(), host.state()) == (code, wanted, state), (first, output)
 
 
 # SIGKILL for processes of their own: no handler, no `finally`, no destructor runs.
@@ -223,8 +223,8 @@ def test_killed_by_the_kernel_the_next_run_makes_the_node_whole(story, name):
     }
     for number, moment, host in killed:
         assert everything(host) == everything(copies[moment][number]), (number, moment)
-        found, said = story.run(host, *command)
-        assert (found, host.tree(), host.state()) == (code, wanted, state), (number, moment, said)
+        found, output = story.run(host, *command)
+        assert (found, host.tree(), host.state()) == (code, wanted, state), (number, moment, output)
 
 
 def test_what_is_left_is_not_finished_while_a_container_uses_a_gpu(story):
@@ -232,10 +232,10 @@ def test_what_is_left_is_not_finished_while_a_container_uses_a_gpu(story):
     host = ends(story, command, code, kills={20})[-1][20]
     host.container(900)
     before = host.tree()
-    code, said = story.run(host, *command)
+    code, output = story.run(host, *command)
     assert code == 3
-    assert "pid 900" in said
-    assert "to finish the upgrade of cGPU 1.5.12" in said
+    assert "pid 900" in output
+    assert "to finish the upgrade of cGPU 1.5.12" in output
     assert host.tree() == before
     host.end(900)
     assert story.run(host, *command)[0] == 0
@@ -259,6 +259,6 @@ def test_a_reading_command_says_what_is_left_and_leaves_it(story):
     host = ends(story, command, code, kills={20})[-1][20]
     before = host.tree(), host.state()
     cli.run(["status", "--root", str(host.root)], host.make())
-    said = story.capsys.readouterr()
-    assert "! unfinished: upgrade of cGPU 1.5.12, goes on" in said.out
+    output = story.capsys.readouterr()
+    assert "! unfinished: upgrade of cGPU 1.5.12, goes on" in output.out
     assert (host.tree(), host.state()) == before

@@ -59,16 +59,16 @@ def test_a_folder_is_checked_against_its_sums(package_of, tmp_path):
     assert found.kernels == (KERNEL,)
 
 
-def test_a_folder_without_sums_is_told_how_to_make_them(package_of, tmp_path):
+def test_a_folder_without_sums_is_refused_with_the_way_to_make_them(package_of, tmp_path):
     source = package_of()
     (source / "SHA256SUMS").unlink()
-    said = complaint(source, tmp_path)
-    assert "has no SHA256SUMS" in said
-    assert "sha256sum {} + > SHA256SUMS" in said
+    expected = complaint(source, tmp_path)
+    assert "has no SHA256SUMS" in expected
+    assert "sha256sum {} + > SHA256SUMS" in expected
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "expected"),
     [
         (lambda f: (f / "version").write_text("1.5.11\n"), "version has SHA-256"),
         (lambda f: (f / "extra").write_text("x"), "extra is not in SHA256SUMS"),
@@ -78,10 +78,10 @@ def test_a_folder_without_sums_is_told_how_to_make_them(package_of, tmp_path):
         (lambda f: (f / "SHA256SUMS").write_text(f"{'0' * 64}  ../../etc/passwd\n"), "not as sha256sum writes it"),
     ],
 )
-def test_a_folder_that_is_not_what_its_sums_say_is_refused(package_of, tmp_path, spoil, said):
+def test_a_folder_that_is_not_what_its_sums_say_is_refused(package_of, tmp_path, spoil, expected):
     source = package_of()
     spoil(source)
-    assert said in complaint(source, tmp_path)
+    assert expected in complaint(source, tmp_path)
 
 
 def test_the_sums_themselves_can_be_pinned(package_of, tmp_path):
@@ -90,17 +90,17 @@ def test_the_sums_themselves_can_be_pinned(package_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("remove", "said"),
+    ("remove", "expected"),
     [
         ("cgpu-container-wrapper", "has no cgpu-container-wrapper at its top"),
         ("version", "does not say its version: put a file named version into it"),
     ],
 )
-def test_a_folder_that_lacks_a_part_is_refused(package_of, tmp_path, remove, said):
+def test_a_folder_that_lacks_a_part_is_refused(package_of, tmp_path, remove, expected):
     source = package_of()
     (source / remove).unlink()
     sums(source)
-    assert said in complaint(source, tmp_path)
+    assert expected in complaint(source, tmp_path)
 
 
 def test_the_version_may_stand_in_the_c_header(package_of, tmp_path):
@@ -146,7 +146,7 @@ def test_a_tar_needs_its_hash_and_the_right_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "expected"),
     [
         (("../../etc/cron.d/x", b"x"), "leads out of the package"),
         (("modules/../../x", b"x"), "leads out of the package"),
@@ -157,10 +157,10 @@ def test_a_tar_needs_its_hash_and_the_right_one(tmp_path):
         (("other/cgpu-container-wrapper", b"x"), "cgpu-container-wrapper in 2 folders"),
     ],
 )
-def test_a_hostile_tar_is_refused_and_leaves_nothing_outside(tmp_path, entry, said):
+def test_a_hostile_tar_is_refused_and_leaves_nothing_outside(tmp_path, entry, expected):
     before = set(tmp_path.parent.rglob("*"))
     source = tar_of(tmp_path / "cgpu.tar", [*GOOD, entry])
-    assert said in complaint(source, tmp_path)
+    assert expected in complaint(source, tmp_path)
     outside = set(tmp_path.parent.rglob("*")) - before
     assert {p for p in outside if tmp_path / "into" not in [p, *p.parents]} == {source}
 
@@ -171,15 +171,15 @@ def test_an_absolute_name_is_taken_below_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "expected"),
     [
         ([("version", b"1.5.10")], "has cgpu-container-wrapper nowhere"),
         ([("manifest.json", b"[]"), ("abc/layer.tar", b"")], "is a whole image: give the one layer of it"),
         ([("cgpu-container-wrapper", b"w"), ("version", b"one")], "does not say its version"),
     ],
 )
-def test_a_tar_that_is_no_package_is_refused(tmp_path, entries, said):
-    assert said in complaint(tar_of(tmp_path / "cgpu.tar", entries), tmp_path)
+def test_a_tar_that_is_no_package_is_refused(tmp_path, entries, expected):
+    assert expected in complaint(tar_of(tmp_path / "cgpu.tar", entries), tmp_path)
 
 
 def test_what_is_no_tar_is_refused(tmp_path):

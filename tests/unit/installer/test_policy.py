@@ -63,7 +63,7 @@ def test_weights_are_set_while_work_runs_as_far_as_there_is_weight_left(installe
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--set", "6"), "'6' is none of the policies: 0 (fair-share)"),
         (("--set", "best"), "'best' is none of the policies"),
@@ -77,11 +77,11 @@ def test_weights_are_set_while_work_runs_as_far_as_there_is_weight_left(installe
         (("--weight", "nonsense"), "wanted INSTANCE=N"),
     ],
 )
-def test_mistakes_are_told(installed, run, arguments, said):
+def test_mistakes_are_reported(installed, run, arguments, expected):
     installed.instance()
     result = run("policy", *arguments)
     assert result.code == 2
-    assert said in result.err
+    assert expected in result.err
 
 
 def test_without_the_module_there_is_no_policy(run):

@@ -51,7 +51,7 @@ def test_a_node_with_cgpu(installed, run):
     ]
 
 
-def test_what_cannot_be_read_is_said(installed, run):
+def test_what_cannot_be_read_is_reported(installed, run):
     installed.write("proc/cgpu_km/0/policy", "?\n")
     page = run("status", "-o", "json").json
     assert page["gpus"][0]["policy"] is None
@@ -97,7 +97,7 @@ def test_a_daemon_behind_another_pipe_is_not_seen(run):
     assert run("status", "--mps-pipe-dir", "/run/other", "-o", "json").json["mps"] is None
 
 
-def test_state_of_ours_that_cannot_be_read_is_said(installed, run):
+def test_state_of_ours_that_cannot_be_read_is_reported(installed, run):
     installed.write("var/lib/gpu-isolation/installed.json", "{")
     page = run("status", "-o", "json").json
     assert "installed.json" in page["errors"][0]

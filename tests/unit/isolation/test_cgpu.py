@@ -135,24 +135,24 @@ def test_a_start_is_verified_against_the_module(tmp_path):
 
 def test_the_module_is_watched(tmp_path):
     module = Module(tmp_path)
-    said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+    layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     made = driver(module.proc)
-    made.start(said.put)
+    made.start(layers.put)
     try:
-        first = said.get(timeout=PATIENCE_S)
+        first = layers.get(timeout=PATIENCE_S)
         assert first.keeps(Mode.CGPU)
         assert first.isolates == frozenset(Isolates)
         module.remove()
-        while said.get(timeout=PATIENCE_S).installed:
+        while layers.get(timeout=PATIENCE_S).installed:
             pass  # seen while it went
         module.proc.with_name("gone").rename(module.proc)
-        while said.get(timeout=PATIENCE_S) != first:
+        while layers.get(timeout=PATIENCE_S) != first:
             pass
     finally:
         made.stop()
 
 
-def test_a_module_that_hangs_is_told_and_holds_up_nobody(tmp_path):
+def test_a_module_that_hangs_is_reported_and_holds_up_no_other(tmp_path):
     module = Module(tmp_path)
     made = driver(module.proc, answer_s=0.2)
     version = module.proc / "version"
@@ -189,12 +189,12 @@ def test_gpus_of_unequal_size_are_refused(tmp_path):
 
 
 def test_a_gpu_that_is_new_is_looked_for_at_once(tmp_path):
-    said: queue.SimpleQueue[Layer] = queue.SimpleQueue()
+    layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     made = CgpuIsolation(proc=Module(tmp_path, gpus=1).proc, period_s=1000.0)
-    made.start(said.put)
+    made.start(layers.put)
     try:
-        assert not said.get(timeout=PATIENCE_S).left_out
+        assert not layers.get(timeout=PATIENCE_S).left_out
         made.desire(Need(gpus=(gpu(0), gpu(1))))
-        assert set(said.get(timeout=PATIENCE_S).left_out) == {uuid(1)}
+        assert set(layers.get(timeout=PATIENCE_S).left_out) == {uuid(1)}
     finally:
         made.stop()

@@ -197,13 +197,13 @@ def test_the_daemon_starts_for_containers_that_run_though_the_mode_is_another(ag
     assert alive(host, host.own)
 
 
-def test_a_crash_is_said_at_once_and_healed(agent, host):
+def test_a_crash_is_reported_at_once_and_healed(agent, host):
     one = agent(every_s=3600.0).start(SERVES)  # only the death itself can wake it
     one.well()
     first = host.pid(host.own)
     host.kill(host.own)
-    said = one.next()
-    assert f"no MPS control daemon runs at {host.own}: it died; it is started again" in (said.problem or "")
+    layer = one.next()
+    assert f"no MPS control daemon runs at {host.own}: it died; it is started again" in (layer.problem or "")
     assert one.next().problem is None
     assert alive(host, host.own)
     assert host.pid(host.own) != first
@@ -236,7 +236,7 @@ def test_restarts_come_later_each_time(agent, host, asked):
     one.well()
 
 
-def test_a_daemon_that_does_not_start_is_said_with_its_reason_and_tried_again(agent, host):
+def test_a_daemon_that_does_not_start_is_reported_with_its_reason_and_tried_again(agent, host):
     host.steer(host.own, refuse="no CUDA-capable device is detected")
     one = agent().start(SERVES)
     problem = one.problem("cannot be started")
@@ -245,7 +245,7 @@ def test_a_daemon_that_does_not_start_is_said_with_its_reason_and_tried_again(ag
     one.well()
 
 
-def test_a_daemon_that_hangs_is_said_and_not_killed(agent, host):
+def test_a_daemon_that_hangs_is_reported_and_not_killed(agent, host):
     one = agent(every_s=0.05)
     one.daemon.ask_s = 0.5
     one.start(SERVES).well()
@@ -408,7 +408,7 @@ def test_a_daemon_that_somebody_else_started_in_our_place_is_not_stopped(agent, 
     assert alive(host, host.own)
 
 
-def test_a_missing_program_is_said_and_one_that_comes_late_is_used(agent, host):
+def test_a_missing_program_is_reported_and_one_that_comes_late_is_used(agent, host):
     late = host.root / "late"
     one = agent(program=str(late), every_s=0.05).start(SERVES)
     layer = one.until(lambda layer: "install the driver's compute utilities" in (layer.problem or ""))
@@ -420,7 +420,7 @@ def test_a_missing_program_is_said_and_one_that_comes_late_is_used(agent, host):
     late.rename(host.control)
 
 
-def test_a_pipe_directory_that_is_too_long_is_said(agent, host):
+def test_a_pipe_directory_that_is_too_long_is_reported(agent, host):
     one = agent(own=host.root / ("x" * 100))
     assert "choose a shorter one" in one.start(SERVES).problem("too long")
 
@@ -610,11 +610,11 @@ def test_the_compute_mode_is_given_back_also_by_the_next_agent_and_not_under_a_p
     one.driver.verify(memory(gpu(), gpu(1)), OWNER)
     one.driver.stop()
     server = ["GPU-0a", "/usr/bin/nvidia-cuda-mps-server"]
-    host.smi_says({**host.smi_knows(), "apps": [["GPU-1a", "python"], server]})
+    host.write_smi({**host.read_smi(), "apps": [["GPU-1a", "python"], server]})
     two = agent(exclusive=True, every_s=0.05).start(Need(gpus=need.gpus))
     wait_for(lambda: host.mode("GPU-0a") == "Default")
     assert host.mode("GPU-1a") == "Exclusive_Process"
-    host.smi_says({**host.smi_knows(), "apps": [server]})
+    host.write_smi({**host.read_smi(), "apps": [server]})
     wait_for(lambda: host.mode("GPU-1a") == "Prohibited")
     wait_for(lambda: two.record.modes == {})
 
@@ -645,7 +645,7 @@ def test_a_compute_mode_that_was_there_before_or_was_changed_since_is_left_alone
 
 
 def test_a_gpu_that_cannot_be_set_is_left_out_until_it_can(agent, host):
-    host.smi_says({"modes": {"GPU-0a": "Default"}, "refuse": "Insufficient Permissions"})
+    host.write_smi({"modes": {"GPU-0a": "Default"}, "refuse": "Insufficient Permissions"})
     one = agent(exclusive=True, every_s=0.05).start(SERVES)
     one.well()
     with pytest.raises(IsolationError, match=r"Insufficient Permissions; make it work for root"):
@@ -669,7 +669,7 @@ def test_the_compute_mode_under_an_adopted_daemon_is_its_owners(agent, host):
 # -- the record ----------------------------------------------------------------------------------------------------
 
 
-def test_a_record_that_cannot_be_read_is_said_and_nothing_is_ours(tmp_path, caplog):
+def test_a_record_that_cannot_be_read_is_reported_and_nothing_is_ours(tmp_path, caplog):
     (tmp_path / "mps.json").write_text("[]")
     record = MpsRecord(tmp_path)
     assert (record.daemon, record.modes) == (None, {})
@@ -708,9 +708,9 @@ def test_desire_returns_at_once_while_the_thread_is_busy(agent, monkeypatch):
 
 def test_no_daemon_is_started_where_it_is_somebody_elses_to_run(agent, host):
     one = agent(starts=False, every_s=0.05).start(SERVES)
-    told = one.problem("no MPS control daemon answers")
-    assert str(host.ack) in told
-    assert "mps-control" in told
+    problem = one.problem("no MPS control daemon answers")
+    assert str(host.ack) in problem
+    assert "mps-control" in problem
     host.run(host.ack, "-d")
     one.well()
     assert not host.own.exists()

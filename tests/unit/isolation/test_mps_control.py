@@ -46,7 +46,7 @@ def until_it_runs(process: subprocess.Popen[str]) -> str:
     pytest.fail("".join(lines))
 
 
-def test_a_daemon_answers_until_it_is_told_to_end(host, control):
+def test_a_daemon_answers_until_quit(host, control):
     process = control()
     assert " -f -M, " in until_it_runs(process)
     asked = Control(host.control, host.ack, deadline_s=PATIENCE_S)
@@ -101,23 +101,23 @@ def test_compute_modes_are_exclusive_as_long_as_it_runs(host, control):
     host.modes(GPU_0a="Default", GPU_1a="Default")
     process = control("--exclusive")
     until_it_runs(process)
-    assert set(host.smi_knows()["modes"].values()) == {"Exclusive_Process"}
+    assert set(host.read_smi()["modes"].values()) == {"Exclusive_Process"}
     process.send_signal(signal.SIGTERM)
     process.wait(PATIENCE_S)
-    assert set(host.smi_knows()["modes"].values()) == {"Default"}
+    assert set(host.read_smi()["modes"].values()) == {"Default"}
 
 
-def test_a_compute_mode_that_cannot_be_set_is_said(host, control):
-    host.smi_says({"modes": {"GPU-0a": "Default"}, "refuse": "Insufficient Permissions"})
+def test_a_compute_mode_that_cannot_be_set_is_reported(host, control):
+    host.write_smi({"modes": {"GPU-0a": "Default"}, "refuse": "Insufficient Permissions"})
     process = control("--exclusive")
     out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "it takes a privileged container" in out
 
 
-def test_a_program_that_fails_is_told_without_a_traceback(host, control):
+def test_a_program_that_fails_is_reported_without_a_traceback(host, control):
     process = control(program="/bin/false")
-    said = process.communicate(timeout=PATIENCE_S)[0]
+    output = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode == 1
-    assert said.startswith("gpuagent: 'get_default_active_thread_percentage' at ")
-    assert "Traceback" not in said
+    assert output.startswith("gpuagent: 'get_default_active_thread_percentage' at ")
+    assert "Traceback" not in output

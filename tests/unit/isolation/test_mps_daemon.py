@@ -93,7 +93,7 @@ def test_a_program_that_is_none(host, record):
         daemon(host, record, path).start()
 
 
-def test_a_daemon_that_is_gone_at_once_is_said_with_its_log(host, record, monkeypatch):
+def test_a_daemon_that_is_gone_at_once_is_reported_with_its_log(host, record, monkeypatch):
     ticks = itertools.count(step=PATIENCE_S / 2)
     clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None)
     monkeypatch.setattr("gpuagent.isolation.mps_daemon.time", clock)
@@ -147,7 +147,7 @@ def test_a_gpu_that_is_gone_keeps_its_note(host, record):
     assert MpsRecord(host.root / "state").modes == {"GPU-0a": "Default"}
 
 
-def test_a_mode_that_is_given_back_but_not_forgotten_is_said(host, record, monkeypatch, caplog):
+def test_a_mode_that_is_given_back_but_not_forgotten_is_reported(host, record, monkeypatch, caplog):
     host.modes(GPU_0a="Default")
     modes = ExclusiveModes(record, smi=str(host.smi))
     modes.hold(["GPU-0a"])

@@ -20,19 +20,19 @@ class Posted:
 
     def __init__(self) -> None:
         self.events: list[NodeSeen | PodsSeen | ApiUnavailable] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def __call__(self, event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
-        with self._news:
+        with self._changed:
             self.events.append(event)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def wait(self, fits: Callable[[Any], bool], start: int = 0, timeout_s: float = PATIENCE_S) -> Any:  # noqa: ANN401
         def found() -> list[Any]:
             return [event for event in self.events[start:] if fits(event)]
 
-        with self._news:
-            assert self._news.wait_for(found, timeout_s), f"not posted; posted were {self.events[start:]}"
+        with self._changed:
+            assert self._changed.wait_for(found, timeout_s), f"not posted; posted were {self.events[start:]}"
             return found()[0]
 
     def node(self, start: int = 0) -> NodeSeen:

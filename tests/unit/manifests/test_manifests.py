@@ -209,14 +209,14 @@ def leaves(values: dict[str, Any], path: str = "") -> set[str]:
 
 
 def test_every_value_is_in_the_table_of_the_document():
-    told: set[str] = set()
+    described: set[str] = set()
     for row in re.findall(
         r"^\| (`[^|]+`) \|", INSTALL.partition("## Values")[2].partition("## What is")[0], re.MULTILINE
     ):
         first, *more = re.findall(r"`([^`]+)`", row)
-        told |= {first, *(first.rpartition(".")[0] + name for name in more if name.startswith("."))}
-        told |= {name for name in more if not name.startswith(".")}
-    assert told == leaves(VALUES)
+        described |= {first, *(first.rpartition(".")[0] + name for name in more if name.startswith("."))}
+        described |= {name for name in more if not name.startswith(".")}
+    assert described == leaves(VALUES)
 
 
 def test_the_schema_has_every_value():
@@ -243,5 +243,5 @@ def test_chart_yaml_and_documents_name_the_same_versions():
     assert yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["kubeVersion"] == f">=1.{floor}.0-0"
     root = FOLDER.parent
     documents = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "docs/install.md", "docs/platforms.md"]
-    told = {name: re.findall(FLOOR, (root / name).read_text(encoding="utf-8")) for name in documents}
-    assert {name: found for name, found in told.items() if set(found) != {f"1.{floor}"}} == {}
+    described = {name: re.findall(FLOOR, (root / name).read_text(encoding="utf-8")) for name in documents}
+    assert {name: found for name, found in described.items() if set(found) != {f"1.{floor}"}} == {}

@@ -46,8 +46,8 @@ def sample(number: int, *processes: tuple[int, int | None], used: int = 0, busy:
 
 def page(known: State, *samples: GpuSample, failing: Iterable[str] = (), seen: bool = True, **sources: Any) -> str:
     metrics = Metrics()
-    told = Samples({one.uuid: one for one in samples}, dict.fromkeys(failing, "x"), seen)
-    metrics.show(Sources(state=lambda: known, samples=lambda _: told, **sources))
+    sampled = Samples({one.uuid: one for one in samples}, dict.fromkeys(failing, "x"), seen)
+    metrics.show(Sources(state=lambda: known, samples=lambda _: sampled, **sources))
     return metrics.page().decode()
 
 
@@ -135,20 +135,20 @@ def test_pids_that_are_not_seen_make_no_container_idle() -> None:
     assert values(text, "gpuagent_gpu_unattributed_processes") == {g(0): 1}
 
 
-def test_memory_that_the_driver_does_not_tell_is_absent_for_its_container_and_for_the_rest() -> None:
+def test_memory_that_the_driver_does_not_report_is_absent_for_its_container_and_for_the_rest() -> None:
     text = page(SHARED, sample(0, (1, None), (10, 2), used=5))
     names = {key[3] for key in values(text, "gpuagent_container_gpu_memory_used_bytes")}
     assert names == {"a", "b"}  # the pod's other container, and the other pod
     assert values(text, "gpuagent_gpu_memory_unattributed_bytes") == {}
 
 
-def test_a_gpu_that_does_not_answer_is_told() -> None:
+def test_a_gpu_that_does_not_answer_is_reported() -> None:
     text = page(SHARED, sample(0), failing=[uuid(1)])
     assert values(text, "gpuagent_gpu_sample_up") == {g(0): 1, g(1): 0}
     assert g(1) not in values(text, "gpuagent_gpu_memory_used_bytes")
 
 
-def test_compute_is_told_where_it_is_given_out() -> None:
+def test_compute_is_reported_where_it_is_given_out() -> None:
     core = holding("a", unit_ids(0, Kind.CORE_CORE_MEM, *range(30)), CORE)
     text = page(state_of(Mode.CORE_MEM, holdings=(core, holding("a", unit_ids(0, Kind.MEMORY_CORE_MEM, 1)))))
     assert values(text, "gpuagent_gpu_compute_allocated_ratio") == {g(0): 0.3, g(1): 0}
@@ -199,7 +199,7 @@ def test_the_node_is_ready_or_says_why() -> None:
     assert values(page(state_of(), api=True), "gpuagent_watch_up") == {("nodes",): 0, ("pods",): 1}
 
 
-def test_resources_are_told_whatever_the_mode() -> None:
+def test_resources_are_reported_whatever_the_mode() -> None:
     view = EndpointView("connected", True, 2, 4711, None)
     text = page(state_of(), endpoints=lambda: {MEM: view, WHOLE: replace(view, registered=False)})
     assert values(text, "gpuagent_registered") == {(MEM,): 1, (WHOLE,): 0}
@@ -229,14 +229,14 @@ def test_arena_finds_what_it_adds_up() -> None:
     assert values(text, "nvidia_gpu_duty_cycle") == {a: 50, b: 50, other: 0}
 
 
-def test_arena_is_told_of_whole_and_of_free_gpus() -> None:
+def test_arena_gets_whole_and_free_gpus() -> None:
     whole = holding("a", unit_ids(0, Kind.WHOLE_TOPOLOGY, 0), WHOLE)
     text = page(state_of(Mode.TOPOLOGY, holdings=(whole,)), sample(0, used=3), sample(1, used=1), node_name="n1")
     mine, free = ("n1", "ml", "a", *g(0), "topology"), ("n1", "", "", *g(1), "none")
     assert values(text, "nvidia_gpu_memory_used_bytes") == {mine: 3 * GIB, free: GIB}
 
 
-def test_arenas_names_are_told_only_if_asked_for() -> None:
+def test_arenas_names_are_shown_only_if_asked_for() -> None:
     assert "nvidia_gpu" not in page(SHARED, sample(0))
 
 

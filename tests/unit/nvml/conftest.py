@@ -49,13 +49,13 @@ class Watched:
                 return False
         return True
 
-    def heard(self, kind: str) -> Any:
+    def event_named(self, kind: str) -> Any:
         """The next event of that kind; others are passed over."""
         while type(event := self._events.get(timeout=PATIENCE_S)).__name__ != kind:
             pass
         return event
 
-    def heard_any(self) -> Event:
+    def any_event(self) -> Event:
         """The next event, whatever it is."""
         return self._events.get(timeout=PATIENCE_S)
 

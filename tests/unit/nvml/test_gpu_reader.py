@@ -72,7 +72,7 @@ def test_a_lost_gpu_hides_no_other(simulate, look):
         ("IN_USE", "simulated error 19.*NVML code 19"),
     ],
 )
-def test_no_driver_is_said_in_words(error, words, simulate, make_box, look):
+def test_no_driver_is_reported_in_words(error, words, simulate, make_box, look):
     simulator = simulate(make_box(1))
     simulator.driver(False, error)
     with pytest.raises(DriverError, match=words):

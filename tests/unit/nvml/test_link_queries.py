@@ -227,7 +227,7 @@ def test_a_driver_that_knows_of_no_links_at_all(simulate, look):
 
 
 @pytest.mark.parametrize("name", ["dgx1-v100", "dgx2", "hgx-b200"])
-def test_a_driver_that_does_not_tell_what_a_link_leads_to(name, simulate, look):
+def test_a_driver_that_does_not_report_what_a_link_leads_to(name, simulate, look):
     simulate(name)
     expected = types(look())
     simulate(without(name, "nvmlDeviceGetNvLinkRemoteDeviceType"))
@@ -279,7 +279,7 @@ def test_a_level_or_version_that_this_agent_does_not_know(simulate, look, monkey
         ("nvmlDeviceGetGpuFabricInfoV", "", {}),
     ],
 )
-def test_a_query_that_fails_costs_its_answer_and_is_told_once(function, problem, change, simulate, look):
+def test_a_query_that_fails_costs_its_answer_and_is_reported_once(function, problem, change, simulate, look):
     simulator = simulate("pcie-4x-a40-nvlink")
     before = look()
     simulator.fail(function, "UNKNOWN", gpu=1)
@@ -396,7 +396,7 @@ def test_where_the_driver_does_not_count_links_every_disabled_one_is_down(simula
     assert [wiring.inactive for wiring in wirings(look())] == [6] * 8
 
 
-def test_a_number_of_links_that_cannot_be_read_is_told(simulate, look):
+def test_a_number_of_links_that_cannot_be_read_is_reported(simulate, look):
     simulator = simulate(replace(boxes.load("dgx-a100"), disabled_links=6))
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
     first = wirings(look())[0]

@@ -16,7 +16,7 @@ def test_versions_have_nvidias_names():
     assert set(named) == NVLINK_GBPS.keys(), "the speed of each is known"
 
 
-def test_a_version_newer_than_this_agent_is_told_by_its_number():
+def test_a_version_newer_than_this_agent_is_reported_by_its_number():
     assert link_values.version(9) == "#9"
 
 

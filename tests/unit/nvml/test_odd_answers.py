@@ -99,7 +99,7 @@ def read_by_the_agent(sysfs):
 
 def offered(inventory) -> set[int]:
     node = NodeUnderTest(Mode.SHARE).holdings()
-    node.tell(InventoryRead(inventory, 0.0))
+    node.send(InventoryRead(inventory, 0.0))
     return set(node.offer(GPU_MEM))
 
 
@@ -183,10 +183,10 @@ def test_what_two_gpus_share_costs_these_two(what, simulate, make_box, watch):
     simulator = simulate(make_box(4))
     simulator.odd(ODD_GPU, what, getattr(simulator.box.gpus[1], what))
     watched = watch(simulator)
-    node = NodeUnderTest(Mode.SHARE).holdings().tell(watched.next(InventoryRead))
+    node = NodeUnderTest(Mode.SHARE).holdings().send(watched.next(InventoryRead))
     assert set(node.offer(GPU_MEM)) == {0, 3}
-    told = [problem.message for problem in problems(node.state) if problem.reason == "GPUUnreadable"]
-    assert sorted(text[:18] for text in told) == ["GPU 1 is left out:", "GPU 2 is left out:"]
+    messages = [problem.message for problem in problems(node.state) if problem.reason == "GPUUnreadable"]
+    assert sorted(text[:18] for text in messages) == ["GPU 1 is left out:", "GPU 2 is left out:"]
 
 
 def test_a_gpu_that_is_read_elsewhere_is_not_confused_with_the_one_that_hangs(simulate, make_box, watch):
@@ -215,12 +215,12 @@ def test_an_error_of_the_agents_own_about_one_gpu_costs_no_other(part, simulate,
     monkeypatch.setattr(reading, part, broken)
     inventory = watch(simulate(make_box(4))).next(InventoryRead).inventory
     assert offered(inventory) == (WELL if part == "read_gpu" else {*WELL, ODD_GPU})
-    told = [
+    messages = [
         *(bad.reason for bad in inventory.unreadable),
         *(text for wiring in inventory.wiring.values() for text in wiring.problems),
     ]
-    assert len(told) == 1
-    assert told[0].startswith("reading it: ZeroDivisionError, which this agent does not expect")
+    assert len(messages) == 1
+    assert messages[0].startswith("reading it: ZeroDivisionError, which this agent does not expect")
     assert any(record.exc_info for record in caplog.records)
 
 

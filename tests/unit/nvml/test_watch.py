@@ -87,7 +87,7 @@ def test_an_xid_that_another_thread_receives_is_tied_although_its_gpu_is_lost(si
     with simulator.changed:
         simulator.lose(1, silent=True)
         receive(simulator, 0, simulator.gpus[1].address, 79)
-    assert watched.heard("XidRaised").uuid == uuid(simulator, 1)
+    assert watched.event_named("XidRaised").uuid == uuid(simulator, 1)
 
 
 @pytest.mark.parametrize("handle", [0xDEAD00, 0x51_0000_0900], ids=["no GPU's", "a GPU that is not watched"])
@@ -101,7 +101,7 @@ def test_an_xid_of_an_unknown_gpu_is_reported_and_charged_to_none(simulate, watc
         simulator.at = lambda address, at=simulator.at: stranger if address == stranger.address else at(address)
         simulator.action(1, 1)
         receive(simulator, 0, handle, 79)
-    events = [watched.heard_any(), watched.heard_any()]
+    events = [watched.any_event(), watched.any_event()]
     assert {type(event) for event in events} == {XidRaised, HealthRead}
     untied = next(event for event in events if isinstance(event, XidRaised))
     assert (untied.uuid, untied.xid) == (None, 79)
@@ -122,8 +122,8 @@ def test_an_event_whose_gpu_is_asked_for_and_hangs_hides_no_other(simulate, watc
     with simulator.changed:
         receive(simulator, 0, simulator.gpus[1].address + 1, 79)
         receive(simulator, 0, simulator.gpus[0].address, 48)
-    told = [watched.heard("XidRaised") for _ in range(2)]
-    assert [(event.uuid, event.xid) for event in told] == [(None, 79), (uuid(simulator, 0), 48)]
+    events = [watched.event_named("XidRaised") for _ in range(2)]
+    assert [(event.uuid, event.xid) for event in events] == [(None, 79), (uuid(simulator, 0), 48)]
 
 
 def receive(simulator, index, handle, code):
@@ -142,9 +142,9 @@ def test_an_xid_of_a_gpu_that_is_lost_at_once_is_still_tied_to_it(simulate, watc
     with simulator.changed:
         simulator.lose(1)
         simulator.xid(1, 79)
-    told = [watched.next(XidRaised | GpuLost) for _ in range(2)]
-    assert {type(event) for event in told} == {XidRaised, GpuLost}
-    assert {event.uuid for event in told} == {uuid(simulator, 1)}
+    events = [watched.next(XidRaised | GpuLost) for _ in range(2)]
+    assert {type(event) for event in events} == {XidRaised, GpuLost}
+    assert {event.uuid for event in events} == {uuid(simulator, 1)}
 
 
 def test_a_lost_gpu_is_posted_once_and_the_others_stay_watched(simulate, watch):
@@ -194,7 +194,7 @@ def test_a_wait_that_fails_for_no_gpu_blames_none_and_comes_back(simulate, watch
     assert watched.up()
 
 
-def test_a_gpu_without_xid_events_is_said_and_the_others_are_watched(simulate, watch, make_box, caplog):
+def test_a_gpu_without_xid_events_is_reported_and_the_others_are_watched(simulate, watch, make_box, caplog):
     box = make_box(2)
     deaf = make_box(1, xid_events=False)
     simulator = simulate(type(box)(name="deaf", gpus=(deaf.gpus[0], box.gpus[1])))
@@ -296,7 +296,7 @@ def test_a_slow_gpus_answer_counts_when_it_comes(simulate, watch, make_box):
     watched.watching(0, 1)
 
 
-def test_a_health_watch_that_hangs_is_told_and_silences_nobody(simulate, watch, make_box):
+def test_a_health_watch_that_hangs_is_reported_and_silences_no_other(simulate, watch, make_box):
     simulator = simulate(make_box(3))
     simulator.hang("nvmlDeviceRegisterEvents", 1)
     watched = watch(simulator, stall_s=0.1)
@@ -315,7 +315,7 @@ def test_a_health_watch_that_hangs_is_told_and_silences_nobody(simulate, watch, 
     assert watched.up()
 
 
-def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make_box, monkeypatch):
+def test_a_gpu_that_hangs_after_it_was_read_is_still_read(simulate, watch, make_box, monkeypatch):
     monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
     simulator = simulate(make_box(2))
     watched = watch(simulator, patience_s=0.1, reread_s=0.05)
@@ -332,7 +332,7 @@ def test_a_gpu_that_hangs_after_it_was_read_is_still_heard(simulate, watch, make
     assert watched.next(XidRaised).uuid == uuid(simulator, 1)
 
 
-def test_a_driver_that_hangs_as_a_whole_is_said_once_and_its_end_too(simulate, watch, make_box):
+def test_a_driver_that_hangs_as_a_whole_is_reported_once_and_its_end_too(simulate, watch, make_box):
     simulator = simulate(make_box(2))
     simulator.hang("nvmlDeviceGetCount")
     watched = watch(simulator, stall_s=0.1)
@@ -344,7 +344,7 @@ def test_a_driver_that_hangs_as_a_whole_is_said_once_and_its_end_too(simulate, w
     assert watched.quiet()
 
 
-def test_a_driver_that_hangs_for_every_gpu_is_said_as_soon(simulate, watch, make_box):
+def test_a_driver_that_hangs_for_every_gpu_is_reported_as_soon(simulate, watch, make_box):
     simulator = simulate(make_box(8))
     simulator.hang("nvmlDeviceGetUUID")
     watched = watch(simulator, patience_s=0.1)

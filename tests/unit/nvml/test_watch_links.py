@@ -13,7 +13,7 @@ from gpuagent.domain.gpus.link_reports import Fabric, Wiring
 from gpuagent.domain.gpus.topology import topology
 from gpuagent.nvml.binding import Nvml
 from gpuagent.nvml.bounded_query import BoundedQuery
-from gpuagent.nvml.inventory_events import DriverNews
+from gpuagent.nvml.inventory_events import InventoryEvents
 from gpuagent.nvml.watch import unsettled
 from standin.waiting import PATIENCE_S
 
@@ -36,13 +36,13 @@ def settled(tmp_path):
 def looks(monkeypatch):
     """Of each look whether its inventory was posted."""
     posted = queue.SimpleQueue()
-    read = DriverNews.read
+    read = InventoryEvents.read
 
-    def tell(news, inventory):
-        posted.put(new := read(news, inventory))
+    def read_and_post(events, inventory):
+        posted.put(new := read(events, inventory))
         return new
 
-    monkeypatch.setattr(DriverNews, "read", tell)
+    monkeypatch.setattr(InventoryEvents, "read", read_and_post)
     return posted
 
 
@@ -185,7 +185,7 @@ def test_two_queries_that_hang_on_two_gpus(simulate, watch):
     inventory = watched.next(InventoryRead).inventory
     assert len(inventory.gpus) == 8
     assert not inventory.unreadable
-    assert [gpu for gpu, said in enumerate(problems(inventory)) if said] == [0, 5]
+    assert [gpu for gpu, problem in enumerate(problems(inventory)) if problem] == [0, 5]
     assert types(inventory)[5] == ["SYS", "NV2", "SYS", "SYS", "NV1", None, "NV2", "NV1"]
     simulator.unhang()
     watched.watching(*range(8))

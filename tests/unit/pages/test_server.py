@@ -118,7 +118,7 @@ def test_a_head_request_has_the_length_and_no_body(server: HttpServer) -> None:
     assert (status, body, headers["Content-Length"]) == (200, b"", "13")
 
 
-def test_a_page_that_fails_is_said_so_and_the_next_one_is_answered(
+def test_a_page_that_fails_is_an_error_and_the_next_one_is_answered(
     server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert ask(server, "/fails")[0] == 500
@@ -300,9 +300,7 @@ def test_clients_that_reset_leave_no_more_than_a_line_at_debug(
     assert capfd.readouterr().err == ""
 
 
-def test_an_operator_hears_of_slow_clients_once_in_a_while(
-    server: HttpServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slow_clients_are_logged_once_in_a_while(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as ends:
         for _ in range(5 * MOST_CONNECTIONS):
             ends.enter_context(connect(server, SLOW))

@@ -101,16 +101,16 @@ def drawn(root: Element) -> Iterator[Box]:
 
 @every_box
 def test_every_gpu_is_one_shape_that_says_its_state(page: dict[str, Any]) -> None:
-    said = []
+    titles = []
     for shape in by_class(draw(page), "gpu"):
         name, state, *_ = (text.text for text in shape.iter(f"{SVG}text"))
         assert shape.get("class") == f"gpu {state.lower()}"
-        said.append((name, state))
+        titles.append((name, state))
     states = {
         gpu["index"]: "UNHEALTHY" if gpu["health"] != "Healthy" else "HELD" if gpu["holders"] else "FREE"
         for gpu in page["gpus"]
     }
-    assert said == [(f"GPU {index}", state) for index, state in states.items()]
+    assert titles == [(f"GPU {index}", state) for index, state in states.items()]
 
 
 @every_box

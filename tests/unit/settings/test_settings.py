@@ -188,7 +188,7 @@ def test_variables_of_others_are_nothing_to_us():
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "expected"),
     [
         ("kubeconfig", "k.conf", "'k.conf' is not an absolute path"),
         ("kubelet-dir", "", "'' is not an absolute path"),
@@ -226,7 +226,7 @@ def test_variables_of_others_are_nothing_to_us():
         ("log-level", "loud", "'loud' is not one of debug, info, warning, error"),
     ],
 )
-def test_a_bad_value_says_where_it_came_from_and_what_is_wrong(file, name, text, said):
+def test_a_bad_value_says_where_it_came_from_and_what_is_wrong(file, name, text, expected):
     variable = f"GPUAGENT_{name.replace('-', '_').upper()}"
     path = file(f'{name} = "{text}"')
     for source, message in (
@@ -235,7 +235,7 @@ def test_a_bad_value_says_where_it_came_from_and_what_is_wrong(file, name, text,
         (f"{path}: {name}", complaint({"config": path})),
     ):
         assert message.startswith(f"{source}: ")
-        assert said in message
+        assert expected in message
 
 
 def test_a_bad_value_that_is_overruled_is_nothing_to_complain_of():
@@ -243,7 +243,7 @@ def test_a_bad_value_that_is_overruled_is_nothing_to_complain_of():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("mode = share", "is not TOML"),
         ("max-pods-per-gpu = 1.5", "max-pods-per-gpu: '1.5' is not a whole number"),
@@ -251,11 +251,11 @@ def test_a_bad_value_that_is_overruled_is_nothing_to_complain_of():
         ("[mode]\nx = 1", "mode is neither"),
     ],
 )
-def test_a_bad_file_is_named(file, text, said):
+def test_a_bad_file_is_named(file, text, expected):
     path = file(text)
     message = complaint({"config": path})
     assert path in message
-    assert said in message
+    assert expected in message
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

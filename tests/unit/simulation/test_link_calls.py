@@ -43,7 +43,7 @@ def test_a_gpu_without_nvlink(query, handles):
         query(gpus[0], 0)
 
 
-def test_what_is_not_told(handles, simulate, make_box):
+def test_what_is_not_reported(handles, simulate, make_box):
     simulate(make_box(2))
     pynvml.nvmlInit()
     one, other = (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2))

@@ -53,7 +53,7 @@ def test_one_call_per_container_and_resource_in_random_order(kubelet: MakeKubele
     assert (full.reason, full.containers) == ("UnexpectedAdmissionError", {})
 
 
-def test_first_answer_wins_and_conflicts_are_told(kubelet: MakeKubelet, plugin: MakePlugin) -> None:
+def test_first_answer_wins_and_conflicts_are_reported(kubelet: MakeKubelet, plugin: MakePlugin) -> None:
     one = kubelet()
     for resource in (MEM, CORE):
         made = plugin(devices(f"{resource}-1"), resource)

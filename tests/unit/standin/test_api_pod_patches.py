@@ -42,7 +42,7 @@ def test_a_patch_against_an_older_version_is_a_conflict(server: ApiServer, clien
     assert (refused.value.status, refused.value.reason) == (409, "Conflict")
 
 
-def test_a_pod_made_anew_is_not_the_one_of_before(server: ApiServer, client: Client) -> None:
+def test_a_pod_made_again_is_not_the_one_of_before(server: ApiServer, client: Client) -> None:
     seen = server.pods()[0]["metadata"]
     server.delete_pod("p")
     with pytest.raises(ApiError, match="404"):

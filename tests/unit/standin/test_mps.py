@@ -82,7 +82,7 @@ def test_limits_are_kept_until_the_daemon_ends(host):
 
 
 @pytest.mark.parametrize("command", ["set_default_device_pinned_mem_limit 0 4096", "nonsense", "get_client_list"])
-def test_what_is_no_command_is_said(host, command):
+def test_what_is_no_command_is_reported(host, command):
     host.run(host.own, "-d")
     assert "Unrecognized command" in host.run(host.own, asked=f"{command}\n").stdout
 

@@ -12,7 +12,7 @@ from standin.waiting import PATIENCE_S
 @pytest.fixture
 def host() -> Iterator[MpsHost]:
     with MpsHost() as host:
-        host.smi_says({"modes": {"GPU-0a": "Default", "GPU-1a": "Prohibited"}, "apps": [["GPU-0a", "python"]]})
+        host.write_smi({"modes": {"GPU-0a": "Default", "GPU-1a": "Prohibited"}, "apps": [["GPU-0a", "python"]]})
         yield host
 
 

@@ -41,12 +41,12 @@ def lines():
 
 
 def test_a_warning_of_a_library_is_one_line(lines):
-    said = [line for line in lines if line["event"] == "Python warning"]
-    assert [(line["category"], line["level"]) for line in said] == [
+    warnings = [line for line in lines if line["event"] == "Python warning"]
+    assert [(line["category"], line["level"]) for line in warnings] == [
         ("InsecureRequestWarning", "warning"),
         ("UserWarning", "warning"),
     ]
-    assert said[0]["text"] == "Unverified HTTPS request is being made to host '10.0.0.1'."
+    assert warnings[0]["text"] == "Unverified HTTPS request is being made to host '10.0.0.1'."
 
 
 def test_what_fails_outside_of_a_handler_is_logged_with_its_trace(lines):

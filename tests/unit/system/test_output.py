@@ -72,17 +72,17 @@ def test_a_closed_pipe_ends_what_asks_an_agent_or_the_driver_quietly(arguments: 
     try:
         with closed_pipe() as pipe:
             url = f"http://127.0.0.1:{server.port}"
-            code, said = run("gpuagent", arguments.replace("{url}", url), pipe, tmp_path)
+            code, output = run("gpuagent", arguments.replace("{url}", url), pipe, tmp_path)
     finally:
         server.stop()
-    assert (code, said) == (141, "")
+    assert (code, output) == (141, "")
 
 
 @pytest.mark.parametrize(
     ("program", "name"),
     [("gpuagent", "gpuagent"), ("gpuisolation", "gpu-isolation-installer"), ("inspectcgpu", "kubectl-inspect-cgpu")],
 )
-def test_an_output_that_is_full_is_told(program: str, name: str, host: Path) -> None:
+def test_an_output_that_is_full_is_reported(program: str, name: str, host: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         assert run(program, "--help", full.fileno(), host) == (
             1,
@@ -122,9 +122,9 @@ def test_a_demo_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     server.start()
     try:
         with (tmp_path / "out").open("wb") as out:
-            code, said = run("demo", f"--once --port {server.port}", out.fileno(), tmp_path)
+            code, output = run("demo", f"--once --port {server.port}", out.fileno(), tmp_path)
     finally:
         server.stop()
     assert code == 1
-    assert said.startswith("demo: the agent did not get ready (port in use? take another with --port):\n")
-    assert "Traceback" not in said
+    assert output.startswith("demo: the agent did not get ready (port in use? take another with --port):\n")
+    assert "Traceback" not in output

@@ -24,7 +24,7 @@ def committed_places(text: str) -> Places:
     """Node and GPUs by UID; empty if the text is no plan. Any author of a pod can write it: check that it fits."""
     try:
         found = json.loads(text) if len(text) <= MOST_TEXT else None
-        return {str(uid): (str(node), _choice(mapping(said))) for uid, (node, said) in mapping(found).items()}
+        return {str(uid): (str(node), _choice(mapping(stored))) for uid, (node, stored) in mapping(found).items()}
     except (ValueError, TypeError, RecursionError, AttributeError):
         return {}
 
@@ -36,10 +36,10 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
     return {"used": [[gpu, one.memory, one.core] for gpu, one in choice.used], "containers": containers}
 
 
-def _choice(said: Mapping[str, Any]) -> Choice:
-    used = tuple((int(gpu), Amounts(int(memory), int(core))) for gpu, memory, core in said["used"])
+def _choice(stored: Mapping[str, Any]) -> Choice:
+    used = tuple((int(gpu), Amounts(int(memory), int(core))) for gpu, memory, core in stored["used"])
     containers = {
         int(n): {int(gpu): Amounts(int(memory), int(core)) for gpu, (memory, core) in mapping(gpus).items()}
-        for n, gpus in mapping(said["containers"]).items()
+        for n, gpus in mapping(stored["containers"]).items()
     }
     return Choice(used, containers)

@@ -47,7 +47,7 @@ def test_a_crash_between_the_steps_and_another_node_later(node: Node, scheduler:
 
 @agent("share")
 @each_family
-def test_a_pod_that_is_made_anew_under_its_name(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_a_pod_that_is_made_again_under_its_name(node: Node, scheduler: Scheduler, family: Family) -> None:
     place(node, scheduler, pod_manifest("again", {GPU_MEM: 10}), family, {0: (1,)})
     first = node.cluster.container("again")
     node.cluster.delete_pod("again", timeout=0)

@@ -101,7 +101,7 @@ def test_families_that_disagree(node: Node, scheduler: Scheduler) -> None:
 
 
 @agent("share")
-def test_a_pod_that_nobody_annotated(node: Node, scheduler: Scheduler) -> None:
+def test_a_pod_without_annotations(node: Node, scheduler: Scheduler) -> None:
     node.run(pod_manifest("silent", {GPU_MEM: 10}))
     wait_written(node, "silent", {V1_ASSIGNED: "true", V1_UNITS: "10"})
 

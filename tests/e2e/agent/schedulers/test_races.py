@@ -8,7 +8,7 @@ import pytest
 from gpuagent.domain.pods.annotations import V1_ASSIGNED
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.podannotations import heard, wait_written
+from tests.e2e.agent.podannotations import wait_watched, wait_written
 from tests.e2e.agent.scheduler import NAME, Family, Scheduler
 from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, in_flight, minors
 from tests.e2e.cluster import pod_manifest
@@ -107,7 +107,7 @@ def test_pods_of_one_size_of_which_kubelet_rejects_some(node: Node, scheduler: S
 
 @agent("share")
 @each_family
-def test_what_is_promised_is_not_given_to_a_pod_before_it(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_what_is_reserved_is_not_given_to_a_pod_before_it(node: Node, scheduler: Scheduler, family: Family) -> None:
     """Alone the first pod would come to the GPU that is in use already."""
     node.run(pod_manifest("runs", {GPU_MEM: 1}))
     wait_written(node, "runs", {V1_ASSIGNED: "true"})
@@ -120,7 +120,7 @@ def test_what_is_promised_is_not_given_to_a_pod_before_it(node: Node, scheduler:
     with in_flight(node):
         scheduler.bind("first")
         scheduler.bind(name)
-        heard(node, "runs")
+        wait_watched(node, "runs")
     for each in ("first", name):
         node.cluster.wait_phase(each, "Running")
     assert minors(node, "first") != {gpu}

@@ -24,9 +24,12 @@ def test_annotations_that_a_user_changes_later(node: Node, scheduler: Scheduler,
         {V1_GPU: "7", V1_UNITS: "60", V1_ASSIGNED: "false"} if family is V1 else {MEMORY_ANNOTATION: '{"0":{"7":10}}'}
     )
     annotate(node, "changed", forged)
-    told = event(node, "changed", "AnnotationCorrected")
-    assert told["type"] == "Warning"
-    assert f"annotation {next(iter(forged))} says {forged.get(V1_GPU) or forged[MEMORY_ANNOTATION]}" in told["message"]
+    corrected = event(node, "changed", "AnnotationCorrected")
+    assert corrected["type"] == "Warning"
+    assert (
+        f"annotation {next(iter(forged))} says {forged.get(V1_GPU) or forged[MEMORY_ANNOTATION]}"
+        in corrected["message"]
+    )
 
 
 @agent("share")

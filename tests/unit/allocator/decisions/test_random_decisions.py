@@ -19,7 +19,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.desk import NodeWithKubelet
+from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 from tests.unit.domain.scheduling.test_decision import BORN_NS, v1
 
@@ -60,7 +60,7 @@ class Bound:
 class Decided(RuleBasedStateMachine):
     """Kubelet may or may not be asked about pods (`Get`); annotations may or may not be made true."""
 
-    tells_pods = True
+    answers_queries = True
     undecided = True
     made_true = False
 
@@ -74,8 +74,8 @@ class Decided(RuleBasedStateMachine):
         self.in_order = in_order
         self.gpus, self.units = range(size[0]), size[1]
         self.node = in_force(Mode.SHARE, box(*size))
-        self.desk = NodeWithKubelet(self.node)
-        self.desk.book.tells_pods = self.tells_pods
+        self.kubelet = FakeKubelet(self.node)
+        self.kubelet.allocations.answers_queries = self.answers_queries
         self.pods: dict[str, Bound] = {}
         self.bound = 0
 
@@ -83,11 +83,11 @@ class Decided(RuleBasedStateMachine):
 
     def used(self) -> Counter[int]:
         """By the scheduler's book; a pod without a decision is in it once it has its units."""
-        book: Counter[int] = Counter()
+        used: Counter[int] = Counter()
         for pod in self.pods.values():
             for gpu, size in zip(pod.gpus or pod.given or (), pod.sizes, strict=False):
-                book[gpu] += size
-        return book
+                used[gpu] += size
+        return used
 
     @rule(
         sizes=st.lists(st.sampled_from([1, 2, 2, 4, 4]), min_size=1, max_size=2),
@@ -96,23 +96,23 @@ class Decided(RuleBasedStateMachine):
         init=st.sampled_from(INITS),
     )
     def decide(self, sizes: list[int], older: bool, n: int, init: int = 0) -> None:
-        book, gpus = self.used(), []
+        used, gpus = self.used(), []
         waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
         for size in [sum(sizes)] if older else sizes:
-            fits = [gpu for gpu in self.gpus if book[gpu] + size + waiting <= self.units]
+            fits = [gpu for gpu in self.gpus if used[gpu] + size + waiting <= self.units]
             if not fits:
                 return
             gpus.append(fits[n % len(fits)])
-            book[gpus[-1]] += size
-        most = min(init, sizes[0]) if self.tells_pods else sizes[0]
+            used[gpus[-1]] += size
+        most = min(init, sizes[0]) if self.answers_queries else sizes[0]
         self.bind(sizes, gpus * len(sizes) if older else gpus, older=older, init=init and most)
 
     @precondition(lambda self: self.undecided)
     @rule(sizes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=2))
     def leave_to_the_agent(self, sizes: list[int]) -> None:
-        book = self.used()
+        used = self.used()
         waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
-        if any(book[gpu] + sum(sizes) + waiting <= self.units for gpu in self.gpus):
+        if any(used[gpu] + sum(sizes) + waiting <= self.units for gpu in self.gpus):
             self.bind(sizes, None, older=False)
 
     def bind(self, sizes: list[int], gpus: list[int] | None, *, older: bool, init: int = 0) -> None:
@@ -130,7 +130,7 @@ class Decided(RuleBasedStateMachine):
         self.show()
 
     def show(self) -> None:
-        self.desk.pods(*(pod.json for pod in self.pods.values()))
+        self.kubelet.pods(*(pod.json for pod in self.pods.values()))
 
     # -- kubelet -----------------------------------------------------------------------------------------------------
 
@@ -139,16 +139,16 @@ class Decided(RuleBasedStateMachine):
     def admit(self, n: int) -> None:
         waiting = [pod for pod in self.pods.values() if pod.given is None]
         pod = waiting[0 if self.in_order else n % len(waiting)]
-        self.desk.book.asking = pod.name
+        self.kubelet.allocations.admitting = pod.name
         pod.given, handed_on = [], frozenset[str]()
         if pod.init:
-            self.desk.serve(owner(pod.name, "init-0"), MEM, pod.init)
-            handed_on = self.desk.book.holdings.pop().ids  # the book that others see does not list it
+            self.kubelet.serve(owner(pod.name, "init-0"), MEM, pod.init)
+            handed_on = self.kubelet.allocations.holdings.pop().ids  # the book that others see does not list it
         for container, size in zip(pod.containers, pod.sizes, strict=True):
-            self.desk.serve(owner(pod.name, container), MEM, size, must=handed_on)
+            self.kubelet.serve(owner(pod.name, container), MEM, size, must=handed_on)
             handed_on = frozenset()
-            (uuid,) = self.desk.on(owner(pod.name, container), MEM)
-            pod.given.append(self.desk.snap.gpus[uuid].minor)
+            (uuid,) = self.kubelet.on(owner(pod.name, container), MEM)
+            pod.given.append(self.kubelet.snap.gpus[uuid].minor)
         if pod.gpus is not None:
             assert pod.given == pod.gpus
 
@@ -157,21 +157,21 @@ class Decided(RuleBasedStateMachine):
     def start(self, n: int) -> None:
         pods = [pod for pod in self.pods.values() if pod.given]
         pod = pods[n % len(pods)]
-        for holding in [h for h in self.desk.book.holdings if h.owner.pod.name == pod.name]:
-            assert self.desk.allocator.prestart(MEM, holding.ids) == holding.owner
+        for holding in [h for h in self.kubelet.allocations.holdings if h.owner.pod.name == pod.name]:
+            assert self.kubelet.allocator.prestart(MEM, holding.ids) == holding.owner
 
     @precondition(lambda self: any(pod.given for pod in self.pods.values()))
     @rule(n=st.integers(0, 100))
     def end(self, n: int) -> None:
         pods = [pod for pod in self.pods.values() if pod.given]
         pod = self.pods.pop(pods[n % len(pods)].name)
-        self.desk.end(pod.name)
+        self.kubelet.end(pod.name)
         self.show()
 
     @rule()
-    def read_book(self) -> None:
+    def read_allocations(self) -> None:
         self.node.now += 1
-        self.desk.read_book()
+        self.kubelet.read_allocations()
 
     @precondition(lambda self: self.made_true)
     @rule()
@@ -179,7 +179,7 @@ class Decided(RuleBasedStateMachine):
         """The agent makes annotations true, and the scheduler counts by them."""
         for write in writes(self.node.state):
             pod = self.pods[write.pod.name]
-            assert not (self.tells_pods and write.corrections)
+            assert not (self.answers_queries and write.corrections)
             pod.annotations = {**pod.annotations, **write.body(NOW_NS)["metadata"]["annotations"]}
             if pod.gpus is not None and write.corrections:
                 pod.gpus = pod.given
@@ -187,26 +187,26 @@ class Decided(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.desk = NodeWithKubelet(self.node, self.desk.book)
-        self.desk.read_book()
+        self.kubelet = FakeKubelet(self.node, self.kubelet.allocations)
+        self.kubelet.read_allocations()
 
     # -- what holds ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def no_gpu_has_more_than_it_is(self) -> None:
-        if not hasattr(self, "desk"):
+        if not hasattr(self, "kubelet"):
             return
         units: Counter[int] = Counter()
         for pod in self.pods.values():
             for gpu, size in zip(pod.given or (), pod.sizes, strict=False):
                 units[gpu] += size
         assert all(count <= self.units for count in units.values())
-        ids = [i for holding in self.desk.book.holdings for i in holding.ids]
+        ids = [i for holding in self.kubelet.allocations.holdings for i in holding.ids]
         assert len(set(ids)) == len(ids)
 
     @invariant()
     def the_gpus_have_what_was_chosen(self) -> None:
-        if not hasattr(self, "desk") or any(pod.given is None for pod in self.pods.values()):
+        if not hasattr(self, "kubelet") or any(pod.given is None for pod in self.pods.values()):
             return
         chosen, has = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
         for pod in self.pods.values():
@@ -219,7 +219,7 @@ class Decided(RuleBasedStateMachine):
 class DecidedUnasked(Decided):
     """A kubelet that does not say which pods it knows: a pod gets its own GPU, or is refused."""
 
-    tells_pods = False
+    answers_queries = False
 
     late = False
 
@@ -231,8 +231,8 @@ class DecidedUnasked(Decided):
 
     def show(self) -> None:
         shown = {pod.name.name for pod in self.node.state.pods.seen} if self.late else self.pods.keys()
-        self.desk.unseen = [pod.json for pod in self.pods.values() if pod.name not in shown]
-        self.desk.pods(*(pod.json for pod in self.pods.values() if pod.name in shown))
+        self.kubelet.unseen = [pod.json for pod in self.pods.values() if pod.name not in shown]
+        self.kubelet.pods(*(pod.json for pod in self.pods.values() if pod.name in shown))
 
     @rule()
     def restart(self) -> None:
@@ -246,9 +246,9 @@ class DecidedUnasked(Decided):
             super().admit(n)
         except Refusal as refusal:
             assert refusal.reason in {Reason.UNKNOWN_POD, Reason.GPU_DECISION, Reason.NO_SINGLE_GPU, Reason.NOT_ENOUGH}
-            failed = next(pod for pod in self.pods.values() if pod.name == self.desk.book.asking)
+            failed = next(pod for pod in self.pods.values() if pod.name == self.kubelet.allocations.admitting)
             del self.pods[failed.name]
-            self.desk.end(failed.name)
+            self.kubelet.end(failed.name)
             self.show()
 
 

@@ -21,7 +21,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.desk import FakeAllocations, NodeWithKubelet
+from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeKubelet
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -67,8 +67,8 @@ class ReusedNames(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         random.seed(seed)
         self.node = in_force(Mode.SHARE, box(8, 64))
-        self.desk = NodeWithKubelet(self.node, Kubelet()).pods()
-        self.desk.fetch = self.fetch  # type: ignore[method-assign]
+        self.kubelet = FakeKubelet(self.node, Kubelet()).pods()
+        self.kubelet.fetch = self.fetch  # type: ignore[method-assign]
         self.api: dict[str, Made] = {}
         self.seen: dict[str, tuple[Made, bool]] = {}
         self.to_agent: deque[tuple[str, Made]] = deque()
@@ -119,11 +119,15 @@ class ReusedNames(RuleBasedStateMachine):
 
     def show(self) -> None:
         failed = {"status": {"phase": "Failed"}}
-        self.desk.pods(*(pod.json | (failed if ended else {}) for pod, ended in self.seen.values()))
+        self.kubelet.pods(*(pod.json | (failed if ended else {}) for pod, ended in self.seen.values()))
 
     def fetch(self, pods: Collection[PodName], _timeout_s: float) -> frozenset[str]:
         """A pod that took the name of one that only kubelet has seen so far cannot be told from it, and is left out."""
-        found = [pod for pod in self.api.values() if PodName("ml", pod.name) in pods and pod.uid in self.desk.book.pods]
+        found = [
+            pod
+            for pod in self.api.values()
+            if PodName("ml", pod.name) in pods and pod.uid in self.kubelet.allocations.pods
+        ]
         for pod in found:
             self.seen.setdefault(pod.uid, (pod, pod.failed))
         self.show()
@@ -132,10 +136,10 @@ class ReusedNames(RuleBasedStateMachine):
     @rule()
     def the_agent_reads_allocations(self) -> None:
         self.node.now += 1
-        held = [(pod.uid, holding) for pod in self.desk.book.pods.values() for holding in pod.held]
+        held = [(pod.uid, holding) for pod in self.kubelet.allocations.pods.values() for holding in pod.held]
         kept = tuple(CheckpointEntry(uid, h.owner.container, MEM, h.ids) for uid, h in held)
-        self.node.tell(ev.HoldingsRead(tuple(h for _, h in held), self.node.now, self.node.now, kept))
-        self.desk.publish()
+        self.node.send(ev.HoldingsRead(tuple(h for _, h in held), self.node.now, self.node.now, kept))
+        self.kubelet.publish()
 
     # -- kubelet -------------------------------------------------------------------------------------------------
 
@@ -147,11 +151,11 @@ class ReusedNames(RuleBasedStateMachine):
             if what == "added":
                 self.admit(pod)
             elif what == "deleted":
-                del self.desk.book.pods[pod.uid]
-        self.desk.book.holdings = [h for pod in self.desk.book.pods.values() for h in pod.held]
+                del self.kubelet.allocations.pods[pod.uid]
+        self.kubelet.allocations.holdings = [h for pod in self.kubelet.allocations.pods.values() for h in pod.held]
 
     def admit(self, pod: Made) -> None:
-        self.desk.book.pods[pod.uid] = pod
+        self.kubelet.allocations.pods[pod.uid] = pod
         if pod.uid not in self.seen:
             self.early.add(pod.uid)
             shown = [one for one, ended in self.seen.values() if one.name == pod.name and not ended]
@@ -168,13 +172,13 @@ class ReusedNames(RuleBasedStateMachine):
                     self.to_agent.append(("failed", pod))
                 return
             if pod.gpus is not None and self.api.get(pod.name) is pod and pod.uid not in self.mistaken:
-                (uuid,) = {self.desk.snap.units[i] for i in pod.held[-1].ids}
-                assert self.desk.snap.gpus[uuid].minor == pod.gpus[n]
+                (uuid,) = {self.kubelet.snap.units[i] for i in pod.held[-1].ids}
+                assert self.kubelet.snap.gpus[uuid].minor == pod.gpus[n]
 
     def serve(self, pod: Made, who: ContainerRef, size: int) -> None:
-        self.desk.book.holdings = [h for pod in self.desk.book.pods.values() for h in pod.held]
-        ids = self.desk.prefer(MEM, size)
-        self.desk.allocator.allocate(MEM, ids)
+        self.kubelet.allocations.holdings = [h for pod in self.kubelet.allocations.pods.values() for h in pod.held]
+        ids = self.kubelet.prefer(MEM, size)
+        self.kubelet.allocator.allocate(MEM, ids)
         pod.held.append(Holding(who, MEM, ids))
 
 

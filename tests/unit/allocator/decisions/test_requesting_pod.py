@@ -6,8 +6,8 @@ import pytest
 
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL, Kind, Mode
-from tests.unit.allocator.decisions.decided_pods import at, decided, desk_of, serve
-from tests.unit.allocator.desk import NodeWithKubelet
+from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
+from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -24,65 +24,67 @@ pytestmark = pytest.mark.usefixtures("impatient")
 def test_a_pod_that_kubelet_gave_up_after_its_memory_is_not_taken_for_the_next_one():
     both = {MEM: 4, CORE: 30}
     first = pod_json("a", both, annotations=v2({"0": {"1": 4}}))
-    desk = desk_of(first, pod_json("b", both, annotations=v2({"0": {"2": 4}})), mode=Mode.CORE_MEM)
-    serve(desk, "a")
-    desk.end("a")  # its admission failed for another reason; our watch does not show it yet
-    desk.book.asking = "b"
-    serve(desk, "b", 30, resource=CORE)
-    serve(desk, "b")
-    assert at(desk, "b") == at(desk, "b", resource=CORE) == [2]
+    kubelet = kubelet_with(first, pod_json("b", both, annotations=v2({"0": {"2": 4}})), mode=Mode.CORE_MEM)
+    serve(kubelet, "a")
+    kubelet.end("a")  # its admission failed for another reason; our watch does not show it yet
+    kubelet.allocations.admitting = "b"
+    serve(kubelet, "b", 30, resource=CORE)
+    serve(kubelet, "b")
+    assert at(kubelet, "b") == at(kubelet, "b", resource=CORE) == [2]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_each_of_many_equal_pods_gets_its_own_gpu_where_kubelet_can_be_asked(seed):
     pods = [decided(f"p{n}", n % 4, second=n) for n in range(10)]
-    desk = desk_of(*pods)
+    kubelet = kubelet_with(*pods)
     order = random.Random(seed).sample(range(10), 10)
     for n in order:
-        serve(desk, f"p{n}")
-    assert {n: at(desk, f"p{n}") for n in order} == {n: [n % 4] for n in order}
+        serve(kubelet, f"p{n}")
+    assert {n: at(kubelet, f"p{n}") for n in order} == {n: [n % 4] for n in order}
 
 
-def test_a_pod_that_kubelet_has_just_rejected_is_not_taken_for_the_asker():
+def test_a_pod_that_kubelet_has_just_rejected_is_not_taken_for_the_requesting_pod():
     """It lingers in kubelet's list, with nothing held; our watch does not show yet that it has failed."""
     both = pod_json("both", {MEM: 4}, {MEM: 4}, annotations=v2({"0": {"2": 4}, "1": {"3": 4}}))
-    desk = desk_of(decided("rejected", 0), decided("next", 1, second=1), both)
-    desk.book.rejected = {"rejected"}
-    serve(desk, "next")
-    assert at(desk, "next") == [1]
-    serve(desk, "both")
-    serve(desk, "both", container="main-1")
-    assert (at(desk, "both"), at(desk, "both", "main-1")) == ([2], [3])
+    kubelet = kubelet_with(decided("rejected", 0), decided("next", 1, second=1), both)
+    kubelet.allocations.rejected = {"rejected"}
+    serve(kubelet, "next")
+    assert at(kubelet, "next") == [1]
+    serve(kubelet, "both")
+    serve(kubelet, "both", container="main-1")
+    assert (at(kubelet, "both"), at(kubelet, "both", "main-1")) == ([2], [3])
 
 
 def test_where_kubelet_does_not_answer_pods_that_differ_are_refused_with_the_cause():
     """To guess would put one of them on a GPU that was chosen for the other."""
-    desk = desk_of(decided("a", 0), decided("b", 1, second=1), tells_pods=False)
-    refusal = desk.refusal(lambda: serve(desk, "b"))
+    kubelet = kubelet_with(decided("a", 0), decided("b", 1, second=1), answers_queries=False)
+    refusal = kubelet.refusal(lambda: serve(kubelet, "b"))
     assert refusal.reason is Reason.UNKNOWN_POD
     assert "a scheduler chose GPUs for ml/a, ml/b" in refusal.message
     assert "kubelet's pod-resources API did not answer" in refusal.message
-    desk.book.tells_pods = True
-    serve(desk, "b")
-    assert at(desk, "b") == [1]
+    kubelet.allocations.answers_queries = True
+    serve(kubelet, "b")
+    assert at(kubelet, "b") == [1]
 
 
 def test_where_kubelet_does_not_answer_pods_that_are_alike_are_served():
-    desk = desk_of(decided("a", 2), decided("b", 2, second=1), decided("c", 0, 12, second=2), tells_pods=False)
+    kubelet = kubelet_with(
+        decided("a", 2), decided("b", 2, second=1), decided("c", 0, 12, second=2), answers_queries=False
+    )
     for name in ("b", "a"):
-        serve(desk, name)
-        assert at(desk, name) == [2]
+        serve(kubelet, name)
+        assert at(kubelet, name) == [2]
 
 
 def test_kubelet_is_asked_only_where_schedulers_chose_gpus_for_pods_to_come():
-    desk = desk_of(pod_json("a", {MEM: 4}), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:01Z"))
-    serve(desk, "b")
-    assert desk.book.looks == 0
-    desk = desk_of(*(decided(f"p{n}", 0, second=n) for n in range(3)))
-    serve(desk, "p0")
-    assert desk.book.looks == 1
-    serve(desk, "p2")
-    assert desk.book.looks == 2
+    kubelet = kubelet_with(pod_json("a", {MEM: 4}), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:01Z"))
+    serve(kubelet, "b")
+    assert kubelet.allocations.queries == 0
+    kubelet = kubelet_with(*(decided(f"p{n}", 0, second=n) for n in range(3)))
+    serve(kubelet, "p0")
+    assert kubelet.allocations.queries == 1
+    serve(kubelet, "p2")
+    assert kubelet.allocations.queries == 2
 
 
 @pytest.mark.parametrize("left", [1, 3])
@@ -90,25 +92,25 @@ def test_kubelet_is_asked_only_where_schedulers_chose_gpus_for_pods_to_come():
 def test_a_pod_deleted_before_its_turn_takes_nothing_of_its_equals(left, size):
     """We hear of a forced deletion when kubelet is still to ask for the pod."""
     pods = [decided(f"p{n}", n, size) for n in range(left + 1)]
-    desk = desk_of(*pods).pods(*pods[1:])
-    serve(desk, "p0", size)
+    kubelet = kubelet_with(*pods).pods(*pods[1:])
+    serve(kubelet, "p0", size)
     for n in range(1, left + 1):
-        serve(desk, f"p{n}", size)
-        assert at(desk, f"p{n}") == [n]
+        serve(kubelet, f"p{n}", size)
+        assert at(kubelet, f"p{n}") == [n]
 
 
-def test_no_list_is_read_while_kubelet_has_units_reserved_that_are_in_no_book():
+def test_no_list_is_read_while_kubelet_has_units_reserved_that_it_does_not_list():
     """What it has fixed for this call is an init container's, or it has filled up with it what NUMA alignment left."""
     init = pod_json("a", {MEM: 4}, annotations=v1(1, 4), init=({MEM: 2},))
-    desk = desk_of(init, decided("b", 2, second=1))
-    serve(desk, "a", 2, container="init-0")
-    handed_on = desk.book.holdings.pop().ids
-    desk.serve(owner("a"), MEM, 4, must=handed_on)
-    assert desk.book.may_list == {True}
-    (reserved, *_) = sorted(set(desk.free(MEM)) - handed_on)
-    desk.book.may_list.clear()
-    desk.prefer(MEM, 4, must=[reserved])
-    assert desk.book.may_list == {False}
+    kubelet = kubelet_with(init, decided("b", 2, second=1))
+    serve(kubelet, "a", 2, container="init-0")
+    handed_on = kubelet.allocations.holdings.pop().ids
+    kubelet.serve(owner("a"), MEM, 4, must=handed_on)
+    assert kubelet.allocations.may_list == {True}
+    (reserved, *_) = sorted(set(kubelet.free(MEM)) - handed_on)
+    kubelet.allocations.may_list.clear()
+    kubelet.prefer(MEM, 4, must=[reserved])
+    assert kubelet.allocations.may_list == {False}
 
 
 def second_of(annotations, **labels):
@@ -119,18 +121,18 @@ def second_of(annotations, **labels):
 def test_a_restart_amid_an_admission_leaves_no_container_to_a_guess():
     """An equal pod waits; every decided pod holds something, so the new agent has seen no scheduler decide."""
     waiting = pod_json("b", {MEM: 4}, created="2026-01-01T00:00:02Z")
-    desk = desk_of(second_of(v2({"0": {"2": 4}, "1": {"3": 4}})), waiting)
-    serve(desk, "a")
-    again = NodeWithKubelet(desk.node, desk.book).read_book()
+    kubelet = kubelet_with(second_of(v2({"0": {"2": 4}, "1": {"3": 4}})), waiting)
+    serve(kubelet, "a")
+    again = FakeKubelet(kubelet.node, kubelet.allocations).read_allocations()
     serve(again, "a", container="main-1")
     assert at(again, "a", "main-1") == [3]
 
 
 def test_a_restart_amid_an_admission_leaves_the_label_in_force():
     waiting = pod_json("b", {MEM: 4}, created="2026-01-01T00:00:02Z")
-    desk = desk_of(second_of({}, **{GPU_COUNT_LABEL: "2"}), waiting)
-    serve(desk, "a")
-    again = NodeWithKubelet(desk.node, desk.book).read_book()
+    kubelet = kubelet_with(second_of({}, **{GPU_COUNT_LABEL: "2"}), waiting)
+    serve(kubelet, "a")
+    again = FakeKubelet(kubelet.node, kubelet.allocations).read_allocations()
     serve(again, "a", container="main-1")
     assert len(at(again, "a", "main-1")) == 2
 
@@ -138,30 +140,30 @@ def test_a_restart_amid_an_admission_leaves_the_label_in_force():
 def test_a_refusal_on_a_guess_bars_no_pod():
     """Which of two equal pods was refused is not known; the other one keeps what its label asks for."""
     pair = [pod_json(name, {MEM: 40}, labels={GPU_COUNT_LABEL: "2"}, created=f"{n}") for n, name in enumerate("ab")]
-    desk = desk_of(*pair, gpus=2)
-    desk.book.asking = "b"
-    assert desk.refusal(lambda: desk.prefer(MEM, 40)).reason is Reason.NOT_ENOUGH
-    assert desk.allocator.view().tracker.refused == frozenset()
+    kubelet = kubelet_with(*pair, gpus=2)
+    kubelet.allocations.admitting = "b"
+    assert kubelet.refusal(lambda: kubelet.prefer(MEM, 40)).reason is Reason.NOT_ENOUGH
+    assert kubelet.allocator.view().tracker.refused == frozenset()
 
 
 def test_an_ignored_annotation_does_not_make_kubelet_be_queried_for_good():
-    desk = desk_of(pod_json("hostile", {MEM: 4}, annotations=v1(1, 9)))
-    assert not desk.snap.schedulers
-    assert desk_of(decided("a", 1)).snap.schedulers
+    kubelet = kubelet_with(pod_json("hostile", {MEM: 4}, annotations=v1(1, 9)))
+    assert not kubelet.snap.schedulers
+    assert kubelet_with(decided("a", 1)).snap.schedulers
 
 
 def test_units_that_kubelet_picks_itself_are_not_granted_on_a_guess():
-    desk = desk_of(decided("a", 0), decided("b", 1, second=1))
+    kubelet = kubelet_with(decided("a", 0), decided("b", 1, second=1))
     ids = unit_ids(1, Kind.MEMORY_SHARE, 0, 1, 2, 3)
-    assert desk.refusal(lambda: desk.allocator.allocate(MEM, ids)).reason is Reason.UNKNOWN_POD
+    assert kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, ids)).reason is Reason.UNKNOWN_POD
 
 
 def test_units_given_before_are_granted_again_whatever_pods_wait():
-    desk = desk_of(decided("a", 0))
-    serve(desk, "a")
-    desk.pods(decided("a", 0), decided("b", 1, second=1), decided("c", 2, second=2))
-    (held,) = desk.book.holdings
-    assert desk.allocator.allocate(MEM, held.ids).units == 4
+    kubelet = kubelet_with(decided("a", 0))
+    serve(kubelet, "a")
+    kubelet.pods(decided("a", 0), decided("b", 1, second=1), decided("c", 2, second=2))
+    (held,) = kubelet.allocations.holdings
+    assert kubelet.allocator.allocate(MEM, held.ids).units == 4
 
 
 def test_compute_is_not_given_beside_memory_of_a_pod_that_kubelet_may_have_given_up():
@@ -169,10 +171,10 @@ def test_compute_is_not_given_beside_memory_of_a_pod_that_kubelet_may_have_given
         pod_json(name, {MEM: 4, CORE: 30}, annotations=v2({"0": {str(n): 4}}), created=f"2026-01-01T00:00:0{n}Z")
         for n, name in enumerate("ab")
     ]
-    desk = desk_of(*pods, mode=Mode.CORE_MEM)
-    serve(desk, "a")
-    desk.book.tells_pods = False
-    assert desk.refusal(lambda: serve(desk, "b", 30, resource=CORE)).reason is Reason.UNKNOWN_POD
+    kubelet = kubelet_with(*pods, mode=Mode.CORE_MEM)
+    serve(kubelet, "a")
+    kubelet.allocations.answers_queries = False
+    assert kubelet.refusal(lambda: serve(kubelet, "b", 30, resource=CORE)).reason is Reason.UNKNOWN_POD
 
 
 @pytest.mark.parametrize("unlike", ["replicas", "containers"])
@@ -183,6 +185,6 @@ def test_kubelet_is_queried_where_jobs_of_unlike_sizes_want_gpus_for_later(unlik
         pod_json(name, *([{WHOLE: 1}] * count), labels={JOB_LABEL: "job", REPLICAS_LABEL: label})
         for name, count, label in zip("ab", sizes, replicas, strict=True)
     ]
-    desk = desk_of(*pods, mode=Mode.TOPOLOGY)
-    serve(desk, "a", 1, resource=WHOLE)
-    assert desk.book.looks == 1
+    kubelet = kubelet_with(*pods, mode=Mode.TOPOLOGY)
+    serve(kubelet, "a", 1, resource=WHOLE)
+    assert kubelet.allocations.queries == 1

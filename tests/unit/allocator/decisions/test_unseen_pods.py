@@ -11,8 +11,8 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.decisions.decided_pods import at, decided, desk_of, serve
-from tests.unit.allocator.desk import FakeAllocations, Isolation
+from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
+from tests.unit.allocator.fake_kubelet import FakeAllocations, Isolation
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -47,7 +47,7 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
         if seen == "seen":
             node.pods(decided("a", 3))
         else:
-            node.tell(ev.ApiUnavailable("it hangs", 0.0, "pods"))
+            node.send(ev.ApiUnavailable("it hangs", 0.0, "pods"))
         allocator.publish(node.snap)
         uuids = {node.snap.units[device_id] for device_id in asked.result(20)}
     assert uuids == {uuid(3 if seen == "seen" else 0)}
@@ -57,94 +57,94 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
 def test_a_pod_that_only_kubelet_has_seen_is_read_from_the_api_server(seen):
     """Also where one pod alone could be meant, or all that could be are to get the same."""
     pods = {name: decided(name, 2, second=n) for n, name in enumerate("bc")}
-    desk = desk_of(decided("served", 0, size=1), *map(pods.get, seen))
-    serve(desk, "served", 1)
-    desk.unseen = [decided("a", 3, second=9)]
-    serve(desk, "a")
-    assert at(desk, "a") == [3]
+    kubelet = kubelet_with(decided("served", 0, size=1), *map(pods.get, seen))
+    serve(kubelet, "served", 1)
+    kubelet.unseen = [decided("a", 3, second=9)]
+    serve(kubelet, "a")
+    assert at(kubelet, "a") == [3]
 
 
 def test_a_node_s_first_decided_pod_is_read_from_the_api_server():
-    desk = desk_of()
-    desk.unseen = [decided("first", 3)]
-    serve(desk, "first")
-    assert at(desk, "first") == [3]
+    kubelet = kubelet_with()
+    kubelet.unseen = [decided("first", 3)]
+    serve(kubelet, "first")
+    assert at(kubelet, "first") == [3]
 
 
 def test_a_pod_that_the_api_server_does_not_have_gets_what_is_not_reserved():
     """A static pod: it appears when it runs."""
-    desk = desk_of(decided("served", 0), decided("a", 1, size=16, second=1), gpus=2)
-    serve(desk, "served")
-    serve(desk, "static")
-    assert at(desk, "static") == [0]
+    kubelet = kubelet_with(decided("served", 0), decided("a", 1, size=16, second=1), gpus=2)
+    serve(kubelet, "served")
+    serve(kubelet, "static")
+    assert at(kubelet, "static") == [0]
 
 
 def test_a_pod_that_cannot_be_read_is_refused_where_schedulers_decide():
-    desk = desk_of(decided("served", 0))
-    serve(desk, "served")
-    desk.unseen = None
-    refusal = desk.refusal(lambda: serve(desk, "a"))
+    kubelet = kubelet_with(decided("served", 0))
+    serve(kubelet, "served")
+    kubelet.unseen = None
+    refusal = kubelet.refusal(lambda: serve(kubelet, "a"))
     assert refusal.reason is Reason.UNKNOWN_POD
     assert "the API server did not show the node's pods in time" in refusal.message
-    plain = desk_of(pod_json("served", {MEM: 4}))
+    plain = kubelet_with(pod_json("served", {MEM: 4}))
     serve(plain, "served")
     plain.unseen = None
     serve(plain, "a")
 
 
 def test_where_no_scheduler_decides_pods_that_are_not_seen_cost_a_query_every_few_seconds():
-    desk = desk_of(pod_json("served", {MEM: 4}))
-    serve(desk, "served")
-    assert desk.book.looks == 0
+    kubelet = kubelet_with(pod_json("served", {MEM: 4}))
+    serve(kubelet, "served")
+    assert kubelet.allocations.queries == 0
     for _ in range(3):
-        serve(desk, "static")
-    assert desk.book.looks == 1
-    desk.node.now += REST_S
-    serve(desk, "static")
-    assert desk.book.looks == 2
+        serve(kubelet, "static")
+    assert kubelet.allocations.queries == 1
+    kubelet.node.now += REST_S
+    serve(kubelet, "static")
+    assert kubelet.allocations.queries == 2
 
 
 def test_what_kubelet_has_given_a_pod_before_we_saw_it_counts():
     """Its memory was given to nobody known: its compute has to be on the same GPU."""
     both = {MEM: 4, CORE: 30}
     equals = [pod_json(name, both, annotations=v2({"0": {str(n + 1): 4}})) for n, name in enumerate(("a", "b"))]
-    desk = desk_of(*equals, mode=Mode.CORE_MEM)
-    serve(desk, "late")
-    (unseen,) = at(desk, "late")
-    desk.pods(*equals, pod_json("late", both, created="2026-01-01T00:00:09Z"))
-    serve(desk, "late", 30, resource=CORE)
-    assert at(desk, "late", resource=CORE) == [unseen]
+    kubelet = kubelet_with(*equals, mode=Mode.CORE_MEM)
+    serve(kubelet, "late")
+    (unseen,) = at(kubelet, "late")
+    kubelet.pods(*equals, pod_json("late", both, created="2026-01-01T00:00:09Z"))
+    serve(kubelet, "late", 30, resource=CORE)
+    assert at(kubelet, "late", resource=CORE) == [unseen]
     for n, name in enumerate(("a", "b")):
-        serve(desk, name)
-        serve(desk, name, 30, resource=CORE)
-        assert at(desk, name) == at(desk, name, resource=CORE) == [n + 1]
+        serve(kubelet, name)
+        serve(kubelet, name, 30, resource=CORE)
+        assert at(kubelet, name) == at(kubelet, name, resource=CORE) == [n + 1]
 
 
 def test_a_pod_without_a_decision_is_not_taken_for_a_decided_one_that_we_see_late():
-    desk = desk_of(decided("served", 0), pod_json("u", {MEM: 4}, created="2026-01-01T00:00:01Z"))
-    serve(desk, "served")
-    desk.unseen = [decided("d", 1, second=2)]
-    serve(desk, "d")
-    assert at(desk, "d") == [1]
+    kubelet = kubelet_with(decided("served", 0), pod_json("u", {MEM: 4}, created="2026-01-01T00:00:01Z"))
+    serve(kubelet, "served")
+    kubelet.unseen = [decided("d", 1, second=2)]
+    serve(kubelet, "d")
+    assert at(kubelet, "d") == [1]
 
 
 def test_a_pod_that_another_plugin_has_served_is_read_from_the_api_server():
-    desk = desk_of(decided("served", 0))
-    serve(desk, "served")
-    desk.unseen = [decided("late", 3)]
-    desk.book.holdings.append(holding("late", {"mlx5_0"}, "rdma/hca"))
-    serve(desk, "late")
-    assert at(desk, "late") == [3]
+    kubelet = kubelet_with(decided("served", 0))
+    serve(kubelet, "served")
+    kubelet.unseen = [decided("late", 3)]
+    kubelet.allocations.holdings.append(holding("late", {"mlx5_0"}, "rdma/hca"))
+    serve(kubelet, "late")
+    assert at(kubelet, "late") == [3]
 
 
 def test_pods_whose_init_containers_alone_hold_units_do_not_keep_another_from_being_read():
     inits = [pod_json(f"i{n}", {}, init=({MEM: 1},), created=f"2026-01-01T00:01:{n:02}Z") for n in range(50)]
-    desk = desk_of(decided("served", 0), *inits)
-    serve(desk, "served")
+    kubelet = kubelet_with(decided("served", 0), *inits)
+    serve(kubelet, "served")
     for n in range(50):
-        serve(desk, f"i{n}", 1, "init-0")
-        desk.book.rejected.add(f"i{n}")  # kubelet lists nothing of them
-        desk.book.holdings.pop()
-    desk.unseen = [decided("z", 3, second=59)]
-    serve(desk, "z")
-    assert at(desk, "z") == [3]
+        serve(kubelet, f"i{n}", 1, "init-0")
+        kubelet.allocations.rejected.add(f"i{n}")  # kubelet lists nothing of them
+        kubelet.allocations.holdings.pop()
+    kubelet.unseen = [decided("z", 3, second=59)]
+    serve(kubelet, "z")
+    assert at(kubelet, "z") == [3]

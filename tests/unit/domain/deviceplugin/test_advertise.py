@@ -72,7 +72,7 @@ def test_a_mode_offers_its_resources_and_the_others_are_zero_not_absent(mode, of
         assert node.fenced(resource) == {}
 
 
-def test_mode_default_offers_nothing_unless_told():
+def test_mode_default_offers_nothing_unless_configured():
     assert all(blocks == () for blocks in in_force(Mode.DEFAULT).state.advertised.lists.values())
 
 
@@ -92,7 +92,7 @@ def test_a_label_fences_the_old_units_at_once_under_the_same_ids():
     assert node.fenced(MEM) == {0: 16, 1: 16}
     assert node.offer(MEM) == {}
     assert node.offer(WHOLE) == {}
-    assert node.heard() == ["ModeSwitch"]
+    assert node.announced() == ["ModeSwitch"]
 
 
 def test_old_units_leave_after_two_quiet_seconds_and_not_before():
@@ -216,21 +216,21 @@ def test_units_that_left_in_their_own_mode_are_audited_before_another_mode_sells
 # -- labels ----------------------------------------------------------------------------------------------------
 
 
-def test_removing_the_label_changes_nothing_and_is_said():
+def test_removing_the_label_changes_nothing_and_is_reported():
     node = in_force(Mode.DEFAULT).label("share").holdings()
-    node.heard()
+    node.announced()
     assert node.label(None).offer(MEM) == {0: 16, 1: 16}
     assert node.state.node.mode is Mode.SHARE
-    assert node.heard() == ["ModeLabelRemoved"]
+    assert node.announced() == ["ModeLabelRemoved"]
 
 
-def test_an_unknown_value_changes_nothing_and_is_said_once():
+def test_an_unknown_value_changes_nothing_and_is_reported_once():
     node = in_force(Mode.DEFAULT).label("share").holdings()
-    node.heard()
+    node.announced()
     node.label("shared").wait(5).label("shared")
     assert node.state.node.mode is Mode.SHARE
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["InvalidModeLabel"]
+    assert node.announced() == ["InvalidModeLabel"]
     assert "'shared' is not a mode; share stays in force" in node.state.node.label_problem
     assert node.label("share").state.node.label_problem is None
 
@@ -258,18 +258,18 @@ def test_a_forced_mode_beats_the_label():
 def test_placement_follows_its_label_and_removal_means_binpack():
     node = in_force(Mode.SHARE).label("share", "spread")
     assert node.state.node.placement == "spread"
-    node.heard()
+    node.announced()
     assert node.label("share", "scatter").state.node.placement == "spread"
-    assert node.heard() == ["InvalidPlacementLabel"]
+    assert node.announced() == ["InvalidPlacementLabel"]
     assert node.label("share").state.node.placement == "binpack"
-    assert node.heard() == ["PlacementSwitch"]
+    assert node.announced() == ["PlacementSwitch"]
 
 
 @pytest.mark.parametrize("node_object", [{}, {"metadata": None}, {"metadata": {"labels": None}}])
 def test_a_node_without_labels_is_a_node_without_a_mode_label(node_object):
     from gpuagent.domain.events import NodeSeen
 
-    assert in_force(Mode.CGPU).tell(NodeSeen(node_object, 1.0)).state.node.mode is Mode.CGPU
+    assert in_force(Mode.CGPU).send(NodeSeen(node_object, 1.0)).state.node.mode is Mode.CGPU
 
 
 # -- isolation, sizes ------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_a_unit_too_small_leaves_only_its_resource_at_zero():
     node = in_force(Mode.CORE_MEM, tuple(gpu(n, 80) for n in range(8)), unit=MemoryUnit(1))
     assert node.ids(MEM) == set()
     assert len(node.offer(CORE)) == 8
-    assert "DeviceListTooLarge" in node.heard()
+    assert "DeviceListTooLarge" in node.announced()
 
 
 def test_a_gpu_that_makes_the_list_too_long_fences_before_anything_is_dropped():
@@ -322,14 +322,14 @@ def test_a_gpu_smaller_than_one_unit_has_no_block():
 def test_a_mig_gpu_is_left_out_and_its_neighbours_serve():
     node = in_force(Mode.SHARE, (gpu(0, mig=True), gpu(1)))
     assert (node.offer(MEM), node.fenced(MEM)) == ({1: 16}, {})
-    assert node.heard() == ["MIGEnabled", "MixedGPUs"]
+    assert node.announced() == ["MIGEnabled", "MixedGPUs"]
     assert node.inventory(gpu(0), gpu(1)).offer(MEM) == {0: 16, 1: 16}
 
 
-def test_an_unreadable_gpu_is_left_out_and_said():
+def test_an_unreadable_gpu_is_left_out_and_reported():
     node = in_force(Mode.SHARE, (gpu(0),)).inventory(gpu(0), unreadable=(UnreadableGpu(1, "GPU is lost"),))
     assert node.offer(MEM) == {0: 16}
-    assert node.heard() == ["GPUUnreadable"]
+    assert node.announced() == ["GPUUnreadable"]
 
 
 @pytest.mark.parametrize("xid", [48, 62, 74, 79, 95, 119, 140])
@@ -338,28 +338,28 @@ def test_an_unhealthy_gpu_has_all_its_ids_unhealthy_and_its_neighbours_serve(xid
 
     node = in_force(Mode.CORE_MEM)
     before = node.ids(MEM), node.ids(CORE)
-    node.tell(XidRaised(uuid(0), xid, 1.0))
+    node.send(XidRaised(uuid(0), xid, 1.0))
     assert (node.ids(MEM), node.ids(CORE)) == before
     assert (node.fenced(MEM), node.fenced(CORE)) == ({0: 16}, {0: 100})
     assert (node.offer(MEM), node.offer(CORE)) == ({1: 16}, {1: 100})
-    assert node.heard() == ["GPUUnhealthy"]
+    assert node.announced() == ["GPUUnhealthy"]
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
 def test_an_applications_own_fault_never_costs_a_gpu(xid):
     from gpuagent.domain.events import XidRaised
 
-    node = in_force(Mode.SHARE).tell(XidRaised(uuid(0), xid, 1.0))
+    node = in_force(Mode.SHARE).send(XidRaised(uuid(0), xid, 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["ApplicationXID"]
+    assert node.announced() == ["ApplicationXID"]
 
 
 def test_an_xid_of_no_gpu_or_an_unknown_one_costs_none():
     from gpuagent.domain.events import XidRaised
 
-    node = in_force(Mode.SHARE).tell(XidRaised(None, 79, 1.0)).tell(XidRaised(uuid(7), 79, 1.0))
+    node = in_force(Mode.SHARE).send(XidRaised(None, 79, 1.0)).send(XidRaised(uuid(7), 79, 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["XIDUntied"]
+    assert node.announced() == ["XIDUntied"]
     assert node.state.health.untied_xids == {79: 1}
 
 
@@ -370,7 +370,7 @@ def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_keep_theirs():
     assert node.ids(MEM) == before
     assert sorted(node.offer(MEM).values()) == [16, 16]
     assert [b.gpu.uuid for b in node.state.advertised.lists[MEM] if not b.healthy] == [uuid(1)]
-    assert "GPUUnhealthy" in node.heard()
+    assert "GPUUnhealthy" in node.announced()
 
 
 def test_ids_do_not_depend_on_the_order_in_which_the_driver_counts():
@@ -381,7 +381,7 @@ def test_ids_do_not_depend_on_the_order_in_which_the_driver_counts():
 def test_a_gpu_the_driver_says_is_lost_is_unhealthy():
     from gpuagent.domain.events import GpuLost
 
-    node = in_force(Mode.SHARE).tell(GpuLost(uuid(1), "GPU is lost", 1.0))
+    node = in_force(Mode.SHARE).send(GpuLost(uuid(1), "GPU is lost", 1.0))
     assert (node.offer(MEM), node.fenced(MEM)) == ({0: 16}, {1: 16})
 
 
@@ -390,8 +390,8 @@ def test_a_driver_that_does_not_answer_changes_no_list():
 
     node = in_force(Mode.SHARE)
     before = node.state.advertised.lists
-    assert node.tell(DriverUnavailable("hangs", 1.0)).state.advertised.lists == before
-    assert node.heard() == ["DriverUnavailable"]
+    assert node.send(DriverUnavailable("hangs", 1.0)).state.advertised.lists == before
+    assert node.announced() == ["DriverUnavailable"]
 
 
 def test_the_number_of_units_of_a_known_gpu_does_not_change_while_the_agent_runs():
@@ -405,7 +405,7 @@ def test_gpus_whose_uuids_begin_alike_are_all_offered():
     node = in_force(Mode.SHARE, mock)
     assert node.offer(MEM) == dict.fromkeys(range(8), 16)
     assert len(node.ids(MEM)) == 8 * 16
-    assert node.heard() == []
+    assert node.announced() == []
 
 
 SHARED = {
@@ -428,7 +428,7 @@ def test_gpus_that_share_what_must_be_their_own_cost_no_other_in_any_order(what,
             text.startswith(f"GPU {index} is left out: its {what} (") and f"is also that of GPU {other} at" in text
             for text in texts
         ), texts
-    assert node.heard().count("GPUUnreadable") == 2
+    assert node.announced().count("GPUUnreadable") == 2
 
 
 def test_a_gpu_in_use_whose_uuid_a_second_one_reports_is_unhealthy_until_it_is_the_only_one():
@@ -458,37 +458,37 @@ def test_a_gpu_that_appears_later_is_offered_at_once():
 def test_a_gpu_stays_unhealthy_through_a_mode_switch():
     from gpuagent.domain.events import XidRaised
 
-    node = settle(in_force(Mode.SHARE).tell(XidRaised(uuid(0), 79, 0.0)).label("topology"))
+    node = settle(in_force(Mode.SHARE).send(XidRaised(uuid(0), 79, 0.0)).label("topology"))
     assert (node.offer(WHOLE), node.fenced(WHOLE)) == ({1: 1}, {0: 1})
 
 
 # -- the hot path ----------------------------------------------------------------------------------------------
 
 
-def test_allocates_change_no_list_and_say_nothing_while_nothing_fades():
+def test_allocates_change_no_list_and_say_nothing_while_nothing_drains():
     node = in_force(Mode.SHARE)
     lists = node.state.advertised.lists
-    node.heard()
+    node.announced()
     node.allocate_begins().allocate_begins().allocate_ends().allocate_ends()
     assert node.state.advertised.lists == lists
-    assert (node.state.allocates.in_flight, node.heard()) == (0, [])
+    assert (node.state.allocates.in_flight, node.announced()) == (0, [])
 
 
-def test_unchanged_news_change_nothing():
+def test_unchanged_facts_change_nothing():
     node = in_force(Mode.DEFAULT).label("share").holdings()
     before = node.state
-    node.heard()
+    node.announced()
     node.label("share").inventory(*box()).holdings().wait(0)
     assert node.state.advertised.lists == before.advertised.lists
-    assert node.heard() == []
+    assert node.announced() == []
 
 
-def test_a_book_that_cannot_be_read_is_said_and_what_was_known_stays():
+def test_allocations_that_cannot_be_read_are_reported_and_what_was_known_stays():
     from gpuagent.domain.events import HoldingsUnavailable
 
-    node = in_force(Mode.SHARE).tell(HoldingsUnavailable("UNAVAILABLE: no socket", 1.0))
+    node = in_force(Mode.SHARE).send(HoldingsUnavailable("UNAVAILABLE: no socket", 1.0))
     assert node.offer(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["PodResourcesUnavailable"]
+    assert node.announced() == ["PodResourcesUnavailable"]
     assert node.holdings().state.holdings.problem is None
 
 
@@ -515,10 +515,10 @@ def test_nothing_is_offered_while_another_plugin_offers_the_gpus_of_this_node(am
     def seen(amount):
         return NodeSeen({**node_json("share"), "status": {"allocatable": {"nvidia.com/gpu": amount}}}, 1.0)
 
-    node = in_force(Mode.SHARE).tell(seen(amount))
+    node = in_force(Mode.SHARE).send(seen(amount))
     assert node.fenced(MEM) == {0: 16, 1: 16}
-    assert node.heard() == ["ConflictingDevicePlugin"]
-    node.tell(seen("0")).holdings()
+    assert node.announced() == ["ConflictingDevicePlugin"]
+    node.send(seen("0")).holdings()
     assert node.offer(MEM) == {0: 16, 1: 16}
 
 
@@ -526,8 +526,8 @@ def test_the_other_plugins_offer_is_as_it_should_be_in_mode_default():
     from gpuagent.domain.events import NodeSeen
 
     node = in_force(Mode.DEFAULT)
-    node.tell(NodeSeen({**node_json("default"), "status": {"allocatable": {"nvidia.com/gpu": "2"}}}, 1.0))
-    assert node.heard() == []
+    node.send(NodeSeen({**node_json("default"), "status": {"allocatable": {"nvidia.com/gpu": "2"}}}, 1.0))
+    assert node.announced() == []
 
 
 def test_gpus_that_another_plugin_offered_are_audited_when_it_has_gone():
@@ -535,7 +535,7 @@ def test_gpus_that_another_plugin_offered_are_audited_when_it_has_gone():
     from gpuagent.domain.events import NodeSeen
 
     offer = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
-    node = in_force(Mode.SHARE).tell(NodeSeen({**node_json("share"), **offer}, 0.0)).wait(SETTLE_S)
+    node = in_force(Mode.SHARE).send(NodeSeen({**node_json("share"), **offer}, 0.0)).wait(SETTLE_S)
     assert node.ids(MEM) == set()
     node.wait(10).label("share")
     assert node.offer(MEM) == {}, "the book is 12 s old"

@@ -23,7 +23,7 @@ LONGEST = 1000
 @example("x" * 100_000, 1)
 def test_gpus_that_a_scheduler_named_are_this_nodes_and_as_many_as_asked_for_or_refused(value, size):
     pod = parse_pod(pod_json("a", {WHOLE: size}, annotations={GROUP_ANNOTATION: value, VISIBLE_ANNOTATION: value}))
-    said = isinstance(value, str) and value
+    named = isinstance(value, str) and value
     for read in (
         lambda: named_gpus(pod, WHOLE, NODE),
         lambda: visible_gpus_of(pod, Located(Kind.WHOLE_TOPOLOGY, {uuid(0): 1}, listed=True), OCCUPANCY),
@@ -31,7 +31,7 @@ def test_gpus_that_a_scheduler_named_are_this_nodes_and_as_many_as_asked_for_or_
         try:
             found = read()
         except Refusal as refusal:
-            assert said
+            assert named
             assert refusal.reason is Reason.GPU_GROUP
             assert len(refusal.message) < LONGEST
             continue
@@ -39,5 +39,5 @@ def test_gpus_that_a_scheduler_named_are_this_nodes_and_as_many_as_asked_for_or_
         if isinstance(found, tuple):
             assert uuid(0) not in found
         else:
-            assert (found is not None) == bool(said)
+            assert (found is not None) == bool(named)
             assert found is None or len(found) == size

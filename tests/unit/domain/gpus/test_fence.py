@@ -22,7 +22,7 @@ def fence(*indexes: str, uuids: tuple[str, ...] = (), ignored: tuple[str, ...] =
 
 
 def fenced(node: NodeUnderTest, *indexes: str, uuids: tuple[str, ...] = ()) -> NodeUnderTest:
-    return node.tell(ev.FenceRead(fence(*indexes, uuids=uuids), node.now))
+    return node.send(ev.FenceRead(fence(*indexes, uuids=uuids), node.now))
 
 
 def message(node: NodeUnderTest, reason: str) -> str:
@@ -33,7 +33,7 @@ def message(node: NodeUnderTest, reason: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("{}", fence()),
         ('{"index": [], "uuid": []}', fence()),
@@ -48,8 +48,8 @@ def message(node: NodeUnderTest, reason: str) -> str:
         ('{"Index": ["1"], "UUID": ["GPU-1"]}', fence("1", uuids=("GPU-1",))),
     ],
 )
-def test_a_good_file_is_read(text, said):
-    assert parse_fence(text) == said
+def test_a_good_file_is_read(text, expected):
+    assert parse_fence(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_good_file_is_read(text, said):
         ('{"index": [' + "1" * 5000 + "]}", "too many digits"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(text, wrong):
+def test_what_is_wrong_with_a_file_is_reported(text, wrong):
     with pytest.raises(ValueError, match='^(it |")') as caught:
         parse_fence(text)
     assert wrong in str(caught.value)
@@ -86,12 +86,12 @@ LIKE_IT = st.fixed_dictionaries({}, optional={"index": VALUES, "uuid": VALUES, "
 
 
 @given(st.text() | (VALUES | LIKE_IT).map(json.dumps))
-def test_any_text_is_a_fence_or_a_value_error_and_both_can_be_told(text):
+def test_any_text_is_a_fence_or_a_value_error_and_both_can_be_reported(text):
     try:
-        told = " ".join(parse_fence(text).unknown(box()))
+        text_ = " ".join(parse_fence(text).unknown(box()))
     except ValueError as err:
-        told = str(err)
-    told.encode()
+        text_ = str(err)
+    text_.encode()
 
 
 @given(st.integers(0), st.integers(0))
@@ -130,7 +130,7 @@ def test_a_fenced_gpu_is_unhealthy_in_every_mode_until_the_entry_goes(mode, reso
     fenced(node)
     for resource in resources:
         assert (set(node.fenced(resource)), set(node.offer(resource))) == (set(), {0, 1})
-    assert node.heard() == ["GPUFenced", "GPUUnfenced"]
+    assert node.announced() == ["GPUFenced", "GPUUnfenced"]
 
 
 def test_an_index_is_the_minor_number_and_a_uuid_names_a_gpu_too():
@@ -141,13 +141,13 @@ def test_an_index_is_the_minor_number_and_a_uuid_names_a_gpu_too():
 
 
 def test_a_gpu_that_is_fenced_and_ill_stays_unhealthy_until_neither_is_true():
-    node = fenced(in_force(Mode.SHARE), "0").tell(ev.XidRaised(uuid(0), 79, 1.0))
+    node = fenced(in_force(Mode.SHARE), "0").send(ev.XidRaised(uuid(0), 79, 1.0))
     assert status(node.state)["gpus"][0]["cause"] == "XID 79; fenced by file (index 0)"
-    assert node.heard() == ["GPUFenced", "GPUUnhealthy"]
+    assert node.announced() == ["GPUFenced", "GPUUnhealthy"]
     fenced(node)
     assert status(node.state)["gpus"][0]["cause"] == "XID 79"
     assert set(node.fenced(MEM)) == {0}
-    assert [(a.reason, a.message) for a in node.news] == [
+    assert [(a.reason, a.message) for a in node.announcements] == [
         ("GPUUnfenced", f"GPU 0 ({uuid(0)}) is not fenced any more; it stays unhealthy: XID 79")
     ]
 
@@ -177,7 +177,7 @@ def test_who_holds_a_fenced_gpu_keeps_it():
 
 def test_a_bad_file_leaves_the_last_good_fence_in_force_and_says_so():
     node = fenced(in_force(Mode.SHARE, fence_file=FILE), "0")
-    node.tell(ev.FenceUnreadable("it is not JSON", 1.0))
+    node.send(ev.FenceUnreadable("it is not JSON", 1.0))
     assert set(node.fenced(MEM)) == {0}
     assert message(node, "FenceUnreadable") == (
         f"fence file {FILE}: it is not JSON; what it said before stays in force. Write it as {EXAMPLE}, or remove it"
@@ -187,14 +187,14 @@ def test_a_bad_file_leaves_the_last_good_fence_in_force_and_says_so():
 
 
 def test_a_file_that_was_never_good_fences_nothing():
-    node = in_force(Mode.SHARE).tell(ev.FenceUnreadable("it is not UTF-8", 1.0))
+    node = in_force(Mode.SHARE).send(ev.FenceUnreadable("it is not UTF-8", 1.0))
     assert set(node.offer(MEM)) == {0, 1}
     assert "it fences no GPU" in message(node, "FenceUnreadable")
 
 
-def test_entries_that_name_no_gpu_cost_nothing_and_are_said():
+def test_entries_that_name_no_gpu_cost_nothing_and_are_reported():
     node = in_force(Mode.SHARE, fence_file=FILE)
-    node.tell(ev.FenceRead(fence("0", "7", "x", uuids=("GPU-9",), ignored=("indexes",)), 1.0))
+    node.send(ev.FenceRead(fence("0", "7", "x", uuids=("GPU-9",), ignored=("indexes",)), 1.0))
     assert (set(node.fenced(MEM)), set(node.offer(MEM))) == ({0}, {1})
     assert f"{FILE}: no GPU of this node is meant by index '7', index 'x', uuid 'GPU-9', key 'indexes';" in message(
         node, "FenceUnknown"
@@ -211,7 +211,7 @@ def test_an_entry_is_not_called_unknown_before_the_driver_has_answered():
     assert "FenceUnknown" not in {problem.reason for problem in problems(fenced(NodeUnderTest(Mode.SHARE), "7").state)}
 
 
-def test_a_fenced_gpu_is_told_with_the_entry_and_the_cure():
+def test_a_fenced_gpu_is_reported_with_the_entry_and_the_cure():
     node = fenced(in_force(Mode.SHARE, fence_file=FILE), "0", uuids=(uuid(1),))
     assert [problem.message for problem in problems(node.state)] == [
         f"GPU 0 ({uuid(0)}) is fenced by file (index 0): take the entry out of {FILE} to use it again",

@@ -14,8 +14,8 @@ from gpuagent.domain.gpus.health import (
     ACTION,
     APPLICATION_XIDS,
     FIRST_ANSWER_S,
+    MOST_REPORTED,
     MOST_SETTLE_S,
-    MOST_TOLD,
     NOTE_S,
     PASSING_XIDS,
     RELAPSE_S,
@@ -33,11 +33,11 @@ STUCK_XID, PASSING_XID = 79, 94
 
 
 def xid(node, code, vitals=None, n=0):
-    return node.tell(ev.XidRaised(uuid(n), code, node.now, vitals))
+    return node.send(ev.XidRaised(uuid(n), code, node.now, vitals))
 
 
-def says(node, vitals, n=0, *, returned=False):
-    return node.tell(ev.HealthRead(uuid(n), vitals, node.now, returned))
+def reports(node, vitals, n=0, *, returned=False):
+    return node.send(ev.HealthRead(uuid(n), vitals, node.now, returned))
 
 
 def is_offered(node, n=0):
@@ -60,24 +60,24 @@ def starts(*unasked):
     """Two GPUs are read for the first time; of these the driver has not said yet how they are."""
     node = NodeUnderTest(Mode.SHARE)
     seen = Inventory(box(), driver_version="580.1", unasked=frozenset(uuid(n) for n in unasked))
-    return node.tell(ev.InventoryRead(seen, node.now)).holdings()
+    return node.send(ev.InventoryRead(seen, node.now)).holdings()
 
 
-def test_a_gpu_is_not_offered_until_it_has_said_how_it_is():
+def test_a_gpu_is_not_offered_until_it_has_reported_its_health():
     node = starts(0)
     assert (is_offered(node), is_offered(node, 1)) == (False, True)
     assert [is_ill for _, is_ill in sorted(node.state.unhealthy.items())] == [
         "it was not asked yet: the driver takes its time"
     ]
-    assert says(node, HealthReading(action=0, partial=True)).offer(MEM).keys() == {1}
-    node.heard()
-    assert is_offered(says(node, WELL))
-    assert node.heard() == [], "nothing happened to it"
+    assert reports(node, HealthReading(action=0, partial=True)).offer(MEM).keys() == {1}
+    node.announced()
+    assert is_offered(reports(node, WELL))
+    assert node.announced() == [], "nothing happened to it"
 
 
 def test_a_gpu_that_says_at_last_that_it_needs_a_reset_is_never_offered():
     node = starts(0)
-    assert not is_offered(says(node, RESET))
+    assert not is_offered(reports(node, RESET))
     assert cause(node) == "the driver asks to reset the GPU"
 
 
@@ -87,18 +87,18 @@ def test_a_gpu_that_says_nothing_is_offered_after_a_while():
     assert not is_offered(node.wait(FIRST_ANSWER_S - 0.1))
     assert is_offered(node.wait(0.1))
     seen = Inventory(box(), driver_version="580.2", unasked=frozenset({uuid(0)}))
-    assert is_offered(node.tell(ev.InventoryRead(seen, node.now))), "it is waited for once"
+    assert is_offered(node.send(ev.InventoryRead(seen, node.now))), "it is waited for once"
 
 
 def test_an_answer_that_came_before_the_gpu_was_read_counts():
-    node = says(NodeUnderTest(Mode.SHARE), WELL)
+    node = reports(NodeUnderTest(Mode.SHARE), WELL)
     seen = Inventory(box(), driver_version="580.1", unasked=frozenset({uuid(0)}))
-    assert is_offered(node.tell(ev.InventoryRead(seen, node.now)).holdings())
+    assert is_offered(node.send(ev.InventoryRead(seen, node.now)).holdings())
 
 
-def test_what_was_not_asked_yet_stays_as_it_was_said(node):
-    says(node, HealthReading(action=0, remap_failed=True))
-    says(node, HealthReading(action=0, partial=True))
+def test_what_was_not_asked_yet_stays_as_it_was_reported(node):
+    reports(node, HealthReading(action=0, remap_failed=True))
+    reports(node, HealthReading(action=0, partial=True))
     assert not is_offered(node)
     assert node.state.health.by_uuid[uuid(0)].healthy_since is None
 
@@ -110,7 +110,7 @@ def test_what_was_not_asked_yet_stays_as_it_was_said(node):
 def test_an_xid_after_which_the_driver_asks_for_nothing_costs_nothing(node, code):
     xid(node, code, WELL)
     assert is_offered(node)
-    assert node.heard() == ["ApplicationXID" if code in APPLICATION_XIDS else "HarmlessXID"]
+    assert node.announced() == ["ApplicationXID" if code in APPLICATION_XIDS else "HarmlessXID"]
     xid(node, code, HealthReading(action=5))
     assert is_offered(node)
 
@@ -125,32 +125,32 @@ def test_an_xid_after_which_the_driver_asks_for_nothing_costs_nothing(node, code
     ],
 )
 def test_a_driver_that_asks_for_an_action_has_the_gpu_taken_out_until_it_does_not(node, action, words):
-    says(node, HealthReading(action=action))
+    reports(node, HealthReading(action=action))
     assert cause(node) == words
-    assert node.heard() == ["GPUUnhealthy"]
+    assert node.announced() == ["GPUUnhealthy"]
     assert is_offered(node, 1), "its neighbour serves"
     assert not is_offered(node.wait(10 * RELAPSE_S)), "however long that takes"
-    says(node, WELL)
+    reports(node, WELL)
     assert deadline(node.state) == node.now + SETTLE_S
     assert not is_offered(node.wait(SETTLE_S - 0.001))
     assert is_offered(node.wait(0.001))
-    assert node.heard() == ["GPURecovered"]
+    assert node.announced() == ["GPURecovered"]
     assert deadline(node.state) is None
 
 
 def test_an_xid_and_the_action_after_it_are_one_illness(node):
     xid(node, 95, RESET)
     xid(node, 48, RESET)
-    says(node, RESET)
+    reports(node, RESET)
     assert cause(node) == "XID 95, XID 48; the driver asks to reset the GPU"
 
 
 def test_an_applications_xid_is_not_blamed_for_what_stood_before_it(node):
-    says(node, RESET)
-    node.heard()
+    reports(node, RESET)
+    node.announced()
     xid(node, 31, RESET)
     assert cause(node) == "the driver asks to reset the GPU"
-    assert node.heard() == []
+    assert node.announced() == []
     xid(node, 31, HealthReading(action=2))
     assert cause(node) == "XID 31; the driver asks to reboot the node"
 
@@ -158,13 +158,13 @@ def test_an_applications_xid_is_not_blamed_for_what_stood_before_it(node):
 def test_an_applications_xid_costs_the_gpu_if_the_driver_asks_for_an_action(node):
     xid(node, 31, RESET)
     assert not is_offered(node)
-    assert node.heard() == ["GPUUnhealthy"]
+    assert node.announced() == ["GPUUnhealthy"]
 
 
 def test_an_xid_that_the_driver_is_silent_on_costs_the_gpu_until_it_says_that_nothing_is_needed(node):
     xid(node, STUCK_XID)
     assert not is_offered(node.wait(SETTLE_S))
-    says(node, WELL)
+    reports(node, WELL)
     assert is_offered(node.wait(SETTLE_S))
 
 
@@ -173,11 +173,11 @@ def test_an_xid_that_the_driver_is_silent_on_costs_the_gpu_until_it_says_that_no
 
 def test_an_xid_that_needs_a_reset_stands_until_the_gpu_was_away(node):
     xid(node, STUCK_XID)
-    says(node, HealthReading())
+    reports(node, HealthReading())
     assert not is_offered(node.wait(10 * RELAPSE_S))
-    node.tell(ev.GpuLost(uuid(0), "being reset", node.now))
+    node.send(ev.GpuLost(uuid(0), "being reset", node.now))
     assert cause(node) == "XID 79; being reset"
-    says(node, HealthReading(), returned=True)
+    reports(node, HealthReading(), returned=True)
     assert not is_offered(node.wait(SETTLE_S - 1))
     assert is_offered(node.wait(1))
 
@@ -195,15 +195,15 @@ def test_an_xid_that_needs_no_reset_costs_the_settle_time(node, code):
 def test_an_administrators_lists_decide_what_an_xid_costs():
     node = in_force(Mode.SHARE, harmless_xids=APPLICATION_XIDS - {31} | {STUCK_XID})
     assert is_offered(xid(node, STUCK_XID))
-    assert node.heard() == ["HarmlessXID"]
+    assert node.announced() == ["HarmlessXID"]
     assert not is_offered(xid(node, 31))
     assert is_offered(node.wait(SETTLE_S)), "no reset is needed after it"
 
 
-def test_few_of_many_xids_are_told(node):
+def test_few_of_many_xids_are_reported(node):
     for code in range(200, 220):
         xid(node, code)
-    assert cause(node) == ", ".join(f"XID {code}" for code in range(200, 200 + MOST_TOLD))
+    assert cause(node) == ", ".join(f"XID {code}" for code in range(200, 200 + MOST_REPORTED))
     assert node.state.health.by_uuid[uuid(0)].last_xid == (219, 0.0)
 
 
@@ -211,12 +211,12 @@ def test_few_of_many_xids_are_told(node):
 
 
 def test_a_lost_gpu_comes_back_by_itself(node):
-    node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
+    node.send(ev.GpuLost(uuid(0), "GPU is lost", node.now))
     assert cause(node) == "GPU is lost"
     assert not is_offered(node.wait(RELAPSE_S))
-    says(node, WELL, returned=True)
+    reports(node, WELL, returned=True)
     assert is_offered(node.wait(SETTLE_S))
-    assert node.heard() == ["GPUUnhealthy", "GPURecovered"]
+    assert node.announced() == ["GPUUnhealthy", "GPURecovered"]
 
 
 def test_a_gpu_that_the_driver_lists_again_comes_back_too(node):
@@ -229,11 +229,11 @@ def test_a_gpu_that_the_driver_lists_again_comes_back_too(node):
 
 @pytest.mark.parametrize("silence", ["hangs", "driver"])
 def test_a_gpu_that_cannot_be_asked_does_not_get_well(node, silence):
-    says(says(node, RESET), WELL)
+    reports(reports(node, RESET), WELL)
     if silence == "hangs":
         node.inventory(*box(), unreadable=(UnreadableGpu(0, "a call has not returned"),))
     else:
-        node.tell(ev.DriverUnavailable("not loaded", node.now))
+        node.send(ev.DriverUnavailable("not loaded", node.now))
     assert deadline(node.state) is None
     assert not is_offered(node.wait(RELAPSE_S))
     node.inventory(*box())
@@ -245,30 +245,30 @@ def test_a_gpu_that_cannot_be_asked_does_not_get_well(node, silence):
 
 
 def test_memory_that_cannot_be_replaced_costs_the_gpu(node):
-    says(node, HealthReading(action=0, remap_failed=True))
+    reports(node, HealthReading(action=0, remap_failed=True))
     assert cause(node) == "a broken row of its memory could not be replaced; have the GPU replaced"
 
 
 @pytest.mark.parametrize("note", [{"remap_pending": True}, {"memory_errors": 2}, {"hot": True}, {"power_brake": True}])
-def test_what_a_gpu_can_live_with_is_told_and_costs_nothing(node, note):
-    says(node, HealthReading(**note))
+def test_what_a_gpu_can_live_with_is_reported_and_costs_nothing(node, note):
+    reports(node, HealthReading(**note))
     assert is_offered(node)
-    assert node.heard() == ["GPUDegraded"]
+    assert node.announced() == ["GPUDegraded"]
 
 
 @pytest.mark.parametrize("note", [{"hot": True}, {"power_brake": True}, {"silent_on": frozenset({ACTION})}])
-def test_a_note_that_comes_and_goes_is_told_once_until_it_stayed_away(node, note):
+def test_a_note_that_comes_and_goes_is_reported_once_until_it_stayed_away(node, note):
     for _ in range(20):
-        says(node, HealthReading(action=0, **note))
-        says(node.wait(5), WELL).wait(NOTE_S - 5)
-    assert node.heard() == ["GPUDegraded"]
+        reports(node, HealthReading(action=0, **note))
+        reports(node.wait(5), WELL).wait(NOTE_S - 5)
+    assert node.announced() == ["GPUDegraded"]
     assert [problem.reason for problem in problems(node.state)] == ["GPUDegraded"]
     assert deadline(node.state) == node.now + 5
     node.wait(5)
     assert problems(node.state) == []
     assert deadline(node.state) is None
-    says(node, HealthReading(action=0, **note))
-    assert node.heard() == ["GPUDegraded"]
+    reports(node, HealthReading(action=0, **note))
+    assert node.announced() == ["GPUDegraded"]
 
 
 # -- a driver that is silent --------------------------------------------------------------------------------------
@@ -276,36 +276,36 @@ def test_a_note_that_comes_and_goes_is_told_once_until_it_stayed_away(node, note
 SILENT = HealthReading(silent_on=frozenset({ACTION}))
 
 
-def test_a_lost_gpu_that_is_back_comes_back_although_the_driver_does_not_tell_its_action(node):
-    says(node, RESET)
-    node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
-    says(node, SILENT, returned=True)
+def test_a_lost_gpu_that_is_back_comes_back_although_the_driver_does_not_report_its_action(node):
+    reports(node, RESET)
+    node.send(ev.GpuLost(uuid(0), "GPU is lost", node.now))
+    reports(node, SILENT, returned=True)
     assert is_offered(node.wait(SETTLE_S))
 
 
 def test_an_action_stands_while_the_driver_is_silent_on_it(node):
-    says(node, RESET)
-    says(node, SILENT)
+    reports(node, RESET)
+    reports(node, SILENT)
     assert not is_offered(node.wait(10 * RELAPSE_S))
     assert cause(node) == "the driver asks to reset the GPU"
-    says(node, WELL)
+    reports(node, WELL)
     assert is_offered(node.wait(SETTLE_S))
 
 
 def test_an_xid_of_which_the_driver_is_silent_goes_by_its_class(node):
-    says(node, WELL)
+    reports(node, WELL)
     xid(node, 31, SILENT)
     assert is_offered(node)
     xid(node, STUCK_XID, SILENT)
-    says(node, SILENT)
+    reports(node, SILENT)
     assert not is_offered(node.wait(10 * RELAPSE_S))
-    says(node, WELL)
+    reports(node, WELL)
     assert is_offered(node.wait(SETTLE_S))
 
 
 def test_what_is_known_of_memory_stands_while_the_driver_is_silent_on_it(node):
-    says(node, HealthReading(action=0, remap_failed=True))
-    says(node, HealthReading(action=0, silent_on=frozenset({REST})), returned=True)
+    reports(node, HealthReading(action=0, remap_failed=True))
+    reports(node, HealthReading(action=0, silent_on=frozenset({REST})), returned=True)
     assert not is_offered(node.wait(10 * RELAPSE_S))
 
 
@@ -317,7 +317,7 @@ def test_a_gpu_that_could_not_be_read_is_not_called_unlisted_and_its_return_is_n
     node.inventory(gpu(1), unreadable=(UnreadableGpu(0, "UNKNOWN"),))
     assert cause(node) == "XID 79; it cannot be read: UNKNOWN"
     node.inventory(*box())
-    says(node, HealthReading())
+    reports(node, HealthReading())
     assert cause(node) == "XID 79"
     assert not is_offered(node.wait(10 * RELAPSE_S))
     node.inventory(gpu(1)).inventory(*box())
@@ -334,9 +334,9 @@ def test_a_gpu_that_could_not_be_read_is_known_though_its_index_moved():
     assert cause(node, 2) == "it cannot be read: ODD"
 
 
-def test_what_was_heard_of_a_gpu_before_it_was_read_is_in_the_first_list():
+def test_what_was_reported_of_a_gpu_before_it_was_read_is_in_the_first_list():
     node = NodeUnderTest(Mode.SHARE)
-    says(node, RESET)
+    reports(node, RESET)
     xid(node, 94, HealthReading(action=0), n=1)
     node.inventory(*box()).holdings()
     assert (set(node.fenced(MEM)), set(node.offer(MEM))) == ({0}, {1})
@@ -347,50 +347,56 @@ def test_what_was_heard_of_a_gpu_before_it_was_read_is_in_the_first_list():
 # -- whom it concerns -----------------------------------------------------------------------------------------------
 
 
-def test_the_pods_that_hold_the_gpu_hear_of_it_and_no_others(node):
+def test_the_pods_that_hold_the_gpu_get_the_event_and_no_others(node):
     node.holdings(
         holding("one", unit_ids(0, Kind.MEMORY_SHARE, 1, 2)),
         holding("one", unit_ids(0, Kind.MEMORY_SHARE, 3), container="side"),
         holding("other", unit_ids(1, Kind.MEMORY_SHARE, 1)),
     )
-    says(node, RESET)
-    assert [(said.reason, said.warning, said.pods) for said in node.news] == [
+    reports(node, RESET)
+    assert [(announcement.reason, announcement.warning, announcement.pods) for announcement in node.announcements] == [
         ("GPUUnhealthy", True, ()),
         ("GPUUnhealthy", True, (owner("one").pod,)),
     ]
-    node.news.clear()
-    says(node, WELL).wait(SETTLE_S)
-    assert [(said.reason, said.warning, said.pods) for said in node.news] == [
+    node.announcements.clear()
+    reports(node, WELL).wait(SETTLE_S)
+    assert [(announcement.reason, announcement.warning, announcement.pods) for announcement in node.announcements] == [
         ("GPURecovered", False, ()),
         ("GPURecovered", False, (owner("one").pod,)),
     ]
 
 
-def test_the_pods_that_hold_a_gpu_hear_once_of_each_cause_that_comes_to_an_illness(node):
+def test_the_pods_that_hold_a_gpu_get_one_event_for_each_new_cause(node):
     node.holdings(holding("one", unit_ids(0, Kind.MEMORY_SHARE, 1)))
-    says(node, RESET)
-    node.news.clear()
+    reports(node, RESET)
+    node.announcements.clear()
 
-    def told():
-        mine = [said.message.partition("unhealthy: ")[2] for said in node.news if said.pods]
-        node.news.clear()
+    def messages():
+        mine = [
+            announcement.message.partition("unhealthy: ")[2] for announcement in node.announcements if announcement.pods
+        ]
+        node.announcements.clear()
         return mine
 
     for _ in range(3):
-        node.tell(ev.GpuLost(uuid(0), "GPU is lost", node.now))
-        says(node, RESET, returned=True)
-    assert told() == ["GPU is lost; the driver asks to reset the GPU"]
-    says(node, HealthReading(action=2))
-    assert told() == ["the driver asks to reboot the node"]
+        node.send(ev.GpuLost(uuid(0), "GPU is lost", node.now))
+        reports(node, RESET, returned=True)
+    assert messages() == ["GPU is lost; the driver asks to reset the GPU"]
+    reports(node, HealthReading(action=2))
+    assert messages() == ["the driver asks to reboot the node"]
 
 
-def test_the_pods_that_hold_a_gpu_hear_that_it_is_fenced_and_that_it_is_not(node):
+def test_the_pods_that_hold_a_gpu_get_events_when_it_is_fenced_and_unfenced(node):
     node.holdings(
         holding("one", unit_ids(0, Kind.MEMORY_SHARE, 1)), holding("other", unit_ids(1, Kind.MEMORY_SHARE, 1))
     )
-    node.tell(ev.FenceRead(Fence(indexes=frozenset({"0"})), node.now))
-    node.tell(ev.FenceRead(Fence(), node.now))
-    assert [(said.reason, said.warning, said.pods) for said in node.news if said.pods] == [
+    node.send(ev.FenceRead(Fence(indexes=frozenset({"0"})), node.now))
+    node.send(ev.FenceRead(Fence(), node.now))
+    assert [
+        (announcement.reason, announcement.warning, announcement.pods)
+        for announcement in node.announcements
+        if announcement.pods
+    ] == [
         ("GPUFenced", False, (owner("one").pod,)),
         ("GPUUnfenced", False, (owner("one").pod,)),
     ]
@@ -402,8 +408,8 @@ def test_the_pods_that_hold_a_gpu_hear_that_it_is_fenced_and_that_it_is_not(node
 def relapse(node, after_s):
     """Seconds that it takes to be offered again, with an illness so long after the last recovery."""
     node.wait(after_s)
-    says(node, RESET)
-    says(node, WELL)
+    reports(node, RESET)
+    reports(node, WELL)
     due = deadline(node.state)
     took = due - node.now
     assert is_offered(node.wait(took))
@@ -420,13 +426,13 @@ def test_a_longer_settle_time_than_half_an_hour_stays():
     assert [relapse(node, 1) for _ in range(3)] == [4000, 4000, 4000]
 
 
-def test_flapping_while_it_settles_keeps_it_out_and_is_told_once(node):
+def test_flapping_while_it_settles_keeps_it_out_and_is_reported_once(node):
     for _ in range(50):
-        says(node, RESET)
+        reports(node, RESET)
         node.wait(1)
-        says(node, WELL)
+        reports(node, WELL)
         assert not is_offered(node.wait(SETTLE_S - 1))
-    assert node.heard() == ["GPUUnhealthy"]
+    assert node.announced() == ["GPUUnhealthy"]
     assert is_offered(node.wait(1))
 
 

@@ -35,11 +35,11 @@ def near(n, relation=Relation.NODE, count=2):
 def joined(*wirings):
     """GPUs in the order of what they report; relations are NODE unless they are told."""
     count = len(wirings)
-    told = {
+    reported = {
         uuid(n): wiring if wiring.relations else replace(wiring, relations=near(n, count=count))
         for n, wiring in enumerate(wirings)
     }
-    return topology(box(count), told)
+    return topology(box(count), reported)
 
 
 def between(found, one=0, other=1):
@@ -58,7 +58,7 @@ def test_nvlinks_between_two_gpus():
     assert found.notes == ()
 
 
-def test_the_address_is_enough_where_the_driver_does_not_tell_the_kind():
+def test_the_address_is_enough_where_the_driver_does_not_report_the_kind():
     unknown = [Wiring(nvlinks=to_gpu(other, 4, "1.0", End.UNKNOWN)) for other in (1, 0)]
     assert between(joined(*unknown)).type == "NV4"
 
@@ -198,8 +198,8 @@ def test_ends_that_differ_on_pcie_are_noted_and_the_farther_counts():
 
 
 def test_what_one_end_does_not_say_the_other_does():
-    told = {uuid(0): Wiring(), uuid(1): Wiring(relations=near(1, Relation.PIX))}
-    found = topology(box(2), told)
+    reported = {uuid(0): Wiring(), uuid(1): Wiring(relations=near(1, Relation.PIX))}
+    found = topology(box(2), reported)
     assert between(found).relation is Relation.PIX
     assert found.notes == ()
 
@@ -223,14 +223,14 @@ def test_one_gpu_and_none():
 
 
 def test_problems_are_noted_with_their_gpu():
-    told = [Wiring(), Wiring(problems=("it hurts",))]
-    assert joined(*told).notes == ("GPU 1: it hurts",)
+    reported = [Wiring(), Wiring(problems=("it hurts",))]
+    assert joined(*reported).notes == ("GPU 1: it hurts",)
 
 
 def test_gpus_stand_by_index_in_whatever_order_they_come():
-    told = {uuid(n): Wiring(relations=near(n, count=3)) for n in range(3)}
-    assert topology(box(3)[::-1], told) == topology(box(3), told)
-    assert topology(box(3), told).gpus == (uuid(0), uuid(1), uuid(2))
+    reported = {uuid(n): Wiring(relations=near(n, count=3)) for n in range(3)}
+    assert topology(box(3)[::-1], reported) == topology(box(3), reported)
+    assert topology(box(3), reported).gpus == (uuid(0), uuid(1), uuid(2))
 
 
 def test_bandwidths_as_whole_numbers():
@@ -255,8 +255,8 @@ WIRINGS = st.builds(
 @given(st.lists(WIRINGS, min_size=1, max_size=4), st.integers(0, 4))
 def test_whatever_is_reported_every_pair_is_joined_the_same_from_both_sides(wirings, silent):
     gpus = box(len(wirings))
-    told = {uuid(n): wiring for n, wiring in enumerate(wirings) if n != silent}
-    found = topology(gpus, told)
+    reported = {uuid(n): wiring for n, wiring in enumerate(wirings) if n != silent}
+    found = topology(gpus, reported)
     assert len(found.links) == len(found.mbps) == len(gpus)
     for one, other in product(range(len(gpus)), repeat=2):
         link = found.links[one][other]
@@ -266,7 +266,7 @@ def test_whatever_is_reported_every_pair_is_joined_the_same_from_both_sides(wiri
             assert link.gbps > 0
             assert link.type == (f"NV{link.nvlinks}" if link.nvlinks else link.relation)
             assert not link.switched or link.nvlinks
-            assert link.nvlinks <= min(len(told.get(uuid(n), Wiring()).nvlinks) for n in (one, other))
+            assert link.nvlinks <= min(len(reported.get(uuid(n), Wiring()).nvlinks) for n in (one, other))
             assert found.mbps[one][other] == found.mbps[other][one] > 0
 
 
@@ -274,8 +274,8 @@ def test_whatever_is_reported_every_pair_is_joined_the_same_from_both_sides(wiri
 def test_names_do_not_matter(order):
     """The same machine with its GPUs numbered in another way is joined in the same way."""
     ring = {n: to_gpu((n + 1) % 4, 2) + to_gpu((n - 1) % 4, 1) for n in range(4)}
-    told = {uuid(n): Wiring(nvlinks=links, relations=near(n, count=4)) for n, links in ring.items()}
-    straight = topology(box(4), told)
-    shuffled = topology([replace(gpu(n), index=order[n]) for n in range(4)], told)
+    reported = {uuid(n): Wiring(nvlinks=links, relations=near(n, count=4)) for n, links in ring.items()}
+    straight = topology(box(4), reported)
+    shuffled = topology([replace(gpu(n), index=order[n]) for n in range(4)], reported)
     for one, other in product(range(4), repeat=2):
         assert shuffled.links[order[one]][order[other]] == straight.links[one][other]

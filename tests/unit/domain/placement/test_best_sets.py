@@ -140,7 +140,7 @@ def test_more_gpus_than_can_be_worked_out_get_a_set_grown_from_the_best_link():
 
 
 @pytest.mark.parametrize(
-    ("free", "size", "must", "says"),
+    ("free", "size", "must", "expected"),
     [
         ([0, 1], 0, (), "a set has 1 GPU or more, not 0"),
         ([0, 1], 3, (), "a set of 3 GPUs cannot be had out of 2"),
@@ -153,8 +153,8 @@ def test_more_gpus_than_can_be_worked_out_get_a_set_grown_from_the_best_link():
         ([0, 1], 2, (1, 1), r"must names a GPU twice: \[1, 1\]"),
     ],
 )
-def test_questions_that_make_no_sense(free, size, must, says):
-    with pytest.raises(ValueError, match=says):
+def test_questions_that_make_no_sense(free, size, must, expected):
+    with pytest.raises(ValueError, match=expected):
         BestSets(BRIDGES).choose(free, size, must)
 
 
@@ -164,7 +164,7 @@ def test_a_gpu_cannot_be_both_free_and_had():
 
 
 @pytest.mark.parametrize(
-    ("mbps", "says"),
+    ("mbps", "expected"),
     [
         (((0, 1), (1, 0, 3)), "the matrix is not square: 2 rows, and row 1 has 3 entries"),
         (((0, 1),), "the matrix is not square: 1 rows, and row 0 has 2 entries"),
@@ -172,8 +172,8 @@ def test_a_gpu_cannot_be_both_free_and_had():
         (((0, -1), (-1, 0)), "between GPU 0 and GPU 1 it says -1 MB/s; 0 is the least"),
     ],
 )
-def test_matrices_that_make_no_sense(mbps, says):
-    with pytest.raises(ValueError, match=says):
+def test_matrices_that_make_no_sense(mbps, expected):
+    with pytest.raises(ValueError, match=expected):
         BestSets(mbps)
 
 

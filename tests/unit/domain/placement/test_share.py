@@ -35,7 +35,7 @@ def refused(asked: Request) -> Refusal:
     return caught.value
 
 
-def test_units_that_kubelet_has_fixed_on_another_gpu_than_the_only_one_are_told_so():
+def test_units_that_kubelet_has_fixed_on_another_gpu_than_the_only_one_are_refused_with_that_reason():
     asked = request([10, 10], 4, only=(uuid(1),), must_include={uuid(0): 1})
     assert "has to be on GPU 1" in refused(asked).message
 
@@ -115,7 +115,7 @@ def decided(free: list[int], size: int, *only: int, **more) -> Refusal:
     return refusal
 
 
-def test_why_a_decision_cannot_be_kept_is_said_of_the_first_gpu_that_is_in_its_way():
+def test_why_a_decision_cannot_be_kept_is_reported_of_the_first_gpu_that_is_in_its_way():
     assert "and GPU 1 has 3 free and not 4 (free:" in decided([9, 3], 4, 1).message
     assert "and kubelet offers nothing of GPU 1: it is full, or not advertised (" in decided([9, 0], 4, 1).message
     assert "and GPU 1 is unhealthy or leaves this mode (" in decided([9, 9], 4, 1, leaving=[uuid(1)]).message

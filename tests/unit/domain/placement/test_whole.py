@@ -137,7 +137,7 @@ def test_named_gpus_that_are_not_free_are_refused_by_name():
     )
 
 
-def test_named_gpus_that_are_free_and_not_offered_are_told_apart():
+def test_named_gpus_that_are_free_and_not_offered_are_distinguished():
     assert refused(whole(range(4), 2, named=[5, 7], spare=[5, 6, 7])).message.endswith(
         "and kubelet does not offer GPU 5, GPU 7, though free: it keeps to the NUMA nodes that its Topology Manager "
         "chose (offered: GPU 0, GPU 1, GPU 2, GPU 3)"

@@ -111,7 +111,7 @@ def test_what_is_absent_is_no_mistake():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "is no JSON object: ''"),
         ("[]", "is no JSON object"),
@@ -127,10 +127,10 @@ def test_what_is_absent_is_no_mistake():
         ('{"0":{"1":99999999999}}', "has no whole number of units for GPU 1"),
     ],
 )
-def test_a_malformed_v2_annotation_says_what_is_wrong_with_it(text, said):
+def test_a_malformed_v2_annotation_says_what_is_wrong_with_it(text, expected):
     found = an.shares({an.MEMORY_ANNOTATION: text}, an.MEMORY_ANNOTATION)
     assert isinstance(found, Malformed)
-    assert str(found).startswith(f"annotation {an.MEMORY_ANNOTATION} {said}")
+    assert str(found).startswith(f"annotation {an.MEMORY_ANNOTATION} {expected}")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_ids_of_the_old_plugin_may_be_anywhere_while_their_pod_is_not_known():
     assert modes(with_annotated_gpus(OLD, None), one).keys() == one.keys()
 
 
-def test_an_annotation_says_nothing_of_ids_that_tell_their_gpu():
+def test_an_annotation_says_nothing_of_ids_that_name_their_gpu():
     ours = holding("old", unit_ids(0, Kind.MEMORY_SHARE, 0))
     assert with_annotated_gpus(ours, pod_with(**{V1: "2"})) == ours
     whole = holding("old", [uuid(1)], "nvidia.com/gpu")

@@ -125,8 +125,8 @@ def test_a_decision_for_a_thousand_containers_is_read():
 @pytest.mark.parametrize("key", [an.MEMORY_ANNOTATION, an.CORE_ANNOTATION])
 @given(hostile.anything, st.sampled_from([" ", "x", "0", ",", "}", "²"]), st.integers(0, 2))
 @example('{"0":{"1":4}}', " ", 1)
-def test_a_decision_that_is_cut_is_read_as_it_is_or_not_at_all(key, said, filler, halves):
-    text = said + filler * (an.MOST_TEXT // 2 * halves) if isinstance(said, str) else said
+def test_a_decision_that_is_cut_is_read_as_it_is_or_not_at_all(key, value, filler, halves):
+    text = value + filler * (an.MOST_TEXT // 2 * halves) if isinstance(value, str) else value
     found = an.shares(an.bounded({key: text}), key)
     if isinstance(text, str) and len(text) > an.MOST_TEXT:
         assert isinstance(found, Malformed)

@@ -35,7 +35,7 @@ def admitted(pod: Pod, gpu_of: dict[str, int]):
         ids = unit_ids(gpu, Kind.MEMORY_SHARE, *numbers)
         recorded += [CheckpointEntry(pod.uid, container.name, MEM, ids)] if ids else []
         held += [holding(pod.name.name, ids, container=container.name)] if ids and not container.init else []
-    return life.tell(ev.HoldingsRead(tuple(held), 0.0, 0.0, tuple(recorded)))
+    return life.send(ev.HoldingsRead(tuple(held), 0.0, 0.0, tuple(recorded)))
 
 
 sizes = st.integers(0, 6)
@@ -51,14 +51,14 @@ def test_what_is_written_on_a_pod_is_a_decision_for_the_gpus_that_it_has(apps, f
     gpus = [data.draw(st.integers(0, 3)) for _ in apps] if not one_gpu and not any(first + always) else [1] * len(apps)
     gpu_of = {c.name: gpu for c, gpu in zip(pod.app_containers, gpus, strict=True)}
     gpu_of |= {c.name: data.draw(st.integers(0, 3)) if c.sidecar else 1 for c in pod.containers if c.name not in gpu_of}
-    told = data.draw(
+    annotations = data.draw(
         st.sampled_from([{}, v2({str(n): {str(gpus[n]): size} for n, size in enumerate(apps) if size})])
         | st.builds(v1, st.integers(0, 3), st.sampled_from([sum(apps), sum(apps) + sum(always), asked(pod, MEM), 99]))
     )
-    life = admitted(pod, gpu_of).pods({**bare, "metadata": {**bare["metadata"], "annotations": told}})
-    after = told
+    life = admitted(pod, gpu_of).pods({**bare, "metadata": {**bare["metadata"], "annotations": annotations}})
+    after = annotations
     for write in writes(life.state):
-        after = {**told, **write.body(NOW_NS)["metadata"]["annotations"]}
+        after = {**annotations, **write.body(NOW_NS)["metadata"]["annotations"]}
     found = read(parse_pod({**bare, "metadata": {**bare["metadata"], "annotations": after}}), SHARE, MINORS, AMOUNTS)
     assert not isinstance(found, Ignored), found
     if not after.keys() & {an.V1_GPU, an.MEMORY_ANNOTATION} or not any(apps):

@@ -56,7 +56,7 @@ def failed(
 def serving(mode: Mode = Mode.SHARE, **policy: Any) -> NodeUnderTest:
     node = in_force(mode, **{"clean_failed_pods": True, **policy})
     for resource in node.state.policy.resources.names:
-        node.tell(ev.RegistrationChanged(resource, None, node.now, connected=True))
+        node.send(ev.RegistrationChanged(resource, None, node.now, connected=True))
     return node
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_deleted_before_the_node_serves() -> None:
     node = NodeUnderTest(Mode.SHARE, clean_failed_pods=True).pods(failed())
     assert doomed(node) == []
     for resource in node.state.policy.resources.names:
-        node.tell(ev.RegistrationChanged(resource, None, node.now, connected=True))
+        node.send(ev.RegistrationChanged(resource, None, node.now, connected=True))
     assert doomed(node) == []
     node.inventory(*box())
     assert doomed(node) == []
@@ -160,9 +160,9 @@ def test_nothing_is_deleted_before_the_node_serves() -> None:
 
 
 def test_nothing_is_deleted_while_kubelet_does_not_follow_the_list() -> None:
-    node = serving().tell(ev.RegistrationChanged(MEM, None, 0.0, connected=False)).pods(failed())
+    node = serving().send(ev.RegistrationChanged(MEM, None, 0.0, connected=False)).pods(failed())
     assert doomed(node) == []
-    node.tell(ev.RegistrationChanged(MEM, None, node.now, connected=True))
+    node.send(ev.RegistrationChanged(MEM, None, node.now, connected=True))
     assert doomed(node) == ["p"]
 
 
@@ -172,14 +172,14 @@ def test_a_pod_that_asked_for_what_another_mode_sells_goes_elsewhere() -> None:
 
 
 def test_a_pair_needs_both_resources() -> None:
-    node = serving(Mode.CORE_MEM).tell(ev.RegistrationChanged(CORE, None, 0.0, connected=False))
+    node = serving(Mode.CORE_MEM).send(ev.RegistrationChanged(CORE, None, 0.0, connected=False))
     node.pods(failed(limits={MEM: 1, CORE: 5}))
     assert doomed(node) == []
 
 
 def test_nothing_is_deleted_on_old_knowledge_of_the_pods() -> None:
     node = serving().pods(failed())
-    node.tell(ev.ApiUnavailable("away", node.now, "pods"))
+    node.send(ev.ApiUnavailable("away", node.now, "pods"))
     assert doomed(node) == []
 
 
@@ -250,27 +250,31 @@ def test_each_refused_pod_stands_for_that_long_whatever_others_do() -> None:
 def test_what_a_refused_pod_had_is_in_its_own_event() -> None:
     node = serving().pods(failed(message=REFUSED)).wait(REFUSED_S)
     (pod,) = to_delete(node.state)
-    node.news.clear()
-    node.tell(ev.FailedPodDeleted(pod, node.now))
-    assert "GPURefused" in node.news[0].message
-    assert REFUSED not in node.news[0].message
+    node.announcements.clear()
+    node.send(ev.FailedPodDeleted(pod, node.now))
+    assert "GPURefused" in node.announcements[0].message
+    assert REFUSED not in node.announcements[0].message
 
 
-def test_a_deletion_is_told_and_counted() -> None:
+def test_a_deletion_is_reported_and_counted() -> None:
     node = serving().pods(failed())
-    node.news.clear()
+    node.announcements.clear()
     (pod,) = to_delete(node.state)
-    node.tell(ev.FailedPodDeleted(pod, node.now))
-    (news,) = node.news
-    assert (news.reason, news.pods, news.owner) == ("FailedPodDeleted", (pod.name,), pod.controller)
-    assert NO_DEVICES.format(MEM) in news.message
+    node.send(ev.FailedPodDeleted(pod, node.now))
+    (announcements,) = node.announcements
+    assert (announcements.reason, announcements.pods, announcements.owner) == (
+        "FailedPodDeleted",
+        (pod.name,),
+        pod.controller,
+    )
+    assert NO_DEVICES.format(MEM) in announcements.message
     assert node.state.cleanup.deleted == {Failure.NO_DEVICES: 1}
 
 
 def test_a_deletion_that_is_refused_is_a_problem() -> None:
-    node = serving().tell(ev.DeletionsSeen("no right", 0.0))
+    node = serving().send(ev.DeletionsSeen("no right", 0.0))
     assert [(p.reason, p.message, p.blocking) for p in problems(node.state)] == [
         ("FailedPodsNotDeleted", "no right", False)
     ]
-    node.tell(ev.DeletionsSeen(None, 0.0))
+    node.send(ev.DeletionsSeen(None, 0.0))
     assert problems(node.state) == []

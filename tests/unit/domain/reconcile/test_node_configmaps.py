@@ -11,7 +11,7 @@ from tests.unit.domain.builders import NodeUnderTest, gpu, in_force, uuid
 
 
 def fence(node: NodeUnderTest, *indexes: str) -> NodeUnderTest:
-    return node.tell(ev.FenceRead(Fence(indexes=frozenset(indexes)), node.now))
+    return node.send(ev.FenceRead(Fence(indexes=frozenset(indexes)), node.now))
 
 
 def unhealthy(node: NodeUnderTest):
@@ -23,7 +23,7 @@ def unhealthy(node: NodeUnderTest):
 def test_the_config_map_has_the_minor_numbers_of_unhealthy_gpus_and_is_gone_without_any(mode):
     node = in_force(mode, (gpu(0, minor=10), gpu(1, minor=2), gpu(2, minor=0)))
     assert unhealthy(node).data is None
-    fence(node, "10").tell(ev.XidRaised(uuid(1), 79, 1.0))
+    fence(node, "10").send(ev.XidRaised(uuid(1), 79, 1.0))
     facts = unhealthy(node)
     assert str(facts) == "kube-system/unhealthy-gpu-n1"
     assert facts.data == {"gpus": "2,10"}

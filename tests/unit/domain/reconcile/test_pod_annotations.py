@@ -85,7 +85,7 @@ def test_an_assigned_pod_is_left_alone_with_the_time_of_its_assignment():
     assert writes(node(share("a", 1, 0, 1, 2, 3)).pods(pod).state) == ()
 
 
-def test_the_gpu_that_the_extender_did_not_choose_is_told_and_said_aloud():
+def test_the_gpu_that_the_extender_did_not_choose_is_corrected_and_reported():
     life = node(share("a", 2, 0, 1, 2, 3))
     write = only(life.pods(pod_json("a", {MEM: 4}, annotations=BY_SCHEDULER)))
     assert write.texts == {**MINE, an.V1_GPU: "2", an.V1_ASSIGNED: "true"}
@@ -130,7 +130,7 @@ def test_what_is_not_readable_is_written_anew(key, text):
     assert settles(life, pod)[key] == {an.V1_GPU: "1", an.V1_UNITS: "4", an.V1_ASSIGNED: "true"}[key]
 
 
-def test_one_index_tells_one_gpu_of_several_and_the_other_family_all_of_them():
+def test_one_index_names_one_gpu_of_several_and_the_other_family_all_of_them():
     pod = pod_json("a", {MEM: 4}, annotations=BY_SCHEDULER, labels={"aliyun.com/gpu-count": "2"})
     life = node(holding("a", unit_ids(1, MS, 0, 1) | unit_ids(3, MS, 0, 1)))
     assert "and of 1 more GPUs, which one index cannot say" in only(life.pods(pod)).corrections[0]
@@ -146,7 +146,7 @@ def test_sidecars_and_what_init_containers_leave_are_counted_in_the_pods_units()
         CheckpointEntry("uid-a", "main", MEM, unit_ids(1, MS, 0, 1, 2, 3)),
         CheckpointEntry("uid-a", "side-0", MEM, unit_ids(1, MS, 9)),
     )
-    life = node().pods(pod).tell(ev.HoldingsRead(held, 0.0, 0.0, kept))
+    life = node().pods(pod).send(ev.HoldingsRead(held, 0.0, 0.0, kept))
     after = settles(life, pod)
     assert (after[an.V1_UNITS], after[an.V1_ASSIGNED]) == ("4", "true")  # a scheduler's sum is as it counts
     silent = {**pod, "metadata": {**pod["metadata"], "annotations": {}}}
@@ -194,7 +194,7 @@ def test_the_handshake_is_completed_on_a_pod_of_either_family():
     assert (after[an.V1_ASSIGNED], after[an.V1_ASSUMED]) == ("true", str(NOW))
 
 
-def test_compute_is_told_beside_memory():
+def test_compute_is_reported_beside_memory():
     held = (holding("a", unit_ids(2, MM, 0, 1)), holding("a", unit_ids(2, CM, *range(30)), CORE))
     life = node(*held, mode=Mode.CORE_MEM)
     wrong = pod_json("a", {MEM: 2, CORE: 30}, annotations={V2: '{"0":{"2":2}}', V2_CORE: '{"0":{"1":30}}'})
@@ -203,7 +203,7 @@ def test_compute_is_told_beside_memory():
     assert settles(life, silent)[V2_CORE] == '{"0":{"2":30}}'
 
 
-def test_units_of_which_nobody_says_where_they_are_written_are_no_contradiction():
+def test_units_of_which_no_annotation_says_where_they_are_written_are_no_contradiction():
     pod = pod_json("a", {MEM: 2}, sidecar=({MEM: 1},), annotations={V2: '{"0":{"1":2},"1":{"1":1}}'})
     life = node(share("a", 1, 0, 1), share("a", 1, 9, container="side-0"))
     assert writes(life.pods(pod).state) == ()
@@ -212,7 +212,7 @@ def test_units_of_which_nobody_says_where_they_are_written_are_no_contradiction(
 # -- pods that no scheduler annotated ---------------------------------------------------------------------------------
 
 
-def test_a_pod_that_nobody_annotated_is_told_in_both_families():
+def test_a_pod_without_annotations_is_reported_in_both_families():
     after = settles(node(share("a", 2, 0, 1, 2)), pod_json("a", {MEM: 3}))
     assert after == {
         **MINE,
@@ -225,19 +225,19 @@ def test_a_pod_that_nobody_annotated_is_told_in_both_families():
     }
 
 
-def test_a_pod_on_several_gpus_is_told_in_the_family_that_can():
+def test_a_pod_on_several_gpus_is_reported_in_the_family_that_can():
     held = holding("a", unit_ids(0, MS, 0) | unit_ids(1, MS, 0))
     assert settles(node(held), pod_json("a", {MEM: 2})) == {**MINE, V2: '{"0":{"0":1,"1":1}}'}
 
 
-def test_a_pod_with_units_that_positions_cannot_say_is_told_in_the_family_that_can():
+def test_a_pod_with_units_that_positions_cannot_say_is_reported_in_the_family_that_can():
     life = node(share("a", 1, 0, 1), share("a", 1, 9, container="side-0"))
     after = settles(life, pod_json("a", {MEM: 2}, sidecar=({MEM: 1},)))
     assert V2 not in after
     assert after[an.V1_UNITS] == "3"
 
 
-def test_whole_gpus_are_told():
+def test_whole_gpus_are_reported():
     held = holding("a", unit_ids(3, GT, 0) | unit_ids(0, GT, 0), WHOLE)
     assert settles(node(held, mode=Mode.TOPOLOGY), pod_json("a", {WHOLE: 2})) == {**MINE, GROUP_ANNOTATION: "0,3"}
 
@@ -266,7 +266,7 @@ def test_a_group_that_was_kept_is_left_alone(named):
 
 
 @pytest.mark.parametrize("named", ["0,2", "0,1,2", "1", "9,1", "1,1", "", "x"])
-def test_a_group_that_was_not_kept_is_told(named):
+def test_a_group_that_was_not_kept_is_reported(named):
     held = holding("a", unit_ids(3, GT, 0) | unit_ids(1, GT, 0), WHOLE)
     pod = pod_json("a", {WHOLE: 2}, annotations={GROUP_ANNOTATION: named})
     life = node(held, mode=Mode.TOPOLOGY)
@@ -349,28 +349,28 @@ def test_a_pod_on_its_way_out_is_corrected_only():
     assert only(life.pods(deleted(pod_json("a", {MEM: 2}, annotations=wrong)))).texts[an.V1_GPU] == "1"
 
 
-def test_a_pod_made_anew_under_the_name_is_not_the_one_in_the_book():
+def test_a_pod_made_again_under_the_name_is_not_the_one_in_the_allocations():
     old = CheckpointEntry("uid-of-the-one-before", "main", MEM, unit_ids(1, MS, 0, 1))
     new = CheckpointEntry("uid-a", "main", MEM, unit_ids(2, MS, 0, 1))
     life = node().pods(pod_json("a", {MEM: 2}))
-    assert writes(life.tell(ev.HoldingsRead((share("a", 1, 0, 1),), 0.0, 0.0, (old,))).state) == ()
-    assert only(life.tell(ev.HoldingsRead((share("a", 2, 0, 1),), 0.0, 0.0, (new,)))).texts[an.V1_GPU] == "2"
+    assert writes(life.send(ev.HoldingsRead((share("a", 1, 0, 1),), 0.0, 0.0, (old,))).state) == ()
+    assert only(life.send(ev.HoldingsRead((share("a", 2, 0, 1),), 0.0, 0.0, (new,)))).texts[an.V1_GPU] == "2"
 
 
 @pytest.mark.parametrize("foreign", ["GPU-of-the-old-plugin-_-7", "zzzzzzzzzz-ms-0"])
-def test_units_of_another_plugin_or_of_a_gpu_that_is_not_known_are_not_told(foreign):
+def test_units_of_another_plugin_or_of_a_gpu_that_is_not_known_are_not_reported(foreign):
     life = node(holding("a", unit_ids(1, MS, 0) | {foreign}))
     assert writes(life.pods(pod_json("a", {MEM: 2})).state) == ()
 
 
-def test_a_number_that_two_gpus_had_is_not_told():
+def test_a_number_that_two_gpus_had_is_not_reported():
     life = in_force(Mode.SHARE, (gpu(0), gpu(1))).inventory(gpu(0), gpu(2, minor=1))
     life.holdings(share("a", 1, 0), share("b", 2, 0), share("c", 0, 0))
     life.pods(*(pod_json(name, {MEM: 1}) for name in "abc"))
     assert only(life).pod.name == "c"
 
 
-def test_a_pod_of_a_former_mode_is_told_all_the_same():
+def test_a_pod_of_a_former_mode_is_reported_nevertheless():
     life = node(share("a", 1, 0)).label("topology")
     assert life.state.node.mode is Mode.TOPOLOGY
     assert only(life.pods(pod_json("a", {MEM: 1}))).texts[an.V1_GPU] == "1"
@@ -413,13 +413,17 @@ def test_what_is_kept_of_former_writes_is_what_would_come_out_anew(then):
 # -- what people hear -----------------------------------------------------------------------------------------------------
 
 
-def test_a_correction_is_said_once_and_again_when_it_is_needed_again():
+def test_a_correction_is_reported_once_and_again_when_it_is_needed_again():
     right = pod_json("a", {MEM: 4}, annotations={**BY_SCHEDULER, an.V1_ASSIGNED: "true"})
     forged = pod_json("a", {MEM: 4}, annotations={**BY_SCHEDULER, an.V1_GPU: "3"})
     life = node(share("a", 1, 0, 1, 2, 3))
     wrong = writes(life.pods(forged).state)
-    (news,) = corrected((), wrong)
-    assert (news.reason, news.warning, news.pods) == ("AnnotationCorrected", True, (owner("a").pod,))
+    (announcement,) = corrected((), wrong)
+    assert (announcement.reason, announcement.warning, announcement.pods) == (
+        "AnnotationCorrected",
+        True,
+        (owner("a").pod,),
+    )
     assert list(corrected(wrong, writes(life.pods(forged).state))) == []
     none = writes(life.pods(right).state)
     assert list(corrected(wrong, none)) == []
@@ -499,8 +503,8 @@ def test_one_write_makes_any_pod_right_and_touches_nothing_else(
         assert writes(life.pods(after).state) == ()
         total = {n: sum(of.get(n, 0) for of in [*containers, sidecar or {}]) for n in range(4)}
         total = {n: units for n, units in total.items() if units}
-        if resource == MEM and isinstance(told := an.assumed(now), Assumed) and an.V1_GPU in write.texts:
-            assert (told.units, told.assigned) == (total[told.gpu], True)
+        if resource == MEM and isinstance(v1 := an.assumed(now), Assumed) and an.V1_GPU in write.texts:
+            assert (v1.units, v1.assigned) == (total[v1.gpu], True)
         if V2 in write.texts and resource == MEM:
             assert an.shares(now, V2) == Shares(dict(enumerate(containers)))
         if resource == WHOLE and GROUP_ANNOTATION in write.texts:

@@ -60,7 +60,7 @@ def test_each_gpu_has_the_units_of_the_mode(mode, units):
         NodeUnderTest(Mode.CGPU, box(), isolates=frozenset()),
         NodeUnderTest(Mode.SHARE).holdings(),
         NodeUnderTest(Mode.SHARE).inventory(*box()),
-        in_force(Mode.TOPOLOGY).tell(
+        in_force(Mode.TOPOLOGY).send(
             ev.NodeSeen({**node_json("topology"), "status": {"allocatable": {"nvidia.com/gpu": "2"}}}, 0.0)
         ),
     ],
@@ -81,21 +81,21 @@ def test_the_last_annotation_stays_until_everything_is_read():
     assert not publishes(holdings=NodeUnderTest(Mode.SHARE).inventory(*box()).state.holdings)
     unread = NodeUnderTest(Mode.SHARE).holdings()
     assert not publishes(gpus=unread.state.gpus)
-    assert publishes(gpus=unread.tell(ev.DriverUnavailable("it is broken", unread.now)).state.gpus)
+    assert publishes(gpus=unread.send(ev.DriverUnavailable("it is broken", unread.now)).state.gpus)
 
 
 def test_an_unhealthy_and_a_fenced_gpu_keep_their_units_and_are_not_usable_until_they_are_back():
     node = in_force(Mode.SHARE, box(3))
-    node.tell(ev.FenceRead(Fence(indexes=frozenset("2")), node.now)).tell(ev.XidRaised(uuid(0), 79, node.now))
+    node.send(ev.FenceRead(Fence(indexes=frozenset("2")), node.now)).send(ev.XidRaised(uuid(0), 79, node.now))
     assert gpus(node) == (NodeGpu(0, 16, **OUT), NodeGpu(1, 16), NodeGpu(2, 16, **OUT))
-    node.tell(ev.FenceRead(Fence(), node.now))
+    node.send(ev.FenceRead(Fence(), node.now))
     assert gpus(node) == (NodeGpu(0, 16, **OUT), NodeGpu(1, 16), NodeGpu(2, 16))
 
 
 def test_a_gpu_in_mig_mode_and_one_that_cannot_be_isolated_have_no_units():
     node = in_force(Mode.CGPU, (gpu(0, mig=True), gpu(1), gpu(2)))
     layer = node.state.layer
-    node.tell(ev.LayerSeen(replace(layer, left_out={uuid(2): "too old"}), node.now)).wait(SETTLE_S)
+    node.send(ev.LayerSeen(replace(layer, left_out={uuid(2): "too old"}), node.now)).wait(SETTLE_S)
     assert gpus(node) == (NodeGpu(0, **OUT), NodeGpu(1, 16), NodeGpu(2, **OUT))
 
 
@@ -129,7 +129,7 @@ def test_a_gpu_of_a_container_of_another_plugin_is_not_usable():
 
 def test_without_isolation_no_gpu_is_published_though_old_units_still_leave_the_list():
     node = in_force(Mode.CGPU)
-    node.tell(ev.LayerSeen(replace(node.state.layer, problem="the module is gone"), node.now))
+    node.send(ev.LayerSeen(replace(node.state.layer, problem="the module is gone"), node.now))
     assert node.fenced(MEM)
     assert gpus(node) == ()
 
@@ -156,7 +156,7 @@ def test_the_isolation_layer_may_allow_fewer_pods_on_a_gpu(sharers, most):
         modes=frozenset(Mode),
         max_sharers=sharers,
     )
-    assert published_gpus(node.tell(ev.LayerSeen(layer, node.now)).state).most_pods == most
+    assert published_gpus(node.send(ev.LayerSeen(layer, node.now)).state).most_pods == most
 
 
 # -- links ---------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def life(mode: Mode, **policy: Any) -> NodeUnderTest:
 
 def connect(node: NodeUnderTest, *, but: str = "") -> NodeUnderTest:
     for resource in node.state.policy.resources.names:
-        node.tell(ev.RegistrationChanged(resource, None, node.now, connected=resource != but))
+        node.send(ev.RegistrationChanged(resource, None, node.now, connected=resource != but))
     return node
 
 
@@ -29,7 +29,7 @@ def show(node: NodeUnderTest, *keys: str, **amounts: str) -> NodeUnderTest:
     seen = node_json(str(node.state.node.mode))
     seen["spec"] = {"taints": [{"key": key, "value": "v", "effect": "NoSchedule"} for key in keys]}
     seen["status"] = {"allocatable": {names[short]: text for short, text in amounts.items()}}
-    return node.tell(ev.NodeSeen(seen, node.now))
+    return node.send(ev.NodeSeen(seen, node.now))
 
 
 def test_it_goes_when_the_node_shows_the_amounts() -> None:
@@ -40,10 +40,10 @@ def test_it_goes_when_the_node_shows_the_amounts() -> None:
     assert unwanted_taint(node.state) == ""
     show(node, KEY, mem="32")
     assert unwanted_taint(node.state) == KEY
-    node.news.clear()
+    node.announcements.clear()
     show(node, mem="32")
     assert unwanted_taint(node.state) == ""
-    assert node.heard() == ["StartupTaintRemoved"]
+    assert node.announced() == ["StartupTaintRemoved"]
     assert problems(node.state) == []
 
 
@@ -63,7 +63,7 @@ def test_both_amounts_of_a_mode_that_sells_two() -> None:
     assert unwanted_taint(node.state) == KEY
 
 
-def test_a_mode_that_sells_nothing_needs_kubelet_only() -> None:
+def test_a_mode_that_advertises_nothing_needs_kubelet_only() -> None:
     node = show(life(Mode.DEFAULT), KEY)
     assert unwanted_taint(node.state) == ""
     assert unwanted_taint(connect(node).state) == KEY
@@ -73,7 +73,7 @@ def test_a_mode_that_is_at_zero_keeps_it() -> None:
     node = show(connect(life(Mode.TOPOLOGY)), KEY, whole="2")
     assert unwanted_taint(node.state) == KEY
     for n in range(2):
-        node.tell(ev.GpuLost(uuid(n), "fell off the bus", node.now))
+        node.send(ev.GpuLost(uuid(n), "fell off the bus", node.now))
     show(node, KEY, whole="0")
     assert unwanted_taint(node.state) == ""
 

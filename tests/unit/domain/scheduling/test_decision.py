@@ -103,21 +103,21 @@ def test_annotations_with_the_uid_of_another_pod_are_no_decision(family):
 
 
 @pytest.mark.parametrize(
-    ("annotations", "says"),
+    ("annotations", "expected"),
     [
         (v2({"0": {"1": 4}}) | v2({"0": {"2": 30}}, CORE_ANNOTATION), "memory on GPU 1 and its compute on GPU 2"),
         (v2({"0": {"1": 4}}) | v2({"0": {"1": 20}}, CORE_ANNOTATION), "gives container main 20 of"),
         (v2({"0": {"1": 4}}) | {CORE_ANNOTATION: "x"}, "is no JSON object"),
     ],
 )
-def test_memory_and_compute_that_do_not_fit_each_other_are_no_decision(annotations, says):
+def test_memory_and_compute_that_do_not_fit_each_other_are_no_decision(annotations, expected):
     found = read(pod(annotations, {MEM: 4, CORE: 30}), CORE_MEM, MINORS, AMOUNTS)
     assert isinstance(found, Ignored)
-    assert says in found.why
+    assert expected in found.why
 
 
 @pytest.mark.parametrize(
-    ("annotations", "says"),
+    ("annotations", "expected"),
     [
         (v1(2, 5), "ALIYUN_COM_GPU_MEM_POD says 5, and the pod's containers ask for 4"),
         (v1(2, 4, POD=None), "says nothing, and the pod's containers ask for 4"),
@@ -133,10 +133,10 @@ def test_memory_and_compute_that_do_not_fit_each_other_are_no_decision(annotatio
         (v2([]), "is no JSON object"),
     ],
 )
-def test_what_does_not_fit_the_pod_is_no_decision(annotations, says):
+def test_what_does_not_fit_the_pod_is_no_decision(annotations, expected):
     found = read(pod(annotations), SHARE, MINORS, AMOUNTS)
     assert isinstance(found, Ignored)
-    assert says in found.why
+    assert expected in found.why
 
 
 def test_a_decision_that_was_carried_out_still_holds_for_its_own_pod():

@@ -45,10 +45,10 @@ def test_the_driver_of_a_mode(mode, setting, layers, driver):
 def test_containers_keep_their_driver_when_a_better_one_comes():
     assert chosen(Mode.CGPU, AUTO, LAYERS, {Mode.CGPU: "mps"}).driver == "mps"
     node = living()
-    says(node, MPS)
+    reports(node, MPS)
     assert node.state.layer.driver == "mps"
     node.holdings(holding("p", sorted(node.ids(MEM))[:2]))
-    says(node, CGPU)
+    reports(node, CGPU)
     assert node.state.layer.driver == "mps"
     node.wait(1).holdings()
     assert node.state.layer.driver == "cgpu"
@@ -72,8 +72,8 @@ def living(mode=Mode.CGPU, **policy):
     return node.wait(0).wait(3)  # what another driver had on offer has left the lists
 
 
-def says(node, layer):
-    return node.tell(ev.LayerSeen(layer, node.now))
+def reports(node, layer):
+    return node.send(ev.LayerSeen(layer, node.now))
 
 
 def reasons(node):
@@ -84,10 +84,10 @@ def test_a_driver_that_comes_is_served_and_one_that_dies_zeroes_the_offer():
     node = living()
     assert node.ids(MEM) == set()
     assert reasons(node) == ["IsolationMissing"]
-    offered = says(node, CGPU).ids(MEM)
+    offered = reports(node, CGPU).ids(MEM)
     assert offered
     assert reasons(node) == []
-    says(node, replace(CGPU, problem="its module is gone; load it"))
+    reports(node, replace(CGPU, problem="its module is gone; load it"))
     assert node.offer(MEM) == {}
     assert reasons(node) == ["IsolationDown"]
     condition = node_condition(node.state)
@@ -95,26 +95,26 @@ def test_a_driver_that_comes_is_served_and_one_that_dies_zeroes_the_offer():
     assert "its module is gone; load it" in condition["message"]
     assert "running containers are not affected" in condition["message"]
     assert node.wait(3).ids(MEM) == set()
-    assert says(node, CGPU).ids(MEM) == offered
+    assert reports(node, CGPU).ids(MEM) == offered
     assert reasons(node) == []
 
 
-def test_what_every_driver_lacks_is_told_where_none_is_installed():
+def test_what_every_driver_lacks_is_reported_where_none_is_installed():
     node = living()
-    says(node, Layer(driver="cgpu", installed=False, problem="not loaded: install it"))
+    reports(node, Layer(driver="cgpu", installed=False, problem="not loaded: install it"))
     (problem,) = problems(node.state)
     assert "cgpu: not loaded: install it" in problem.message
 
 
-def test_nothing_is_said_before_the_drivers_have_looked():
+def test_nothing_is_reported_before_the_drivers_have_looked():
     node = living().isolation(unheard=frozenset({"cgpu"}))
     assert reasons(node) == []
-    says(node, replace(CGPU, installed=False))
+    reports(node, replace(CGPU, installed=False))
     assert reasons(node) == ["IsolationMissing"]
 
 
 def test_a_gpu_the_driver_cannot_isolate_is_left_out_aloud():
-    node = says(living(), replace(CGPU, left_out={uuid(1): "too old; use mode share"}))
+    node = reports(living(), replace(CGPU, left_out={uuid(1): "too old; use mode share"}))
     assert {i.split("-")[0] for i in node.ids(MEM)} == {node.state.gpus.by_uuid[uuid(0)].key}
     problem, divided = problems(node.state)
     assert (problem.reason, divided.reason) == ("GPUIsolationUnsupported", "MixedGPUs")
@@ -123,17 +123,17 @@ def test_a_gpu_the_driver_cannot_isolate_is_left_out_aloud():
 
 
 def test_the_nodes_label_that_turns_isolation_off_is_shouted():
-    node = says(living(), CGPU)
+    node = reports(living(), CGPU)
     labelled = node_json("cgpu")
     labelled["metadata"]["labels"]["cgpu.disable.isolation"] = "true"
-    node.tell(ev.NodeSeen(labelled, node.now))
+    node.send(ev.NodeSeen(labelled, node.now))
     (problem,) = problems(node.state)
     assert problem.reason == "IsolationDisabled"
     assert "cgpu.disable.isolation=true" in problem.message
 
 
 def test_the_status_page_names_driver_version_and_caveats():
-    node = says(living(), replace(CGPU, caveats=("unified memory is not limited",)))
+    node = reports(living(), replace(CGPU, caveats=("unified memory is not limited",)))
     assert status(node.state)["isolation"] == {
         "driver": "cgpu",
         "version": "1.5.10",
@@ -145,7 +145,7 @@ def test_the_status_page_names_driver_version_and_caveats():
 
 
 def test_core_mem_needs_compute_too():
-    node = says(living(Mode.CORE_MEM), replace(CGPU, unserved={Mode.CORE_MEM: "policy 5 shares nothing; set 3"}))
+    node = reports(living(Mode.CORE_MEM), replace(CGPU, unserved={Mode.CORE_MEM: "policy 5 shares nothing; set 3"}))
     assert node.ids(MEM) == node.ids(CORE) == set()
     (problem,) = problems(node.state)
     assert "policy 5 shares nothing; set 3" in problem.message

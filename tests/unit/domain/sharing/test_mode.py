@@ -26,7 +26,7 @@ def test_each_mode_sells_its_own_kinds(mode, resource_kinds):
     assert {resources.of(kind): kind for kind in resource_kinds.values()} == resource_kinds
 
 
-def test_mode_default_sells_nothing_unless_told():
+def test_mode_default_advertises_nothing_unless_configured():
     assert Resources().in_mode(Mode.DEFAULT) == {}
     assert Resources().of(Kind.WHOLE_DEFAULT) == ""
     assert Resources().names == (MEM, CORE, WHOLE)

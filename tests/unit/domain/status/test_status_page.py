@@ -50,10 +50,10 @@ def test_a_sound_node_has_no_problem(mode):
     assert reasons(in_force(mode)) == []
 
 
-def test_a_kubelet_that_picks_units_itself_is_told_of():
+def test_a_kubelet_that_picks_units_itself_is_reported():
     def node(version: str | None) -> NodeUnderTest:
         found = node_json("share") | {"status": {"nodeInfo": {"kubeletVersion": version}}}
-        return in_force(Mode.SHARE).tell(ev.NodeSeen(found, 1.0))
+        return in_force(Mode.SHARE).send(ev.NodeSeen(found, 1.0))
 
     assert reasons(node("v1.18.20")) == ["PreferredAllocationUnsupported"]
     assert "kubelet v1.18.20 picks device ids" in message(node("v1.18.20"), "PreferredAllocationUnsupported")
@@ -77,7 +77,7 @@ def test_a_gpu_that_is_left_out_is_named_with_cause_and_cure():
     assert message(node, "MIGEnabled") == (
         f"GPU 0 ({uuid(0)}) is left out: MIG is enabled; disable it with nvidia-smi -mig 0"
     )
-    node.tell(ev.XidRaised(uuid(1), 79, 1.0))
+    node.send(ev.XidRaised(uuid(1), 79, 1.0))
     assert message(node, "GPUUnhealthy") == f"GPU 1 ({uuid(1)}): XID 79"
 
 
@@ -117,19 +117,19 @@ def test_many_devices_are_a_warning_with_a_cure():
     assert reasons(in_force(Mode.SHARE, box(4, 80), unit=MemoryUnit(256))) == []
 
 
-def test_a_book_that_cannot_be_read_says_what_that_means():
-    node = NodeUnderTest(Mode.SHARE).inventory(*box()).tell(ev.HoldingsUnavailable("no socket", 1.0))
+def test_allocations_that_cannot_be_read_say_what_that_means():
+    node = NodeUnderTest(Mode.SHARE).inventory(*box()).send(ev.HoldingsUnavailable("no socket", 1.0))
     assert "no GPUs are advertised until it answers" in message(node, "PodResourcesUnavailable")
-    later = in_force(Mode.SHARE).tell(ev.HoldingsUnavailable("no socket", 1.0))
+    later = in_force(Mode.SHARE).send(ev.HoldingsUnavailable("no socket", 1.0))
     assert "what was known of it is used" in message(later, "PodResourcesUnavailable")
 
 
-def test_problems_that_pass_are_said_once_and_again_when_they_return():
+def test_problems_that_pass_are_reported_once_and_again_when_they_return():
     node = in_force(Mode.SHARE)
     for _ in range(2):
-        node.tell(ev.HoldingsUnavailable("no socket", 1.0)).tell(ev.HoldingsUnavailable("no socket", 2.0))
-        assert node.heard() == ["PodResourcesUnavailable"]
-        assert node.holdings().heard() == []
+        node.send(ev.HoldingsUnavailable("no socket", 1.0)).send(ev.HoldingsUnavailable("no socket", 2.0))
+        assert node.announced() == ["PodResourcesUnavailable"]
+        assert node.holdings().announced() == []
 
 
 # -- the switch ------------------------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ def test_the_condition_of_a_sound_node():
     }
 
 
-def test_the_condition_names_the_worst_and_tells_all():
-    node = in_force(Mode.CGPU, isolates=frozenset()).label("nonsense").tell(ev.XidRaised(uuid(0), 79, 1.0))
+def test_the_condition_names_the_worst_and_lists_all():
+    node = in_force(Mode.CGPU, isolates=frozenset()).label("nonsense").send(ev.XidRaised(uuid(0), 79, 1.0))
     condition = node_condition(node.state)
     assert (condition["status"], condition["reason"]) == ("False", "IsolationMissing")
     for part in ("XID 79", "'nonsense' is not a mode", "no isolation driver isolates"):
@@ -216,7 +216,7 @@ def test_the_status_page_is_plain_json_and_says_who_holds_what():
     node = in_force(Mode.CORE_MEM, box(3)).label("core_mem")
     node.holdings(
         holding("a", unit_ids(1, Kind.MEMORY_CORE_MEM, 0, 1)), holding("a", unit_ids(1, Kind.CORE_CORE_MEM, 7), CORE)
-    ).tell(ev.XidRaised(uuid(2), 79, 1.0))
+    ).send(ev.XidRaised(uuid(2), 79, 1.0))
     page = json.loads(json.dumps(status(node.state)))
     assert (page["mode"], page["placement"], page["memory_unit"]) == ("core_mem", "binpack", "GiB")
     assert page["label"] == {"ack.node.gpu.schedule": "core_mem"}
@@ -237,8 +237,8 @@ def test_the_status_page_is_plain_json_and_says_who_holds_what():
     assert [problem["reason"] for problem in page["problems"]] == ["GPUUnhealthy"]
 
 
-def test_the_status_page_tells_a_gpu_that_has_to_hold_out():
-    node = in_force(Mode.SHARE).tell(ev.XidRaised(uuid(0), 94, 1.0))
+def test_the_status_page_shows_a_gpu_that_has_to_hold_out():
+    node = in_force(Mode.SHARE).send(ev.XidRaised(uuid(0), 94, 1.0))
     shown = [(gpu_["health"], gpu_["cause"], gpu_["recovering"]) for gpu_ in status(node.state)["gpus"]]
     assert shown == [("Unhealthy", "XID 94", True), ("Healthy", None, False)]
 

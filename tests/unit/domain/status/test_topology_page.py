@@ -39,7 +39,7 @@ def test_the_best_sets_are_those_of_gpus_that_are_free_and_well():
         (4, [0, 1, 2, 3]),
     ]
     node.holdings(holding("a", unit_ids(0, Kind.WHOLE_TOPOLOGY, 0), WHOLE))
-    node.tell(ev.XidRaised(uuid(2), 79, node.now))
+    node.send(ev.XidRaised(uuid(2), 79, node.now))
     shown = page(node)
     assert [best["size"] for best in shown["best"]] == [1, 2, 3, 4, 5, 6]
     assert all(not {0, 2} & set(best["gpus"]) for best in shown["best"])
@@ -53,8 +53,8 @@ def test_what_is_amiss_is_a_note_and_a_problem_of_the_node():
     node = in_force(Mode.TOPOLOGY, box(8)).inventory(*box(8), wiring=one_sided)
     notes = page(node)["notes"]
     assert "GPU 0 and GPU 4 report 0 and 2 NVLinks between them; 0 are counted" in notes
-    assert {a.message for a in node.news if a.reason == "GPULinkDegraded"} == set(notes)
-    assert mesh().news == []
+    assert {a.message for a in node.announcements if a.reason == "GPULinkDegraded"} == set(notes)
+    assert mesh().announcements == []
 
 
 def report(node: NodeUnderTest):
@@ -75,9 +75,9 @@ def test_the_config_map_is_as_arena_reads_it():
     assert {len(row) for row in bandwidth + types} == {8}
 
 
-def test_the_config_map_counts_gpus_by_minor_number_and_says_who_is_ill():
+def test_the_config_map_counts_gpus_by_minor_number_and_says_which_are_unhealthy():
     node = mesh(gpus=tuple(gpu(n, minor=(3, 0, 1, 2, 4, 5, 6, 8)[n]) for n in range(8)))
-    node.tell(ev.XidRaised(uuid(0), 79, node.now))
+    node.send(ev.XidRaised(uuid(0), 79, node.now))
     data = report(node).data
     assert json.loads(data["devices"])["3"] == "Unhealthy"
     types = json.loads(data["linkType"])
@@ -112,7 +112,7 @@ def test_what_is_worked_out_is_kept_while_bandwidths_are_the_same():
     assert snapshot(node.state, before).sets is before.sets
 
 
-def test_sets_that_are_not_worked_out_are_said_not_to_be():
+def test_sets_that_are_not_worked_out_are_reported_not_to_be():
     node = in_force(Mode.TOPOLOGY, box(17))
     assert topology_page.INEXACT in page(node)["notes"]
     assert topology_page.INEXACT not in page(mesh())["notes"]

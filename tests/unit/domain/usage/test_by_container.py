@@ -107,7 +107,7 @@ def test_without_an_api_server_kubelets_checkpoint_names_the_pod() -> None:
     assert set(used(known, process(Place(None, "uid-a"))).by_container) == {(uuid(0), owner("a"))}
 
 
-def test_what_the_driver_does_not_tell_of_one_process_is_not_known_of_its_container() -> None:
+def test_what_the_driver_does_not_report_of_one_process_is_not_known_of_its_container() -> None:
     known = state(pod("a", {ID(1): "main"}))
     place = Place(ID(1))
     got = used(known, process(place), process(place, None, None)).by_container
@@ -125,7 +125,7 @@ def test_a_holder_without_processes_uses_nothing_only_if_its_processes_would_be_
     assert (set(proven.by_container), proven.pids_seen) == ({(uuid(0), owner("a")), (uuid(0), owner("b"))}, True)
 
 
-def test_a_gpu_that_tells_no_processes_tells_nothing_of_containers() -> None:
+def test_a_gpu_that_reports_no_processes_reports_nothing_of_containers() -> None:
     known = state(holdings=(holding("a", unit_ids(0, Kind.MEMORY_SHARE, 1)),))
     samples = Samples({uuid(0): GpuSample(uuid=uuid(0), at=0, memory_used_bytes=5)}, pids_seen=True)
     assert use(samples, known, shares(known)) == Use({}, {}, True)
@@ -166,7 +166,7 @@ def test_a_whole_gpu_is_all_of_it_and_one_of_another_plugin_is_not_known() -> No
 
 
 def test_container_ids_are_read_from_every_list_of_a_pods_status() -> None:
-    told = parse_pod(
+    parsed = parse_pod(
         {
             "status": {
                 "containerStatuses": [
@@ -181,7 +181,7 @@ def test_container_ids_are_read_from_every_list_of_a_pods_status() -> None:
             }
         }
     )
-    assert told.container_ids == {ID(1): "main", ID(2): "init", ID(3): "debug"}
+    assert parsed.container_ids == {ID(1): "main", ID(2): "init", ID(3): "debug"}
 
 
 def test_a_restarted_container_is_found_by_its_new_id() -> None:

@@ -21,7 +21,7 @@ def warnings(scheduling):
     return [one for one in scheduling.actions() if isinstance(one, Report)]
 
 
-def test_a_pod_hears_how_much_is_free_and_which_pod_is_in_its_way():
+def test_a_pod_reports_how_much_is_free_and_which_pod_is_in_its_way():
     scheduling = halves()
     assert not scheduling.filter(pod(mem=8), BOTH, 0.0).nodes
     (warning,) = warnings(scheduling)
@@ -35,7 +35,7 @@ def test_a_pod_hears_how_much_is_free_and_which_pod_is_in_its_way():
     assert scheduling.filter(pod(mem=8), BOTH, 1.0).nodes == ("n2",)
 
 
-def test_a_pod_that_is_larger_than_all_that_is_free_hears_nothing():
+def test_a_pod_that_is_larger_than_all_that_is_free_gets_no_event():
     scheduling = halves()
     place(scheduling, pod_object(mem=4))
     place(scheduling, pod_object(mem=4))
@@ -43,11 +43,11 @@ def test_a_pod_that_is_larger_than_all_that_is_free_hears_nothing():
     assert warnings(scheduling) == []
 
 
-def test_the_pods_of_one_owner_hear_it_once_in_a_while():
+def test_the_pods_of_one_owner_get_the_event_once_in_a_while():
     scheduling = halves()
-    for now, heard in ((0.0, 1), (1.0, 0), (ADVISE_AGAIN_S, 1)):
+    for now, count in ((0.0, 1), (1.0, 0), (ADVISE_AGAIN_S, 1)):
         scheduling.filter(pod(mem=8, owner="r"), BOTH, now)
-        assert len(warnings(scheduling)) == heard, now
+        assert len(warnings(scheduling)) == count, now
     scheduling.filter(pod(mem=9, owner="r"), BOTH, 2.0)
     assert len(warnings(scheduling)) == 1
 

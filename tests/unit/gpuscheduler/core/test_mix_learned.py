@@ -49,7 +49,7 @@ def test_another_mix_rates_all_nodes_again():
     assert scheduling.filter(pod(mem=20), ["n0", "n1", "n2", "n3", "odd"], 0.0).nodes == ("odd",)
 
 
-def test_requests_of_any_size_are_learned():
+def test_requests_of_any_size_are_counted():
     scheduling, mix = started([])
     scheduling.node_seen(whole_node("whole"))
     for one in (pod(mem=10**9), pod(whole=500), pod(mem=7, gpu_count=3), pod(core=30)):

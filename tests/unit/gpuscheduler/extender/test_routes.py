@@ -72,8 +72,8 @@ class Client:
         asyncio.run(self.app({"type": "http", "method": method, "path": path}, receive, send))
         return self.status
 
-    def call(self, path, said, **how):
-        assert self.request("POST", path, json.dumps(said).encode(), **how) == 200
+    def call(self, path, body, **how):
+        assert self.request("POST", path, json.dumps(body).encode(), **how) == 200
         return json.loads(self.body)
 
 

@@ -28,13 +28,13 @@ YNgUqw4H7QIhAN7SfAsgHdh82MZbxNcQ7o19hqst55dgAn16nvvYh2UT
 
 
 def config(path: Path, server: str, *, cluster: dict[str, object] | None = None, **user: object) -> str:
-    said = {
+    kubeconfig = {
         "clusters": [{"name": "c", "cluster": {"server": server, **(cluster or {})}}],
         "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
     }
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(kubeconfig))
     return str(path)
 
 

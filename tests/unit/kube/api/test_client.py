@@ -262,7 +262,7 @@ def test_new_credentials_are_read_after_a_401(server: ApiServer, client: Client,
     assert client.get(NODE)
 
 
-def test_what_is_no_api_server_is_said(server: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_api_server_is_reported(server: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("standin.api.handler.json.dumps", lambda *_, **__: "<html>")
     with pytest.raises(ApiError, match="not JSON; is this an API server"):
         client.get(NODE)
@@ -296,8 +296,8 @@ def test_the_agent_loads_nothing_that_only_development_has() -> None:
 
 
 def test_when_to_ask_again_is_read_where_it_is_a_number_of_seconds() -> None:
-    said = ["7", "Wed, 21 Oct 2015 07:28:00 GMT", "", None, "9" * 9]
-    errors = [error_of("list", NODE, 429, "", b"too many", one) for one in said]
+    values = ["7", "Wed, 21 Oct 2015 07:28:00 GMT", "", None, "9" * 9]
+    errors = [error_of("list", NODE, 429, "", b"too many", one) for one in values]
     assert [error.retry_after_s for error in errors] == [7, None, None, None, None]
     body = b'{"message": "too many", "details": {"retryAfterSeconds": 3}}'
     assert error_of("list", NODE, 429, "", body).retry_after_s == 3

@@ -117,7 +117,7 @@ def test_a_page_of_a_pod_is_fetched_through_the_api_server(client, server, page_
         client.text(f"{path}/metrics")
 
 
-def test_a_pod_that_does_not_answer_is_told(client, server, page_of_a_pod):
+def test_a_pod_that_does_not_answer_is_reported(client, server, page_of_a_pod):
     server.create_pod("agent")
     server.patch_pod("agent", {"status": {"podIP": "127.0.0.1"}}, subresource="status")
     with pytest.raises(ApiError, match="error trying to reach service"):
@@ -132,7 +132,7 @@ def kubeconfig(path, server: ApiServer, *names: str):
     return path
 
 
-def test_a_context_is_taken_by_name_and_one_that_is_not_there_is_told(server, tmp_path):
+def test_a_context_is_taken_by_name_and_one_that_is_not_there_is_reported(server, tmp_path):
     file = str(kubeconfig(tmp_path / "config", server, "één", "two"))
     made = Client(file, context="één", compressed=True)
     assert len(list(made.page("/api/v1/nodes")[1])) == 1
@@ -171,7 +171,7 @@ def test_a_page_that_is_put_off_is_asked_for_again_when_the_server_says(monkeypa
 
 
 @pytest.mark.parametrize(("times", "after"), [(9, 1), (1, None), (1, 3600)])
-def test_a_page_that_is_put_off_for_too_long_is_told(monkeypatch, times, after):
+def test_a_page_that_is_put_off_for_too_long_is_reported(monkeypatch, times, after):
     monkeypatch.setattr(pages.time, "sleep", lambda _: None)
     with pytest.raises(ApiError, match="429 TooManyRequests"):
         list_pages(PutsOff(times, after), "/x", lambda found: found)

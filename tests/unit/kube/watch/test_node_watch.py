@@ -230,14 +230,14 @@ def test_pause_and_resume_kill_no_thread(server: ApiServer, client: Client, post
     assert alive(watcher)
 
 
-def test_a_reason_is_said_once_until_recovery(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_a_reason_is_reported_once_until_recovery(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
     server.stop()
     watcher.start()
     posted.unavailable("watching node n1: ")
     server.start()
     posted.node()
-    said = [event for event in posted.events if isinstance(event, ApiUnavailable) and "watching node" in event.reason]
-    assert len(said) == 1
+    found = [event for event in posted.events if isinstance(event, ApiUnavailable) and "watching node" in event.reason]
+    assert len(found) == 1
     mark = len(posted.events)
     server.stop()
     posted.unavailable("watching node n1: ", mark)
@@ -254,7 +254,7 @@ def test_rbac_may_refuse_pods_alone(server: ApiServer, posted: "Posted", watcher
     posted.pods(set())
 
 
-def test_a_missing_node_is_said_and_noticed_when_it_comes(
+def test_a_missing_node_is_reported_and_noticed_when_it_comes(
     server: ApiServer, client: Client, posted: "Posted", quick: Delays
 ) -> None:
     watcher = Watcher(client, "n9", posted, backoff=quick)
@@ -268,7 +268,7 @@ def test_a_missing_node_is_said_and_noticed_when_it_comes(
     watcher.stop()
 
 
-def test_a_missing_configuration_is_said_and_noticed_when_it_comes(
+def test_a_missing_configuration_is_reported_and_noticed_when_it_comes(
     server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
 ) -> None:
     watcher = Watcher(Client(str(tmp_path / "late")), "n1", posted, backoff=quick)
@@ -306,7 +306,7 @@ def test_a_bug_behind_post_does_not_end_the_watch(
         ("", False, {"runs", "failed", "done"}),
     ],
 )
-def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_told(  # noqa: PLR0913
+def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_reported(  # noqa: PLR0913
     server: ApiServer, client: Client, posted: "Posted", quick: Delays, kubelet: str, failed: bool, listed: set[str]
 ) -> None:
     server.patch_node_status({"nodeInfo": {"kubeletVersion": kubelet}})
@@ -350,8 +350,8 @@ def test_an_object_that_cannot_be_taken_is_left_out_and_the_others_are_followed(
     posted.pods({"before", "after"})
     assert server.requests["watch pods"] == opened
     assert server.requests["list pods"] == 1
-    said = [record for record in caplog.records if record.getMessage() == "Left out an object"]
-    assert [(record.object, record.exc_info) for record in said] == [("default/odd", None)]  # type: ignore[attr-defined]
+    found = [record for record in caplog.records if record.getMessage() == "Left out an object"]
+    assert [(record.object, record.exc_info) for record in found] == [("default/odd", None)]  # type: ignore[attr-defined]
     assert odd["metadata"]["uid"]
 
 

@@ -28,7 +28,7 @@ class WriterUnderTest:
 
     def __init__(self, client: Client, quick: Callable[[], Backoff], **named: Any) -> None:
         self.problems: list[str | None] = []
-        self.news = threading.Event()
+        self.updated = threading.Event()
         delays = Delays(**{"backoff": quick, "pace": quick, **named})
         self.writer = AnnotationWriter(client, self.problems.append, wall_ns=lambda: 17, delays=delays)
         self.watcher = Watcher(client, "n1", self.post, burst_s=0.01, backoff=quick)
@@ -37,7 +37,7 @@ class WriterUnderTest:
     def post(self, event: NodeSeen | PodsSeen | ApiUnavailable) -> None:
         if isinstance(event, PodsSeen):
             self.writer.desire([write(pod) for pod in event.pods if pod.annotations.get(KEY) != "1"])
-            self.news.set()
+            self.updated.set()
         elif isinstance(event, NodeSeen):
             self.writer.nudge()
 
@@ -95,23 +95,23 @@ def make(client: Client, quick: Callable[[], Backoff]) -> Iterator[Callable[...,
         return made[-1]
 
     yield make
-    for desk in made:
-        desk.watcher.stop()
-        desk.writer.stop()
+    for tested in made:
+        tested.watcher.stop()
+        tested.writer.stop()
 
 
 def test_every_pod_is_written_once(server: ApiServer, make: Callable[..., WriterUnderTest]) -> None:
     for n in range(5):
         server.create_pod(f"p{n}", annotations={"theirs": "x"})
-    desk = make()
+    tested = make()
     assert server.wait(lambda: right(server))
-    assert desk.writer.flush(PATIENCE_S)
+    assert tested.writer.flush(PATIENCE_S)
     for n in range(5):  # each change of each pod comes back by the watch
         server.patch_pod(f"p{n}", {"metadata": {"labels": {"a": "b"}}})
-    assert desk.writer.flush(PATIENCE_S)
+    assert tested.writer.flush(PATIENCE_S)
     assert server.requests[PATCH] == 5
     assert all(pod["metadata"]["annotations"]["theirs"] == "x" for pod in server.pods())
-    assert desk.problems == []
+    assert tested.problems == []
 
 
 def test_the_time_of_the_write_is_stamped(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
@@ -130,9 +130,9 @@ def test_a_write_that_somebody_outran_is_worked_out_anew(
 ) -> None:
     pod = server.create_pod("p")
     server.patch_pod("p", {"metadata": {"annotations": {KEY: "2"}}})
-    desk = make(first=[write(pod, "of an old pod")])
+    tested = make(first=[write(pod, "of an old pod")])
     assert server.wait(lambda: right(server))
-    assert desk.problems == []
+    assert tested.problems == []
 
 
 def test_an_old_view_of_a_pod_changes_nothing(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
@@ -168,13 +168,13 @@ def test_a_storm_of_other_writes_is_outlived(server: ApiServer, make: Callable[.
     thread = threading.Thread(target=storm)
     thread.start()
     try:
-        desk = make()
+        tested = make()
         assert server.wait(lambda: right(server))
     finally:
         over.set()
         thread.join()
-    assert desk.writer.flush(PATIENCE_S)
-    assert desk.problems == []
+    assert tested.writer.flush(PATIENCE_S)
+    assert tested.problems == []
 
 
 def test_somebody_who_writes_otherwise_again_and_again_is_answered_ever_more_slowly(
@@ -193,33 +193,33 @@ def test_somebody_who_writes_otherwise_again_and_again_is_answered_ever_more_slo
 def test_a_server_that_was_away_gets_every_write(server: ApiServer, make: Callable[..., WriterUnderTest]) -> None:
     pods = [server.create_pod(f"p{n}") for n in range(20)]
     server.stop()
-    desk = make(backoff=lambda: Backoff(first_s=0.02, limit_s=600.0))
-    desk.writer.desire([write(pod) for pod in pods])
-    assert server.wait(lambda: desk.problems)
+    tested = make(backoff=lambda: Backoff(first_s=0.02, limit_s=600.0))
+    tested.writer.desire([write(pod) for pod in pods])
+    assert server.wait(lambda: tested.problems)
     server.start()
     assert server.wait(lambda: right(server))
-    assert desk.writer.flush(PATIENCE_S)
-    assert server.wait(lambda: desk.problems[-1] is None)
-    assert "annotations of pod default/p" in str(desk.problems[0])
+    assert tested.writer.flush(PATIENCE_S)
+    assert server.wait(lambda: tested.problems[-1] is None)
+    assert "annotations of pod default/p" in str(tested.problems[0])
 
 
-def test_a_refused_write_is_told_with_the_right_it_needs_and_holds_up_no_other(
+def test_a_refused_write_is_reported_with_the_right_it_needs_and_holds_up_no_other(
     server: ApiServer, make: Callable[..., WriterUnderTest]
 ) -> None:
     server.deny("patch", "pods")
     for n in range(3):
         server.create_pod(f"p{n}")
-    desk = make()
+    tested = make()
     assert server.wait(lambda: server.requests[PATCH] > 6)
     server.allow("patch", "pods")
     assert server.wait(lambda: right(server))
-    assert desk.writer.flush(PATIENCE_S)
-    assert server.wait(lambda: desk.problems[-1:] == [None])
-    assert len(desk.problems) <= 4  # one pod's refusal, as long as it stands
-    assert 'allow verb "patch" on resource "pods"' in str(desk.problems[0])
+    assert tested.writer.flush(PATIENCE_S)
+    assert server.wait(lambda: tested.problems[-1:] == [None])
+    assert len(tested.problems) <= 4  # one pod's refusal, as long as it stands
+    assert 'allow verb "patch" on resource "pods"' in str(tested.problems[0])
 
 
-def test_a_pod_that_went_is_nothing_to_tell(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
+def test_a_pod_that_went_is_nothing_to_report(server: ApiServer, client: Client, quick: Callable[[], Backoff]) -> None:
     gone = server.create_pod("gone")
     server.delete_pod("gone")
     there = server.create_pod("there")
@@ -237,7 +237,7 @@ def test_a_pod_that_went_is_nothing_to_tell(server: ApiServer, client: Client, q
         writer.stop()
 
 
-def test_a_pod_made_anew_is_not_written_for_the_one_before(
+def test_a_pod_made_again_is_not_written_for_the_one_before(
     server: ApiServer, client: Client, quick: Callable[[], Backoff]
 ) -> None:
     before = server.create_pod("p")

@@ -206,7 +206,7 @@ def test_one_that_is_not_desired_any_more_is_left_as_it_is(server: ApiServer, ma
 
 
 @pytest.mark.parametrize("verb", ["get", "create", "patch", "delete"])
-def test_a_refusal_is_said_once_and_names_every_right(
+def test_a_refusal_is_reported_once_and_names_every_right(
     server: ApiServer, maps: ConfigMapWriter, verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "gpuagent.kube.write.keyed_reconciler")

@@ -31,7 +31,7 @@ class Objects(KeyedReconciler[Value]):
         self.attempts: list[Value] = []
         self.outcomes: dict[Any, Outcome | Exception] = {}
         self.during: Callable[[], object] = lambda: None
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         super().__init__("kube-objects", delays, self.problems.append)
 
     def key(self, value: Value) -> Any:
@@ -39,9 +39,9 @@ class Objects(KeyedReconciler[Value]):
 
     def attempt(self, value: Value) -> Outcome:
         self.during()
-        with self._news:
+        with self._changed:
             self.attempts.append(value)
-            self._news.notify_all()
+            self._changed.notify_all()
         outcome = self.outcomes.get(value.name, Outcome.DONE)
         if isinstance(outcome, Exception):
             raise outcome
@@ -51,8 +51,8 @@ class Objects(KeyedReconciler[Value]):
         return f"{value.name}: {err}"
 
     def wait(self, count: int) -> None:
-        with self._news:
-            assert self._news.wait_for(lambda: len(self.attempts) >= count, PATIENCE_S), self.attempts
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.attempts) >= count, PATIENCE_S), self.attempts
 
 
 @pytest.fixture

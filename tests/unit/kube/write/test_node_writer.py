@@ -71,7 +71,7 @@ def test_a_taint_goes_and_one_that_another_sets_at_the_same_time_stays(server: A
     server.objects.patch(node, "", {"spec": {"taints": [mine]}}, strategic=False)
     writer.set_desired(LABELS, COUNT, GOOD, "k")
     assert server.wait(lambda: "taints" not in server.node()["spec"] and is_right(server))
-    with server.objects.news:  # the writer cannot see the first of these before the second is there
+    with server.objects.updated:  # the writer cannot see the first of these before the second is there
         server.objects.patch(node, "", {"spec": {"taints": [mine]}}, strategic=False)
         server.objects.patch(node, "", {"spec": {"taints": [mine, other]}}, strategic=False)
     assert server.wait(lambda: server.node()["spec"].get("taints") == [other])
@@ -129,7 +129,7 @@ def test_an_annotation_that_changes_often_is_written_at_the_pace_of_the_writer(
     writer.stop()
 
 
-def test_a_node_made_anew_is_made_right(server: ApiServer, client: Client, writer: NodeWriter) -> None:
+def test_a_node_made_again_is_made_right(server: ApiServer, client: Client, writer: NodeWriter) -> None:
     writer.set_desired(LABELS, COUNT, GOOD)
     assert server.wait(lambda: is_right(server))
     server.objects.delete(("nodes", "", "n1"))

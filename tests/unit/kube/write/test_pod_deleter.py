@@ -18,37 +18,37 @@ OWNER = Controller("apps/v1", "ReplicaSet", "web", "rs-1")
 FAILED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
 
 
-class Heard:
+class Deletions:
     """What was told, in order; `wait` for something."""
 
     def __init__(self) -> None:
         self.pods: list[str] = []
         self.problems: list[str | None] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def deleted(self, pod: FailedPod) -> None:
-        with self._news:
+        with self._changed:
             self.pods.append(pod.name.name)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def problem(self, problem: str | None) -> None:
-        with self._news:
+        with self._changed:
             self.problems.append(problem)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def wait(self, condition: Callable[[], object]) -> None:
-        with self._news:
-            assert self._news.wait_for(condition, 5), (self.pods, self.problems)
+        with self._changed:
+            assert self._changed.wait_for(condition, 5), (self.pods, self.problems)
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def seen() -> Deletions:
+    return Deletions()
 
 
 @pytest.fixture
-def deletions(client: Client, heard: Heard, quick: Callable[[], Backoff]) -> Iterator[PodDeleter]:
-    made = PodDeleter(client, heard.deleted, heard.problem, Delays(quick))
+def deletions(client: Client, seen: Deletions, quick: Callable[[], Backoff]) -> Iterator[PodDeleter]:
+    made = PodDeleter(client, seen.deleted, seen.problem, Delays(quick))
     made.start()
     yield made
     made.stop()
@@ -71,90 +71,92 @@ def names(server: ApiServer) -> set[str]:
     return {pod["metadata"]["name"] for pod in server.pods()}
 
 
-def test_those_that_are_wanted_go_and_no_other(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
+def test_those_that_are_wanted_go_and_no_other(server: ApiServer, deletions: PodDeleter, seen: Deletions) -> None:
     one, _, two = (create(server, name) for name in "abc")
     deletions.desire((one, two))
-    heard.wait(lambda: len(heard.pods) == 2)
-    assert heard.pods == ["a", "c"]
+    seen.wait(lambda: len(seen.pods) == 2)
+    assert seen.pods == ["a", "c"]
     assert names(server) == {"b"}
     assert server.requests["delete pods"] == 2
 
 
-def test_a_pod_that_is_another_one_by_now_is_left_alone(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
+def test_a_pod_that_is_another_one_by_now_is_left_alone(
+    server: ApiServer, deletions: PodDeleter, seen: Deletions
+) -> None:
     changed, replaced, last = (create(server, name) for name in "abc")
     newest = judged(server.patch_pod("a", {"metadata": {"labels": {"kept": "yes"}}}))
     server.delete_pod("b")
     server.create_pod("b", {})
     deletions.desire((changed, replaced, last))
-    heard.wait(lambda: heard.pods)
-    assert heard.pods == ["c"]
+    seen.wait(lambda: seen.pods)
+    assert seen.pods == ["c"]
     assert names(server) == {"a", "b"}
-    assert heard.problems == []
+    assert seen.problems == []
     deletions.desire((newest,))
-    heard.wait(lambda: heard.pods == ["c", "a"])
+    seen.wait(lambda: seen.pods == ["c", "a"])
 
 
-def test_a_pod_that_has_gone_is_no_news(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
+def test_a_pod_that_has_gone_is_no_problem(server: ApiServer, deletions: PodDeleter, seen: Deletions) -> None:
     gone, there = (create(server, name) for name in "ab")
     server.delete_pod("a")
     deletions.desire((gone, there))
-    heard.wait(lambda: heard.pods == ["b"])
-    assert heard.problems == []
+    seen.wait(lambda: seen.pods == ["b"])
+    assert seen.problems == []
 
 
-def test_what_a_finalizer_keeps_is_asked_for_once(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
+def test_what_a_finalizer_keeps_is_asked_for_once(server: ApiServer, deletions: PodDeleter, seen: Deletions) -> None:
     kept = create(server, "kept", finalizers=["example.com/hold"])
     deletions.desire((kept,))
-    heard.wait(lambda: heard.pods)
+    seen.wait(lambda: seen.pods)
     there = server.pods()[0]["metadata"]
     assert there["deletionTimestamp"]
     deletions.desire((kept, create(server, "next")))
-    heard.wait(lambda: len(heard.pods) == 2)
+    seen.wait(lambda: len(seen.pods) == 2)
     assert server.requests["delete pods"] == 2
 
 
-def test_a_missing_right_is_told_once_and_what_waited_is_done_when_it_is_given(
-    server: ApiServer, deletions: PodDeleter, heard: Heard
+def test_a_missing_right_is_reported_once_and_what_waited_is_done_when_it_is_given(
+    server: ApiServer, deletions: PodDeleter, seen: Deletions
 ) -> None:
     server.deny("delete", "pods")
     deletions.desire((create(server, "a"), create(server, "b")))
-    heard.wait(lambda: heard.problems)
+    seen.wait(lambda: seen.problems)
     assert server.wait(lambda: server.requests["delete pods"] >= 4)
-    (problem,) = heard.problems
+    (problem,) = seen.problems
     assert problem is not None
     assert 'allow verb "delete" on resource "pods"' in problem
     assert "--clean-failed-pods" in problem
     server.allow("delete", "pods")
-    heard.wait(lambda: len(heard.pods) == 2 and heard.problems[-1] is None)
+    seen.wait(lambda: len(seen.pods) == 2 and seen.problems[-1] is None)
     assert names(server) == set()
 
 
-def test_a_problem_ends_with_the_pods_that_had_it(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
+def test_a_problem_ends_with_the_pods_that_had_it(server: ApiServer, deletions: PodDeleter, seen: Deletions) -> None:
     server.deny("delete", "pods")
     deletions.desire((create(server, "a"),))
-    heard.wait(lambda: heard.problems)
+    seen.wait(lambda: seen.problems)
     deletions.desire(())
-    heard.wait(lambda: heard.problems[-1] is None)
+    seen.wait(lambda: seen.problems[-1] is None)
 
 
-def test_one_that_is_refused_holds_up_no_other(heard: Heard, quick: Callable[[], Backoff]) -> None:
+def test_one_that_is_refused_holds_up_no_other(seen: Deletions, quick: Callable[[], Backoff]) -> None:
     class Protects:
         def delete(self, path: str, body: object = None) -> Json:
             if path.endswith("/a"):
                 raise RuntimeError("a webhook says no")
             return {}
 
-    made = PodDeleter(Protects(), heard.deleted, heard.problem, Delays(quick))
+    made = PodDeleter(Protects(), seen.deleted, seen.problem, Delays(quick))
     made.start()
     made.desire(tuple(FailedPod(PodName("x", n), n, "1", OWNER, Failure.REFUSED, "w") for n in "abc"))
-    heard.wait(lambda: heard.pods == ["b", "c"])
+    seen.wait(lambda: seen.pods == ["b", "c"])
     made.stop()
 
 
-def test_a_server_that_is_away_is_asked_again(server: ApiServer, deletions: PodDeleter, heard: Heard) -> None:
+def test_a_server_that_is_away_is_asked_again(server: ApiServer, deletions: PodDeleter, seen: Deletions) -> None:
     pod = create(server, "a")
     server.stop()
     deletions.desire((pod,))
-    heard.wait(lambda: heard.problems)
+    seen.wait(lambda: seen.problems)
     server.start()
-    heard.wait(lambda: heard.pods == ["a"] and heard.problems[-1] is None)
+    seen.wait(lambda: seen.pods == ["a"] and seen.problems[-1] is None)

@@ -104,7 +104,7 @@ def resting(stopping: threading.Event, clock: Callable[[], float] = time.monoton
 # -- the watch ------------------------------------------------------------------------------------------------------
 
 
-def test_of_a_gpu_that_is_well_nothing_is_told(simulate, watch, make_box, monkeypatch):
+def test_of_a_gpu_that_is_well_nothing_is_reported(simulate, watch, make_box, monkeypatch):
     simulator = simulate(make_box(2))
     counted = looks(simulator, monkeypatch)
     watched = watch(simulator, **OFTEN)
@@ -114,7 +114,7 @@ def test_of_a_gpu_that_is_well_nothing_is_told(simulate, watch, make_box, monkey
     assert watched.silent()
 
 
-def test_what_is_wrong_with_a_gpu_is_told_before_the_gpu_itself(simulate, watch, make_box):
+def test_what_is_wrong_with_a_gpu_is_reported_before_the_gpu_itself(simulate, watch, make_box):
     simulator = simulate(make_box(2))
     simulator.action(1, 2)
     simulator.hang("nvmlDeviceGetPciInfo", 1)
@@ -123,11 +123,11 @@ def test_what_is_wrong_with_a_gpu_is_told_before_the_gpu_itself(simulate, watch,
     assert (event.vitals, event.returned) == (HealthReading(action=2), False)
     assert [gpu.index for gpu in watched.next(InventoryRead).inventory.gpus] == [0]
     simulator.unhang()
-    while {gpu.index for gpu in watched.heard("InventoryRead").inventory.gpus} != {0, 1}:
+    while {gpu.index for gpu in watched.event_named("InventoryRead").inventory.gpus} != {0, 1}:
         pass
 
 
-def test_gpus_are_told_although_their_health_is_not_and_that_when_it_is(simulate, watch, make_box):
+def test_gpus_are_reported_although_their_health_is_not_and_that_when_it_is(simulate, watch, make_box):
     simulator = simulate(make_box(2))
     simulator.hang("nvmlDeviceGetFieldValues")
     watched = watch(simulator, **SELDOM)
@@ -135,9 +135,9 @@ def test_gpus_are_told_although_their_health_is_not_and_that_when_it_is(simulate
     assert len(inventory.gpus) == 2
     assert inventory.unasked == {uuid(simulator, 0), uuid(simulator, 1)}
     simulator.unhang()
-    told = {event.uuid: event for event in (watched.heard("HealthRead"), watched.heard("HealthRead"))}
-    assert told.keys() == inventory.unasked
-    assert all(event.vitals == WELL and not event.vitals.partial for event in told.values())
+    readings = {event.uuid: event for event in (watched.event_named("HealthRead"), watched.event_named("HealthRead"))}
+    assert readings.keys() == inventory.unasked
+    assert all(event.vitals == WELL and not event.vitals.partial for event in readings.values())
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
@@ -150,7 +150,7 @@ def test_a_gpu_is_not_asked_until_all_was_asked(simulate, watch, make_box, funct
     assert not vitals_of(watched, simulator, 1).vitals.partial
 
 
-def test_a_gpu_is_not_told_the_fault_of_the_one_that_had_its_index(simulate, watch, make_box, monkeypatch):
+def test_a_gpu_does_not_get_the_fault_of_the_one_that_had_its_index(simulate, watch, make_box, monkeypatch):
     """GPU 0 goes, with a row that could not be replaced; the others move down while the driver takes its time."""
     simulator = simulate(make_box(3))
     names = [uuid(simulator, index) for index in range(3)]
@@ -166,17 +166,17 @@ def test_a_gpu_is_not_told_the_fault_of_the_one_that_had_its_index(simulate, wat
     with simulator.changed:
         simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
 
-    def heard():
+    def event_named():
         """Of a GPU that is still there: the other one may have been read just before it went."""
-        while (event := watched.heard("HealthRead")).uuid == names[0]:
+        while (event := watched.event_named("HealthRead")).uuid == names[0]:
             pass
         return event
 
-    told = [heard()]
+    readings = [event_named()]
     hold.set()
-    while {event.uuid for event in told if not event.vitals.partial} != set(names[1:]):
-        told.append(heard())
-    assert not [event for event in told if event.vitals.remap_failed]
+    while {event.uuid for event in readings if not event.vitals.partial} != set(names[1:]):
+        readings.append(event_named())
+    assert not [event for event in readings if event.vitals.remap_failed]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetCurrentClocksEventReasons"])
@@ -189,18 +189,18 @@ def test_a_query_about_clocks_that_hangs_holds_up_no_recovery_action(simulate, w
     watched.next(InventoryRead)
     watched.watching(0, 1)
     simulator.hang(function, 0)
-    event = watched.heard("HealthRead")
+    event = watched.event_named("HealthRead")
     assert (event.uuid, event.vitals) == (
         uuid(simulator, 0),
         HealthReading(action=0, remap_pending=True, silent_on=frozenset({REST})),
     )
     simulator.xid(0, 95)
-    event = watched.heard("XidRaised")
+    event = watched.event_named("XidRaised")
     assert (event.vitals.action, event.vitals.remap_pending) == (1, True)
     simulator.action(0, 0)
-    assert watched.heard("HealthRead").vitals.action == 0
+    assert watched.event_named("HealthRead").vitals.action == 0
     simulator.unhang()
-    assert watched.heard("HealthRead").vitals == HealthReading(action=0, remap_pending=True)
+    assert watched.event_named("HealthRead").vitals == HealthReading(action=0, remap_pending=True)
 
 
 def test_an_xid_does_not_come_with_the_vitals_of_another_gpu(simulate, make_box):
@@ -226,7 +226,7 @@ def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulat
         first.spec, second.spec = second.spec, first.spec
         before = set(simulator.sets)
     simulator.lose(1)
-    watched.heard("GpuLost")
+    watched.event_named("GpuLost")
     simulator.restore(1)
     wanted = uuid(simulator, 0)
 
@@ -237,7 +237,7 @@ def test_the_gpu_that_has_an_index_now_is_the_one_whose_faults_are_heard(simulat
         assert simulator.joined.wait_for(watched_anew, PATIENCE_S)
     watched.watching(0, 1)
     simulator.xid(0, 95)
-    assert watched.heard("XidRaised").uuid == wanted
+    assert watched.event_named("XidRaised").uuid == wanted
 
 
 def test_gpus_that_get_other_indexes_while_the_driver_is_away_are_not_lost(simulate, watch, make_box):
@@ -247,13 +247,13 @@ def test_gpus_that_get_other_indexes_while_the_driver_is_away_are_not_lost(simul
     watched.next(InventoryRead)
     assert watched.up()
     simulator.driver(False)
-    watched.heard("DriverUnavailable")
+    watched.event_named("DriverUnavailable")
     with simulator.changed:
         simulator.gpus = [SimulatedGpu(index, gpu.spec, gpu.mig) for index, gpu in enumerate(simulator.gpus[1:])]
     simulator.driver(True)
     lost, back = [], set()
     while back != set(names[1:]):
-        event = watched.heard_any()
+        event = watched.any_event()
         lost += [event.uuid] if isinstance(event, GpuLost) else []
         back |= {event.uuid} if isinstance(event, HealthRead) else set()
     assert not {*names[1:]}.intersection(lost)
@@ -298,7 +298,7 @@ def test_a_driver_that_comes_and_goes_leaves_nobody_asking_in_vain(simulate, mak
     vitals.join(PATIENCE_S)
 
 
-def test_a_change_is_told_once_and_its_end_too(simulate, watch, make_box):
+def test_a_change_is_reported_once_and_its_end_too(simulate, watch, make_box):
     simulator = simulate(make_box(1))
     watched = watch(simulator, **OFTEN)
     watched.next(InventoryRead)
@@ -338,7 +338,7 @@ def test_an_xid_does_not_wait_for_a_query_that_hangs(simulate, watch, make_box, 
     assert vitals_of(watched, simulator).vitals == HealthReading(action=1)
 
 
-def test_what_is_late_after_an_xid_is_told_although_it_is_what_it_was(simulate, watch, make_box, monkeypatch):
+def test_what_is_late_after_an_xid_is_reported_although_it_is_what_it_was(simulate, watch, make_box, monkeypatch):
     monkeypatch.setattr(xid_watch, "VITALS_PATIENCE_S", 0.05)
     simulator = simulate(make_box(1))
     watched = watch(simulator, **SELDOM)
@@ -351,14 +351,14 @@ def test_what_is_late_after_an_xid_is_told_although_it_is_what_it_was(simulate, 
     assert vitals_of(watched, simulator).vitals == WELL
 
 
-def test_what_fails_after_an_xid_is_told_when_it_does_not_fail_any_more(simulate, watch, make_box):
+def test_what_fails_after_an_xid_is_reported_when_it_does_not_fail_any_more(simulate, watch, make_box):
     simulator = simulate(make_box(1))
     watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02)
     watched.next(InventoryRead)
     watched.watching(0)
     simulator.fail("nvmlDeviceGetFieldValues", "UNKNOWN", 0)
     simulator.xid(0, 94)
-    vitals = watched.heard("XidRaised").vitals
+    vitals = watched.event_named("XidRaised").vitals
     assert ACTION in vitals.silent_on
     simulator.fail("nvmlDeviceGetFieldValues", None, 0)
     while vitals != WELL:
@@ -367,7 +367,7 @@ def test_what_fails_after_an_xid_is_told_when_it_does_not_fail_any_more(simulate
     assert watched.silent()
 
 
-def test_a_query_that_hangs_is_told_as_one_about_its_gpu(simulate, watch, make_box):
+def test_a_query_that_hangs_is_reported_as_one_about_its_gpu(simulate, watch, make_box):
     simulator = simulate(make_box(2))
     simulator.hang("nvmlDeviceGetFieldValues", 1)
     watched = watch(simulator, stall_s=0.1, **SELDOM)
@@ -418,17 +418,17 @@ def test_a_gpu_that_is_lost_without_a_word_is_noticed_by_one_cheap_call(simulate
     assert vitals_of(watched, simulator).returned
 
 
-def test_a_lost_gpu_that_is_back_is_told_and_watched_again(simulate, watch, make_box):
+def test_a_lost_gpu_that_is_back_is_reported_and_watched_again(simulate, watch, make_box):
     simulator = simulate(make_box(2))
     watched = watch(simulator, vitals_s=1000.0, unhealthy_vitals_s=0.02, reread_s=1000.0)
     watched.next(InventoryRead)
     watched.watching(0, 1)
     for _ in range(2):
         simulator.lose(0)
-        assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
+        assert watched.event_named("GpuLost").uuid == uuid(simulator, 0)
         watched.watching(1)
         simulator.restore(0)
-        event = watched.heard("HealthRead")  # a look that its return asked for may come between
+        event = watched.event_named("HealthRead")  # a look that its return asked for may come between
         assert (event.uuid, event.returned) == (uuid(simulator, 0), True)
         watched.watching(0, 1)
 
@@ -446,9 +446,9 @@ def test_a_gpu_whose_call_failed_for_a_while_is_back_without_a_reset(simulate, w
     watched.watching(0, 1)
     for _ in range(2):
         simulator.fail(function, code, 0)
-        assert watched.heard("GpuLost").uuid == uuid(simulator, 0)
+        assert watched.event_named("GpuLost").uuid == uuid(simulator, 0)
         simulator.fail(function, None, 0)
-        event = watched.heard("HealthRead")  # a look at the driver may come between
+        event = watched.event_named("HealthRead")  # a look at the driver may come between
         assert (event.uuid, event.vitals, event.returned) == (uuid(simulator, 0), WELL, False)
         watched.watching(0, 1)
 
@@ -461,7 +461,7 @@ def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, cap
     simulator.driver(False)
     wait_logged(caplog, "a GPU does not report its health")
     simulator.driver(True)
-    assert watched.heard("HealthRead").returned
+    assert watched.event_named("HealthRead").returned
 
 
 def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_box, monkeypatch):
@@ -476,8 +476,8 @@ def test_a_query_that_fails_is_asked_again_and_told_once(simulate, watch, make_b
     assert watched.silent()
     simulator.action(0, 1)
     simulator.fail("nvmlDeviceGetFieldValues", None, 0)
-    while (told := vitals_of(watched, simulator).vitals) != HealthReading(action=1):
-        assert len(told.silent_on) == 1, "what is asked at the same moment may be answered a moment later"
+    while (readings := vitals_of(watched, simulator).vitals) != HealthReading(action=1):
+        assert len(readings.silent_on) == 1, "what is asked at the same moment may be answered a moment later"
 
 
 @pytest.mark.parametrize("value", [1, 9])

@@ -77,7 +77,7 @@ def test_a_process_in_several_lists_counts_once(box: Simulator, tmp_path: Path) 
     assert process.memory_bytes == 2 * GIB
 
 
-def test_memory_that_is_not_told_is_not_zero(box: Simulator, tmp_path: Path) -> None:
+def test_memory_that_is_not_reported_is_not_zero(box: Simulator, tmp_path: Path) -> None:
     box.process(0, 10, None)
     (process,) = take(box, tmp_path).processes
     assert process.memory_bytes is None
@@ -95,7 +95,7 @@ def test_a_client_of_mps_without_a_sample_may_be_at_work(box: Simulator, tmp_pat
     }
 
 
-def test_in_mig_mode_nobody_says_how_busy_a_process_is(box: Simulator, tmp_path: Path) -> None:
+def test_in_mig_mode_the_driver_does_not_say_how_busy_a_process_is(box: Simulator, tmp_path: Path) -> None:
     box.process(0, 10, 2048, sm=30)
     box.mig(0, True)
     sample = take(box, tmp_path)
@@ -129,7 +129,7 @@ def test_the_buffer_of_a_list_has_to_be_large_enough(box: Simulator) -> None:
 
 
 @pytest.mark.parametrize("error", ["NOT_SUPPORTED", "NO_PERMISSION", "UNKNOWN"])
-def test_a_gpu_that_does_not_list_its_processes_tells_the_rest(box: Simulator, tmp_path: Path, error: str) -> None:
+def test_a_gpu_that_does_not_list_its_processes_reports_the_rest(box: Simulator, tmp_path: Path, error: str) -> None:
     box.process(0, 10, 2048)
     box.fail("nvmlDeviceGetComputeRunningProcesses", error)
     sample = take(box, tmp_path)
@@ -233,7 +233,7 @@ def test_a_gpu_that_hangs_costs_no_other_and_is_waited_for_once(box: Simulator, 
     assert (len(healed.by_uuid), healed.failing) == (8, {})
 
 
-def test_a_lost_gpu_is_told_and_fades(box: Simulator, tmp_path: Path) -> None:
+def test_a_lost_gpu_is_reported_and_ends(box: Simulator, tmp_path: Path) -> None:
     gpus, clock = discover().gpus, Clock()
     sampler = Sampler(clock, proc=tmp_path)
     sampler.samples(gpus)

@@ -62,13 +62,13 @@ def test_the_number_of_demands_is_bounded_and_the_frequent_ones_stay():
 
 
 def test_the_same_pods_make_the_same_mix():
-    def learned():
+    def mixes():
         mix = Mix()
         for number in range(1000):
             mix.saw(Demand(1, (number % 7 + 1) / 8, float(number % 3), frozenset({number % 2}) if number % 5 else None))
         return list(mix.shares.items()), mix.version
 
-    assert learned() == learned()
+    assert mixes() == mixes()
 
 
 def test_shares_are_parts_of_the_sum():

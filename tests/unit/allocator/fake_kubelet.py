@@ -1,4 +1,4 @@
-"""A node, an allocator, and a small kubelet in front of it: what the tests of the allocator talk to."""
+"""A fake kubelet in front of a node and its allocator."""
 
 import random
 from collections.abc import Collection, Iterable, Sequence
@@ -45,34 +45,37 @@ class Isolation:
 
 
 class FakeAllocations:
-    """Kubelet's book; `tells_pods` is whether it says which pods it knows.
+    """Kubelet's allocations.
 
-    `asking` is the pod that kubelet admits, and without devices it knows no other but `rejected`; None: it knows all pods.
+    Attributes:
+        admitting: the pod that kubelet admits; None: kubelet lists every pod, also those without devices.
+        rejected: pods without devices that kubelet still lists.
+        answers_queries: whether kubelet answers which pods it has.
     """
 
     def __init__(self) -> None:
-        self.asking: str | None = None
+        self.admitting: str | None = None
         self.rejected: set[str] = set()
         self.holdings: list[Holding] = []
         self.checkpoint: list[CheckpointEntry] = []
-        self.tells_pods = True
+        self.answers_queries = True
         self.readable = True
-        self.looks = self.reads = 0
+        self.queries = self.reads = 0
         self.may_list: set[bool] = set()
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
-        self.looks += 1
+        self.queries += 1
         self.may_list.add(listing)
-        if not self.tells_pods:
+        if not self.answers_queries:
             return None
         if pods is None:
-            names = {self.asking, *self.rejected} - {None}
+            names = {self.admitting, *self.rejected} - {None}
             pods = {h.owner.pod for h in self.holdings} | {PodName("ml", name) for name in names}
         held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
         return [
             ListedPod(pod, held[pod])
             for pod in pods
-            if held[pod] or self.asking in {None, pod.name} or pod.name in self.rejected
+            if held[pod] or self.admitting in {None, pod.name} or pod.name in self.rejected
         ]
 
     def read(self, timeout_s: float) -> Allocated | None:
@@ -80,21 +83,21 @@ class FakeAllocations:
         return Allocated(tuple(self.holdings), tuple(self.checkpoint)) if self.readable else None
 
 
-class NodeWithKubelet:
-    """A node, an allocator, and a small kubelet in front of it."""
+class FakeKubelet:
+    """Admits pods: asks the allocator for each container, and records what it allocates."""
 
-    def __init__(self, node: NodeUnderTest, book: FakeAllocations | None = None) -> None:
+    def __init__(self, node: NodeUnderTest, allocations: FakeAllocations | None = None) -> None:
         self.node = node
-        self.book = book or FakeAllocations()
+        self.allocations = allocations or FakeAllocations()
         self.isolation = Isolation()
-        self.said: list[tuple[PodName | None, str, str]] = []
+        self.events: list[tuple[PodName | None, str, str]] = []
         self.unseen: list[dict[str, Any]] | None = []
         """Pods that the API server has and the watch has not shown; None: it does not answer."""
         self.fetches = 0
         self.snap: Snapshot | None = None
         self.allocator = Allocator(
             clock=lambda: self.node.now,
-            kubelet=self.book,
+            kubelet=self.allocations,
             isolation=dict.fromkeys(("all", "none"), self.isolation),
             strategy=DeviceStrategy.DEVICE_NODES,
             send_event=self._send_event,
@@ -106,7 +109,7 @@ class NodeWithKubelet:
         self.snap = snapshot(self.node.state, self.snap)
         self.allocator.publish(self.snap)
 
-    def pods(self, *pods) -> "NodeWithKubelet":
+    def pods(self, *pods) -> "FakeKubelet":
         self.node.pods(*pods)
         self.publish()
         return self
@@ -114,7 +117,7 @@ class NodeWithKubelet:
     def _send_event(self, announcement: Announcement) -> None:
         assert announcement.warning
         about = announcement.pods or (None,)
-        self.said.extend((pod, announcement.reason, announcement.message) for pod in about)
+        self.events.extend((pod, announcement.reason, announcement.message) for pod in about)
 
     def fetch(self, pods: Collection[PodName] | None, timeout_s: float) -> frozenset[str] | None:
         self.fetches += 1
@@ -124,17 +127,17 @@ class NodeWithKubelet:
         self.unseen = [pod for pod in self.unseen if pod not in found]
         if found:
             seen = (*self.node.state.pods.seen, *map(parse_pod, found))
-            self.node.tell(ev.PodsSeen(seen, self.node.now))
+            self.node.send(ev.PodsSeen(seen, self.node.now))
             self.publish()
         return frozenset(pod["metadata"]["uid"] for pod in found)
 
-    def read_book(self) -> "NodeWithKubelet":
-        self.node.holdings(*self.book.holdings)
+    def read_allocations(self) -> "FakeKubelet":
+        self.node.holdings(*self.allocations.holdings)
         self.publish()
         return self
 
     def free(self, resource: str) -> list[str]:
-        held = {i for h in self.book.holdings for i in h.ids}
+        held = {i for h in self.allocations.holdings for i in h.ids}
         return sorted(self.node.ids(resource) - held)
 
     def prefer(self, resource: str, size: int, must: Iterable[str] = ()) -> frozenset[str]:
@@ -142,19 +145,19 @@ class NodeWithKubelet:
         return frozenset(self.allocator.prefer(resource, available, list(must), size))
 
     def serve(self, who: ContainerRef, resource: str, size: int, must: Iterable[str] = ()) -> Grant:
-        """What kubelet does for one resource of one container: ask, allocate, write it into its book."""
-        before, self.book.asking = self.book.asking, who.pod.name
+        """Admit one resource of one container: prefer, allocate, record."""
+        before, self.allocations.admitting = self.allocations.admitting, who.pod.name
         ids = frozenset(must) if len(set(must)) == size else self.prefer(resource, size, must)
         share = self.allocator.allocate(resource, random.sample(sorted(ids), len(ids)))
-        self.book.asking = before
-        self.book.holdings.append(Holding(who, resource, ids))
+        self.allocations.admitting = before
+        self.allocations.holdings.append(Holding(who, resource, ids))
         return share
 
     def end(self, *pods: str) -> None:
-        self.book.holdings = [h for h in self.book.holdings if h.owner.pod.name not in pods]
+        self.allocations.holdings = [h for h in self.allocations.holdings if h.owner.pod.name not in pods]
 
     def on(self, who: ContainerRef, resource: str) -> set[str]:
-        ids = {i for h in self.book.holdings if h.owner == who and h.resource == resource for i in h.ids}
+        ids = {i for h in self.allocations.holdings if h.owner == who and h.resource == resource for i in h.ids}
         return {self.snap.units[i] for i in ids}
 
     def refusal(self, call) -> Refusal:
@@ -164,9 +167,9 @@ class NodeWithKubelet:
         return caught.value
 
 
-def share_desk(*gpus, **policy) -> NodeWithKubelet:
-    return NodeWithKubelet(in_force(Mode.SHARE, gpus or None, **policy))
+def kubelet_in_share(*gpus, **policy) -> FakeKubelet:
+    return FakeKubelet(in_force(Mode.SHARE, gpus or None, **policy))
 
 
-def pair_desk(*gpus, **policy) -> NodeWithKubelet:
-    return NodeWithKubelet(in_force(Mode.CORE_MEM, gpus or None, **policy))
+def kubelet_in_core_mem(*gpus, **policy) -> FakeKubelet:
+    return FakeKubelet(in_force(Mode.CORE_MEM, gpus or None, **policy))
