@@ -25,7 +25,8 @@ def victims(
     """
     if proposed and _fits_without(request, node, proposed):
         return frozenset(proposed)
-    lower = {uid: pod for uid in node.users if (pod := pods.get(uid)) and pod.priority < priority and not pod.deleting}
+    bound = {uid: pod for uid in node.users if (pod := pods.get(uid)) and pod.node and not pod.deleting}
+    lower = {uid: pod for uid, pod in bound.items() if pod.priority < priority}
     minors = {minor for uid in lower for minor, _ in _gpus(node, uid)}
     pools = [[uid for uid in lower if minor in dict(_gpus(node, uid))] for minor in sorted(minors)]
     found = [some for pool in (*pools, list(lower)) if (some := _fewest(request, node, pool, pods)) is not None]

@@ -295,6 +295,14 @@ def test_no_more_pods_are_evicted_while_the_victims_end():
     assert scheduling.preempt(asked, {"n1": [low[2].uid]}, 1.0) == {}
 
 
+def test_a_pod_that_is_not_bound_is_no_victim():
+    scheduling = cluster(shared_node("n1", gpus=1))
+    reserved = pod(mem=10)
+    scheduling.pod_seen(reserved, 0.0)
+    scheduling.filter(reserved, ["n1"], 0.0)
+    assert scheduling.preempt(pod(mem=10, priority=5), {"n1": []}, 0.0) == {}
+
+
 def test_victims_are_chosen_again_when_the_first_ones_stay():
     scheduling = cluster(shared_node("n1"))
     low = pod(mem=10, on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"0":10}}'})
