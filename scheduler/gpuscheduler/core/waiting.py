@@ -104,8 +104,10 @@ class Waiting:
                 self._next = min(self._next, one.wake_at)
             elif pod and not pod.node and not pod.deleting:
                 yield pod
-            elif pod or one.wake_at + LIMIT_S < now:  # else the watch may be late
+            elif pod or one.wake_at + LIMIT_S < now:
                 del self._refused[uid]
+            else:  # the watch may be late
+                self._next = min(self._next, now + CHECK_S)
 
     def _fits(self, pod: PodFacts, fits: dict[tuple[GpuRequest, float], bool], now: float) -> bool:
         """Whether there is room for the pod on any node. `fits` has the answers for the requests so far."""

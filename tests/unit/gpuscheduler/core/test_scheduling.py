@@ -351,6 +351,19 @@ def test_a_pod_is_woken_when_a_reservation_ends_that_was_in_its_way():
     assert woken(scheduling, FIRST_S) == {waits.uid: Nudge(waits.name, waits.uid)}
 
 
+def test_a_pod_that_the_watch_shows_late_is_woken():
+    """kube-scheduler asked about it before, and the room that is made is seen first."""
+    scheduling = cluster(shared_node("n1", gpus=1))
+    other = pod_object(mem=10)
+    place(scheduling, other, names=("n1",))
+    waits = pod(mem=10)
+    scheduling.filter(waits, ["n1"], 0.0)
+    scheduling.pod_gone(other["metadata"]["uid"], 0.0)
+    assert woken(scheduling, FIRST_S) == {}
+    scheduling.pod_seen(waits, FIRST_S)
+    assert woken(scheduling, due(scheduling)) == {waits.uid: Nudge(waits.name, waits.uid)}
+
+
 def test_a_pod_that_a_former_run_refused_is_woken():
     scheduling = Scheduling(LeastFree())
     scheduling.node_seen(shared_node("n1"))
