@@ -39,7 +39,7 @@ def fit(
     links: Links | None = None,
     among: Collection[int] | None = None,
 ) -> Choice | None:
-    """The GPUs for the request on this node; None if they are not free.
+    """The GPUs for the request on this node; None if they are not free, or no node can serve the request.
 
     Args:
         request: of the pod.
@@ -48,6 +48,8 @@ def fit(
         links: chooses whole GPUs; None takes the first free ones.
         among: positions of the whole GPUs to choose from; None for all.
     """
+    if request.problem:
+        return None
     if request.kind is RequestKind.WHOLE:
         free = [position for position in node.unused() if among is None or position in among]
         if len(free) < request.gpus:
@@ -71,6 +73,11 @@ def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
         if amounts.core % rules.core_step or (rules.both and not (amounts.memory and amounts.core)):
             return False
     return True
+
+
+def still_fits(request: GpuRequest, node: NodeUsage, choice: Choice) -> bool:
+    """Whether GPUs that count for the request already may still serve it: the node may have changed since."""
+    return keeps_rules(request, node) and node.still_has(choice.used)
 
 
 def _order(free: Free, preferred: Sequence[int], *, spread: bool) -> list[int]:

@@ -29,6 +29,10 @@ class Amounts:
         """Whether `other` has as much of both."""
         return self.memory <= other.memory and self.core <= other.core
 
+    def at_least(self, other: "Amounts") -> "Amounts":
+        """The larger of both amounts, for memory and for compute."""
+        return Amounts(max(self.memory, other.memory), max(self.core, other.core))
+
     def over(self, gpus: int) -> "Amounts":
         """The part on each of `gpus` GPUs, evenly, rounded up."""
         return Amounts(-(-self.memory // gpus), -(-self.core // gpus))
@@ -71,7 +75,7 @@ class GpuRequest:
     """
 
     kind: RequestKind
-    gpus: int = 0
+    gpus: int = 1
     groups: tuple[Group, ...] = ()
     need: Amounts = NOTHING
     problem: str = ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from gpuagent.domain.scheduling.node_gpus import NodeGpu
-from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
+from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import WHOLE, Used
 
@@ -57,11 +57,23 @@ class NodeUsage:
 
     def has_room(self, used: Used) -> bool:
         """Whether the GPUs have these units free."""
+        usable = {gpu.minor: position for position, gpu in self.usable()}
         for minor, amounts in used:
-            position = self._positions.get(minor)
-            if position is None or self.places[position] < 1:
+            position = usable.get(minor)
+            if position is None or self.facts.gpus.gpus[position].whole is not (amounts == WHOLE):
                 return False
             if not (self.is_unused(position) if amounts == WHOLE else amounts.within(self.free[position])):
+                return False
+        return True
+
+    def still_has(self, used: Used) -> bool:
+        """Whether the GPUs have these units, which count already, although the node or other users changed."""
+        for minor, amounts in used:
+            position = self._positions.get(minor)
+            gpu = None if position is None else self.facts.gpus.gpus[position]
+            if position is None or gpu is None or not gpu.usable or gpu.whole is not (amounts == WHOLE):
+                return False
+            if self.places[position] < 0 or not NOTHING.within(self.free[position]):
                 return False
         return True
 

@@ -1,6 +1,6 @@
 """A pod as the scheduler keeps it: small, because a cluster has tens of thousands."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import Pod, PodName, count_of, parse_pod
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
-from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind, gpu_request
+from gpuscheduler.core.gpu_request import NOTHING, Amounts, GpuRequest, RequestKind, gpu_request
 from gpuscheduler.core.node_facts import cores
 
 Used = tuple[tuple[int, Amounts], ...]
@@ -132,19 +132,30 @@ def _used(pod: Pod, request: GpuRequest) -> Used | None:
             return None
         return tuple((minor, WHOLE) for minor in sorted(map(int, names)))
     memory, core = (shares(pod.annotations, key) for key in (MEMORY_ANNOTATION, CORE_ANNOTATION))
-    first = memory.by_gpu if isinstance(memory, Shares) else {}
-    second = core.by_gpu if isinstance(core, Shares) else {}
-    if minors := sorted(first.keys() | second.keys()):
-        return _at_least(request, {n: Amounts(first.get(n, 0), second.get(n, 0)) for n in minors})
+    first = memory if isinstance(memory, Shares) else Shares({})
+    second = core if isinstance(core, Shares) else Shares({})
+    if minors := sorted(first.by_gpu.keys() | second.by_gpu.keys()):
+        needs = _needs(request, {minor: _on(minor, first) | _on(minor, second) for minor in minors})
+        said = {n: Amounts(first.by_gpu.get(n, 0), second.by_gpu.get(n, 0)) for n in minors}
+        return tuple((n, said[n].at_least(needs[n])) for n in minors)
     one = assumed(pod.annotations)
     return ((one.gpu, request.need),) if isinstance(one, Assumed) else None
 
 
-def _at_least(request: GpuRequest, units: Mapping[int, Amounts]) -> Used:
-    """On a single GPU a pod needs what Kubernetes counts, with its init containers and sidecars."""
-    if len(units) == 1:
-        return ((next(iter(units)), request.need),)
-    return tuple(units.items())
+def _on(minor: int, decided: Shares) -> set[int]:
+    """Indexes of the containers with units of a GPU."""
+    return {n for n, gpus in decided.containers.items() if gpus.get(minor)}
+
+
+def _needs(request: GpuRequest, on: Mapping[int, Collection[int]]) -> dict[int, Amounts]:
+    """What Kubernetes counts on each GPU: the annotations do not name init containers and sidecars.
+
+    `on` has the indexes of the containers by GPU.
+    """
+    if len(on) == request.gpus:
+        return dict.fromkeys(on, request.need.over(request.gpus))
+    each = [({n for n, _ in group.containers}, group.need.over(request.gpus)) for group in request.groups]
+    return {n: sum((need for names, need in each if names.intersection(there)), NOTHING) for n, there in on.items()}
 
 
 def _cpu(spec: Mapping[str, Any]) -> float:

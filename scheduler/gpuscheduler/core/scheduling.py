@@ -8,7 +8,7 @@ from enum import Enum, auto
 from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, FilterAnswer, Report
 from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.decision_text import decision_annotations
-from gpuscheduler.core.fit import Choice, fit
+from gpuscheduler.core.fit import Choice, fit, still_fits
 from gpuscheduler.core.fragmentation import Fragmentation
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
@@ -193,6 +193,9 @@ class Scheduling:
         if self._is_of_another(pod):
             why = f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
             return FilterAnswer(error=why)
+        seen = self.pods.get(pod.uid)
+        if seen and (seen.node or seen.job != pod.job):  # kube-scheduler has not seen it yet, or is the first to see it
+            return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)
         return self._filter(pod, names, now)
@@ -208,19 +211,15 @@ class Scheduling:
         pod = self.pods.get(uid) or (reservation.pod if reservation else None)
         if pod is None:
             return BindRefused("the scheduler has not seen this pod yet; kube-scheduler tries it again")
+        if pod.node:  # the API server answers whether it is bound there
+            return BindWrite(pod.name, uid, node, {})
         if node not in self.usage.nodes:
             return BindRefused(f"node {node} has no GPUs any more; kube-scheduler tries the pod again")
-        visible: set[int] = set()
-        if self.jobs.is_member(pod):
-            answer = self.jobs.bind(pod, node, now)
-            if not isinstance(answer, Choice):
-                return answer
-            choice, visible = answer, self.jobs.visible(pod, node)
-        else:
-            found = self._reserved(pod, node)
-            if isinstance(found, BindRefused):
-                return found
-            choice = found
+        member = self.jobs.is_member(pod)
+        choice = self.jobs.bind(pod, node, now) if member else self._reserved(pod, node)
+        if not isinstance(choice, Choice):
+            return choice
+        visible = self.jobs.visible(pod, node) if member else ()
         self.reservations.keep(pod, {node: choice}, now + CONFIRMED_S, sent=True)
         annotations = decision_annotations(uid, choice, self.usage.nodes[node].facts.gpus, wall_ns, visible)
         return BindWrite(pod.name, uid, node, annotations)
@@ -291,7 +290,8 @@ class Scheduling:
     def _reserved(self, pod: PodFacts, node: str) -> Choice | BindRefused:
         """The GPUs that are reserved for a pod on a node, or others that are free there."""
         reservation = self.reservations.get(pod.uid)
-        if reservation and (choice := reservation.choices.get(node)):
+        choice = reservation.choices.get(node) if reservation else None
+        if choice and still_fits(pod.request, self.usage.nodes[node], choice):
             return choice
         if doubt := self._in_doubt(pod.uid):
             return BindRefused(_may_be_on(doubt))

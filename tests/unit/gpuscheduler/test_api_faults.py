@@ -86,9 +86,10 @@ def test_what_happened_while_the_api_server_forgot_is_read_from_a_list(cluster):
     cluster.api.expire()
     cluster.api.start()
     until(lambda: scheduler.metric('gpuscheduler_pods{state="bound"}') == 1)
-    until(lambda: cluster.names()[-1] == "n2" and scheduler.filter(cluster.found("p2"), ["n2"])["NodeNames"])
-    assert scheduler.filter(cluster.found("p2"), ["n1"])["NodeNames"] == []
-    assert scheduler.place(cluster.pod("p3", mem=10)) == "n2"
+    third = cluster.pod("p3", mem=10)
+    until(lambda: cluster.names()[-1] == "n2" and scheduler.filter(third, ["n2"])["NodeNames"])
+    assert scheduler.filter(third, ["n1"])["NodeNames"] == []
+    assert scheduler.place(third) == "n2"
 
 
 def test_a_long_list_comes_in_pages(cluster):

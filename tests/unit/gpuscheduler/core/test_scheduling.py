@@ -9,6 +9,7 @@ import pytest
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_GPU
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
+from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
 from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Report
 from gpuscheduler.core.pod_facts import pod_facts
@@ -163,6 +164,47 @@ def test_bind_without_a_reservation_chooses_on_that_node_or_refuses(scheduling):
     late = pod(mem=10)
     scheduling.pod_seen(late, 0.0)
     assert isinstance(scheduling.bind(late.uid, "n1", 0.0, WALL_NS), BindRefused)
+
+
+def test_a_pod_of_several_gpus_counts_with_its_sidecar_once_it_is_bound(scheduling):
+    asked = pod_object(None, container("a", mem=6), container("b", mem=7))
+    asked["spec"]["initContainers"] = [container("s", mem=2) | {"restartPolicy": "Always"}]
+    scheduling.filter(pod_facts(asked), ["n1"], 0.0)
+    write = scheduling.bind(asked["metadata"]["uid"], "n1", 0.0, WALL_NS)
+    reserved = free(scheduling, "n1")
+    show(scheduling, asked, write)
+    assert (free(scheduling, "n1"), sorted(reserved)) == (reserved, [2, 3])
+
+
+def test_a_pod_that_is_bound_keeps_its_gpus_whatever_a_late_kube_scheduler_asks(scheduling):
+    asked = pod_object(mem=4)
+    before = pod_facts(asked)
+    node, _ = place(scheduling, asked)
+    used = {name: free(scheduling, name) for name in ("n1", "n2")}
+    assert "has changed" in scheduling.filter(before, ["n1", "n2"], 0.0).error
+    assert scheduling.bind(before.uid, node, 0.0, WALL_NS) == BindWrite(before.name, before.uid, node, {})
+    assert {name: free(scheduling, name) for name in ("n1", "n2")} == used
+
+
+def test_a_binding_has_other_gpus_when_those_that_were_reserved_are_not_usable_any_more(scheduling):
+    asked = pod(mem=4)
+    scheduling.pod_seen(asked, 0.0)
+    scheduling.filter(asked, ["n1"], 0.0)
+    scheduling.node_seen(replace(shared_node("n1"), gpus=NodeGpus((NodeGpu(0, 10, usable=False), NodeGpu(1, 10)))))
+    assert scheduling.bind(asked.uid, "n1", 0.0, WALL_NS).annotations[MEMORY_ANNOTATION] == '{"0":{"1":4}}'
+    scheduling.node_seen(whole_node("n1"))
+    scheduling.bound(asked.uid, BindOutcome.REFUSED)
+    assert isinstance(scheduling.bind(asked.uid, "n1", 0.0, WALL_NS), BindRefused)
+
+
+@pytest.mark.parametrize("asked", [{"mem": "much"}, {"mem": 3, "whole": 1}, {}])
+def test_pods_whose_amounts_make_no_sense_do_no_harm(scheduling, asked):
+    """Another scheduler may bind them."""
+    assert scheduling.preempt(pod(**asked), {"n1": []}, 0.0) in ({}, {"n1": []})
+    scheduling.pod_seen(pod(on="n1", **asked), 0.0)
+    waits = pod(**asked)
+    scheduling.pod_seen(waits, 0.0)
+    assert isinstance(scheduling.bind(waits.uid, "n2", 0.0, WALL_NS), BindRefused)
 
 
 def test_the_agents_correction_moves_what_is_used(scheduling):
