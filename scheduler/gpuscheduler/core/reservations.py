@@ -60,6 +60,15 @@ class Reservations:
                 if pod is None or pod.node != name:
                     self._usage.release(uid, name)
 
+    def give_back(self, uids: Iterable[str]) -> None:
+        """Give back what is reserved for these pods, except for those that the API server may have bound."""
+        self.end([uid for uid in uids if uid in self._all and not self._all[uid].sent])
+
+    def may_be_bound(self, uid: str) -> float | None:
+        """Until when the API server may have bound the pod, although the watch does not show it; None if it has not."""
+        one = self._all.get(uid)
+        return one.until if one and one.sent else None
+
     def lapse(self, now: float) -> None:
         """End those that are over."""
         self.end([uid for uid, one in self._all.items() if one.until <= now])

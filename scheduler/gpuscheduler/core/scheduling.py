@@ -119,6 +119,7 @@ class Scheduling:
             self.pod_gone(pod.uid, now)
             return
         member = self.jobs.is_member(pod)
+        self._leave_job(pod, now)
         if (pod.request.kind is RequestKind.NONE and not member) or self._is_of_another(pod):
             return
         if self._ready and pod.uid not in self.pods:
@@ -335,6 +336,13 @@ class Scheduling:
         """Count a pod in the mix of pods, by which policies rate nodes."""
         if pod.request.kind is not RequestKind.NONE and not pod.request.problem:
             self._ranking.learn(pod.request, pod.cpu)
+
+    def _leave_job(self, pod: PodFacts, now: float) -> None:
+        """Forget what a pod was to its job, and what it holds, if its labels were changed."""
+        former = self.pods.get(pod.uid)
+        if former and former.job != pod.job:
+            self.jobs.pod_gone(former, now)
+            self.reservations.give_back([pod.uid])
 
     def _count_cpu(self, pod: PodFacts) -> None:
         new = (pod.node, pod.cpu) if pod.node and pod.cpu and not pod.ended else None

@@ -20,7 +20,7 @@ from gpuscheduler.core.calls import (
     Ungate,
 )
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import Choice
+from gpuscheduler.core.fit import Choice, still_fits
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.commit import commit_text, committed_places
 from gpuscheduler.core.jobs.plan import Places, plan
@@ -92,13 +92,18 @@ class _Job:
         return [pod for pod in self.members.values() if not pod.deleting]
 
     @property
+    def asking(self) -> list[PodFacts]:
+        """Pods that ask for GPUs; kube-scheduler binds the others by itself."""
+        return [pod for pod in self.living if pod.request.kind is not RequestKind.NONE]
+
+    @property
     def bound(self) -> list[PodFacts]:
-        return [pod for pod in self.living if pod.node]
+        return [pod for pod in self.asking if pod.node]
 
     @property
     def pending(self) -> list[PodFacts]:
-        """Pods to plan: those that ask for GPUs and are not bound."""
-        return [pod for pod in self.living if not pod.node and pod.request.kind is not RequestKind.NONE]
+        """Pods to plan."""
+        return [pod for pod in self.asking if not pod.node]
 
     @property
     def replicas(self) -> set[int | None]:
@@ -138,16 +143,12 @@ class Jobs:
         job = self._jobs.setdefault(_key(pod), _Job())
         new, before = pod.uid not in job.members, self._state(job)
         job.members[pod.uid] = pod
-        if job.plan and pod.node and pod.uid in job.plan.places:
-            del job.plan.places[pod.uid]
-            if not job.plan.places:
-                job.plan, job.delay_s = None, RETRY_FIRST_S
-                self._freed = self._freed or bool(job.pending)  # those that came after the plan
-        elif job.plan and pod.deleting and pod.uid in job.plan.places:
-            self._lose(job, pod, now)
+        if job.plan and pod.node:
+            job.plan.places.pop(pod.uid, None)
+        self._review(job, now)
         if new and not pod.node and self._is_complete(job):
             self.actions += [Ungate(one.name, one.uid) for one in job.pending if one.gated]
-            self._try(_key(pod), job, now)
+            self._try(job, now)
         if (
             new and self._ready and job.plan is None and self._state(job) != before
         ):  # kube-scheduler shows the former reason
@@ -162,8 +163,7 @@ class Jobs:
             return
         job.members.pop(pod.uid, None)
         job.unnamed.pop(pod.uid, None)
-        if job.plan and pod.uid in job.plan.places:
-            self._lose(job, pod, now)
+        self._review(job, now)
         if not job.members:
             del self._jobs[key]
 
@@ -191,7 +191,7 @@ class Jobs:
         if self._round:
             key = self._round.popleft()
             if (waiting := self._jobs.get(key)) and self._waits(waiting):
-                self._try(key, waiting, now)
+                self._try(waiting, now)
 
     def next_due(self, now: float) -> Iterator[float]:
         """When `tick` has work, in monotonic seconds."""
@@ -212,7 +212,7 @@ class Jobs:
         job.members[pod.uid] = pod
         if why := self._problem(key, job) or self._missing(key, job, pod):
             return FilterAnswer(unresolvable=dict.fromkeys(names, why))
-        place = self._place(key, job, pod, names, now)
+        place = self._place(job, pod, names, now)
         if place is None:
             return FilterAnswer(unresolvable=dict.fromkeys(names, _why_waiting(key, job)))
         if place[0] in names:
@@ -230,13 +230,19 @@ class Jobs:
             return BindRefused(f"job {key[1]} has no plan for this pod any more; kube-scheduler tries it again")
         if place[0] != node:
             return BindRefused(f"job {key[1]} is planned with this pod on node {place[0]}")
+        if job.plan.until <= now:
+            self._drop(job, {pod.uid}, now)
+            return BindRefused(f"not all pods of job {key[1]} came within {BARRIER_S:.0f} s")
+        if not job.plan.committed:
+            job.plan.in_bind.add(pod.uid)
+        all_there = not job.plan.sent and job.plan.in_bind >= job.plan.places.keys()
+        to_check = job.plan.places if all_there else {pod.uid: place} if job.plan.committed else {}
+        if not all(self._still_fits(job.members[uid], one) for uid, one in to_check.items()):
+            self._drop(job, {pod.uid}, now)
+            return BindRefused(f"GPUs that job {key[1]} was planned on are not free any more")
         if job.plan.committed:
             return place[1]
-        if job.plan.until <= now:
-            self._break(job, now)
-            return BindRefused(f"not all pods of job {key[1]} came within {BARRIER_S:.0f} s")
-        job.plan.in_bind.add(pod.uid)
-        if job.plan.in_bind >= job.plan.places.keys() and not job.plan.sent:
+        if all_there:
             job.plan.sent = True
             text = commit_text(job.plan.places)
             self.actions.append(CommitJob(pod.name, pod.uid, pod.version, key, text))
@@ -296,15 +302,21 @@ class Jobs:
         """Number of complete jobs that do not fit."""
         return sum(self._waits(job) for job in self._jobs.values())
 
+    def _still_fits(self, pod: PodFacts, place: tuple[str, Choice]) -> bool:
+        node = self._usage.nodes.get(place[0])
+        return node is not None and still_fits(pod.request, node, place[1])
+
     def _fits(self, place: tuple[str, Choice]) -> bool:
         node = self._usage.nodes.get(place[0])
         return node is not None and node.has_room(place[1].used)
 
     def _waits(self, job: _Job) -> bool:
-        return job.plan is None and bool(self._to_plan(job)) and not self._problem(("", ""), job)
+        return job.plan is None and bool(self._to_plan(job))
 
     def _to_plan(self, job: _Job) -> list[PodFacts]:
         """The pods that may be planned now."""
+        if self._problem(("", ""), job):
+            return []
         return [pod for pod in job.pending if self._is_complete(job) or pod.uid in job.started]
 
     def _is_complete(self, job: _Job) -> bool:
@@ -333,9 +345,7 @@ class Jobs:
         bad = next((pod for pod in job.pending if pod.request.problem), None)
         return f"job {key[1]}: pod {bad.name} {bad.request.problem}" if bad else ""
 
-    def _place(
-        self, key: JobKey, job: _Job, pod: PodFacts, names: Collection[str], now: float
-    ) -> tuple[str, Choice] | None:
+    def _place(self, job: _Job, pod: PodFacts, names: Collection[str], now: float) -> tuple[str, Choice] | None:
         """Node and GPUs of a pod in the job's plan, which is made here if there is none that kube-scheduler accepts."""
         place = job.plan.places.get(pod.uid) if job.plan else None
         if (job.plan and place is None) or (place and place[0] in names):
@@ -349,23 +359,26 @@ class Jobs:
         if job.plan and (job.plan.committed or not rejected):  # a job that has started must not lose its GPUs to others
             return place
         if place is None:
-            self._try(key, job, now, calling=pod.uid)
+            self._try(job, now, calling=pod.uid)
         else:
             self._break(job, now)
             delayed, job.retry_at = job.retry_at, float("-inf")
-            self._try(key, job, now, calling=pod.uid)
+            self._try(job, now, calling=pod.uid)
             if job.plan is None:
                 job.retry_at = delayed
                 if not named_all:
                     job.unnamed[pod.uid] = frozenset([place[0]])
         return job.plan.places.get(pod.uid) if job.plan else None
 
-    def _try(self, key: JobKey, job: _Job, now: float, calling: str = "") -> None:
+    def _try(self, job: _Job, now: float, calling: str = "") -> None:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
-        if not self._ready or job.plan or job.retry_at > now or self._problem(key, job):
+        pending, unsuitable = self._to_plan(job), job.unsuitable()
+        if not self._ready or job.plan or job.retry_at > now or not pending:
+            return
+        if (doubt := max(self._reservations.may_be_bound(pod.uid) or now for pod in pending)) > now:
+            job.retry_at = doubt
             return
         job.retry_at, job.ask_at = float("-inf"), float("inf")
-        pending, unsuitable = self._to_plan(job), job.unsuitable()
         near = {pod.node for pod in job.bound}
         self._reservations.end(pod.uid for pod in pending)
         places = plan(pending, self._usage.nodes, self._links, near=near, without=unsuitable)
@@ -381,13 +394,23 @@ class Jobs:
             self.actions += [Nominate(pod.name, pod.uid, places[pod.uid][0]) for pod in others]
         self.actions += [Nudge(pod.name, pod.uid) for pod in others if not pod.gated]
 
-    def _lose(self, job: _Job, pod: PodFacts, now: float) -> None:
-        """Take that a planned pod will not come."""
-        if job.plan and job.plan.committed:
-            del job.plan.places[pod.uid]
-            self._reservations.end([pod.uid])
-        else:
+    def _review(self, job: _Job, now: float) -> None:
+        """Take that planned pods are bound, or will not come: the job may not even be complete without one."""
+        if job.plan:
+            coming = job.pending if job.plan.committed else self._to_plan(job)
+            self._drop(job, job.plan.places.keys() - {pod.uid for pod in coming}, now)
+
+    def _drop(self, job: _Job, uids: Collection[str], now: float) -> None:
+        """Plan again without these pods, or with other GPUs. Only a written plan goes on for the others."""
+        if job.plan and uids and not job.plan.committed:
             self._break(job, now)
+        elif job.plan:
+            self._reservations.give_back(uids)
+            for uid in uids:
+                del job.plan.places[uid]
+            if not job.plan.places:
+                job.plan, job.delay_s = None, RETRY_FIRST_S
+                self._freed = self._freed or bool(job.pending)  # those that came after the plan
 
     def _keep(self, job: _Job, made: _Plan) -> None:
         for uid, (name, choice) in made.places.items():
@@ -396,7 +419,7 @@ class Jobs:
     def _break(self, job: _Job, now: float) -> None:
         """Give back all GPUs of a plan, and plan again after a delay."""
         if job.plan:
-            self._reservations.end(uid for uid in job.plan.places)
+            self._reservations.give_back(job.plan.places)
             job.plan = None
             # kube-scheduler may have asked about a pod that was gone already.
             job.members = {uid: pod for uid, pod in job.members.items() if uid in self._pods}

@@ -7,7 +7,7 @@ import pytest
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
 from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.fit import fit
-from gpuscheduler.core.jobs.jobs import BARRIER_S, RETRY_FIRST_S, UNSUITABLE_S
+from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S, RETRY_FIRST_S, UNSUITABLE_S
 from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -183,6 +183,86 @@ def test_two_jobs_of_which_one_fits_never_share_the_room(two_nodes):
     assert [name for name, answer in answers.items() if answer.nodes] == ["j-a", "j-b"]
     two_nodes.run("j-a", "j-b")
     assert not two_nodes.filter("k-a").nodes
+
+
+def test_a_pod_whose_labels_change_leaves_its_job(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    assert two_nodes.reserved() == 2
+    two_nodes.create("a", whole=4, replicas=1)
+    assert two_nodes.reserved() == 0
+    assert set(two_nodes.filter("b").unresolvable.values()) == {"job j: 1 of 2 pods are there"}
+    assert two_nodes.filter("a").nodes
+
+
+def test_a_pod_without_gpus_starts_no_job(two_nodes):
+    """kube-scheduler binds a launcher by itself."""
+    two_nodes.create("launcher", replicas=3, on="n1")
+    two_nodes.create("a", whole=1, replicas=3)
+    assert set(two_nodes.filter("a").unresolvable.values()) == {"job j: 2 of 3 pods are there"}
+    two_nodes.create("b", whole=1, replicas=3)
+    two_nodes.run("a", "b")
+
+
+def test_a_plan_beside_a_running_pod_is_over_when_that_pod_ends(two_nodes):
+    for name in ("a", "b", "c"):
+        two_nodes.create(name, whole=1, replicas=3)
+    two_nodes.run("a", "b", "c")
+    for name in ("a", "b"):
+        two_nodes.scheduling.pod_gone(name, two_nodes.now)
+        two_nodes.create(f"{name}2", whole=1, replicas=3)
+    assert two_nodes.reserved() == 1
+    two_nodes.scheduling.pod_gone("c", two_nodes.now)
+    assert two_nodes.reserved() == 0
+    assert set(two_nodes.filter("a2").unresolvable.values()) == {"job j: 2 of 3 pods are there"}
+
+
+def test_a_job_is_planned_again_when_gpus_of_the_plan_are_not_usable_any_more(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=3)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    two_nodes.bind("a", on["a"])
+    two_nodes.scheduling.node_seen(whole_node(on["a"], gpus=2))
+    assert isinstance(two_nodes.bind("b", on["b"]), BindRefused)
+    assert two_nodes.reserved() == 0
+    assert not [action for action in two_nodes.done if isinstance(action, CommitJob)]
+
+
+def test_a_pod_of_a_written_plan_gets_other_gpus_when_its_own_are_not_usable_any_more():
+    cluster = JobUnderTest(*[whole_node(f"n{n}", gpus=4) for n in range(3)])
+    for name in ("a", "b"):
+        cluster.create(name, whole=4)
+    on = {name: cluster.filter(name).nodes[0] for name in ("a", "b")}
+    for name, node in on.items():
+        cluster.bind(name, node)
+    cluster.write("a", cluster.bind("a", on["a"]))
+    cluster.scheduling.node_seen(whole_node(on["b"], gpus=2))
+    assert isinstance(cluster.bind("b", on["b"]), BindRefused)
+    cluster.scheduling.tick(cluster.now)
+    assert cluster.run("b")["b"].node not in on.values()
+
+
+def test_gpus_of_a_pod_that_may_be_bound_stay_reserved_when_the_plan_is_over(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    for name, node in on.items():
+        two_nodes.bind(name, node)
+    two_nodes.now = COMMITTED_S - 1
+    write = two_nodes.bind("a", on["a"])
+    two_nodes.scheduling.bound("a", BindOutcome.UNKNOWN)
+    two_nodes.now = COMMITTED_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    two_nodes.create("thief", job=None, whole=4)
+    assert two_nodes.filter("thief", [on["a"]]).failed
+    two_nodes.now += RETRY_FIRST_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.reserved() == 1
+    two_nodes.write("a", write)
+    while not two_nodes.reserved():
+        two_nodes.now = max(two_nodes.now, two_nodes.scheduling.next_due(two_nodes.now))
+        two_nodes.scheduling.tick(two_nodes.now)
+    two_nodes.run("b")
 
 
 def test_after_a_crash_amid_the_bindings_the_rest_is_bound_where_it_was_planned(two_nodes):
