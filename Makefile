@@ -40,7 +40,7 @@ fuzz: $(STAMP)  ## readers of schedulers' annotations, 100,000 inputs each, and 
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -n auto --dist worksteal --timeout 0 --durations 0 --durations-min 5 \
 	  tests/unit/domain/pods/test_annotations.py tests/unit/domain/scheduling/test_decision.py tests/unit/domain/deviceplugin/test_job.py \
 	  tests/unit/domain/pods/test_pod.py tests/unit/domain/pods/test_quantity.py tests/unit/domain/pods/test_exchange.py tests/unit/domain/pods/test_written_and_read.py \
-	  tests/unit/inspectcgpu/test_written.py tests/unit/gpuscheduler/core/test_random_cluster.py tests/unit/gpuscheduler/core/test_random_jobs.py
+	  tests/unit/inspectcgpu/test_written.py tests/unit/gpuscheduler/core/test_random_cluster.py
 
 mutants: $(STAMP)  ## faults in deciding code that no test finds (MINUTES=60, ONLY="gpuagent.domain.placement.share*"); goes on where it was
 	HYPOTHESIS_PROFILE=mutants timeout $(or $(MINUTES),60)m $(BIN)/mutmut run $(ONLY) || test $$? = 124

@@ -1,262 +1,1049 @@
-"""Random lives of a small cluster: whatever comes in whatever order, no GPU is given beyond what it has.
+"""Random lives of a small cluster: whatever comes in whatever order, the scheduler keeps its invariants.
 
-The machine plays API server, kube-scheduler and watch. The watch shows each object's changes in order, but late, and of
-different objects in any order. The scheduler may crash at any moment and read everything again.
+The machine plays API server, kube-scheduler, watch and agents. The watch shows the changes of each object in order, but
+late, and those of different objects in any order. Binding calls and writes take time, fail, or lose their answers. The
+scheduler may crash at any moment and read everything again. The invariants, checked in each step:
+
+- I1 No GPU is bound or reserved beyond its units.
+- I2 A job that has not started reserves GPUs for all of its pods, or for none.
+- I3 No pod of a job is bound before the plan of all of them is written.
+- I4 A reservation ends after 15 s (pods of a job), 30 s (other pods), or 60 s (a Binding was sent, a plan is written).
+- I5 A reservation belongs to a pod that exists and is not bound.
+- I6 What counts as used follows from the objects that the API server has, and the reservations.
+- I7 When events stop, each pod and each job that fits is placed. A job that fits an empty cluster runs there.
+- I8 The agent reads the GPUs that the scheduler chose. It refuses none, unless the node changed without the scheduler.
 """
 
-from collections import Counter, deque
-from dataclasses import replace
+from collections import defaultdict, deque
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gpuscheduler.core.calls import BindWrite
-from gpuscheduler.core.pod_facts import WHOLE, pod_facts
-from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, REST_LIMIT_S, BindOutcome, Scheduling
-from tests.unit.gpuscheduler.core.build import LeastFree, container, lives, pod_object, shared_node, whole_node
+from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
+from gpuagent.domain.pods.pod import REJECTED, parse_pod
+from gpuagent.domain.scheduling.decision import Decision, read
+from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, Kind
+from gpuscheduler.core.calls import BindRefused, BindWait, CommitJob, Nominate, Nudge, Ungate
+from gpuscheduler.core.decision_text import decision_annotations
+from gpuscheduler.core.fit import fit, keeps_rules
+from gpuscheduler.core.gpu_request import RequestKind
+from gpuscheduler.core.jobs.commit import committed_places
+from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S
+from gpuscheduler.core.jobs.plan import plan
+from gpuscheduler.core.node_usage import NodeUsage
+from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, WHOLE, pod_facts
+from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, BindOutcome, Scheduling
+from tests.unit.gpuscheduler.core.build import LeastFree, container, node, pod_object
 
-WALL_NS = 1_800_000_000 * 10**9
+STEPS = 50
+LIVES = max(20, settings.default.max_examples // STEPS)
+"""2,000 lives, which are 100,000 steps, with `make fuzz`."""
 LAG_S = 30.0
 """The watch is never further behind: beyond that, the scheduler answers no call."""
-SHARES = ("n1", "n2", "n3")
-NODES = {
-    "n1": lambda: shared_node("n1", gpus=2, memory=10, most_pods=4),
-    "n2": lambda: shared_node("n2", gpus=3, memory=6),
-    "n3": lambda: shared_node("n3", gpus=2, memory=8, core=100, core_step=5),
-    "n4": lambda: whole_node("n4", gpus=4),
-}
-CAPACITY = {name: {gpu.minor: gpu for gpu in made().gpus.gpus} for name, made in NODES.items()}
-MOST_PODS = {name: made().gpus.most_pods for name, made in NODES.items()}
+WRITE_S = 12.0
+"""Longest time of a Binding, or of writing a plan, until its result is unknown."""
+LATE_S = 5.0
+"""The API server may carry out a Binding this long after its result was unknown."""
+QUIET_S = 3600.0
+MOST_ROUNDS = 2000
+OURS = "gpu-scheduler"
+GATE = "gpuagent.io/job"
+NAMES = ("n1", "n2", "n3", "n4")
+JOBS = ("j1", "j2", "j3")
+MBPS = [[0, 50, 10, 10], [50, 0, 10, 10], [10, 10, 0, 50], [10, 10, 50, 0]]
 
-shapes = st.one_of(
+picks = st.integers(0, 99)
+"""Chooses one of the objects that are there."""
+
+
+def gpus_in_mode(mode, sizes, out, most_pods, known):
+    """The GPUs of a node; those of size 0 are not published, as in MIG mode, those in `out` are not usable."""
+    core = 100 if mode == "core_mem" else 0
+    found = [
+        NodeGpu(n, 0 if mode == "topology" else size, core, mode == "topology", n not in out)
+        for n, size in enumerate(sizes)
+        if size
+    ]
+    step = 5 if core else 1
+    links = "links" if known and mode == "topology" and len(found) == len(MBPS) else ""
+    return NodeGpus(tuple(found), most_pods=most_pods, core_step=step, both=bool(core), links=links)
+
+
+gpus = st.builds(
+    gpus_in_mode,
+    mode=st.sampled_from(["share", "core_mem", "topology"]),
+    sizes=st.lists(st.sampled_from([10, 8, 6, 0]), min_size=1, max_size=4),
+    out=st.sets(st.integers(0, 3), max_size=2),
+    most_pods=st.sampled_from([20, 4, 2]),
+    known=st.booleans(),
+)
+SOUND = {
+    "n1": gpus_in_mode("share", [10, 10], (), 4, False),
+    "n2": gpus_in_mode("share", [6, 6, 8], (), 20, False),
+    "n3": gpus_in_mode("core_mem", [8, 8], (), 20, False),
+    "n4": gpus_in_mode("topology", [10, 10, 10, 10], (), 20, True),
+}
+
+shares = st.one_of(
     st.integers(1, 10).map(lambda units: [container(mem=units)]),
     st.tuples(st.integers(1, 8), st.integers(1, 20)).map(lambda both: [container(mem=both[0], core=5 * both[1])]),
     st.lists(st.integers(1, 6), min_size=2, max_size=4).map(
         lambda units: [container(f"c{n}", mem=one) for n, one in enumerate(units)]
     ),
-    st.integers(1, 4).map(lambda gpus: [container(whole=gpus)]),
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 10)), min_size=2, max_size=3).map(
+        lambda found: [container(f"c{n}", mem=units, core=5 * cores) for n, (units, cores) in enumerate(found)]
+    ),
+)
+whole = st.integers(1, 4).map(lambda number: [container(whole=number)])
+odd = st.sampled_from(
+    [
+        [container(mem="much")],
+        [container(mem=3, whole=1)],
+        [container(core=10)],
+        [container("a", mem=2), container("b", whole=1)],
+    ]
+)
+first = st.builds(
+    lambda name, units, stays: container(name, mem=units) | ({"restartPolicy": "Always"} if stays else {}),
+    st.sampled_from(["i1", "i2"]),
+    st.integers(1, 8),
+    st.booleans(),
 )
 
 
-class Cluster(RuleBasedStateMachine):
-    pods = Bundle("pods")
+def shape(containers, first):
+    return st.fixed_dictionaries(
+        {
+            "containers": containers,
+            "init": first,
+            "gpu_count": st.sampled_from([None, None, None, 2]),
+            "cpu": st.sampled_from(["0", "1", "12"]),
+            "wishes": st.booleans(),
+        }
+    )
 
+
+none = st.just([])
+firsts = st.lists(first, min_size=1, max_size=2, unique_by=lambda made: made["name"])
+shapes = shape(st.one_of(shares, shares, whole, odd), st.one_of(none, none, firsts))
+simple = shape(
+    st.one_of(whole, whole, st.integers(1, 10).map(lambda units: [container(mem=units)]), st.just([container()])), none
+)
+accepted = st.one_of(st.just(NAMES), st.just(NAMES), st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+"""The nodes that kube-scheduler names for a pod, as by its node selector."""
+
+
+fates = st.sampled_from(["before", "never", "after"])
+"""Whether the writes of a scheduler that crashed are carried out before the next one reads all objects."""
+
+
+class Cluster(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.now, self.ticked, self.created = 0.0, -1.0, 0
-        self.server = {}
-        self.nodes = {name: made() for name, made in NODES.items()}
-        self.unseen = {}
-        self.called = {}
+        self.now, self.wall_ns, self.created = 0.0, 1_800_000_000 * 10**9, 0
+        self.nodes, self.pods, self.held = {}, {}, {}  # as the API server and the agents have them
+        self.accepts, self.former = {}, {}
+        self.seen_nodes, self.seen_pods, self.unseen = {}, {}, defaultdict(deque)  # as the watch has shown them
+        self.called, self.in_bind, self.asleep = {}, {}, set()  # kube-scheduler's pods
+        self.bindings, self.late, self.commits = {}, [], []  # writes in progress
+        self.weather = "fine"
+        self.written = defaultdict(list)
+        """UID to the places of each plan that was written for it."""
+        self.last_made = {}
+        self.disturbed = set()
+        """Nodes that changed without the scheduler, which it may not have seen."""
+        self.kept = {}
+        self.odd_calls = set()
 
     @initialize()
     def start(self):
-        self.scheduling = Scheduling(LeastFree())
-        for node in self.nodes.values():
-            self.scheduling.node_seen(node)
-        for made in self.server.values():
-            self.scheduling.pod_seen(pod_facts(made), self.now)
-        self.scheduling.synced(self.now)
+        for name in NAMES:
+            self.nodes[name] = node(name, SOUND[name])
+        self.restart()
 
-    @rule(target=pods, containers=shapes, gpu_count=st.sampled_from([None, None, None, 2]), priority=st.integers(0, 3))
-    def create(self, containers, gpu_count, priority):
-        self.created += 1
-        uid = f"uid-{self.created:05}"
-        made = pod_object(None, *containers, uid=uid, gpu_count=gpu_count, priority=priority)
-        self.server[uid] = made
-        self.changed(uid)
-        return uid
+    # -- pods come and go ----------------------------------------------------------------------------------------------
 
-    @rule(uid=pods, data=st.data())
-    def schedule(self, uid, data):
-        """kube-scheduler asks, with any part of the nodes, and binds a while later.
-
-        Like this scheduler, it may not have seen yet that the pod is bound.
-        """
-        made = self.server.get(uid)
-        if made is None or ("nodeName" in made["spec"] and uid not in self.unseen):
-            return
-        made = made | {"spec": {key: value for key, value in made["spec"].items() if key != "nodeName"}}
-        names = data.draw(st.lists(st.sampled_from(sorted(NODES)), min_size=1, unique=True))
-        answer = self.scheduling.filter(pod_facts(made), names, self.now)
-        assert set(answer.nodes) <= set(names)
-        assert answer.error or answer.nodes or answer.failed.keys() | answer.unresolvable.keys() == set(names)
-        self.called.pop(uid, None)
-        if answer.nodes:
-            self.called[uid] = answer.nodes[0]
+    @rule(shape=shapes, accepts=accepted, count=st.sampled_from([1, 1, 2, 5]), data=st.data())
+    def create(self, shape, accepts, count, data):
+        priority = data.draw(st.integers(0, 3))
+        owner = data.draw(st.sampled_from([None, "o1", "o2"]))
+        scheduler = data.draw(st.sampled_from([OURS, OURS, OURS, "other"]))
+        for _ in range(count):
+            self.make(shape, accepts, priority=priority, owner=owner, scheduler=scheduler)
 
     @rule(
-        uid=pods, fate=st.sampled_from(["bound", "bound", "bound", "refused", "lost", "written and lost", "elsewhere"])
+        job=st.sampled_from(JOBS),
+        replicas=st.integers(1, 4),
+        missing=st.sampled_from([0, 0, 0, 1, 2]),
+        shape=st.one_of(simple, simple, shapes),
+        accepts=accepted,
+        gated=st.sampled_from([(), (), (GATE,), (GATE, "other")]),
     )
-    def bind(self, uid, fate):
-        name = self.called.pop(uid, None)
-        if name is None:
+    def create_job(self, job, replicas, missing, shape, accepts, gated):
+        """Jobs of one name are one job, whose pods may disagree. Some pods come later."""
+        self.last_made[job] = shape, accepts, replicas, gated
+        for _ in range(max(replicas - missing, 1)):
+            self.make_member(job, *self.last_made[job])
+
+    @rule(
+        job=st.sampled_from(JOBS),
+        replicas=st.integers(2, 4),
+        shape=simple,
+        bound=st.integers(0, 3),
+        then=st.sampled_from(["", "", "crash", "node"]),
+        data=st.data(),
+    )
+    def a_job_starts(self, job, replicas, shape, bound, then, data):
+        """A job comes to where its plan is written, and some of its pods are bound. Then something happens."""
+        self.create_job(job, replicas, 0, shape, NAMES, ())
+        self.show_all()
+        self.call_filter_for_all(bound=True)
+        for commit, _, weather in [self.commits.pop() for _ in list(self.commits)]:
+            self.end_commit(commit, weather)
+        for uid in sorted(self.bindings)[:bound]:
+            self.end_binding(uid)
+        if then == "crash":
+            self.crash(data.draw(st.booleans()), data.draw(fates))
+        elif then == "node" and self.bindings:
+            name = data.draw(st.sampled_from(sorted({write.node for write, _, _ in self.bindings.values()})))
+            self.node_changes(name, data.draw(gpus), back=False)
+
+    @precondition(lambda self: self.last_made)
+    @rule(pick=picks, replicas=st.sampled_from([None, None, None, 3, "x"]), other=shapes | st.none())
+    def one_more(self, pick, replicas, other):
+        """A pod of a job comes late, replaces another, or is not like the others."""
+        job = sorted(self.last_made)[pick % len(self.last_made)]
+        shape, accepts, said, gated = self.last_made[job]
+        self.make_member(job, other or shape, accepts, said if replicas is None else replicas, gated)
+
+    @precondition(lambda self: self.pods)
+    @rule(pick=picks, replicas=st.sampled_from([None, "1", "2", "x"]), job=st.sampled_from([None, *JOBS]))
+    def relabel(self, pick, replicas, job):
+        """A user changes the labels of a pod that is there."""
+        if uid := self.one(self.pods, pick):
+            labels = self.pods[uid]["metadata"]["labels"]
+            for key, value in ((JOB_LABEL, job), (REPLICAS_LABEL, replicas)):
+                if value is not None:
+                    labels[key] = value
+            self.changed(uid)
+            self.asleep.discard(uid)
+
+    @precondition(lambda self: self.pods)
+    @rule(pick=picks, of=picks)
+    def copy_annotations(self, pick, of):
+        """A template has the annotations of a pod that was placed before."""
+        uid, source = self.one(self.pods, pick), self.one(self.pods, of)
+        if uid and uid != source and not bound_to(self.pods[uid]):
+            self.pods[uid]["metadata"]["annotations"] = dict(self.pods[source]["metadata"]["annotations"])
+            self.changed(uid)
+
+    @precondition(lambda self: self.pods)
+    @rule(pick=picks, end=st.sampled_from(["Succeeded", "Failed", REJECTED]))
+    def end(self, pick, end):
+        """A pod ends. The agent may also refuse it for a reason of its own."""
+        if uid := self.one([uid for uid, made in self.pods.items() if bound_to(made) and not ended(made)], pick):
+            self.finish(uid, end)
+
+    @precondition(lambda self: self.pods)
+    @rule(pick=picks, all_of_job=st.booleans())
+    def delete(self, pick, all_of_job):
+        if uid := self.one(self.pods, pick):
+            job = self.pods[uid]["metadata"]["labels"].get(JOB_LABEL)
+            alike = [one for one, made in self.pods.items() if made["metadata"]["labels"].get(JOB_LABEL) == job]
+            for one in alike if job and all_of_job else [uid]:
+                self.remove(one)
+
+    @precondition(lambda self: self.deleted())
+    @rule(pick=picks)
+    def is_gone(self, pick):
+        """A bound pod that was deleted has ended."""
+        self.forget(self.one(self.deleted(), pick))
+
+    # -- nodes, agents and other schedulers ----------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from(NAMES), found=gpus | st.none(), back=st.booleans())
+    def node_changes(self, name, found, back):
+        """GPUs become unhealthy, are fenced, leave or get MIG mode; the mode is switched; a node goes or comes."""
+        if back:
+            found = SOUND[name]
+        self.nodes.pop(name, None)
+        if found and found.gpus:
+            self.nodes[name] = node(name, found)
+        self.disturbed.add(name)
+        self.unseen[name].append((self.now, self.nodes.get(name)))
+        self.asleep.clear()
+
+    @precondition(lambda self: self.unbound())
+    @rule(pick=picks, name=st.sampled_from(NAMES), written=st.booleans(), job=st.booleans())
+    def another_scheduler_binds(self, pick, name, written, job):
+        """Another scheduler chooses by what is bound, and writes its decision, or leaves the choice to the agent."""
+        waiting = [uid for uid in self.waiting() if job or self.pods[uid]["spec"]["schedulerName"] != OURS]
+        if (uid := self.one(waiting, pick)) and name in self.nodes:
+            self.pods[uid]["spec"]["nodeName"] = name
+            if written and (choice := fit(pod_facts(self.pods[uid]).request, self.truth(name))):
+                found = decision_annotations(uid, choice, self.nodes[name].gpus, self.wall_ns)
+                self.pods[uid]["metadata"]["annotations"] = {
+                    key: value for key, value in found.items() if key != DECIDED_ANNOTATION
+                }
+            self.changed(uid)
+            self.disturbed.add(name)
+            self.admit(uid)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=picks)
+    def agent_writes(self, pick):
+        """The agent corrects the annotations of a pod that has other GPUs than they say."""
+        wrong = [uid for uid in self.held if pod_facts(self.pods[uid]).used is None]
+        if uid := self.one(wrong or list(self.held), pick):
+            self.correct(uid)
+
+    # -- kube-scheduler ------------------------------------------------------------------------------------------------
+
+    @rule(pick=picks, left_out=st.sets(st.sampled_from(NAMES), max_size=2), stale=st.sampled_from([False, False, True]))
+    def call_filter(self, pick, left_out, stale):
+        """kube-scheduler asks about a pod. It may have seen less than the scheduler: the pod is bound, or gone."""
+        uid = self.one([*self.former, *self.pods] if stale else self.waiting(), pick)
+        if uid is None or uid in (self.called | self.in_bind | self.bindings):
             return
-        if fate == "elsewhere":  # a late call of a former leader
-            name = sorted(NODES)[len(uid) % len(NODES)]
-        write = self.scheduling.bind(uid, name, self.now, WALL_NS)
-        if not isinstance(write, BindWrite):
+        made = self.pods.get(uid) or self.former[uid]
+        spec = {key: value for key, value in made["spec"].items() if key != "nodeName"}
+        self.ask(uid, made | {"spec": spec}, left_out, stale=uid not in self.waiting())
+
+    @precondition(lambda self: self.unbound())
+    @rule(bound=st.booleans())
+    def call_filter_for_all(self, bound):
+        for uid in self.waiting():
+            self.ask(uid, self.pods[uid])
+        if bound:
+            self.call_bind_for_all()
+
+    @precondition(lambda self: self.called)
+    @rule(pick=picks, to=st.sampled_from([None, None, None, *NAMES]))
+    def call_bind(self, pick, to):
+        """kube-scheduler has a pod bound, or a late call of a former leader arrives."""
+        if uid := self.one(self.called, pick):
+            self.start_bind(uid, to or self.called[uid])
+
+    @precondition(lambda self: self.called)
+    @rule()
+    def call_bind_for_all(self):
+        for uid in sorted(self.called):
+            self.start_bind(uid, self.called[uid])
+
+    @precondition(lambda self: self.in_bind)
+    @rule(pick=picks)
+    def bind_call_ends(self, pick):
+        """kube-scheduler ends a bind call that waits for the other pods of the job, or for a Binding."""
+        if uid := self.one(self.in_bind, pick):
+            del self.in_bind[uid]
+            self.leave_bind(uid)
+
+    @rule(weather=st.sampled_from(["fine", "refused", "lost", "written and lost", "late"]))
+    def api_server_becomes(self, weather):
+        """How the writes go that begin from now on."""
+        self.weather = weather
+
+    @precondition(lambda self: self.bindings)
+    @rule(pick=picks)
+    def write_ends(self, pick):
+        if uid := self.one(self.bindings, pick):
+            self.end_binding(uid)
+
+    @precondition(lambda self: self.bindings or self.commits)
+    @rule()
+    def all_writes_end(self):
+        self.end_writes()
+
+    @precondition(lambda self: self.unbound())
+    @rule(pick=picks, named=st.booleans())
+    def preempt(self, pick, named):
+        """kube-scheduler evicts pods for one that waits."""
+        if (uid := self.one(self.waiting(), pick)) is None:
             return
-        made = self.server.get(uid)
-        there = made["spec"].get("nodeName") if made else None
-        written = made is not None and fate not in ("refused", "lost") and there is None
-        if written:
-            made["metadata"]["annotations"] = dict(write.annotations)
-            made["spec"]["nodeName"] = write.node
-            self.changed(uid)
-        outcome = BindOutcome.BOUND if written or there == write.node else BindOutcome.REFUSED
-        self.scheduling.bound(uid, BindOutcome.UNKNOWN if "lost" in fate else outcome)
+        asked = pod_facts(self.pods[uid])
+        lower = [pod for pod in self.seen_pods.values() if pod.node and pod.priority < asked.priority]
+        proposed = {name: [pod.uid for pod in lower if pod.node == name and named] for name in NAMES}
+        found = self.scheduling.preempt(asked, proposed, self.now)
+        for name, victims in found.items():
+            assert {pod.node for pod in lower if pod.uid in victims} <= {name}
+            assert set(victims) <= {pod.uid for pod in lower}, "a pod of the same priority is evicted"
+        for victim in next(iter(found.values()), []):
+            if victim in self.pods:
+                self.remove(victim)
 
-    @rule(asked=st.lists(shapes, min_size=2, max_size=8), data=st.data())
-    def burst(self, asked, data):
-        """Many pods are filtered one after the other, and bound at the same time."""
-        uids = [self.create(containers, None, 0) for containers in asked]
-        for uid in uids:
-            answer = self.scheduling.filter(pod_facts(self.server[uid]), sorted(NODES), self.now)
-            if answer.nodes:
-                self.called[uid] = answer.nodes[0]
-        for uid in data.draw(st.permutations(uids)):
-            self.bind(uid, "bound")
+    # -- time, the watch and crashes -----------------------------------------------------------------------------------
 
-    @rule(uid=pods, end=st.sampled_from(["Succeeded", "Failed"]))
-    def end(self, uid, end):
-        """A pod ends; one that ends as failed was refused by the agent."""
-        made = self.server.get(uid)
-        if made and "nodeName" in made["spec"]:
-            made["status"] = {"phase": end, **({"reason": "UnexpectedAdmissionError"} if end == "Failed" else {})}
-            self.changed(uid)
-
-    @rule(uid=consumes(pods))
-    def delete(self, uid):
-        if self.server.pop(uid, None):
-            self.called.pop(uid, None)
-            self.changed(uid)
-
-    @rule(data=st.data(), share=st.floats(0, 1))
-    def watch(self, data, share):
+    @precondition(lambda self: self.unseen)
+    @rule(share=st.floats(0, 1), data=st.data())
+    def watch(self, share, data):
         """The watch shows a part of the changes: of each object in order."""
-        for uid in data.draw(st.permutations(sorted(self.unseen))):
-            for _ in range(max(1, round(share * len(self.unseen[uid])))):
-                self.show(uid)
+        for key in data.draw(st.permutations(sorted(self.unseen))):
+            for _ in range(round(share * len(self.unseen[key])) or 1):
+                self.show(key)
 
-    @rule(seconds=st.sampled_from([0.1, 5.0, LAG_S]))
-    def wait(self, seconds):
-        self.now += seconds
-        for uid, changes in list(self.unseen.items()):
-            while changes and changes[0][0] < self.now - LAG_S + 1:
-                self.show(uid)
-        self.ticked = self.now
-        self.scheduling.tick(self.now)
-
-    @rule(name=st.sampled_from(sorted(NODES)))
-    def node_returns(self, name):
-        self.scheduling.node_gone(name)
-        self.scheduling.node_seen(self.nodes[name])
-
-    @rule(name=st.sampled_from(sorted(NODES)), unusable=st.sets(st.integers(0, 3)))
-    def gpus_change(self, name, unusable):
-        """GPUs become unhealthy, fenced, or held under another mode, and come back."""
-        facts = NODES[name]()
-        gpus = tuple(replace(gpu, usable=gpu.minor not in unusable) for gpu in facts.gpus.gpus)
-        self.nodes[name] = replace(facts, gpus=replace(facts.gpus, gpus=gpus))
-        self.scheduling.node_seen(self.nodes[name])
+    @precondition(lambda self: self.unseen)
+    @rule()
+    def watch_all(self):
+        self.show_all()
 
     @rule()
-    def crash(self):
-        self.start()
-        self.called.clear()
-        self.unseen.clear()
-        used = {name: [node.free, node.places] for name, node in self.scheduling.usage.nodes.items()}
-        again = Scheduling(LeastFree())
-        for made in reversed(self.server.values()):
-            again.pod_seen(pod_facts(made), self.now)
-        for node in self.nodes.values():
-            again.node_seen(node)
-        assert {name: [node.free, node.places] for name, node in again.usage.nodes.items()} == used
+    def list_again(self):
+        """The watch was broken: all objects are shown as they are now, also those that did not change."""
+        self.show_all()
+        for name, facts in self.nodes.items():
+            self.scheduling.node_seen(facts)
+        for made in self.pods.values():
+            self.scheduling.pod_seen(pod_facts(made), self.now)
+        self.act()
 
-    def changed(self, uid):
-        made = self.server.get(uid)
-        self.unseen.setdefault(uid, deque()).append((self.now, pod_facts(made) if made else None))
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 16.0]))
+    def wait(self, seconds):
+        """Time passes. The scheduler has its turn whenever something is due."""
+        end, spins = self.now + seconds, 0
+        while (at := self.due()) is not None and at <= end:
+            spins = spins + 1 if at <= self.now else 0
+            assert spins < 50, "the scheduler is always busy"
+            self.now = max(self.now, at)
+            self.pass_time()
+        self.now = end
+        self.pass_time()
 
-    def show(self, uid):
-        _, facts = self.unseen[uid].popleft()
-        if not self.unseen[uid]:
-            del self.unseen[uid]
-        if facts is None:
-            self.scheduling.pod_gone(uid, self.now)
+    @rule(seconds=st.sampled_from([31.0, 100.0, 4000.0]))
+    def freeze(self, seconds):
+        """The scheduler has no turn for a while. When it goes on, it looks at the time first, and at the watch later."""
+        self.now += seconds
+        self.disturbed.update(NAMES)
+        self.scheduling.tick(self.now)
+        self.act()
+        self.wait(0.0)
+
+    @rule(wall_ns=st.sampled_from([0, 10**9, 1_800_000_000 * 10**9, 4_000_000_000 * 10**9]))
+    def clock_jumps(self, wall_ns):
+        self.wall_ns = wall_ns
+
+    @rule(leader_too=st.booleans(), fate=fates)
+    def crash(self, leader_too, fate):
+        """The scheduler is killed amid its writes. kube-scheduler may go on."""
+        bindings = [write for write, _, _ in self.bindings.values()] + [write for write, _ in self.late]
+        commits = [commit for commit, _, _ in self.commits]
+        self.in_bind.clear()
+        self.bindings.clear()
+        self.late.clear()
+        self.commits.clear()
+        if leader_too:
+            self.called.clear()
+            self.asleep.clear()
+        if fate == "before":
+            self.carry_out(bindings, commits)
+        self.restart()
+        if fate == "after":
+            self.disturbed.update(write.node for write in bindings)
+            self.carry_out(bindings, commits)
+
+    # -- what the parts do ---------------------------------------------------------------------------------------------
+
+    def make_member(self, job, shape, accepts, replicas, gated):
+        labels = {JOB_LABEL: job, REPLICAS_LABEL: str(replicas)}
+        self.make(shape, accepts, labels=labels, gated=gated)
+
+    def make(self, shape, accepts, gated=(), **given):
+        self.created += 1
+        uid = f"uid-{self.created:05}"
+        made = pod_object(None, *shape["containers"], uid=uid, gpu_count=shape["gpu_count"], **given)
+        made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": shape["cpu"]}
+        made["spec"]["initContainers"] = shape["init"]
+        made["spec"]["schedulingGates"] = [{"name": name} for name in gated]
+        if shape["wishes"]:
+            made["spec"]["affinity"] = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}
+        self.pods[uid], self.accepts[uid] = made, accepts
+        self.changed(uid)
+
+    def finish(self, uid, end):
+        made = self.pods[uid]
+        made["status"] = {"phase": "Failed", "reason": REJECTED} if end == REJECTED else {"phase": end}
+        self.held.pop(uid, None)
+        self.changed(uid)
+
+    def remove(self, uid):
+        if bound_to(self.pods[uid]) and not ended(self.pods[uid]):
+            self.pods[uid]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+            self.changed(uid)
         else:
-            self.scheduling.pod_seen(facts, self.now)
+            self.forget(uid)
 
-    @invariant()
-    def no_gpu_is_given_beyond_what_it_has(self):
-        """Neither to pods that are bound nor to those for which it is reserved."""
-        memory, core, whole, pods = Counter(), Counter(), Counter(), Counter()
-        for name, used in self.given():
-            for minor, amounts in used:
-                gpu = name, minor
-                if amounts == WHOLE:
-                    whole[gpu] += 1
-                else:
-                    memory[gpu] += amounts.memory
-                    core[gpu] += amounts.core
-                    pods[gpu] += 1
-        for (name, minor), units in memory.items():
-            gpu = CAPACITY[name][minor]
-            assert units <= gpu.memory
-            assert core[name, minor] <= gpu.core
-            assert pods[name, minor] <= MOST_PODS[name]
-        assert all(count == 1 for count in whole.values())
-        assert not whole.keys() & memory.keys()
+    def forget(self, uid):
+        self.former[uid] = self.pods.pop(uid)
+        self.held.pop(uid, None)
+        self.asleep.discard(uid)
+        self.changed(uid)
 
-    def given(self):
-        """Node and GPUs of every pod that is bound on the server, and of every reservation for one that is not."""
-        for made in self.server.values():
-            facts = pod_facts(made)
-            if facts.node and not facts.ended:
-                assert facts.used is not None, "a pod is bound without a decision"
-                yield facts.node, facts.used
-        for uid, one in self.reserved():
-            if "nodeName" not in self.server.get(uid, {"spec": {}})["spec"]:
-                for name, choice in one.choices.items():
-                    yield name, choice.used
+    def admit(self, uid):
+        """The agent gives the pod the GPUs of its decision, or others if there is none; otherwise it refuses it."""
+        facts = pod_facts(self.pods[uid])
+        if facts.request.kind is RequestKind.NONE:
+            return
+        there = self.nodes.get(facts.node)
+        used = facts.used
+        if there and used is None and (choice := fit(facts.request, self.truth(facts.node))):
+            used = choice.used
+        others = [held for one, held in self.held.items() if bound_to(self.pods[one]) == facts.node]
+        problem = too_much(there, used, others) if there and used is not None else "no decision"
+        if not problem:
+            self.held[uid] = used
+            return
+        assert facts.node in self.disturbed, f"the agent refuses what the scheduler decided: {problem}"
+        self.finish(uid, REJECTED)
 
-    def reserved(self):
-        uids = (f"uid-{n:05}" for n in range(1, self.created + 1))
-        found = [(uid, one) for uid in uids if (one := self.scheduling.reservations.get(uid))]
-        assert len(found) == len(self.scheduling.reservations)
+    def correct(self, uid):
+        """The agent moves a pod, or writes down where it is."""
+        made = self.pods[uid]
+        name, facts = bound_to(made), pod_facts(made)
+        if name not in self.nodes or facts.request.problem:
+            return
+        others = self.truth(name, without=uid)
+        if choice := fit(facts.request, others):
+            self.held[uid] = choice.used
+            found = decision_annotations(uid, choice, self.nodes[name].gpus, self.wall_ns)
+            made["metadata"]["annotations"] = found
+            self.disturbed.add(name)
+            self.changed(uid)
+
+    def truth(self, name, without=""):
+        """The node as its agent has it."""
+        found = NodeUsage(self.nodes[name])
+        for uid, used in self.held.items():
+            if uid != without and bound_to(self.pods[uid]) == name:
+                found.use(uid, used)
         return found
 
-    @invariant()
-    def reservations_end(self):
-        """Each is for a pod that waits as far as the scheduler can see, and is over in time."""
-        for uid, one in self.reserved():
-            assert self.ticked < one.until <= self.now + (CONFIRMED_S if one.sent else RESERVED_S)
-            seen_bound = uid in self.server and "nodeName" in self.server[uid]["spec"]
-            assert uid in self.unseen or (uid in self.server and not seen_bound)
+    def deleted(self):
+        return [uid for uid, made in self.pods.items() if "deletionTimestamp" in made["metadata"]]
 
-    def teardown(self):
-        """Events stop: kube-scheduler goes on to try, and every pod that fits runs."""
-        if not hasattr(self, "scheduling"):
-            return
-        for uid in list(self.unseen):
-            while uid in self.unseen:
-                self.show(uid)
-        for _ in range(2):
-            self.wait(2 * REST_LIMIT_S)
-            for uid in self.waiting():
-                answer = self.scheduling.filter(pod_facts(self.server[uid]), sorted(NODES), self.now)
-                if answer.nodes:
-                    self.called[uid] = answer.nodes[0]
-                    self.bind(uid, "bound")
-                    self.show(uid)
-        self.start()
-        for uid in self.waiting():
-            answer = self.scheduling.filter(pod_facts(self.server[uid]), sorted(NODES), self.now)
-            assert not answer.nodes, "a pod that fits does not run"
+    def unbound(self):
+        return [uid for uid, made in self.pods.items() if not bound_to(made)]
 
     def waiting(self):
-        return sorted(uid for uid, made in self.server.items() if "nodeName" not in made["spec"])
+        """Pods that kube-scheduler may try now."""
+        busy = self.called.keys() | self.in_bind.keys() | self.bindings.keys()
+        return [
+            uid
+            for uid, made in self.pods.items()
+            if not bound_to(made)
+            and uid not in busy
+            and not made["spec"]["schedulingGates"]
+            and made["spec"]["schedulerName"] == OURS
+        ]
+
+    def ask(self, uid, made, left_out=(), *, stale=False):
+        pod = pod_facts(made)
+        names = [name for name in self.accepts[uid] if name not in left_out]
+        if pod.request.kind is RequestKind.NONE:  # kube-scheduler binds it by itself
+            if names and not stale:
+                self.pods[uid]["spec"]["nodeName"] = names[0]
+                self.changed(uid)
+            return
+        if stale:
+            self.odd_calls.add(uid)
+        else:
+            self.asleep.discard(uid)
+        answer = self.scheduling.filter(pod, names, self.now)
+        assert set(answer.nodes) <= set(names)
+        if not (answer.nodes or answer.error):
+            assert answer.failed.keys() | answer.unresolvable.keys() == set(names), "a node has no reason"
+            if not self.scheduling.jobs.is_member(pod) and not pod.request.problem:
+                short = [name for name, why in answer.failed.items() if "same owner" not in why]
+                fitting = [name for name in short if fit(pod.request, self.scheduling.usage.nodes[name])]
+                assert not fitting, "a pod that fits is refused"
+        self.act()
+        if answer.nodes and not stale:
+            self.called[uid] = answer.nodes[len(answer.nodes) // 2]
+        elif not (answer.nodes or answer.error or left_out):
+            self.asleep.add(uid)
+
+    def start_bind(self, uid, name):
+        del self.called[uid]
+        if uid in self.pods and not bound_to(self.pods[uid]):
+            self.in_bind[uid] = name
+            self.poll([uid])
+
+    def poll(self, uids):
+        """Bind calls ask again. As many times as there are pods, because one may have others go on."""
+        for uid in [*uids, *uids]:
+            if uid not in self.in_bind:
+                continue
+            answer = self.scheduling.bind(uid, self.in_bind[uid], self.now, self.wall_ns)
+            if isinstance(answer, BindWait):
+                assert answer.until > self.now or self.scheduling.next_due(self.now) <= self.now
+                self.act()
+                continue
+            del self.in_bind[uid]
+            if isinstance(answer, BindRefused):
+                self.leave_bind(uid)
+            else:
+                self.check_decision(answer)
+                self.bindings[uid] = answer, self.now, self.weather
+                self.act()
+
+    def leave_bind(self, uid):
+        if pod := self.scheduling.pods.get(uid):
+            self.scheduling.jobs.left_bind(pod)
+        self.act()
+
+    def end_binding(self, uid):
+        write, _, weather = self.bindings.pop(uid)
+        outcome = BindOutcome.REFUSED
+        if weather in ("fine", "written and lost") and self.land(write):
+            outcome = BindOutcome.BOUND
+        if weather == "late":
+            self.late.append((write, self.now + LATE_S))
+        self.scheduling.bound(uid, BindOutcome.UNKNOWN if weather not in ("fine", "refused") else outcome)
+        self.act()
+
+    def land(self, write):
+        """The API server carries out a Binding; whether the pod is bound there now."""
+        made = self.pods.get(write.uid)
+        if made is None or ended(made) or "deletionTimestamp" in made["metadata"]:
+            return False
+        if there := bound_to(made):
+            return there == write.node
+        made["metadata"]["annotations"] = made["metadata"]["annotations"] | write.annotations
+        made["spec"]["nodeName"] = write.node
+        self.changed(write.uid)
+        self.admit(write.uid)
+        return True
+
+    def end_commit(self, commit, weather):
+        written = weather in ("fine", "written and lost") and self.write_plan(commit)
+        self.scheduling.committed(commit.job, self.now, written=written and weather == "fine")
+        self.act()
+        self.poll(sorted(self.in_bind))
+
+    def write_plan(self, commit):
+        made = self.pods.get(commit.uid)
+        if made is None or bound_to(made) or "deletionTimestamp" in made["metadata"]:
+            return False
+        made["metadata"]["annotations"] = made["metadata"]["annotations"] | {COMMIT_ANNOTATION: commit.text}
+        for uid, place in committed_places(commit.text).items():
+            self.written[uid].append(place)
+        self.changed(commit.uid)
+        return True
+
+    def carry_out(self, bindings, commits):
+        for commit in commits:
+            self.write_plan(commit)
+        for write in bindings:
+            self.land(write)
+
+    def end_writes(self, before=float("inf")):
+        for uid, (_, sent, _) in list(self.bindings.items()):
+            if sent < before:
+                self.end_binding(uid)
+        for commit, sent, weather in [one for one in self.commits if one[1] < before]:
+            self.commits.remove((commit, sent, weather))
+            self.end_commit(commit, weather)
+
+    def act(self):
+        """Carry out the actions."""
+        self.check_reservations()
+        for action in self.scheduling.actions():
+            if isinstance(action, CommitJob):
+                self.check_commit(action)
+                self.commits.append((action, self.now, self.weather))
+            elif isinstance(action, (Nudge, Nominate)):
+                self.asleep.discard(action.uid)
+            elif isinstance(action, Ungate) and (made := self.pods.get(action.uid)):
+                gates = made["spec"]["schedulingGates"]
+                made["spec"]["schedulingGates"] = [gate for gate in gates if gate["name"] != GATE]
+                self.changed(action.uid)
+
+    def changed(self, uid):
+        made = self.pods.get(uid)
+        self.unseen[uid].append((self.now, pod_facts(made) if made else None))
+
+    def show(self, key):
+        if not self.unseen[key]:
+            del self.unseen[key]
+            return
+        _, facts = self.unseen[key].popleft()
+        if not self.unseen[key]:
+            del self.unseen[key]
+        of, seen, gone = (
+            (self.seen_nodes, self.scheduling.node_seen, self.scheduling.node_gone)
+            if key in NAMES
+            else (
+                self.seen_pods,
+                lambda pod: self.scheduling.pod_seen(pod, self.now),
+                lambda uid: self.scheduling.pod_gone(uid, self.now),
+            )
+        )
+        of.pop(key, None)
+        if facts is None:
+            gone(key)
+        else:
+            of[key] = facts
+            seen(facts)
+        self.act()
+
+    def show_all(self):
+        for key in list(self.unseen):
+            while key in self.unseen:
+                self.show(key)
+
+    def due(self):
+        """When anything happens next by itself."""
+        ends = [sent + WRITE_S for _, sent, _ in [*self.bindings.values(), *self.commits]]
+        late = [until for _, until in self.late]
+        shown = [changes[0][0] + LAG_S for changes in self.unseen.values() if changes]
+        own = self.scheduling.next_due(self.now)
+        return min([*ends, *late, *shown, *([] if own is None else [own])], default=None)
+
+    def pass_time(self):
+        """What is due happens."""
+        for key in list(self.unseen):
+            while self.unseen.get(key) and self.unseen[key][0][0] + LAG_S <= self.now:
+                self.show(key)
+        for write, until in list(self.late):
+            if until <= self.now:
+                self.late.remove((write, until))
+                self.land(write)
+        self.end_writes(self.now - WRITE_S + 1e-9)
+        self.scheduling.tick(self.now)
+        assert all(found.until > self.now for found in self.reserved().values()), "a reservation does not end"
+        self.act()
+        self.poll(sorted(self.in_bind))
+
+    def restart(self):
+        """Read all objects again, in two orders: what counts is the same."""
+        self.unseen.clear()
+        self.seen_nodes, self.seen_pods = dict(self.nodes), {uid: pod_facts(made) for uid, made in self.pods.items()}
+        self.scheduling, again = (Scheduling(LeastFree(), schedulers={OURS}) for _ in "12")
+        self.kept, self.odd_calls = {}, set()
+        for facts in self.nodes.values():
+            self.scheduling.node_seen(facts)
+        for facts in self.seen_pods.values():
+            self.scheduling.pod_seen(facts, self.now)
+            again.pod_seen(facts, self.now)
+        for facts in reversed(self.nodes.values()):
+            again.node_seen(facts)
+        for one in (self.scheduling, again):
+            one.links.seen("links", MBPS)
+            one.synced(self.now)
+        assert counted(self.scheduling) == counted(again)
+        for uid, found in self.reserved().items():
+            (place,) = found.choices.items()
+            assert place in self.written[uid], "a reservation follows from no object"
+        self.act()
+
+    # -- what is true always -------------------------------------------------------------------------------------------
+
+    def one(self, of, pick):
+        found = sorted(of)
+        return found[pick % len(found)] if found else None
+
+    def reserved(self):
+        known = {*self.pods, *self.former}
+        found = {uid: one for uid in known if (one := self.scheduling.reservations.get(uid))}
+        assert len(found) == len(self.scheduling.reservations), "a reservation belongs to no pod"
+        return found
+
+    def check_decision(self, write):
+        """The Binding is of GPUs that are free as far as the watch shows (I1), planned (I3), and readable (I8)."""
+        uid, there = write.uid, self.seen_nodes.get(write.node)
+        if bound_in(self.seen_pods, uid):
+            assert not write.annotations, "a bound pod gets other GPUs"
+            return
+        assert there, "bound to a node that is gone"
+        choice = self.scheduling.reservations.get(uid).choices[write.node]
+        problem = self.not_free(uid, write.node, choice.used)
+        assert not problem, f"a Binding has GPUs that are not free: {problem}"
+        facts = self.seen_pods.get(uid)
+        if facts and self.scheduling.jobs.is_member(facts):
+            assert (write.node, choice) in self.written[uid], "a pod of a job is bound without a written plan"
+        made = self.pods.get(uid) or self.former[uid]
+        after = made | {"metadata": made["metadata"] | {"annotations": dict(write.annotations)}}
+        request = pod_facts(made).request
+        assert keeps_rules(request, NodeUsage(there))
+        assert pod_facts(after).used == choice.used, "the pod will count on other GPUs"
+        if request.kind is RequestKind.WHOLE:
+            assert write.annotations[GROUP_ANNOTATION] == ",".join(str(minor) for minor, _ in choice.used)
+        else:
+            assert given_by_agent(after, there) == {
+                n: {minor: (each.memory, each.core) for minor, each in gpus.items()}
+                for n, gpus in choice.containers.items()
+            }
+
+    def not_free(self, uid, name, used):
+        """Why GPUs are not free for a pod, as far as the watch shows; empty if they are."""
+        there = self.seen_nodes[name]
+        others = [uses(pod, there) for pod in self.counting(name) if pod.uid != uid]
+        others += [
+            one.choices[name].used
+            for other, one in self.reserved().items()
+            if other != uid and name in one.choices and bound_in(self.seen_pods, other) != name
+        ]
+        return too_much(there, used, others)
+
+    def check_commit(self, commit):
+        """A plan is of all pods of the job that wait, each of which is in bind (I2, I3)."""
+        places = committed_places(commit.text)
+        assert places.keys() <= self.in_bind.keys()
+        members = [
+            pod for pod in self.seen_pods.values() if pod.job and (pod.name.namespace, pod.job.name) == commit.job
+        ]
+        living = [pod for pod in members if not (pod.ended or pod.deleting)]
+        started = any(asks(pod) and pod.node for pod in living) or any(uid in self.written for uid in places)
+        wanted = {pod.job.replicas for pod in living if pod.uid in places}
+        without = [pod for pod in living if not asks(pod)]
+        assert started or wanted <= set(range(len(places) + len(without) + 1)), "a part of a job is planned"
+
+    def counting(self, name):
+        """The pods that the watch shows on a node."""
+        return [
+            pod
+            for pod in self.seen_pods.values()
+            if pod.node == name and not pod.ended and pod.request.kind is not RequestKind.NONE
+        ]
+
+    @invariant()
+    def what_is_used_follows_from_the_objects_and_the_reservations(self):
+        if not hasattr(self, "scheduling"):
+            return
+        expected = Scheduling(LeastFree())
+        for facts in self.seen_nodes.values():
+            expected.node_seen(facts)
+        for pod in self.seen_pods.values():
+            expected.pod_seen(pod, self.now)
+        for uid, found in self.reserved().items():
+            for name, choice in found.choices.items():
+                if bound_in(self.seen_pods, uid) != name:
+                    expected.usage.use(uid, name, choice.used)
+        assert counted(self.scheduling) == counted(expected)
+
+    def check_reservations(self):
+        """New ones are of GPUs that are free (I1), and short (I4)."""
+        reserved = self.reserved()
+        for uid, found in reserved.items():
+            if self.kept.get(uid) is not found:
+                most = BARRIER_S if self.scheduling.jobs.is_member(found.pod) else RESERVED_S
+                if found.sent or uid in self.written:
+                    most = max(CONFIRMED_S, COMMITTED_S)
+                assert found.until <= self.now + most
+                for name, choice in found.choices.items():
+                    problem = self.not_free(uid, name, choice.used)
+                    assert not problem, f"GPUs are reserved that are not free: {problem}"
+        self.kept = reserved
+
+    @invariant()
+    def reservations_end_and_are_of_pods_that_wait(self):
+        for uid, found in self.reserved().items() if hasattr(self, "scheduling") else ():
+            assert self.scheduling.next_due(self.now) <= found.until
+            seen = self.seen_pods.get(uid)
+            if uid not in self.odd_calls and (seen or uid not in self.unseen):
+                assert seen and not (seen.node or seen.ended), "a reservation is of a pod that is bound or gone"
+
+    @invariant()
+    def a_job_reserves_for_all_of_its_pods_or_for_none(self):
+        if not hasattr(self, "scheduling"):
+            return
+        kept, others = defaultdict(list), defaultdict(list)
+        for found in self.reserved().values():
+            if self.scheduling.jobs.is_member(found.pod):
+                kept[found.pod.name.namespace, found.pod.job.name].append(found)
+        for pod in self.seen_pods.values():
+            if pod.job and not (pod.ended or pod.deleting):
+                others[pod.name.namespace, pod.job.name].append(pod)
+        for job, found in kept.items():
+            started = any(asks(pod) and pod.node for pod in others[job]) or any(
+                one.sent or one.pod.uid in self.written for one in found
+            )
+            number = len(found) + sum(not asks(pod) for pod in others[job])
+            wanted = {one.pod.job.replicas for one in found}
+            assert started or wanted <= set(range(number + 1)), f"{number} pods of a job of {wanted} hold GPUs"
+
+    @invariant()
+    def nodes_are_settled(self):
+        """A node whose changes were all seen is no longer disturbed."""
+        for name in list(self.disturbed):
+            writing = {write.node for write, _ in [*self.late, *[(one[0], 0) for one in self.bindings.values()]]}
+            unseen = {bound_to(self.pods.get(uid) or self.former.get(uid) or {}) for uid in self.unseen}
+            if name not in self.unseen and name not in writing | unseen:
+                over = name in self.nodes and any(
+                    too_much(self.nodes[name], used, [other for two, other in held if two != uid])
+                    for held in [[(one, use) for one, use in self.held.items() if bound_to(self.pods[one]) == name]]
+                    for uid, used in held
+                )
+                if not over and not any(name in one.choices for one in self.reserved().values()):
+                    self.disturbed.discard(name)
+
+    # -- events stop ---------------------------------------------------------------------------------------------------
+
+    def teardown(self):
+        if not hasattr(self, "scheduling"):
+            return
+        for uid in self.deleted():
+            self.forget(uid)
+        for uid, made in self.pods.items():
+            if made["spec"]["schedulingGates"]:
+                made["spec"]["schedulingGates"] = [
+                    gate for gate in made["spec"]["schedulingGates"] if gate["name"] == GATE
+                ]
+                self.changed(uid)
+        self.settle()
+        self.all_that_fits_is_placed()
+        if jobs := sorted(self.complete_jobs()):
+            for uid in [uid for uid in self.pods if uid not in self.complete_jobs()[jobs[0]]]:
+                self.forget(uid)
+            self.settle()
+            self.all_that_fits_is_placed()
+
+    def settle(self):
+        """kube-scheduler tries each pod once, and again only when it is woken, or when a call failed."""
+        self.weather, end = "fine", self.now + QUIET_S
+        for _ in range(MOST_ROUNDS):
+            self.end_writes()
+            self.show_all()
+            self.poll(sorted(self.in_bind))
+            for uid in self.waiting():
+                if uid not in self.asleep:
+                    self.ask(uid, self.pods[uid])
+            for uid in sorted(self.called):
+                self.start_bind(uid, self.called[uid])
+            self.check()
+            busy = self.bindings or self.commits or self.unseen or any(uid not in self.asleep for uid in self.waiting())
+            due = self.due()
+            if not busy and (due is None or due > end):
+                return
+            self.wait(1.0 if busy else max(due - self.now, 0.0))
+        raise AssertionError("the cluster does not become quiet")
+
+    def check(self):
+        self.what_is_used_follows_from_the_objects_and_the_reservations()
+        self.reservations_end_and_are_of_pods_that_wait()
+        self.a_job_reserves_for_all_of_its_pods_or_for_none()
+        self.nodes_are_settled()
+
+    def complete_jobs(self):
+        """Job to UIDs of the pods that wait, where nothing but room is missing."""
+        jobs = defaultdict(list)
+        for uid, made in self.pods.items():
+            facts = pod_facts(made)
+            if (
+                facts.job
+                and self.scheduling.jobs.is_member(facts)
+                and not ended(made)
+                and made["spec"]["schedulerName"] == OURS
+            ):
+                jobs[facts.job.name].append(facts)
+        found = {}
+        for job, members in jobs.items():
+            pending = [pod for pod in members if not pod.node and asks(pod)]
+            wanted = {pod.job.replicas for pod in members}
+            started = len(pending) < len(members) and any(pod.node and asks(pod) for pod in members)
+            valid = (
+                None not in wanted and (len(wanted) == 1 or started) and not any(pod.request.problem for pod in pending)
+            )
+            if pending and valid and (started or len(members) >= max(wanted)):
+                found[job] = [pod.uid for pod in pending]
+        return found
+
+    def all_that_fits_is_placed(self):
+        assert not self.reserved(), "GPUs are reserved for a pod that does not come"
+        nodes = self.scheduling.usage.nodes
+        for uid in self.waiting():
+            pod = pod_facts(self.pods[uid])
+            if (
+                not self.scheduling.jobs.is_member(pod)
+                and pod.request.kind is not RequestKind.NONE
+                and not pod.request.problem
+            ):
+                fitting = [name for name in self.accepts[uid] if name in nodes and fit(pod.request, nodes[name])]
+                assert not fitting, f"a pod that fits on {fitting[0]} is not placed"
+        for job, uids in self.complete_jobs().items():
+            without = {uid: frozenset(NAMES).difference(self.accepts[uid]) for uid in uids}
+            near = {bound_to(made) for made in self.pods.values() if made["metadata"]["labels"].get(JOB_LABEL) == job}
+            places = plan(
+                [pod_facts(self.pods[uid]) for uid in uids], nodes, self.scheduling.links, near=near, without=without
+            )
+            assert len(places) < len(uids), f"job {job} fits and does not run"
+
+
+def bound_to(made):
+    return made.get("spec", {}).get("nodeName", "")
+
+
+def asks(pod):
+    return pod.request.kind is not RequestKind.NONE
+
+
+def bound_in(pods, uid):
+    return pods[uid].node if uid in pods and not pods[uid].ended else ""
+
+
+def ended(made):
+    return made["status"]["phase"] in ("Succeeded", "Failed")
+
+
+def counted(scheduling):
+    """The users of each node, and what is free."""
+    return {
+        name: (found.facts, dict(found.users), found.free, found.places)
+        for name, found in scheduling.usage.nodes.items()
+    }
+
+
+def uses(pod, there):
+    """What a pod uses of each GPU; its request on each where no decision is written."""
+    if pod.used is not None:
+        return pod.used
+    each = WHOLE if pod.request.kind is RequestKind.WHOLE else pod.request.need.over(max(pod.request.gpus, 1))
+    return tuple((gpu.minor, each) for gpu in there.gpus.gpus)
+
+
+def too_much(there, used, others):
+    """Why the GPUs cannot take one more pod; empty if they can."""
+    by_minor = {gpu.minor: gpu for gpu in there.gpus.gpus}
+    for minor, amounts in used:
+        gpu = by_minor.get(minor)
+        on_it = [one for other in others for number, one in other if number == minor]
+        if gpu is None or not gpu.usable:
+            return f"GPU {minor} of {there.name} is not usable"
+        if gpu.whole or amounts == WHOLE or WHOLE in on_it:
+            if on_it or not gpu.whole or amounts != WHOLE:
+                return f"GPU {minor} of {there.name} is not free"
+            continue
+        on_it.append(amounts)
+        if len(on_it) > there.gpus.most_pods:
+            return f"GPU {minor} of {there.name} has {len(on_it)} pods"
+        if sum(one.memory for one in on_it) > gpu.memory or sum(one.core for one in on_it) > gpu.core:
+            return f"GPU {minor} of {there.name} has {gpu}, and is used by {on_it}"
+    return ""
+
+
+def given_by_agent(made, there):
+    """Container index to minor number to memory and compute, as the agent reads the decision."""
+    minors = {f"GPU-{gpu.minor}": gpu.minor for gpu in there.gpus.gpus}
+    kinds = {GPU_MEM: Kind.MEMORY_SHARE}
+    amounts = {GPU_MEM: {f"GPU-{gpu.minor}": gpu.memory for gpu in there.gpus.gpus}}
+    if there.gpus.both:
+        kinds = {GPU_MEM: Kind.MEMORY_CORE_MEM, GPU_CORE: Kind.CORE_CORE_MEM}
+        amounts[GPU_CORE] = {f"GPU-{gpu.minor}": gpu.core for gpu in there.gpus.gpus}
+    parsed = parse_pod(made)
+    found = read(parsed, kinds, minors, amounts)
+    assert isinstance(found, Decision), found
+    assert not found.unmet, found.unmet
+    result = defaultdict(dict)
+    for n, one in enumerate(parsed.app_containers):
+        both = [found.units.get((one.name, resource), {}) for resource in (GPU_MEM, GPU_CORE)]
+        for uuid in both[0].keys() | both[1].keys():
+            result[n][minors[uuid]] = both[0].get(uuid, 0), both[1].get(uuid, 0)
+    return dict(result)
 
 
 class TestCluster(Cluster.TestCase):
-    settings = lives(steps=40)
+    settings = settings(
+        max_examples=LIVES,
+        stateful_step_count=STEPS,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )
