@@ -47,6 +47,7 @@ class Allocations:
         self.faults: list[str] = []
         self._nodes = {node["metadata"]["name"]: _gpus(node) for node in nodes}
         self._parts: dict[str, tuple[_Part, ...]] = {}
+        self._ended: set[str] = set()
         self._on: dict[tuple[str, int], dict[str, _Part]] = defaultdict(dict)
         self._members: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
         self._replicas: dict[tuple[str, str], int] = {}
@@ -61,11 +62,12 @@ class Allocations:
             self._replicas[found.name.namespace, job] = count_of(found.labels.get(REPLICAS_LABEL)) or 0
         if not node and found.annotations.get(DECIDED_ANNOTATION) == found.uid:
             self.faults.append(f"pod {found.name} has a decision and no node")
-        if not node or found.uid in self._parts:
-            if found.ended:
-                self._drop(found.uid)
-            return
-        self._take(found, node)
+        # After a kill of the API server, kwok may write a late Running, which no kubelet does.
+        if node and found.uid not in self._parts and found.uid not in self._ended:
+            self._take(found, node)
+        if found.ended:
+            self._ended.add(found.uid)
+            self._drop(found.uid)
 
     def gone(self, uid: str) -> None:
         """A pod that is no more."""
