@@ -69,7 +69,14 @@ class App:
             writes = Writes(connection, host, self._leading, self._is_waiting, self._metrics.written)
             lease = Lease(connection, self._settings.lease, host, self._leading) if self._settings.lease else None
             not_leading = lease.problem if lease else lambda: ""
-            service = Service(self._core, writes, self._problem, not_leading, self._metrics.watch_lagged)
+            service = Service(
+                core=self._core,
+                writes=writes,
+                problem=self._problem,
+                not_leading=not_leading,
+                term=lambda: lease.term if lease else 0,
+                lagged=self._metrics.watch_lagged,
+            )
             nodes = Nodes(service)
             self._follow("nodes", connection, "/api/v1/nodes", nodes)
             self._follow("pods", connection, "/api/v1/pods", Pods(service))

@@ -20,6 +20,9 @@ from gpuscheduler.usage_page import usage_page
 
 log = logging.getLogger(__name__)
 
+BEHIND = "the scheduler's extender began to lead a moment ago; first it reads what the former leader bound"
+CATCH_UP_S = 5.0
+"""Longest wait for the watch to show a write."""
 TICK_GAP_S, TICK_PART = 0.02, 3.0
 """Least time between two looks at what is due, and as a multiple of what a tick took: calls come in between."""
 
@@ -32,19 +35,24 @@ class Service:
         writes: to the API server.
         problem: why the view of the cluster is too old to decide with; empty if it is not.
         not_leading: why kube-scheduler's calls are not those of the leader; empty if they may be.
+        term: how often the kube-scheduler beside this process has begun to lead.
         lagged: called with the seconds from a Binding until the watch shows it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by name)
         self,
+        *,
         core: Scheduling,
         writes: Writes,
         problem: Callable[[], str],
         not_leading: Callable[[], str],
+        term: Callable[[], int],
         lagged: Callable[[float], None],
     ) -> None:
         self.core = core
         self._writes, self.problem, self._not_leading, self._lagged = writes, problem, not_leading, lagged
+        self._term, self._caught_up = term, 0
+        self._catching_up: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._bound_at: dict[str, float] = {}
         self._commits: set[asyncio.Task[None]] = set()
@@ -88,8 +96,13 @@ class Service:
         """Choose the node for a pod, see `Scheduling.filter`."""
         if problem := self.problem() or self._not_leading():
             return FilterAnswer(error=problem)
+        pod = pod_facts(call.pod)
+        if self._caught_up != self._term():
+            if self._catching_up is None or self._catching_up.done():
+                self._catching_up = asyncio.ensure_future(self._catch_up(pod, self._term()))
+            return FilterAnswer(error=BEHIND)
         names = list(call.nodes) if call.names is None else call.names
-        answer = self.core.filter(pod_facts(call.pod), names, time.monotonic())
+        answer = self.core.filter(pod, names, time.monotonic())
         self._settle()
         return answer
 
@@ -143,6 +156,8 @@ class Service:
     def _bind(self, call: BindCall) -> BindWrite | BindWait | BindRefused:
         if problem := self._not_leading():  # also after a wait: another leader may have given the GPUs away
             return BindRefused(problem)
+        if self._caught_up != self._term():
+            return BindRefused(BEHIND)
         return self.core.bind(call.uid, call.node, time.monotonic(), time.time_ns())
 
     async def _waited(self, call: BindCall, until: float, left: Left) -> BindWrite | BindRefused:
@@ -177,6 +192,17 @@ class Service:
                 task.add_done_callback(self._commits.discard)
             case _:
                 self._writes.add(action)
+
+    async def _catch_up(self, pod: PodFacts, term: int) -> None:
+        """Wait until the watch shows a write to a waiting pod: then it has shown what the former leader bound."""
+        version = await self._writes.marked(pod.name, pod.uid)
+        if not version:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                while (seen := self.core.pods.get(pod.uid)) is None or int(seen.version) < int(version):
+                    await self._changed.wait()
+                self._caught_up = term
 
     async def _commit(self, action: CommitJob) -> None:
         written = await self._writes.commit(action)

@@ -30,12 +30,16 @@ class Lease:
         name: namespace/name of the lease.
         host: of this process and the kube-scheduler beside it.
         leading: kept set while a scheduler on `host` holds the lease.
+
+    Attributes:
+        term: how often a scheduler on `host` has gained the lease.
     """
 
     def __init__(self, connection: Connection, name: str, host: str, leading: asyncio.Event) -> None:
         self._connection, self._name, self._host, self._leading = connection, name, host, leading
         self._other, self._read_at, self._runs_out = "", time.monotonic(), float("inf")
         self._early = asyncio.Event()
+        self.term = 0
 
     async def run(self) -> None:
         """Read the lease until canceled."""
@@ -85,6 +89,7 @@ class Lease:
     def _set(self, *, leads: bool) -> None:
         if leads and not self._leading.is_set():
             log.info("Gained the lease", extra={"lease": self._name})
+            self.term += 1
             self._leading.set()
         if self._leading.is_set() and not leads:
             log.info("Lost the lease", extra={"lease": self._name})

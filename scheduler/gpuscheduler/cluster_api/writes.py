@@ -130,6 +130,17 @@ class Writes:
             return False
         return True
 
+    async def marked(self, pod: PodName, uid: str) -> str:
+        """Change an annotation of a waiting pod; a version of it from then on, or empty.
+
+        When the watch shows that version, it has shown every earlier write.
+        """
+        try:
+            await self._perform(Nudge(pod, uid))
+            return (await self._pod(_path(pod))).version
+        except KubeError:
+            return ""
+
     def add(self, action: Queued) -> None:
         """Queue a write, in place of an earlier one of its kind for the pod."""
         self._queue[type(action), action.uid] = action

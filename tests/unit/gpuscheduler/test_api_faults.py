@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.kube.api.timestamp import rfc3339
-from gpuscheduler import app
+from gpuscheduler import app, service
 from gpuscheduler.cluster_api import connection, lease, writes
 from gpuscheduler.cluster_api.follow import PAGE
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
@@ -199,7 +199,7 @@ def test_only_the_process_beside_the_leader_wakes_pods(cluster, monkeypatch):
     cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", ours, strategic=False)
     until(lambda: is_nudged(cluster, "j-0") and is_nudged(cluster, "j-1"))
     assert scheduler.metric("gpuscheduler_leading") == 1
-    assert scheduler.filter(pods[0])["NodeNames"] == ["n1"]
+    assert until(lambda: scheduler.filter(pods[0])["NodeNames"]) == ["n1"]
 
 
 def test_without_a_lease_calls_are_answered_and_no_pod_is_woken(cluster):
@@ -230,6 +230,29 @@ def test_calls_get_an_error_when_the_leader_has_not_renewed_its_lease(cluster, m
     renewed = {"spec": {"renewTime": rfc3339(time.time())}}
     cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", renewed, strategic=False)
     assert scheduler.place(pod) == "n1"
+
+
+def test_a_new_leader_gives_no_gpus_until_it_has_seen_what_the_former_one_bound(cluster):
+    cluster.share_node("n1", gpus=1)
+    metadata = {"name": "gpu-scheduler", "namespace": "kube-system"}
+    spec = {"holderIdentity": "another-host_1"}
+    cluster.api.objects.create("leases", "kube-system", {"metadata": metadata, "spec": spec})
+    scheduler = cluster.start(lease="kube-system/gpu-scheduler")
+    first, second = cluster.pod("p1", mem=8), cluster.pod("p2", mem=8)
+    until(lambda: scheduler.metric('gpuscheduler_pods{state="waiting"}') == 2)
+    cluster.api.silence()
+    former = cluster.start()
+    assert former.place(first) == "n1"
+    ours = {"spec": {"holderIdentity": f"{socket.gethostname()}_1"}}
+    cluster.api.objects.patch(("leases", "kube-system", "gpu-scheduler"), "", ours, strategic=False)
+    until(lambda: scheduler.metric("gpuscheduler_leading") == 1)
+    assert scheduler.filter(second)["Error"] == service.BEHIND
+    until(lambda: is_nudged(cluster, "p2"))
+    assert scheduler.filter(second)["Error"] == service.BEHIND
+    assert scheduler.bind(second, "n1") == service.BEHIND
+    cluster.api.resume()
+    until(lambda: not scheduler.filter(second)["Error"])
+    assert scheduler.filter(second)["NodeNames"] == []
 
 
 def test_a_job_is_not_bound_when_another_leads_before_all_of_its_pods_came(cluster, monkeypatch):
