@@ -12,18 +12,19 @@ from bench import inspecting, result
 from bench.agent import attacking, memory, reacting, resting, rpc, scraping, starting
 from bench.node import BenchError, compile_everything
 from bench.placement import topology
+from bench.scheduling import cluster, jobs
 from bench.trace import placing
 from gpuagent.system.output import exit_with
 
 PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "topology", "inspect")
-PLACEMENT = "placement"
+PLACEMENT, SCHEDULER = "placement", "scheduler"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the parts asked for; 1 if something could not be measured at all."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="about two minutes, with few samples")
-    parser.add_argument("--only", choices=(*PARTS, PLACEMENT), action="append", help="one part (repeatable)")
+    parser.add_argument("--only", choices=(*PARTS, PLACEMENT, SCHEDULER), action="append", help="one part (repeatable)")
     parser.add_argument("--trace", type=Path, metavar="DIR", help="folder of the trace for `placement`, which needs it")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs for each row of placement (default: 3)")
     parser.add_argument("--out", type=Path, default=result.ROOT / "build" / "bench.json", metavar="FILE")
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str]) -> int:
                 _measure(part, results, quick=options.quick)
         if options.trace and PLACEMENT in parts:
             placing.measure(results, options.trace, 1 if options.quick else options.seeds, _say)
+        if SCHEDULER in parts:  # if asked for: it needs root, and the binaries of `make e2e`
+            jobs.measure(results, 300 if options.quick else 10_000, _say)
+            cluster.measure(results, cluster.QUICK if options.quick else cluster.Sizes(), _say)
     except BenchError as err:
         print(f"bench: {err}", file=sys.stderr)
         return 1

@@ -27,6 +27,7 @@ class ControlPlane:
         client: acts as the administrator.
         address: of the API server.
         pods: the pods of all namespaces as they are now.
+        kwok: plays the nodes.
     """
 
     def __init__(self, workdir: Path) -> None:
@@ -45,7 +46,7 @@ class ControlPlane:
         self._apiserver = self.process("kube-apiserver", self._apiserver_command(port, etcd_port))
         kubeconfig = f"--kubeconfig={self.kubeconfig(pki.ADMIN)}"
         stages = ("--config", str(_STAGES), "--manage-all-nodes=true", "--node-lease-duration-seconds=0")
-        self._kwok = self.process("kwok", (str(self.bin / "kwok"), kubeconfig, *stages))
+        self.kwok = self.process("kwok", (str(self.bin / "kwok"), kubeconfig, *stages))
 
     def process(self, name: str, command: Iterable[str]) -> Process:
         """A component that ends with the tests, however these end. It must be started by the main thread."""
@@ -63,8 +64,8 @@ class ControlPlane:
             self._apiserver.wait_for(self._ready, timeout=60)
             for manifest in RIGHTS:
                 self.client.apply(manifest)
-            stack.callback(self._kwok.kill)
-            self._kwok.start()
+            stack.callback(self.kwok.kill)
+            self.kwok.start()
             stack.callback(self.pods.stop)
             self.pods.start()
             self._stack = stack.pop_all()
@@ -111,9 +112,13 @@ class ControlPlane:
 
     def clear(self) -> None:
         """Remove all pods and nodes, and the lease of the scheduler."""
-        self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0}, timeout=60)
         self.client.request("DELETE", NODES, timeout=60)
         self.client.request("DELETE", f"{_LEASES}/{LEASE}")
+        self.clear_pods()
+
+    def clear_pods(self) -> None:
+        """Remove all pods."""
+        self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0}, timeout=60)
         self.pods.wait(lambda pods: not pods, timeout=60)
 
     def leader(self, *, other_than: str = "", timeout: float = 60) -> str:

@@ -41,6 +41,12 @@ class Plane(Protocol):
 class Replica:
     """Both processes, and the extender's connection to the API server, which tests can break.
 
+    Args:
+        control_plane: which both belong to.
+        name: the host name of both.
+        flags: further flags of the extender.
+        extends: whether kube-scheduler calls the extender.
+
     Attributes:
         name: the host name of both.
         extender: the process under test.
@@ -48,7 +54,7 @@ class Replica:
         link: between the extender and the API server.
     """
 
-    def __init__(self, control_plane: Plane, name: str, flags: Iterable[str] = ()) -> None:
+    def __init__(self, control_plane: Plane, name: str, flags: Iterable[str] = (), *, extends: bool = True) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
         self.link = Link(control_plane.address)
@@ -64,7 +70,9 @@ class Replica:
         self.name = name
         self.extender = control_plane.process(f"{name}-extender", (*host, *extender, *flags))
         self._scheduler_port = free_port()
-        config = self._configuration(control_plane.kubeconfig("system:kube-scheduler"), f"http://{address}")
+        config = self._configuration(
+            control_plane.kubeconfig("system:kube-scheduler"), f"http://{address}" if extends else None
+        )
         self.scheduler = control_plane.process(
             f"{name}-scheduler",
             (
@@ -80,13 +88,17 @@ class Replica:
     def start(self) -> None:
         """Start what does not run, and wait until both are ready."""
         self.revive()
-        self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)), 30)
+        self.wait_for_extender()
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # it signed its certificate itself
         port = self._scheduler_port
         self.scheduler.wait_for(
             lambda: _answers(http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=tls)), 30
         )
+
+    def wait_for_extender(self) -> None:
+        """Wait until it answers calls."""
+        self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)), 60)
 
     def revive(self) -> None:
         """Start what does not run, as kubelet does. kube-scheduler ends by itself when it loses the lease."""
@@ -112,11 +124,12 @@ class Replica:
         path.write_text(json.dumps(config))
         return path
 
-    def _configuration(self, kubeconfig: Path, extender: str) -> Path:
+    def _configuration(self, kubeconfig: Path, extender: str | None) -> Path:
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": str(kubeconfig)},
+            # With its default of 50 requests a second, that limit would be all that can be measured.
+            "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 1000},
             "leaderElection": {"leaderElect": True, "resourceName": LEASE} | _LEASE_SECONDS,
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
@@ -132,7 +145,9 @@ class Replica:
                     "httpTimeout": "30s",
                     "managedResources": [{"name": name, "ignoredByScheduler": False} for name in _RESOURCES],
                 }
-            ],
+            ]
+            if extender
+            else [],
         }
         path = self._directory / "scheduler.json"
         path.write_text(json.dumps(config, indent=2))

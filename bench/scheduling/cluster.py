@@ -1,0 +1,270 @@
+"""The scheduler with a real etcd, API server and kube-scheduler: speed, processor time, memory.
+
+Nodes are objects without a machine: they are Ready from the start, and nothing runs the pods that are bound to them.
+"""
+
+import os
+import re
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench import bigcluster
+from bench.agent.resting import fields, ticks
+from bench.node import BenchError
+from bench.result import Results, Say
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from tests.e2e.build import bin_dir
+from tests.e2e.cluster import pki
+from tests.e2e.cluster.manifests import Json
+from tests.e2e.cluster.processes import Process
+from tests.e2e.scheduler.control_plane import BINARIES, PODS, ControlPlane
+from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
+from tests.e2e.scheduler.pods import job, pod
+from tests.e2e.scheduler.replica import Replica
+
+KINDS: tuple[Callable[[str], Json], ...] = (share_node, share_node, core_node, whole_node)
+LIMITS = ({GPU_MEM: 4}, {GPU_MEM: 10}, {GPU_MEM: 20}, {GPU_MEM: 4, GPU_CORE: 25}, {GPU_WHOLE: 1}, {GPU_WHOLE: 2})
+RATE, PART, P99_MS, RSS_MIB, READY_S = 100.0, 0.95, 20.0, 150.0, 10.0
+JOB_S = {8: 1.0, 64: 3.0}
+"""Pods of a job to the seconds until all are bound, from when the last was created."""
+LONGEST_S = 600.0
+WRITERS, BATCH = 4, 500
+_SECONDS = "gpuscheduler_call_duration_seconds_bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Numbers of nodes, pods of each run, pairs of runs, runs of each size of job, and pods that are there already."""
+
+    nodes: int = 5_000
+    pods: int = 2_000
+    pairs: int = 2
+    jobs: int = 5
+    present: int = 50_000
+
+
+QUICK = Sizes(nodes=500, pods=300, pairs=1, jobs=1, present=2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Bound pods a second, and processor time a pod of kube-scheduler and of the extender, in ms."""
+
+    rate: float
+    scheduler_ms: float
+    extender_ms: float
+
+
+class Progress:
+    """Follows pods, by name, until all are bound.
+
+    Attributes:
+        first, all: set when the first and when all are bound.
+        ended: monotonic seconds when all were.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._waiting = set(names)
+        self.first, self.all = threading.Event(), threading.Event()
+        self.ended = 0.0
+
+    def seen(self, pod: Json) -> None:
+        """A pod as it is now."""
+        if "nodeName" in pod["spec"] and (name := pod["metadata"]["name"]) in self._waiting:
+            self._waiting.remove(name)
+            self.first.set()
+            if not self._waiting:
+                self.ended = time.monotonic()
+                self.all.set()
+
+    def gone(self, uid: str) -> None:
+        """A pod that is no more."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+
+def measure(results: Results, sizes: Sizes, say: Say) -> None:
+    """All of it, in one cluster."""
+    if missing := [name for name in BINARIES if not (bin_dir() / name).exists()]:
+        raise BenchError(f"run `python tests/e2e/build.py {' '.join(missing)}` first")
+    with tempfile.TemporaryDirectory(prefix="gb-") as folder, ControlPlane(Path(folder) / "c") as plane:
+        plane.kwok.kill()
+        say(f"scheduler: {sizes.nodes} nodes")
+        plane.add_nodes(map(_node, range(sizes.nodes)))
+        _speed(results, plane, sizes, say)
+        _jobs(results, plane, sizes, say)
+        _full(results, plane, sizes, say)
+
+
+def _name(n: int) -> str:
+    return f"node-{n:05}"
+
+
+def _kind(n: int) -> Callable[[str], Json]:
+    return KINDS[n % len(KINDS)]
+
+
+def _node(n: int) -> Json:
+    node = _kind(n)(_name(n))
+    node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    return node
+
+
+def _speed(results: Results, plane: ControlPlane, sizes: Sizes, say: Say) -> None:
+    """With and without the extender in turns, in alternating order."""
+    runs: dict[bool, list[Run]] = {True: [], False: []}
+    calls: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+    for n in range(2 * sizes.pairs):
+        extends = n % 4 in {0, 3}
+        say(f"scheduler: {sizes.pods} pods {'with' if extends else 'without'} the extender")
+        with _replica(plane, f"speed-{n}", extends=extends) as replica:
+            runs[extends].append(_run(plane, replica, sizes.pods, extends=extends))
+            for verb, seconds, count in _buckets(replica) if extends else ():
+                calls[verb][seconds] += count
+        plane.clear_pods()
+    with_it, without = ([one.rate for one in runs[extends]] for extends in (True, False))
+    part = median(with_it) / median(without)
+    what = f"{sizes.nodes:,} nodes, {sizes.pods:,} pods"
+    text = f"{_list(with_it)} pods/s; {_list(without)} without the extender: {part * 100:.0f} %"
+    holds = median(with_it) >= RATE and part >= PART
+    results.row(what, text, f">= {RATE:.0f}, >= {PART * 100:.0f} %", holds)
+    for name, rates in (("with", with_it), ("without", without)):
+        results.keep(f"scheduler: pods/s {name} the extender", rates)
+    _call_rows(results, calls)
+    _processor_row(results, runs)
+
+
+def _processor_row(results: Results, runs: dict[bool, list[Run]]) -> None:
+    ours = median(one.extender_ms for one in runs[True])
+    theirs, alone = (median(one.scheduler_ms for one in runs[extends]) for extends in (True, False))
+    text = f"extender {ours:.2f} ms, kube-scheduler {theirs:.2f} ms; alone {alone:.2f} ms"
+    results.row("processor time a pod", text)
+    for name, value in (("extender", ours), ("kube-scheduler", theirs), ("kube-scheduler alone", alone)):
+        results.keep(f"scheduler: processor ms a pod, {name}", [value])
+
+
+def _call_rows(results: Results, calls: Mapping[str, Mapping[float, float]]) -> None:
+    for verb, buckets in sorted(calls.items()):
+        half, most = (_percentile(buckets, part) * 1000 for part in (0.5, 0.99))
+        bar, holds = (f"p99 < {P99_MS:.0f} ms", most <= P99_MS) if verb == "filter" else ("", None)
+        results.row(f"{verb} call in the extender", f"p50 <= {half:g} ms, p99 <= {most:g} ms", bar, holds)
+
+
+def _jobs(results: Results, plane: ControlPlane, sizes: Sizes, say: Say) -> None:
+    with _replica(plane, "jobs") as replica:
+        replica.start()
+        plane.leader()
+        for pods, limit_s in JOB_S.items():
+            say(f"scheduler: jobs of {pods} pods")
+            took_ms = []
+            for n in range(sizes.jobs):
+                made = job(f"job-{pods}-{n}", pods, {GPU_WHOLE: 8})
+                progress = Progress(one["metadata"]["name"] for one in made)
+                plane.pods.listen(progress)
+                plane.add_pods(made)
+                created = time.monotonic()
+                _wait(progress.all, f"a job of {pods} pods did not start")
+                took_ms.append((progress.ended - created) * 1000)
+                plane.pods.listen(None)
+                plane.clear_pods()
+            what = f"job of {pods} pods x 8 GPUs: last created -> all bound"
+            results.reaction(what, f"scheduler: job of {pods} pods ms", took_ms, limit_s * 1000)
+
+
+def _full(results: Results, plane: ControlPlane, sizes: Sizes, say: Say) -> None:
+    """Start the extender with many pods present, and place more."""
+    say(f"scheduler: {sizes.present} pods present")
+    on = [name for n, name in enumerate(map(_name, range(sizes.nodes))) if _kind(n) is share_node]
+    with ThreadPoolExecutor(WRITERS) as pool:
+        batches = (range(n, min(n + BATCH, sizes.present)) for n in range(0, sizes.present, BATCH))
+        list(pool.map(lambda batch: len(plane.client.create_all(PODS, (_present(n, on) for n in batch))), batches))
+    with _replica(plane, "full") as replica:
+        began = time.monotonic()
+        replica.extender.start()
+        replica.wait_for_extender()
+        ready_s, proc = time.monotonic() - began, Path(f"/proc/{replica.extender.pid}")
+        start = fields(proc / "status")
+        run = _run(plane, replica, sizes.pods, extends=True)
+        status = fields(proc / "status")
+    what = f"{sizes.present:,} pods present"
+    results.row(f"{what}: start -> ready", f"{ready_s:.1f} s", f"< {READY_S:.0f} s", ready_s < READY_S)
+    rss, peak = status["VmRSS"] / 1024, status["VmHWM"] / 1024
+    text = f"{start['VmRSS'] / 1024:.1f} MiB, after {sizes.pods:,} more {rss:.1f}; peak {peak:.1f}"
+    results.row(f"{what}: resident memory", text, f"< {RSS_MIB:.0f} MiB", rss < RSS_MIB)
+    text = f"{run.rate:.0f} pods/s; extender {run.extender_ms:.2f} ms, kube-scheduler {run.scheduler_ms:.2f} ms a pod"
+    results.row(f"{what}: {sizes.pods:,} more", text)
+    for name, value in {"ready s": ready_s, "rss MiB": rss, "peak MiB": peak, "pods/s": run.rate}.items():
+        results.keep(f"scheduler, {what}: {name}", [value])
+
+
+def _present(n: int, nodes: Sequence[str]) -> Json:
+    """A pod as deployments make them, bound with a decision."""
+    made = bigcluster.pod(n, 0)
+    metadata = {key: made["metadata"][key] for key in ("name", "labels", "annotations")}
+    spec = made["spec"] | {"nodeName": nodes[n % len(nodes)]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+@contextmanager
+def _replica(plane: ControlPlane, name: str, *, extends: bool = True) -> Iterator[Replica]:
+    # Its link is part of this process, which would slow it down.
+    replica = Replica(plane, name, ("--kubeconfig", str(plane.kubeconfig(pki.GPU_SCHEDULER))), extends=extends)
+    try:
+        yield replica
+    finally:
+        plane.pods.listen(None)
+        replica.stop()
+
+
+def _run(plane: ControlPlane, replica: Replica, count: int, *, extends: bool) -> Run:
+    """Create pods, then start kube-scheduler; measured from the first pods that are bound to the last."""
+    if extends and not replica.extender.running:
+        replica.extender.start()
+        replica.wait_for_extender()
+    progress = Progress(plane.add_pods(pod(f"pod-{n}", LIMITS[n % len(LIMITS)]) for n in range(count)))
+    plane.pods.listen(progress)
+    processes = [replica.scheduler, *([replica.extender] if extends else [])]
+    replica.scheduler.start()
+    _wait(progress.first, "no pod was bound")
+    measured, began, before = len(progress), time.monotonic(), [_used_ms(one) for one in processes]
+    _wait(progress.all, "not all pods were bound")
+    spent = [_used_ms(one) - used for one, used in zip(processes, before, strict=True)]
+    return Run(measured / (progress.ended - began), spent[0] / measured, sum(spent[1:]) / measured)
+
+
+def _wait(event: threading.Event, failure: str) -> None:
+    if not event.wait(LONGEST_S):
+        raise BenchError(f"{failure} within {LONGEST_S:.0f} s")
+
+
+def _used_ms(process: Process) -> float:
+    """Processor time so far."""
+    return ticks(Path(f"/proc/{process.pid}")) * 1000 / os.sysconf("SC_CLK_TCK")
+
+
+def _buckets(replica: Replica) -> Iterator[tuple[str, float, float]]:
+    """Verb, seconds, and how many calls took at most these."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{replica.port}/metrics") as page:
+        text = page.read().decode()
+    for seconds, verb, count in re.findall(rf'^{_SECONDS}{{le="(.*)",verb="(.*)"}} (.*)$', text, re.MULTILINE):
+        yield verb, float(seconds), float(count)
+
+
+def _percentile(buckets: Mapping[float, float], part: float) -> float:
+    """The upper edge of the bucket in which it is."""
+    return min(seconds for seconds, count in buckets.items() if count >= part * buckets[float("inf")])
+
+
+def _list(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:.0f}" for rate in rates)
