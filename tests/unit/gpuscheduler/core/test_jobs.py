@@ -135,6 +135,20 @@ def test_a_plan_breaks_when_a_pod_does_not_come_and_is_made_again(two_nodes):
     two_nodes.run("a", "b")
 
 
+def test_a_plan_breaks_when_a_former_leader_gave_its_gpus_away(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    nodes = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    assert isinstance(two_nodes.bind("a", nodes["a"]), BindWait)
+    two_nodes.pods["other"] = pod_object(
+        "other", uid="other", whole=1, on=nodes["a"], annotations={GROUP_ANNOTATION: "3"}
+    )
+    two_nodes.scheduling.pod_seen(pod_facts(two_nodes.pods["other"]), 0.0)
+    assert "not free any more" in two_nodes.bind("b", nodes["b"]).reason
+    assert isinstance(two_nodes.bind("a", nodes["a"]), BindRefused)
+    assert not len(two_nodes.scheduling.reservations)
+
+
 def test_a_job_that_does_not_fit_says_how_much_does_and_starts_when_room_is_made(two_nodes):
     two_nodes.create("other", job=None, whole=3)
     two_nodes.write("other", two_nodes.bind("other", two_nodes.filter("other").nodes[0]))

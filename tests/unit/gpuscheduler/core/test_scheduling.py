@@ -152,6 +152,17 @@ def test_a_refused_binding_gives_the_units_back_and_a_lost_answer_keeps_them(sch
     assert free(scheduling, "n1") == [10, 10]
 
 
+def test_bind_chooses_again_when_a_former_leader_gave_the_reserved_gpu_away(scheduling):
+    asked, other = pod_object(mem=8), pod_object(mem=8)
+    node = scheduling.filter(pod_facts(asked), ["n1"], 0.0).nodes[0]
+    former = cluster(shared_node("n1"))
+    assert place(former, other, names=[node])[1][V1_GPU] == "0"
+    scheduling.pod_seen(pod_facts(other), 0.0)
+    assert free(scheduling, node) == [-6, 10]
+    show(scheduling, asked, scheduling.bind(asked["metadata"]["uid"], node, 0.0, WALL_NS))
+    assert free(scheduling, node) == [2, 2]
+
+
 def test_bind_without_a_reservation_chooses_on_that_node_or_refuses(scheduling):
     asked = pod(mem=10)
     assert isinstance(scheduling.bind(asked.uid, "n1", 0.0, WALL_NS), BindRefused)
