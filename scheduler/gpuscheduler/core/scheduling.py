@@ -195,7 +195,8 @@ class Scheduling:
             why = f"pod {pod.name} is of scheduler {pod.scheduler}, which --scheduler-name leaves out"
             return FilterAnswer(error=why)
         seen = self.pods.get(pod.uid)
-        if seen and (seen.node or seen.job != pod.job):  # kube-scheduler has not seen it yet, or is the first to see it
+        # One of the two may not have seen it yet.
+        if pod.deleting or (seen and (seen.node or seen.deleting or seen.job != pod.job)):
             return FilterAnswer(error=f"pod {pod.name} has changed; kube-scheduler tries it again")
         if self.jobs.is_member(pod):
             return self.jobs.filter(pod, names, now)

@@ -179,10 +179,10 @@ class Jobs:
         for job in self._jobs.values():
             if job.plan and job.plan.until <= now:
                 self._break(job, now)
-            if job.ask_at <= now and job.pending:
+            if job.ask_at <= now:
                 job.ask_at = float("inf")
                 job.unnamed.clear()
-                self.actions.append(Nudge(job.pending[0].name, job.pending[0].uid))
+                self.actions += [Nudge(pod.name, pod.uid) for pod in job.pending[:1]]
         if not self._round:
             due = [key for key, job in self._jobs.items() if self._waits(job) and job.retry_at <= now]
             if self._freed or any(self._jobs[key].retry_at > float("-inf") for key in due):

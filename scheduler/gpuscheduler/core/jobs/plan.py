@@ -133,8 +133,10 @@ def _capacity(request: GpuRequest, node: NodeUsage, wanted: int) -> int:
 
 def _times(need: Amounts, free: Amounts, most: int) -> int:
     """How many times `need` is in `free`, at most `most`."""
+    if not need.within(free):  # also where others use more than there is of what it does not need
+        return 0
     parts = ((free.memory, need.memory), (free.core, need.core))
-    return max(min([most, *(there // part for there, part in parts if part)]), 0)
+    return min([most, *(there // part for there, part in parts if part)])
 
 
 def _take(request: GpuRequest, pods: Sequence[PodFacts], node: NodeUsage, links: Links) -> list[Choice]:

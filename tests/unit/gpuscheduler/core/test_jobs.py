@@ -7,6 +7,7 @@ import pytest
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION
 from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.fit import fit
+from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S, RETRY_FIRST_S, UNSUITABLE_S
 from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.links import Links
@@ -512,3 +513,29 @@ def test_jobs_of_shares_are_whole_or_wait_too():
     for name in ("d", "e"):
         cluster.create(name, job="k", mem=3)
     assert {write.node for write in cluster.run("d", "e").values()} == {"n1"}
+
+
+def test_no_pod_is_planned_on_a_gpu_that_others_use_beyond_what_it_has():
+    """As after a switch from mode core_mem to share: pods with compute still run, and the GPU has none to give."""
+    node = NodeUsage(shared_node("n1", gpus=1))
+    node.use("old", ((0, Amounts(1, 45)),))
+    assert plan([pod(mem=1)], {"n1": node}, Links()) == {}
+
+
+def test_a_job_whose_pods_are_being_deleted_makes_no_work(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    other = next(name for name in ("a", "b") if two_nodes.filter(name).nodes == ("n2",))
+    assert not two_nodes.filter(other, ["n1"]).nodes
+    for made in two_nodes.pods.values():
+        made["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        two_nodes.scheduling.pod_seen(pod_facts(made), two_nodes.now)
+    two_nodes.now = RETRY_FIRST_S + UNSUITABLE_S
+    for _ in range(3):
+        two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.scheduling.next_due(two_nodes.now) is None
+
+
+def test_a_call_about_a_pod_that_is_being_deleted_gets_an_error(two_nodes):
+    two_nodes.create("a", whole=4)["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    assert "has changed" in two_nodes.filter("a").error
