@@ -14,13 +14,13 @@ class ClusterUsage:
     Attributes:
         nodes: by name.
         changed: names of the nodes that changed since a reader emptied it.
-        freed: units may have become free since a reader unset it.
+        frees: how often units may have become free. Readers compare it with what it was.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeUsage] = {}
         self.changed: set[str] = set()
-        self.freed = False
+        self.frees = 0
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
         self._on: dict[str, set[str]] = {}
         self._cpu: dict[str, float] = {}
@@ -38,7 +38,7 @@ class ClusterUsage:
         else:
             node.refresh(facts)
         self.changed.add(facts.name)
-        self.freed = True
+        self.frees += 1
 
     def node_gone(self, name: str) -> None:
         """Forget a node. Its users stay until their pods are gone."""
@@ -50,7 +50,7 @@ class ClusterUsage:
         uses = self._uses.setdefault(name, {})
         if (former := uses.get(uid)) == use:
             return
-        self.freed = self.freed or former is not None
+        self.frees += former is not None
         uses[uid] = use
         self._on.setdefault(uid, set()).add(name)
         if node := self.nodes.get(name):
@@ -63,7 +63,7 @@ class ClusterUsage:
             if self._uses.get(one, {}).pop(uid, None) is None:
                 continue
             self._on[uid].discard(one)
-            self.freed = True
+            self.frees += 1
             if node := self.nodes.get(one):
                 node.release(uid)
                 self.changed.add(one)
@@ -76,6 +76,7 @@ class ClusterUsage:
         if node := self.nodes.get(name):
             node.cpu_used = self._cpu[name]
             self.changed.add(name)
+            self.frees += cores < 0
 
     def nodes_of(self, uid: str) -> Iterator[str]:
         """Names of the nodes on which the pod counts."""

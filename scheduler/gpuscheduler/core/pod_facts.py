@@ -132,8 +132,9 @@ def _used(pod: Pod, request: GpuRequest) -> Used | None:
             return None
         return tuple((minor, WHOLE) for minor in sorted(map(int, names)))
     memory, core = (shares(pod.annotations, key) for key in (MEMORY_ANNOTATION, CORE_ANNOTATION))
-    first = memory if isinstance(memory, Shares) else Shares({})
-    second = core if isinstance(core, Shares) else Shares({})
+    # Annotations of another pod, copied from a template, stay beside those of the Binding.
+    first = memory if isinstance(memory, Shares) and request.need.memory else Shares({})
+    second = core if isinstance(core, Shares) and request.need.core else Shares({})
     if minors := sorted(first.by_gpu.keys() | second.by_gpu.keys()):
         needs = _needs(request, {minor: _on(minor, first) | _on(minor, second) for minor in minors})
         said = {n: Amounts(first.by_gpu.get(n, 0), second.by_gpu.get(n, 0)) for n in minors}

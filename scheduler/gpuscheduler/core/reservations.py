@@ -1,6 +1,6 @@
 """GPUs that are kept for pods until the watch shows them bound."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuscheduler.core.cluster_usage import ClusterUsage
@@ -46,7 +46,7 @@ class Reservations:
 
     def keep(self, pod: PodFacts, choices: Mapping[str, Choice], until: float, *, sent: bool = False) -> None:
         """Reserve GPUs, in place of those that were reserved for the pod."""
-        self.end([pod.uid])
+        self._release(pod.uid, choices)
         self._all[pod.uid] = Reservation(pod, choices, until, sent)
         for name, choice in choices.items():
             self._usage.use(pod.uid, name, choice.used)
@@ -55,10 +55,7 @@ class Reservations:
         """Give back what is reserved for these pods."""
         for uid in uids:
             self._all.pop(uid, None)
-            pod = self._pods.get(uid)
-            for name in list(self._usage.nodes_of(uid)):
-                if pod is None or pod.node != name:
-                    self._usage.release(uid, name)
+            self._release(uid)
 
     def give_back(self, uids: Iterable[str]) -> None:
         """Give back what is reserved for these pods, except for those that the API server may have bound."""
@@ -76,3 +73,10 @@ class Reservations:
     def next_end(self) -> float | None:
         """When the next one ends; None without any."""
         return min((one.until for one in self._all.values()), default=None)
+
+    def _release(self, uid: str, but: Collection[str] = ()) -> None:
+        """Count a pod no longer where it is not bound, except on the nodes in `but`."""
+        pod = self._pods.get(uid)
+        for name in list(self._usage.nodes_of(uid)):
+            if name not in but and (pod is None or pod.node != name):
+                self._usage.release(uid, name)

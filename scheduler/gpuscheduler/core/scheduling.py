@@ -102,7 +102,6 @@ class Scheduling:
         if former:  # the reason of a refusal may be gone
             self._rests = {key: rest for key, rest in self._rests.items() if key[1] != node.name}
         self.usage.node_seen(node)
-        self.jobs.freed()
 
     def node_gone(self, name: str) -> None:
         """Forget a node."""
@@ -142,8 +141,6 @@ class Scheduling:
         self.reservations.end([uid])
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
-        if pod or (cpu and cpu[0] in self.usage.nodes):
-            self.jobs.freed()
 
     def synced(self, now: float) -> None:
         """Answer calls from now on, as all nodes and pods were seen.
@@ -162,14 +159,15 @@ class Scheduling:
         for pod in self.pods.values():  # a former run may have refused them for GPUs that it reserved
             if not (pod.node or pod.gated or self.jobs.is_member(pod)):
                 self._waiting.refused(pod.uid, now)
-        self.usage.freed = True
+        self.usage.frees += 1
 
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again that fit by now."""
         self.reservations.lapse(now)
         for rest in self._rests.values():
             if rest.until <= now and not rest.ended:
-                rest.ended = self.usage.freed = True
+                rest.ended = True
+                self.usage.frees += 1
         self._rests = {key: rest for key, rest in self._rests.items() if now < rest.until + REST_LIMIT_S}
         self.jobs.actions += self._waiting.wake(now)
         self.jobs.tick(now)

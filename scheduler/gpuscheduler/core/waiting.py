@@ -62,11 +62,12 @@ class Waiting:
         self._refused: dict[str, _Refused] = {}
         self._check_at = float("-inf")
         self._next = float("inf")
+        self._frees = 0
 
     def refused(self, uid: str, now: float) -> None:
         """Take that kube-scheduler was refused a node for a pod."""
         if not self._refused:  # what became free before is no news for it
-            self._usage.freed = False
+            self._frees = self._usage.frees
         one = self._refused.pop(uid, None) or _Refused()
         one.wake_at = now + one.delay_s
         self._refused[uid] = one
@@ -79,7 +80,7 @@ class Waiting:
 
     def next_due(self) -> float | None:
         """When `wake` has work, in monotonic seconds; None if nothing is due."""
-        due = max(self._check_at, float("-inf") if self._usage.freed else self._next)
+        due = max(self._check_at, self._next if self._frees == self._usage.frees else float("-inf"))
         return due if self._refused and due < float("inf") else None
 
     def wake(self, now: float) -> list[Nudge | Nominate]:
@@ -87,7 +88,7 @@ class Waiting:
         due = self.next_due()
         if due is None or now < due:
             return []
-        self._check_at, self._next, self._usage.freed = now + CHECK_S, float("inf"), False
+        self._check_at, self._next, self._frees = now + CHECK_S, float("inf"), self._usage.frees
         fits: dict[tuple[GpuRequest, float], bool] = {}
         ready = [pod for pod in self._candidates(now) if self._fits(pod, fits, now)]
         taken: set[str] = set()

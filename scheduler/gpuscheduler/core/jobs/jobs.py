@@ -130,7 +130,8 @@ class Jobs:
     ) -> None:
         self._usage, self._reservations, self._links, self._pods = usage, reservations, links, pods
         self._jobs: dict[JobKey, _Job] = {}
-        self._freed = self._ready = False
+        self._again = self._ready = False
+        self._frees = 0
         self._round: deque[JobKey] = deque()
         self.actions: list[Action] = []
 
@@ -157,19 +158,15 @@ class Jobs:
 
     def pod_gone(self, pod: PodFacts, now: float) -> None:
         """Forget a member that was deleted or has ended."""
-        self._freed = True
         key = _key(pod)
         if (job := self._jobs.get(key)) is None:
             return
         job.members.pop(pod.uid, None)
         job.unnamed.pop(pod.uid, None)
+        self._again = True  # it may have kept the others from being planned
         self._review(job, now)
         if not job.members:
             del self._jobs[key]
-
-    def freed(self) -> None:
-        """GPUs may be free now that were not: plan waiting jobs at the next tick."""
-        self._freed = True
 
     def tick(self, now: float) -> None:
         """Break plans whose pods did not all come. Plan one of the jobs that wait: each in turn, by priority and age.
@@ -185,8 +182,8 @@ class Jobs:
                 self.actions += [Nudge(pod.name, pod.uid) for pod in job.pending[:1]]
         if not self._round:
             due = [key for key, job in self._jobs.items() if self._waits(job) and job.retry_at <= now]
-            if self._freed or any(self._jobs[key].retry_at > float("-inf") for key in due):
-                self._freed = False
+            if self._may_fit or any(self._jobs[key].retry_at > float("-inf") for key in due):
+                self._again, self._frees = False, self._usage.frees
                 self._round = deque(sorted(due, key=lambda key: _age(self._jobs[key])))
         if self._round:
             key = self._round.popleft()
@@ -202,7 +199,7 @@ class Jobs:
                 yield job.retry_at
             elif job.ask_at < float("inf"):
                 yield job.ask_at
-        if self._freed or self._round:
+        if self._may_fit or self._round:
             yield now
 
     def filter(self, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
@@ -278,7 +275,7 @@ class Jobs:
 
         `pods` are all members, with those that have ended on a node.
         """
-        self._ready = self._freed = True
+        self._ready = self._again = True
         bound: dict[JobKey, set[str]] = {}
         texts: dict[JobKey, list[str]] = {}
         for pod in pods:
@@ -301,6 +298,11 @@ class Jobs:
     def waiting(self) -> int:
         """Number of complete jobs that do not fit."""
         return sum(self._waits(job) for job in self._jobs.values())
+
+    @property
+    def _may_fit(self) -> bool:
+        """Whether waiting jobs are to be planned at the next tick, as units may have become free."""
+        return self._again or self._frees != self._usage.frees
 
     def _still_fits(self, pod: PodFacts, place: tuple[str, Choice]) -> bool:
         node = self._usage.nodes.get(place[0])
@@ -397,8 +399,17 @@ class Jobs:
     def _review(self, job: _Job, now: float) -> None:
         """Take that planned pods are bound, or will not come: the job may not even be complete without one."""
         if job.plan:
-            coming = job.pending if job.plan.committed else self._to_plan(job)
-            self._drop(job, job.plan.places.keys() - {pod.uid for pod in coming}, now)
+            coming = {pod.uid for pod in (job.pending if job.plan.committed else self._to_plan(job))}
+            self._drop(job, job.plan.places.keys() - coming, now)
+        if job.plan and self._is_part(job, job.plan):
+            self._break(job, now)
+
+    def _is_part(self, job: _Job, made: _Plan) -> bool:
+        """Whether the plan would start a part of the job: it was made beside running pods, which are gone by now."""
+        if made.committed or job.bound or not self._is_complete(job) or made.places.keys() <= job.started:
+            return False
+        left_out = sum(pod.uid not in made.places for pod in job.pending)
+        return len(job.living) - left_out < max(filter(None, job.replicas))
 
     def _drop(self, job: _Job, uids: Collection[str], now: float) -> None:
         """Plan again without these pods, or with other GPUs. Only a written plan goes on for the others."""
@@ -410,7 +421,7 @@ class Jobs:
                 del job.plan.places[uid]
             if not job.plan.places:
                 job.plan, job.delay_s = None, RETRY_FIRST_S
-                self._freed = self._freed or bool(job.pending)  # those that came after the plan
+                self._again = self._again or bool(job.pending)  # those that came after the plan
 
     def _keep(self, job: _Job, made: _Plan) -> None:
         for uid, (name, choice) in made.places.items():
@@ -423,7 +434,7 @@ class Jobs:
             job.plan = None
             # kube-scheduler may have asked about a pod that was gone already.
             job.members = {uid: pod for uid, pod in job.members.items() if uid in self._pods}
-            self._freed = True
+            self._again = True
             job.retry_at, job.delay_s = now + job.delay_s, min(job.delay_s * 2, RETRY_LIMIT_S)
 
 

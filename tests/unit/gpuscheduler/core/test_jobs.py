@@ -357,6 +357,23 @@ def test_a_job_that_is_created_again_waits_for_its_pods_although_the_former_ones
     two_nodes.run("c", "d")
 
 
+def test_a_job_that_is_created_again_starts_whole_although_its_first_pod_seemed_to_replace_another(two_nodes):
+    """The watch shows pods in any order: the first new one beside the former ones, which run, the second after them."""
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=1)
+    two_nodes.run("a", "b")
+    two_nodes.create("c", whole=1)
+    assert two_nodes.filter("c").nodes
+    two_nodes.create("d", whole=1)
+    for name in ("a", "b"):
+        two_nodes.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        two_nodes.scheduling.pod_seen(pod_facts(two_nodes.pods[name]), two_nodes.now)
+    assert two_nodes.reserved() == 0
+    two_nodes.now += RETRY_FIRST_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.reserved() == 2
+
+
 def test_a_call_about_a_pod_that_is_gone_holds_up_a_job_once(two_nodes):
     two_nodes.create("a", whole=1)
     two_nodes.scheduling.pod_gone("a", two_nodes.now)

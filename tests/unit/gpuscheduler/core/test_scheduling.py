@@ -10,8 +10,17 @@ from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision, read
 from gpuagent.domain.scheduling.node_gpus import NodeGpu, NodeGpus
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind
+from gpuagent.domain.sharing.mode import (
+    GPU_CORE,
+    GPU_MEM,
+    GROUP_ANNOTATION,
+    JOB_LABEL,
+    REPLICAS_LABEL,
+    VISIBLE_ANNOTATION,
+    Kind,
+)
 from gpuscheduler.core.calls import BindRefused, BindWrite, Nominate, Nudge, Report
+from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, EVICTED_S, RESERVED_S, REST_FIRST_S, BindOutcome, Scheduling
 from gpuscheduler.core.waiting import ALL_NAMED, FIRST_S
@@ -216,6 +225,25 @@ def test_pods_whose_amounts_make_no_sense_do_no_harm(scheduling, asked):
     waits = pod(**asked)
     scheduling.pod_seen(waits, 0.0)
     assert isinstance(scheduling.bind(waits.uid, "n2", 0.0, WALL_NS), BindRefused)
+
+
+def test_compute_of_a_copied_annotation_does_not_count_for_a_pod_that_asks_for_none(scheduling):
+    asked = pod_object(mem=4, annotations={CORE_ANNOTATION: '{"0":{"0":45}}', DECIDED_ANNOTATION: "another"})
+    node, _ = place(scheduling, asked)
+    assert scheduling.usage.nodes[node].free[0] == Amounts(6, 0)
+
+
+def test_a_job_is_planned_when_a_reservation_ends_that_was_in_its_way():
+    scheduling = cluster(shared_node("n1", gpus=1))
+    assert scheduling.filter(pod(mem=8), ["n1"], 0.0).nodes
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+    members = [pod(mem=4, labels=labels) for _ in range(2)]
+    for one in members:
+        scheduling.pod_seen(one, 0.0)
+    scheduling.tick(1.0)
+    assert not scheduling.filter(members[0], ["n1"], 1.0).nodes
+    scheduling.tick(RESERVED_S)
+    assert len(scheduling.reservations) == 2
 
 
 def test_the_agents_correction_moves_what_is_used(scheduling):
