@@ -207,6 +207,14 @@ class Jobs:
         key = _key(pod)
         job = self._jobs.setdefault(key, _Job())
         job.members[pod.uid] = pod
+        answer = self._filter(key, job, pod, names, now)
+        if not (pod.uid in self._pods or (job.plan and pod.uid in job.plan.places)):
+            job.members.pop(pod.uid, None)  # it counts once the watch shows it: it may be gone
+            if not job.members:
+                del self._jobs[key]
+        return answer
+
+    def _filter(self, key: JobKey, job: _Job, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         if why := self._problem(key, job) or self._missing(key, job, pod):
             return FilterAnswer(unresolvable=dict.fromkeys(names, why))
         place = self._place(job, pod, names, now)

@@ -385,6 +385,13 @@ def test_a_call_about_a_pod_that_is_gone_holds_up_a_job_once(two_nodes):
     assert two_nodes.reserved() == 0
 
 
+def test_a_call_about_a_pod_of_a_former_job_of_the_name_holds_up_nothing(two_nodes):
+    two_nodes.scheduling.filter(pod("gone", whole=4, labels={JOB_LABEL: "j", REPLICAS_LABEL: "3"}), ["n1"], 0.0)
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    two_nodes.run("a", "b")
+
+
 def test_gates_are_removed_when_the_job_is_complete(two_nodes):
     for name in ("a", "b"):
         made = pod_object(name, uid=name, labels={JOB_LABEL: "j", REPLICAS_LABEL: "2"}, whole=1)
