@@ -39,7 +39,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What a pod of the trace asks for; memory in MiB."""
+    """The request of a pod of the trace; memory in MiB."""
 
     demand: Demand
     memory: int

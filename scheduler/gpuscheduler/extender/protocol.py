@@ -1,7 +1,7 @@
 """The extender protocol of kube-scheduler 1.18 to 1.37: JSON whose keys are the names of the Go fields.
 
 A call with `nodeCacheCapable: true` names nodes, otherwise it carries whole Node objects. 5,000 names are 65 of the
-67 KB of a filter call, so they stay bytes: whether a name is among them is a search for the name in quotes.
+67 KB of a filter call, so they stay bytes. The test for one name searches for it in quotes.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The HTTP paths: kube-scheduler's calls, probes and pages. A plain ASGI application.
 
-A call that was understood is answered with status 200; what kept it from success is a sentence in `Error`, which
-kube-scheduler logs. What is not the protocol is answered with 400. Paths may begin with the prefix of Aliyun's
+A valid call gets status 200; if it fails, `Error` has the reason in a sentence, which kube-scheduler logs. Other
+requests get 400. Paths may begin with the prefix of Aliyun's
 extender, so that this scheduler can take its place.
 """
 

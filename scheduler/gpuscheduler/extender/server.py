@@ -11,8 +11,8 @@ import uvicorn
 from gpuscheduler.extender.routes import Routes
 
 KEPT_S = 3600
-"""How long an idle connection stays open. kube-scheduler closes its own after 90 s; if the server closed first, a call
-that was sent at that moment would fail."""
+"""How long an idle connection stays open. kube-scheduler closes its own after 90 s. If the server closed it first, a
+call sent at that moment would fail."""
 STOP_S = 5
 """How long calls may take to end when the server stops."""
 BACKLOG = 512

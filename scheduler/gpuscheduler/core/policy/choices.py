@@ -12,7 +12,7 @@ COST_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a demand may take on each of some rows: a part of any GPU, or the several GPUs with the least free.
+    """The GPUs that a demand may take on each of some rows: a part of any GPU, or the several GPUs with the least free.
 
     Attributes:
         free: the free part of each GPU. Shape (rows, GPUs), without the last columns that are 0 in every row.

@@ -6,14 +6,14 @@ from gpuscheduler.core.policy.choices import Choices
 from gpuscheduler.core.policy.fleet import EPSILON, MOST_GPUS, Demand, Fleet, Floats, Ints
 
 EMPTY_NODE, EMPTY_GPU = 32.0, 2.0
-"""Of the first pod there. What is left on a node costs 1 at most."""
+"""The cost of the first pod there. The free part of a node costs 1 at most."""
 
 
 class Binpack:
     """The least free left: on the node, then on the GPU. Empty nodes come last, and before them empty GPUs."""
 
     def costs(self, fleet: Fleet, rows: Ints, demand: Demand) -> tuple[Floats, Ints]:
-        """What is left free on the node and on the GPUs of the choice, with penalties for those that were empty."""
+        """The free parts of the node and of the GPUs of the choice, with penalties for empty ones."""
         choices = Choices.of(fleet, rows, demand)
         full = choices.free >= 1 - EPSILON
         breaks = EMPTY_NODE * (np.count_nonzero(full, axis=1) >= fleet.gpus[rows])

@@ -32,7 +32,7 @@ FEWEST_CORES = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What follows from the mix.
+    """Tables derived from the mix.
 
     Attributes:
         cores: that the mix asks for with each GPU.

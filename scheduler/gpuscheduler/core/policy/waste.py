@@ -15,8 +15,8 @@ LEAVING = 0.012
 def expected_waste(shares: Mapping[Demand, float]) -> Floats:
     """The expected final waste of a GPU by free steps, in GPUs. Shape (STEPS + 1,).
 
-    With r free, either all of r is wasted, with the weight LEAVING, or a pod of one of the sizes q <= r comes, with its
-    share p(q) as weight, and r - q is left: waste(r) = (LEAVING r + sum p(q) waste(r - q)) / (LEAVING + sum p(q)).
+    With r free, two cases have weights. In the first, of weight LEAVING, all of r is wasted. In the second, a pod of a
+    size q <= r comes, with its share p(q) as weight, and leaves r - q: waste(r) = (LEAVING r + sum p(q) waste(r - q)) / (LEAVING + sum p(q)).
     """
     sizes: dict[int, float] = {}
     for demand, share in shares.items():
