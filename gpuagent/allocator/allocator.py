@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from gpuagent.allocator.allocator_state import Memory, View
 from gpuagent.allocator.in_flight import InFlight
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
-from gpuagent.allocator.memory import Memory, View
 from gpuagent.allocator.pre_start import PreStart
 from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
+from gpuagent.allocator.allocator_state import Memory, View
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
-from gpuagent.allocator.memory import Memory, View
 from gpuagent.domain.deviceplugin.device_ids import granted, locate
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.pods.exchange import by_units

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable, Collection
 
+from gpuagent.allocator.allocator_state import Memory, View
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
-from gpuagent.allocator.memory import Memory, View
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify

@@ -1,4 +1,4 @@
-"""NVML's C functions about links over a simulated driver; as those in `simulated_calls`."""
+"""NVML's C functions about links over a simulated driver; as those in `nvml_calls`."""
 
 import uuid
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Any
 import pynvml
 
 from gpuagent.nvml.link_values import ENDS
-from gpuagent.simulation.calls import INVALID, NOT_SUPPORTED, OK, address, of, put
 from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
+from gpuagent.simulation.nvml_calls import INVALID, NOT_SUPPORTED, OK, address, of, put
 
 LINKS: dict[str, Callable[..., int]] = {}
-"""Functions of a GPU, as `simulated_calls.DEVICE`."""
+"""Functions of a GPU, as `nvml_calls.DEVICE`."""
 
 _TYPES = {end: number for number, end in ENDS.items()}
 _ANCESTORS = (pynvml.NVML_TOPOLOGY_SYSTEM, pynvml.NVML_TOPOLOGY_NODE, pynvml.NVML_TOPOLOGY_HOSTBRIDGE)

@@ -13,10 +13,10 @@ from typing import Any, Self
 import pynvml
 
 from gpuagent.simulation.boxes import Box
-from gpuagent.simulation.calls import DEVICE, INVALID, LOOKUP, SYSTEM, address, point
 from gpuagent.simulation.driver import FaultError, GpuRef, SimulatedDriver, SimulatedGpu, error_code
 from gpuagent.simulation.fault_socket import FaultSocket, inject
 from gpuagent.simulation.link_calls import LINKS
+from gpuagent.simulation.nvml_calls import DEVICE, INVALID, LOOKUP, SYSTEM, address, point
 from gpuagent.simulation.usage_calls import USE
 
 __all__ = ["FaultError", "GpuRef", "Simulator", "inject", "install"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pynvml
 
-from gpuagent.simulation.calls import NOT_SUPPORTED, OK, of, put
 from gpuagent.simulation.driver import SimulatedDriver, SimulatedGpu
+from gpuagent.simulation.nvml_calls import NOT_SUPPORTED, OK, of, put
 
 USE: dict[str, Callable[..., int]] = {}
-"""Functions of a GPU, as `simulated_calls.DEVICE`."""
+"""Functions of a GPU, as `nvml_calls.DEVICE`."""
 
 MIB = 1 << 20
 NO_INSTANCE = 0xFFFFFFFF

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.certain_holdings import PodHeld, certain
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pod_holdings import PodHeld, certain
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.pods.annotations import Assumed, Malformed, Shares
 from gpuagent.domain.pods.pod import PodName

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Mapping
 
+from gpuagent.domain.certain_holdings import RESOURCES
 from gpuagent.domain.deviceplugin.advertise import at_zero
 from gpuagent.domain.node_state.device_lists import DeviceRange
 from gpuagent.domain.node_state.known_gpus import NOT_READ
-from gpuagent.domain.pod_holdings import RESOURCES
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.scheduling.node_links import link_mbps, links_hash
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Mode

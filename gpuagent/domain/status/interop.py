@@ -7,8 +7,8 @@ The gpushare scheduler extender and the inspect tools read two amounts of a node
 from collections import defaultdict
 from collections.abc import Iterator
 
+from gpuagent.domain.certain_holdings import counted
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pod_holdings import counted
 from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM
 from gpuagent.domain.sharing.units import units_of
 from gpuagent.domain.state import State

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpuagent.kube.api.answers import UNAUTHORIZED, error_of
 from gpuagent.kube.api.api_errors import ApiError
+from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
 from gpuagent.kube.api.list_text import read_list
 from gpuagent.kube.watch.stream import Watch
 

@@ -13,8 +13,8 @@ import msgspec
 
 from gpuagent import __version__
 from gpuagent.kube.api.access import Access
-from gpuagent.kube.api.answers import UNAUTHORIZED, error_of
 from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
+from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.allocator.memory import MOST_GIVEN
+from gpuagent.allocator.allocator_state import MOST_GIVEN
 from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import Kind, Mode

@@ -12,9 +12,9 @@ import pytest
 from urllib3 import BaseHTTPResponse, PoolManager
 from urllib3.connection import HTTPSConnection
 
-from gpuagent.kube.api.answers import error_of, resource_of
 from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
 from gpuagent.kube.api.client import STRATEGIC_MERGE_PATCH, Client, Timeouts
+from gpuagent.kube.api.error_answers import error_of, resource_of
 from gpuagent.kube.api.transport import Request, Transport, connect
 from standin.api.handler import Handler
 from standin.api.server import ApiServer
