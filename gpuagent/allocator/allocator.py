@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from gpuagent.allocator.allocator_state import Memory, View
+from gpuagent.allocator.allocator_state import AllocatorState, View
 from gpuagent.allocator.in_flight import InFlight
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.pre_start import PreStart
@@ -44,24 +44,24 @@ class Allocator:
         fetch: Fetch = lambda _pods, _timeout_s: None,
     ) -> None:
         self.in_flight = InFlight(clock, allocated)
-        self._memory = Memory(clock)
-        self._preferred = PreferredAllocation(self._memory, kubelet, send_event, fetch)
-        self._pre_start = PreStart(self._memory, kubelet, isolation, strategy)
+        self._state = AllocatorState(clock)
+        self._preferred = PreferredAllocation(self._state, kubelet, send_event, fetch)
+        self._pre_start = PreStart(self._state, kubelet, isolation, strategy)
         self._refusals = RefusalEvents(clock, send_event)
         self._isolation, self._strategy, self._send_event = isolation, strategy, send_event
 
     def expect_pods(self, within_s: float) -> None:
         """Have calls wait up to `within_s` seconds from now for the first list of the node's pods."""
-        self._memory.first_pods_by = self._memory.clock() + within_s
+        self._state.first_pods_by = self._state.clock() + within_s
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
-        self._memory.publish(snapshot)
+        self._state.publish(snapshot)
         self._refusals.publish(snapshot.pods)
 
     def view(self) -> View:
         """The current snapshot and record of calls."""
-        return self._memory.view()
+        return self._state.view()
 
     def report(self, refusal: Refusal) -> None:
         """Send an Event for a refusal; never blocks."""
@@ -83,7 +83,7 @@ class Allocator:
             raise Refusal(Reason.EMPTY_REQUEST, text)
         if not request.fixed <= request.offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
-        if self._memory.view(asked=True).counts_only:
+        if self._state.view(asked=True).counts_only:
             return (*request.fixed, *sorted(request.offered - request.fixed))[:size]
         return self._preferred.prefer(request)
 
@@ -99,7 +99,7 @@ class Allocator:
         """
         picked = frozenset(ids)
         with self.in_flight.one():
-            view = self._memory.view()
+            view = self._state.view()
             exchanged = self._exchanged(resource, picked, view) if view.counts_only else {}
             share = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged)
         if not exchanged:
@@ -107,7 +107,7 @@ class Allocator:
         return replace(share, annotations={**share.annotations, key(resource): written(exchanged)})
 
     def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
-        view = self._memory.view()
+        view = self._state.view()
         occupancy, answered, at = view.occupancy(), view.answered, locate(resource, ids, view.snap)
         # Kubelet's device list from before a mode switch may still have units of mode core_mem, which never span GPUs.
         listed = at.listed and (len(at.counts) == 1 or at.kind.mode is not Mode.CORE_MEM)
@@ -122,7 +122,7 @@ class Allocator:
             share = self._isolated(granted(resource, at, view.snap, self._strategy, visible_gpus), view.snap)
         except Refusal as refusal:
             refusal.pod = requester.pod_name
-            self._memory.refused(None)
+            self._state.refused(None)
             raise
         uid, guessed = requester.pod.uid if requester.pod else None, requester.guessed
         owner, certain = requester.owner, requester.certain
@@ -132,7 +132,7 @@ class Allocator:
             uid, guessed = (recent.pod_uid, recent.guessed) if recent else (None, False)
         uuids = frozenset(gpu.uuid for gpu in share.gpus)
         new = RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, guessed, exchanged)
-        self._memory.allocated(new, share)
+        self._state.allocated(new, share)
         log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share
 
@@ -140,7 +140,7 @@ class Allocator:
         self, ids: frozenset[str], at: Located, before: InUse | None, requester: Requester, occupancy: Occupancy
     ) -> tuple[str, ...]:
         """UUIDs of other GPUs that the container sees, the same for the same ids. Empty unless the pod is certain."""
-        if before and (share := self._memory.granted(before.resource, ids)):
+        if before and (share := self._state.granted(before.resource, ids)):
             return tuple(gpu.uuid for gpu in share.visible_gpus)
         snap, pod, certain = occupancy.snapshot, requester.pod, requester.certain
         if before and before.owner:
@@ -179,6 +179,6 @@ class Allocator:
             chosen = self._preferred.choose(found.request, requester)
         except Refusal as refusal:
             refusal.pod = requester.pod_name
-            self._memory.refused(requester.pod)
+            self._state.refused(requester.pod)
             raise
         return counts.paired(picked, chosen, found.exchanged)

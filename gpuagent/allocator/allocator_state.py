@@ -47,7 +47,7 @@ class View:
             raise Refusal(Reason.NOT_READY, text)
 
 
-class Memory:
+class AllocatorState:
     """State shared by all calls: one lock guards immutable values, and is never held during a call elsewhere."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

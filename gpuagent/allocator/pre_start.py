@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from gpuagent.allocator.allocator_state import Memory, View
+from gpuagent.allocator.allocator_state import AllocatorState, View
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.domain.deviceplugin.device_ids import granted, locate
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
@@ -26,9 +26,13 @@ class PreStart:
     """Answers PreStartContainer."""
 
     def __init__(
-        self, memory: Memory, kubelet: KubeletAllocations, isolation: Mapping[str, Isolation], strategy: DeviceStrategy
+        self,
+        state: AllocatorState,
+        kubelet: KubeletAllocations,
+        isolation: Mapping[str, Isolation],
+        strategy: DeviceStrategy,
     ) -> None:
-        self._memory, self._kubelet, self._isolation, self._strategy = memory, kubelet, isolation, strategy
+        self._state, self._kubelet, self._isolation, self._strategy = state, kubelet, isolation, strategy
 
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
@@ -38,25 +42,25 @@ class PreStart:
         Raises:
             Refusal: the container breaks a promise of the mode, or its isolation is not ready. Kubelet retries.
         """
-        memory, picked = self._memory, frozenset(ids)
-        asks = not memory.view().counts_only
-        memory.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and asks), READ_S)
+        state, picked = self._state, frozenset(ids)
+        asks = not state.view().counts_only
+        state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and asks), READ_S)
         if given_by_another(picked):
             read = self._kubelet.read(timeout_s=READ_S)
             owner = holder(resource, picked, read.holdings if read else ())
             extra = {"resource": resource, "container": str(owner)}
             log.info("a container of another plugin starts again", extra=extra)
             return owner
-        view = memory.view()
+        view = state.view()
         view.check_units_known(resource)
         snap, exchanged = view.snap, view.occupancy().exchanged
         units = frozenset(exchanged.get(device_id, device_id) for device_id in picked)
         at = locate(resource, units, snap)
-        start = Start(resource, units, at, snap, lambda: memory.granted_after(resource, units))
+        start = Start(resource, units, at, snap, lambda: state.granted_after(resource, units))
         owner = self._checked_owner(start, picked, view)
         log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
-        share = memory.granted(resource, units) or granted(resource, at, snap, self._strategy)
+        share = state.granted(resource, units) or granted(resource, at, snap, self._strategy)
         with refusals_name(owner.pod if owner else None):
             try:
                 self._isolation[serving_layer(share, snap).driver].verify(share, owner)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 
-from gpuagent.allocator.allocator_state import Memory, View
+from gpuagent.allocator.allocator_state import AllocatorState, View
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
@@ -36,8 +36,8 @@ Returns the UIDs of the pods that exist; None if no answer comes in time.
 class PreferredAllocation:
     """Answers GetPreferredAllocation, and chooses devices for kubelets before 1.19, which do not send that call."""
 
-    def __init__(self, memory: Memory, kubelet: KubeletAllocations, send_event: EventSink, fetch: Fetch) -> None:
-        self._memory, self._kubelet, self._send_event, self._fetch = memory, kubelet, send_event, fetch
+    def __init__(self, state: AllocatorState, kubelet: KubeletAllocations, send_event: EventSink, fetch: Fetch) -> None:
+        self._state, self._kubelet, self._send_event, self._fetch = state, kubelet, send_event, fetch
         self._rest_until = float("-inf")
 
     def prefer(self, request: AllocationRequest) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class PreferredAllocation:
     def _prefer(self, request: AllocationRequest, *, certainly: bool) -> tuple[str, ...]:
         requester = self._identify(request, certainly=certainly)
         if isinstance(requester, Unknown) and requester.deleted:
-            self._memory.refused(requester.deleted)
+            self._state.refused(requester.deleted)
         try:
             return self.choose(request, requester)
         except Refusal as refusal:
@@ -57,24 +57,24 @@ class PreferredAllocation:
                 return self._prefer(request, certainly=True)
             refusal.pod = requester.pod_name
             # Bar only a certain pod: kubelet may still admit a guessed one.
-            self._memory.refused(requester.pod if requester.certain else None)
+            self._state.refused(requester.pod if requester.certain else None)
             raise
 
     def choose(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
         """The ids for this container. Raises Refusal."""
-        occupancy = self._memory.view().occupancy(request.offered)
+        occupancy = self._state.view().occupancy(request.offered)
         if isinstance(requester, Unknown) and requester.between:
             raise in_doubt(request.resource, requester)
         chosen = choose(request, requester, occupancy)
         self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.fixed, occupancy)
-        self._memory.answered((request.resource, frozenset(chosen)), requester)
+        self._state.answered((request.resource, frozenset(chosen)), requester)
         if found := notice(requester, request.resource, chosen, occupancy.snapshot):
             self._send_event(found)
         return chosen
 
     def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
-        view, fixed = self._memory.view(), request.fixed
+        view, fixed = self._state.view(), request.fixed
         # Kubelet has only reserved the fixed ids of a first request, and a list query would make kubelet lose them.
         may_list = not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
         silent = False
@@ -94,18 +94,18 @@ class PreferredAllocation:
             unseen = self._unseen(view, listing=may_list)
         if unseen is not None and not unseen:
             return found
-        until = self._memory.clock() + WAIT_S
+        until = self._state.clock() + WAIT_S
         uids = self._fetch(unseen, WAIT_S)
-        left_s = until - self._memory.clock()
-        shown = uids is not None and self._memory.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
+        left_s = until - self._state.clock()
+        shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
         if not shown and view.snap.schedulers:
             why = "the API server did not show the node's pods in time"
             return Unknown(why=why, between=tuple(unseen or view.snap.decided))
         if shown and uids:
-            view = self._memory.view()
+            view = self._state.view()
             answering = None if unseen is None else query
             return identify(request, view.tracker, view.snap, answering, certainly=certainly)
-        self._rest_until = self._memory.clock() + REST_S
+        self._rest_until = self._state.clock() + REST_S
         return found
 
     def _unseen(self, view: View, *, listing: bool) -> list[PodName] | None:
@@ -134,13 +134,13 @@ class PreferredAllocation:
 
     def _have_containers_named(self, request: AllocationRequest) -> None:
         """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
-        view = self._memory.view()
+        view = self._state.view()
         if request.fixed or not view.tracker.recent.some_unnamed:
             return
         if view.occupancy(request.offered).full_gpus(None):
-            began = self._memory.clock()
+            began = self._state.clock()
             if self._kubelet.read(timeout_s=NAMING_S) is not None:
-                self._memory.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
+                self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
 
     def _check_suspect(self, request: AllocationRequest, ids: Collection[str], occupancy: Occupancy) -> None:
         """Check recently allocated `ids` that kubelet calls free. Raises Refusal if a pod holds them."""
