@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts, change
-from gpuagent.domain.reconcile.node import NodeFacts, node_patches
+from gpuagent.domain.reconcile.node import DesiredNode, node_patches
 from gpuagent.kube.api.client import MERGE_PATCH, Client
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from standin.waiting import PATIENCE_S
@@ -48,11 +48,13 @@ def config_maps() -> list[dict[str, Any]]:
 def nodes() -> list[dict[str, Any]]:
     """Patches name some fields only, as a Node of a schema may."""
     condition = {"type": "GPUAgentReady", "status": "True", "reason": "Ready", "message": "said"}
-    facts = NodeFacts({"aliyun.accelerator/nvidia_count": "8"}, {"aliyun.com/gpu-count": "8"}, condition, "starting")
+    desired = DesiredNode(
+        {"aliyun.accelerator/nvidia_count": "8"}, {"aliyun.com/gpu-count": "8"}, condition, "starting"
+    )
     taints = [{"key": key, "effect": "NoSchedule"} for key in ("starting", "other")]
     found = {"metadata": {"name": "n1", "resourceVersion": "7"}, "spec": {"taints": taints}}
     return [
-        {"apiVersion": "v1", "kind": "Node"} | one.body for one in node_patches(found, facts, "2026-11-22T20:00:00Z")
+        {"apiVersion": "v1", "kind": "Node"} | one.body for one in node_patches(found, desired, "2026-11-22T20:00:00Z")
     ]
 
 

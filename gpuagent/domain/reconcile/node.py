@@ -10,7 +10,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class DesiredNode:
     """The desired state of the Node; everything else on it belongs to others.
 
     Attributes:
@@ -41,23 +41,23 @@ class NodePatch:
         return self.subresource or ("taints" if "spec" in self.body else "metadata")
 
 
-def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...]:
-    """Return patches that make ``node`` (decoded JSON, as observed) agree with ``facts``; empty if it already does.
+def node_patches(node: Json, desired: DesiredNode, now: str) -> tuple[NodePatch, ...]:
+    """Return patches that make ``node`` (decoded JSON, as observed) agree with ``desired``; empty if it already does.
 
     ``now`` is RFC 3339, for the condition's times. A condition's lastTransitionTime moves only with its status.
     """
     patches = []
-    if taint := _without_taint(node, facts):
+    if taint := _without_taint(node, desired):
         # First: this patch names the version that the agent read, so that it cannot remove a newer taint of others.
         patches.append(NodePatch("", taint))
-    wanted = {"labels": facts.labels, "annotations": facts.annotations}
+    wanted = {"labels": desired.labels, "annotations": desired.annotations}
     if texts := {part: changed for part, of in wanted.items() if (changed := _texts(node, part, of))}:
         patches.append(NodePatch("", {"metadata": texts}))
     status: dict[str, Any] = {}
     for side in ("capacity", "allocatable"):
-        if amounts := _amounts(node, side, facts):
+        if amounts := _amounts(node, side, desired):
             status[side] = amounts
-    if condition := _condition(node, facts, now):
+    if condition := _condition(node, desired, now):
         # Strategic merge finds the entry by its type and leaves the others alone.
         status["conditions"] = [condition]
     if status:
@@ -65,10 +65,10 @@ def node_patches(node: Json, facts: NodeFacts, now: str) -> tuple[NodePatch, ...
     return tuple(patches)
 
 
-def _without_taint(node: Json, facts: NodeFacts) -> dict[str, Any] | None:
+def _without_taint(node: Json, desired: DesiredNode) -> dict[str, Any] | None:
     taints = (node.get("spec") or {}).get("taints") or ()
-    left = [taint for taint in taints if taint.get("key") != facts.no_taint]
-    if not facts.no_taint or len(left) == len(taints):
+    left = [taint for taint in taints if taint.get("key") != desired.no_taint]
+    if not desired.no_taint or len(left) == len(taints):
         return None
     return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": left or None}}
 
@@ -84,19 +84,19 @@ def _texts(node: Json, part: str, wanted: Mapping[str, str | None]) -> dict[str,
     return {key: value for key, value in wanted.items() if present.get(key) != value}
 
 
-def _amounts(node: Json, side: str, facts: NodeFacts) -> dict[str, str]:
+def _amounts(node: Json, side: str, desired: DesiredNode) -> dict[str, str]:
     present = node.get("status", {}).get(side) or {}
     return {
         name: wanted
-        for name, wanted in facts.capacity.items()
+        for name, wanted in desired.capacity.items()
         if name not in present or not same_quantity(str(present[name]), wanted)
     }
 
 
-def _condition(node: Json, facts: NodeFacts, now: str) -> dict[str, str] | None:
-    if facts.condition is None:
+def _condition(node: Json, desired: DesiredNode, now: str) -> dict[str, str] | None:
+    if desired.condition is None:
         return None
-    wanted = dict(facts.condition)
+    wanted = dict(desired.condition)
     conditions = node.get("status", {}).get("conditions") or ()
     present: Json = next((found for found in conditions if found.get("type") == wanted["type"]), {})
     # The server drops empty strings, so a missing one is equal to "".

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.domain.reconcile.node import NodeFacts, NodePatch, node_patches
+from gpuagent.domain.reconcile.node import DesiredNode, NodePatch, node_patches
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api
 from gpuagent.kube.api.timestamp import rfc3339
@@ -22,11 +22,11 @@ _STALE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """One part of the Node that differs from the facts. The Node is empty before the first observation."""
+    """One part of the Node that differs from what is desired. The Node is empty before the first observation."""
 
     part: str
     node: Mapping[str, Any]
-    facts: NodeFacts
+    desired: DesiredNode
 
 
 class NodeWriter(KeyedReconciler[_Difference]):
@@ -54,7 +54,7 @@ class NodeWriter(KeyedReconciler[_Difference]):
         self._client = client
         self._path = f"/api/v1/nodes/{node_name}"
         self._wall = wall
-        self._facts = NodeFacts()
+        self._desired_node = DesiredNode()
         self._node: Mapping[str, Any] = {}
         self._wrote_at = -_STALE_S
 
@@ -66,12 +66,12 @@ class NodeWriter(KeyedReconciler[_Difference]):
         no_taint: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Replace the desired Node; NodeFacts describes the arguments."""
+        """Replace the desired Node; DesiredNode describes the arguments."""
         condition = None if condition is None else dict(condition)
-        facts = NodeFacts(dict(labels), dict(capacity), condition, no_taint, dict(annotations or {}))
+        desired = DesiredNode(dict(labels), dict(capacity), condition, no_taint, dict(annotations or {}))
         with self._wake:
-            if facts != self._facts:
-                self._facts = facts
+            if desired != self._desired_node:
+                self._desired_node = desired
                 self._compare()
 
     def observe(self, node: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class NodeWriter(KeyedReconciler[_Difference]):
     def attempt(self, value: _Difference) -> Outcome:
         if not value.node:
             return Outcome.OUTDATED
-        patch = _patches(value.node, value.facts, rfc3339(self._wall()))[value.part]
+        patch = _patches(value.node, value.desired, rfc3339(self._wall()))[value.part]
         path = f"{self._path}/{patch.subresource}".rstrip("/")
         try:
             answer = self._client.patch(path, patch.body, STRATEGIC_MERGE_PATCH if patch.subresource else MERGE_PATCH)
@@ -107,15 +107,17 @@ class NodeWriter(KeyedReconciler[_Difference]):
         return f"node {value.part}: {err}"
 
     def _compare(self) -> None:
-        self.desire(_Difference(part, self._node, self._facts) for part in _patches(self._node, self._facts))
+        self.desire(
+            _Difference(part, self._node, self._desired_node) for part in _patches(self._node, self._desired_node)
+        )
 
     def _log(self, problem: str | None) -> None:
         if problem:
             log.warning("Failed to update the Node", extra={"path": self._path, "reason": problem})
 
 
-def _patches(node: Mapping[str, Any], facts: NodeFacts, now: str = "") -> Mapping[str, NodePatch]:
-    return {patch.part: patch for patch in node_patches(node, facts, now)}
+def _patches(node: Mapping[str, Any], desired: DesiredNode, now: str = "") -> Mapping[str, NodePatch]:
+    return {patch.part: patch for patch in node_patches(node, desired, now)}
 
 
 def _uid(node: Mapping[str, Any]) -> str:
