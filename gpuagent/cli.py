@@ -153,7 +153,7 @@ def _run(options: argparse.Namespace) -> int:
 def _mps_control(options: argparse.Namespace) -> int:
     try:
         return mps_control.serve(options.program, options.pipe_dir, options.log_dir, exclusive=options.exclusive)
-    except (mps_control.RefusedError, MpsError) as err:
+    except (mps_control.MpsStartError, MpsError) as err:
         print(f"gpuagent: {err}", file=sys.stderr)
         return 1
 

@@ -25,7 +25,7 @@ LOOK_AFTER_S = 0.5
 _LOOK_S = 0.05
 
 
-class RefusedError(Exception):
+class MpsStartError(Exception):
     """The daemon cannot run here; the text says why and what to do."""
 
 
@@ -40,22 +40,22 @@ def serve(control: str, pipe_dir: Path, log_dir: Path, *, exclusive: bool, smi: 
         smi: name or path of `nvidia-smi`, which sets it.
 
     Raises:
-        RefusedError: the daemon cannot be started.
+        MpsStartError: the daemon cannot be started.
     """
     program = _program(control)
     if too_long(pipe_dir):
-        raise RefusedError(f"the pipe directory {pipe_dir} is too long for the daemon's sockets: choose a shorter one")
+        raise MpsStartError(f"the pipe directory {pipe_dir} is too long for the daemon's sockets: choose a shorter one")
     try:
         make_directories(pipe_dir, log_dir)
     except MpsError as err:
-        raise RefusedError(str(err)) from err
+        raise MpsStartError(str(err)) from err
     if why := untrusted(pipe_dir):
-        raise RefusedError(why)
+        raise MpsStartError(why)
     ending = StopSignal()
     asked = Control(program, pipe_dir)
     with contextlib.suppress(NoDaemonError):
         asked.alive()
-        raise RefusedError(f"another MPS control daemon answers at {pipe_dir}: leave it, or end it first")
+        raise MpsStartError(f"another MPS control daemon answers at {pipe_dir}: leave it, or end it first")
     if exclusive:
         _set_mode(smi, "EXCLUSIVE_PROCESS")
     try:
@@ -81,9 +81,9 @@ def _start(program: Path, asked: Control, pipe_dir: Path, log_dir: Path) -> "sub
             if time.monotonic() >= until:
                 daemon.kill()
                 daemon.wait()
-                raise RefusedError(f"{program} {' '.join(options)} did not answer within {START_S:g} s")
+                raise MpsStartError(f"{program} {' '.join(options)} did not answer within {START_S:g} s")
             time.sleep(_LOOK_S)
-    raise RefusedError(f"{program} -f ended with {daemon.returncode}: its log is in {log_dir}")
+    raise MpsStartError(f"{program} -f ended with {daemon.returncode}: its log is in {log_dir}")
 
 
 def _keep(daemon: "subprocess.Popen[bytes]", asked: Control, ending: StopSignal) -> int:
@@ -106,7 +106,7 @@ def _keep(daemon: "subprocess.Popen[bytes]", asked: Control, ending: StopSignal)
 def _program(name: str) -> Path:
     program = find_program(name)
     if program is None:
-        raise RefusedError(
+        raise MpsStartError(
             f"{name} was not found: the container needs the driver's compute utilities "
             "(NVIDIA_DRIVER_CAPABILITIES=compute,utility and a runtime that gives it the driver)"
         )
@@ -118,6 +118,6 @@ def _set_mode(smi: str, mode: str) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603 (the same)
     if done.returncode:
         output = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise RefusedError(
+        raise MpsStartError(
             f"{command[0]} -c {mode} failed ({done.returncode}): {output}; it takes a privileged container"
         )
