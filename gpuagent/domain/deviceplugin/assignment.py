@@ -11,7 +11,7 @@ from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, 
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.placement.best_sets import BestSets
-from gpuagent.domain.placement.share import Request, choose_share
+from gpuagent.domain.placement.share import ShareRequest, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
 from gpuagent.domain.pods.annotations import V1_GPU
 from gpuagent.domain.pods.pod import Pod
@@ -69,9 +69,9 @@ Offered = Mapping[str, frozenset[str]]
 """GPU UUID to the device ids that kubelet offers there."""
 
 
-def _share(request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy) -> Request:
+def _share(request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy) -> ShareRequest:
     snap, resource = occupancy.snapshot, request.resource
-    shared = Request(
+    shared = ShareRequest(
         resource=resource,
         size=request.size,
         unit="%" if resource == GPU_CORE else snap.policy.unit.phrase,

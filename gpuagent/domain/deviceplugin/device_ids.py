@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.grant import Access, DeviceStrategy, Grant
+from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
 from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import parse_id, units_of
 from gpuagent.domain.snapshot import Snapshot
@@ -57,7 +57,7 @@ def granted(
     """
     uuids = snapshot.ring(at.counts) if at.kind.is_whole else at.counts
     policy = snapshot.policy
-    access = Access(
+    access = DeviceAccess(
         unit=policy.unit, device_nodes=snapshot.device_nodes, strategy=strategy, indexes=policy.index_for_uuid
     )
     gpus, others = ([snapshot.gpus[uuid] for uuid in some] for some in (uuids, visible_gpus))

@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ShareRequest:
     """A share that a container requests, with the limits on the choice of its GPUs.
 
     Attributes:
@@ -57,7 +57,7 @@ class Request:
         return max(self.free[uuid] - self.reserved.get(uuid, 0), 0)
 
 
-def choose_share(request: Request) -> tuple[str, ...]:
+def choose_share(request: ShareRequest) -> tuple[str, ...]:
     """UUIDs of the GPUs: one, or `gpu_count` of them for a share that is even on all.
 
     Raises:
@@ -80,7 +80,7 @@ def choose_share(request: Request) -> tuple[str, ...]:
     return tuple(ranked[: request.gpu_count])
 
 
-def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
+def _rank(request: ShareRequest, uuid: str, each: int) -> tuple[bool, bool, bool, bool, bool, int, int]:
     """Best first: not leaving, pinned, not short, enough certain units, room for later containers, placement."""
     free = request.left(uuid)
     return (
@@ -94,7 +94,7 @@ def _rank(request: Request, uuid: str, each: int) -> tuple[bool, bool, bool, boo
     )
 
 
-def _why_not(request: Request, each: int) -> str:
+def _why_not(request: ShareRequest, each: int) -> str:
     """Why the GPUs that a scheduler chose are unavailable."""
     for uuid in sorted(request.only or (), key=request.order.__getitem__):
         name, free = f"GPU {request.order[uuid]}", request.free.get(uuid, 0)
@@ -110,23 +110,23 @@ def _why_not(request: Request, each: int) -> str:
     return f"kubelet hands units of {gpus} on to it"
 
 
-def _not_kept(request: Request, each: int) -> Refusal:
+def _not_kept(request: ShareRequest, each: int) -> Refusal:
     lead, where = _lead(request, each), _where(request)
     return Refusal(Reason.GPU_DECISION, f"{lead}; {request.decided}, and {_why_not(request, each)} ({where})")
 
 
-def _lead(request: Request, each: int) -> str:
+def _lead(request: ShareRequest, each: int) -> str:
     unit = f" {request.unit}" if request.unit else ""
     over = f" over {request.gpu_count} GPUs ({each} on each)" if request.gpu_count > 1 else ""
     return f"{request.resource}: {request.requester} asks for {request.size}{unit}{over}"
 
 
-def _where(request: Request) -> str:
+def _where(request: ShareRequest) -> str:
     free = sorted((request.order[uuid], count) for uuid, count in request.free.items())
     return f"free: {', '.join(f'GPU {index}: {count}' for index, count in free) or 'nothing'}"
 
 
-def _refusal(request: Request, each: int) -> Refusal:
+def _refusal(request: ShareRequest, each: int) -> Refusal:
     free, fixed = request.free, request.must_include
     total = sum(free.values())
     lead, where = _lead(request, each), _where(request)
@@ -151,7 +151,7 @@ def _refusal(request: Request, each: int) -> Refusal:
     return _scattered(request, free, lead, where, len(roomy))
 
 
-def _scattered(request: Request, free: Mapping[str, int], lead: str, where: str, roomy: int) -> Refusal:
+def _scattered(request: ShareRequest, free: Mapping[str, int], lead: str, where: str, roomy: int) -> Refusal:
     """The refusal where the node has enough units, but too few GPUs have enough."""
     total = sum(free.values())
     largest = max(free.values(), default=0)

@@ -52,7 +52,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class DeviceAccess:
     """The means by which the containers of a node access their GPUs.
 
     Attributes:

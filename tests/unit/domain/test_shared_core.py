@@ -8,11 +8,11 @@ import sys
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.topology import topology
 from gpuagent.domain.placement.best_sets import BestSets
-from gpuagent.domain.placement.share import Request, choose_share
+from gpuagent.domain.placement.share import ShareRequest, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.scheduling.decision import Decision
-from gpuagent.domain.sharing.grant import Access
+from gpuagent.domain.sharing.grant import DeviceAccess
 from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import MemoryUnit
 
@@ -21,8 +21,8 @@ order = {gpu.uuid: gpu.index for gpu in gpus}
 limits = {"resources": {"limits": {"aliyun.com/gpu-mem": "4"}}}
 pod = parse_pod({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [{"name": "c", **limits}]}})
 size = pod.containers[0].limits["aliyun.com/gpu-mem"]
-(chosen,) = choose_share(Request(resource="aliyun.com/gpu-mem", size=size, free={"GPU-1": 9, "GPU-2": 5}, order=order))
-access = Access(unit=MemoryUnit(), device_nodes=["/dev/nvidia2"])
+(chosen,) = choose_share(ShareRequest(resource="aliyun.com/gpu-mem", size=size, free={"GPU-1": 9, "GPU-2": 5}, order=order))
+access = DeviceAccess(unit=MemoryUnit(), device_nodes=["/dev/nvidia2"])
 share = access.grant("aliyun.com/gpu-mem", Kind.MEMORY_SHARE, size, [gpus[order[chosen]]])
 assert (share.env["NVIDIA_VISIBLE_DEVICES"], share.device_nodes) == ("GPU-2", ("/dev/nvidia2",)), share
 

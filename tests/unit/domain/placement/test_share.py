@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.domain.placement.share import Request, choose_share
+from gpuagent.domain.placement.share import ShareRequest, choose_share
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Placement
 from tests.unit.domain.builders import MEM, uuid
@@ -16,20 +16,20 @@ from tests.unit.domain.builders import MEM, uuid
 BOTH = st.sampled_from(Placement)
 
 
-def request(free: list[int], size: int, **more) -> Request:
+def request(free: list[int], size: int, **more) -> ShareRequest:
     """`free[n]` units of GPU n are free."""
     units = {uuid(n): count for n, count in enumerate(free) if count}
-    return Request(
+    return ShareRequest(
         resource=MEM, size=size, free=units, order={uuid(n): n for n in range(len(free))}, unit="GiB", **more
     )
 
 
-def chosen(asked: Request) -> list[int]:
+def chosen(asked: ShareRequest) -> list[int]:
     """Indexes of the GPUs."""
     return sorted(asked.order[gpu] for gpu in choose_share(asked))
 
 
-def refused(asked: Request) -> Refusal:
+def refused(asked: ShareRequest) -> Refusal:
     with pytest.raises(Refusal) as caught:
         choose_share(asked)
     return caught.value
@@ -194,7 +194,7 @@ def small_boxes(draw):
     )
 
 
-def placeable(asked: Request, gpus: tuple[str, ...]) -> bool:
+def placeable(asked: ShareRequest, gpus: tuple[str, ...]) -> bool:
     """Whether the request may lie evenly on exactly these GPUs."""
     each = asked.size // asked.gpu_count
     must_on = {u: asked.must_include.get(u, 0) for u in asked.free}
@@ -206,7 +206,7 @@ def placeable(asked: Request, gpus: tuple[str, ...]) -> bool:
     )
 
 
-def preferred(asked: Request, gpus: list[str]) -> str:
+def preferred(asked: ShareRequest, gpus: list[str]) -> str:
     """One wish after the other narrows the field; a wish that nobody fulfils is dropped."""
     each = asked.size // asked.gpu_count
     sound = {u: asked.free[u] - asked.suspect.get(u, 0) for u in asked.free}
