@@ -46,7 +46,7 @@ POLICY_SINCE = Version(1, 0, 6)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CgpuPolicy:
     """How the instances on one GPU share its time."""
 
     number: int
@@ -58,12 +58,14 @@ class Policy:
 POLICIES = {
     policy.number: policy
     for policy in (
-        Policy(0, "fair-share", "each instance a fixed slice, 1/max_inst"),
-        Policy(1, "preemptive", "1/(instances now)"),
-        Policy(2, "weight-based-preemptive", "like preemptive, by weight; chosen by itself when a weight is above 1"),
-        Policy(3, "fixed", "a hard share in percent"),
-        Policy(4, "soft", "weak isolation"),
-        Policy(5, "native", "the driver's own time slicing"),
+        CgpuPolicy(0, "fair-share", "each instance a fixed slice, 1/max_inst"),
+        CgpuPolicy(1, "preemptive", "1/(instances now)"),
+        CgpuPolicy(
+            2, "weight-based-preemptive", "like preemptive, by weight; chosen by itself when a weight is above 1"
+        ),
+        CgpuPolicy(3, "fixed", "a hard share in percent"),
+        CgpuPolicy(4, "soft", "weak isolation"),
+        CgpuPolicy(5, "native", "the driver's own time slicing"),
     )
 }
 DEFAULT_POLICY = 5

@@ -24,7 +24,7 @@ _Part = tuple[_About, BoundedQuery[Wiring]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GpuReading:
     """One GPU as one pass over all GPUs read it.
 
     Attributes:
@@ -71,7 +71,7 @@ class Readings:
         self._wiring: Questions[_About, Wiring] = Questions(patience_s=links_patience_s, clock=clock, late=late)
         self._answers: dict[_About, Wiring] = {}
 
-    def look(self, count: int) -> list[Reading]:
+    def look(self, count: int) -> list[GpuReading]:
         """The reading of each of `count` GPUs. Raises DriverError if the driver as a whole fails."""
         asked = [self._ask_gpu(index) for index in range(count)]
         self._gpus.wait()
@@ -132,14 +132,14 @@ def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
         raise CallError("reading it", ODD, words) from err
 
 
-def _reading(index: int, question: BoundedQuery[Gpu]) -> Reading:
+def _reading(index: int, question: BoundedQuery[Gpu]) -> GpuReading:
     if not question.ended:
-        return Reading(index, hangs_in=str(question.pending or f"reading GPU {index}"))
-    return Reading(index, question.known, error=question.error)
+        return GpuReading(index, hangs_in=str(question.pending or f"reading GPU {index}"))
+    return GpuReading(index, question.known, error=question.error)
 
 
 def inventory_of(  # noqa: PLR0913 (all by name)
-    readings: Collection[Reading],
+    readings: Collection[GpuReading],
     *,
     hung: Mapping[int, str],
     former: Inventory | None,
