@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuagent import __version__
-from gpuagent.kube.api.api_errors import ConfigError, KubeError
+from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.printable import printable
 from inspectcgpu.errors import UsageError
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> in
     try:
         client = connect(options.kubeconfig, options.context, environ)
         return _watch(client, options, environ) if options.watch else _once(client, options, environ)
-    except (UsageError, ConfigError) as err:
+    except (UsageError, ApiConfigError) as err:
         _complain(str(err))
         return 2
     except KubeError as err:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import uvloop
 
 from gpuagent import __version__
-from gpuagent.kube.api.api_errors import ConfigError as ApiConfigError
+from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
 from gpuagent.system.printable import printable

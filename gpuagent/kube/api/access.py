@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.kube.api.api_errors import ConfigError
+from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.system.printable import error_words
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -20,7 +20,7 @@ class Access:
         server: its URL, without a slash at the end.
         tls: verifies it, and has the client's certificate; None for plain HTTP.
         authorization: returns the header's value, empty for none. Tokens rotate, so ask again now and then; it may
-            read files and run a program. Raises ConfigError.
+            read files and run a program. Raises ApiConfigError.
         server_name: name in its certificate, if it is not that of the URL; else empty.
         proxy: URL of the proxy to it; empty for none.
     """
@@ -33,7 +33,7 @@ class Access:
 
 
 def access(kubeconfig: str | None) -> Access:
-    """The access that a kubeconfig file gives, or the pod's service account where None. Raises ConfigError.
+    """The access that a kubeconfig file gives, or the pod's service account where None. Raises ApiConfigError.
 
     Only a kubeconfig loads the library `kubernetes`, which takes half a second and 30 MiB.
     """
@@ -43,7 +43,7 @@ def access(kubeconfig: str | None) -> Access:
 def _service_account(environment: Mapping[str, str], directory: Path) -> Access:
     host, port = (environment.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     if not (host and port):
-        raise ConfigError("no kubeconfig given and not running in a pod with a service account")
+        raise ApiConfigError("no kubeconfig given and not running in a pod with a service account")
     return Access(
         f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         _tls(ca=str(directory / "ca.crt")),
@@ -60,7 +60,7 @@ def _kubeconfig(path: str) -> Access:
         try:
             return found.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
         except Exception as err:  # a program that a kubeconfig names can fail in any way
-            raise ConfigError(f"kubeconfig {path} gives no credentials: {error_words(err)}") from err
+            raise ApiConfigError(f"kubeconfig {path} gives no credentials: {error_words(err)}") from err
 
     server = str(found.host).rstrip("/")
     tls = None
@@ -82,7 +82,7 @@ def _tls(
         if certificate:
             context.load_cert_chain(certificate, key)
     except OSError as err:
-        raise ConfigError(f"the certificates for the API server cannot be read: {error_words(err)}") from err
+        raise ApiConfigError(f"the certificates for the API server cannot be read: {error_words(err)}") from err
     return context
 
 
@@ -90,4 +90,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(f"the token for the API server cannot be read: {error_words(err)}") from err
+        raise ApiConfigError(f"the token for the API server cannot be read: {error_words(err)}") from err

@@ -11,7 +11,7 @@ class KubeError(Exception):
     status = 0
 
 
-class ConfigError(KubeError):
+class ApiConfigError(KubeError):
     """The configuration of the API server is missing or cannot be read. An operator must act."""
 
 

@@ -65,7 +65,7 @@ class Api(Protocol):
 class Client:
     """The API server, reached with one context of a kubeconfig, or with the pod's service account where it is None.
 
-    Building one does nothing; the first call loads the library and the credentials, and so may raise ConfigError.
+    Building one does nothing; the first call loads the library and the credentials, and so may raise ApiConfigError.
     Every method may raise ApiUnreachable and ApiError, blocks for at most its timeouts, and may be called from any
     thread. Paths are the API's own, ``/api/v1/nodes/n1/status``; objects are decoded JSON. ``answered`` is called for
     every request with its verb and its HTTP status, or ``none`` where no answer came.
@@ -89,7 +89,7 @@ class Client:
         self._transport: Transport | None = None
 
     def connect(self) -> None:
-        """Load the library and the credentials now; sends nothing. Raises ConfigError."""
+        """Load the library and the credentials now; sends nothing. Raises ApiConfigError."""
         self._connected()
 
     def get(self, path: str) -> Json:

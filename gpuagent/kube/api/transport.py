@@ -32,7 +32,7 @@ from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.util import create_urllib3_context
 
 from gpuagent import __version__
-from gpuagent.kube.api.api_errors import ApiUnreachable, ConfigError
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiUnreachable
 from gpuagent.system.printable import error_words
 
 # The kernel detects a dead host after 10 + 3 * 5 s, even while the watch is quiet.
@@ -72,7 +72,7 @@ class Transport:
             pools.pool_classes_by_scheme = {**pools.pool_classes_by_scheme, "https": _tls_pool(configuration)}
 
     def send(self, request: Request) -> urllib3.HTTPResponse:
-        """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ConfigError."""
+        """Send and return the response, its body unread, whatever its status. Raises ApiUnreachable, ApiConfigError."""
         headers = {"Accept": request.accept}
         if request.compressed:
             headers["Accept-Encoding"] = "gzip"
@@ -92,7 +92,7 @@ class Transport:
         except (ApiException, urllib3.exceptions.HTTPError) as err:
             raise self.unreachable(err, request.timeout_s[1]) from err
         except (ConfigException, OSError) as err:
-            raise ConfigError(f"the credentials for the API server cannot be read: {error_words(err)}") from err
+            raise ApiConfigError(f"the credentials for the API server cannot be read: {error_words(err)}") from err
         response: urllib3.HTTPResponse = answer.response
         return response
 
@@ -154,7 +154,7 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Transport:
 
 
 def configured(kubeconfig: str | None, context: str | None = None) -> Configuration:
-    """Return the configuration of a kubeconfig file, or of the pod's service account where None. Raises ConfigError.
+    """Return the configuration of a kubeconfig file, or of the pod's service account where None. Raises ApiConfigError.
 
     ``kubeconfig`` may be several files, joined as in KUBECONFIG; ``context`` is one of theirs, None for the current
     one.
@@ -208,7 +208,7 @@ def _load_service_account(configuration: Configuration) -> None:
     try:
         incluster_config.load_incluster_config(configuration)
     except (ConfigException, OSError) as err:
-        raise ConfigError(
+        raise ApiConfigError(
             f"no kubeconfig given and not running in a pod with a service account: {str(err).rstrip('.')}"
         ) from err
 
@@ -220,24 +220,24 @@ def _load_kubeconfig(configuration: Configuration, path: str, context: str | Non
             readable |= bool(Path(file).read_text(encoding="utf-8").strip())
         except (OSError, UnicodeDecodeError) as err:
             text = err.strerror if isinstance(err, OSError) else "it is not text"
-            raise ConfigError(f"kubeconfig {file} cannot be read: {text}") from err
+            raise ApiConfigError(f"kubeconfig {file} cannot be read: {text}") from err
     if not readable:
-        raise ConfigError(f"kubeconfig {path} is empty")
+        raise ApiConfigError(f"kubeconfig {path} is empty")
     errors = _LibraryErrors()
     logging.getLogger().addHandler(errors)
     try:
         kube_config.load_kube_config(path, context, client_configuration=configuration, persist_config=False)
     except Exception as err:  # invalid input can make the loader raise any exception
         if context is not None and (names := _contexts(path)) and context not in names:
-            raise ConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
+            raise ApiConfigError(f"kubeconfig {path} has no context {context!r}; it has {', '.join(names)}") from err
         text = " ".join(str(err).split()) or type(err).__name__
-        raise ConfigError(f"kubeconfig {path} is malformed: {text}") from err
+        raise ApiConfigError(f"kubeconfig {path} is malformed: {text}") from err
     finally:
         logging.getLogger().removeHandler(errors)
     if errors.texts and not (configuration.api_key or configuration.cert_file or configuration.username):
-        raise ConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(errors.texts)}")
+        raise ApiConfigError(f"kubeconfig {path} gives no credentials: {'; '.join(errors.texts)}")
     if urlsplit(str(configuration.host)).scheme not in ("http", "https"):
-        raise ConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
+        raise ApiConfigError(f"kubeconfig {path} is malformed: its server is {str(configuration.host)!r}, not a URL")
 
 
 class _LibraryErrors(logging.Handler):

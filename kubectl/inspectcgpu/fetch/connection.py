@@ -13,7 +13,7 @@ TIMEOUTS = Timeouts(connect_s=5.0, call_s=30.0)
 
 
 def connect(kubeconfig: str | None, context: str | None, environ: Mapping[str, str]) -> Client:
-    """A client for the cluster; sends nothing yet. Raises UsageError, ConfigError.
+    """A client for the cluster; sends nothing yet. Raises UsageError, ApiConfigError.
 
     Files: `kubeconfig`, else those of KUBECONFIG that exist, else ~/.kube/config, else the pod's service account.
     """

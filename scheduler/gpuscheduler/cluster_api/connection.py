@@ -13,7 +13,7 @@ import msgspec
 
 from gpuagent import __version__
 from gpuagent.kube.api.access import Access
-from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable
 from gpuagent.kube.api.error_answers import UNAUTHORIZED, error_of
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ class Connection:
         self._authorization, self._read_at = "", 0.0
 
     async def __aenter__(self) -> Self:
-        """Read the credentials. Raises ConfigError."""
+        """Read the credentials. Raises ApiConfigError."""
         self._authorization, self._read_at = await asyncio.to_thread(self._access.authorization), time.monotonic()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._access.tls or True, limit=0, socket_factory=_socket),
@@ -135,7 +135,7 @@ class Connection:
         if time.monotonic() - self._read_at < old_s:
             return
         self._read_at = time.monotonic()
-        with suppress(ConfigError):  # the former ones may still be good; if not, the API server says so
+        with suppress(ApiConfigError):  # the former ones may still be good; if not, the API server says so
             self._authorization = await asyncio.to_thread(self._access.authorization)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.kube.api import access as module
 from gpuagent.kube.api.access import access
-from gpuagent.kube.api.api_errors import ConfigError
+from gpuagent.kube.api.api_errors import ApiConfigError
 
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----
@@ -58,7 +58,7 @@ def test_a_service_account_and_its_token_that_rotates(account: Path) -> None:
     (account / "token").write_text("second")
     assert found.authorization() == "Bearer second"
     (account / "token").unlink()
-    with pytest.raises(ConfigError, match="token for the API server cannot be read: .*No such file"):
+    with pytest.raises(ApiConfigError, match="token for the API server cannot be read: .*No such file"):
         found.authorization()
 
 
@@ -69,13 +69,13 @@ def test_a_service_account_of_ipv6(account: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_service_account_without_certificates_is_explained(account: Path) -> None:
     (account / "ca.crt").unlink()
-    with pytest.raises(ConfigError, match="certificates for the API server cannot be read"):
+    with pytest.raises(ApiConfigError, match="certificates for the API server cannot be read"):
         access(None)
 
 
 def test_outside_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigError, match="not running in a pod"):
+    with pytest.raises(ApiConfigError, match="not running in a pod"):
         access(None)
 
 

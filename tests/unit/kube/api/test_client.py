@@ -12,7 +12,7 @@ import pytest
 from urllib3 import BaseHTTPResponse, PoolManager
 from urllib3.connection import HTTPSConnection
 
-from gpuagent.kube.api.api_errors import ApiError, ApiUnreachable, ConfigError
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiError, ApiUnreachable
 from gpuagent.kube.api.client import STRATEGIC_MERGE_PATCH, Client, Timeouts
 from gpuagent.kube.api.error_answers import error_of, resource_of
 from gpuagent.kube.api.transport import Request, Transport, connect
@@ -149,14 +149,14 @@ def test_a_bad_kubeconfig_is_explained(tmp_path: Path, content: str | None, text
     path = tmp_path / "config"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=text) as caught:
+    with pytest.raises(ApiConfigError, match=text) as caught:
         Client(str(path)).get(NODE)
     assert str(path) in str(caught.value)
 
 
 def test_outside_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigError, match="not running in a pod"):
+    with pytest.raises(ApiConfigError, match="not running in a pod"):
         Client().connect()
 
 
@@ -204,7 +204,7 @@ def test_the_service_account_token_is_sent_and_rotated(
     assert sent == ["bearer first", "bearer second"]
     token.unlink()
     later = timedelta(minutes=2)
-    with pytest.raises(ConfigError, match="credentials for the API server cannot be read"):
+    with pytest.raises(ApiConfigError, match="credentials for the API server cannot be read"):
         transport.send(request)
     transport.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuagent.kube.api import pages
-from gpuagent.kube.api.api_errors import ApiError, ConfigError
+from gpuagent.kube.api.api_errors import ApiConfigError, ApiError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
 from standin.api.server import ApiServer
@@ -137,7 +137,7 @@ def test_a_context_is_taken_by_name_and_one_that_is_not_there_is_reported(server
     made = Client(file, context="één", compressed=True)
     assert len(list(made.page("/api/v1/nodes")[1])) == 1
     made.close()
-    with pytest.raises(ConfigError, match="has no context 'three'; it has één, two"):
+    with pytest.raises(ApiConfigError, match="has no context 'three'; it has één, two"):
         Client(file, context="three").connect()
 
 
