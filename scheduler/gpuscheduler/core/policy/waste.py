@@ -16,7 +16,8 @@ def expected_waste(shares: Mapping[Demand, float]) -> Floats:
     """The expected final waste of a GPU by free steps, in GPUs. Shape (STEPS + 1,).
 
     With r free, two cases have weights. In the first, of weight LEAVING, all of r is wasted. In the second, a pod of a
-    size q <= r comes, with its share p(q) as weight, and leaves r - q: waste(r) = (LEAVING r + sum p(q) waste(r - q)) / (LEAVING + sum p(q)).
+    size q <= r comes, with its share p(q) as weight, and leaves r - q:
+    waste(r) = (LEAVING r + sum p(q) waste(r - q)) / (LEAVING + sum p(q)).
     """
     sizes: dict[int, float] = {}
     for demand, share in shares.items():
