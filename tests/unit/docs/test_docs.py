@@ -347,6 +347,11 @@ def test_no_folder_is_a_heap():
         assert len(found) <= (4 if folder == ROOT / "gpuagent" else 16), folder
 
 
+def test_the_glossary_has_at_most_fifteen_words():
+    page = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\| (?!term )\w", page, flags=re.MULTILINE)) <= 15
+
+
 def test_every_thread_has_its_place_in_the_architecture():
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     rows = table(section(page, "Threads and the one loop"), "threads")
