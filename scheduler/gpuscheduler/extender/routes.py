@@ -42,7 +42,7 @@ Answer = tuple[int, str, bytes | Iterator[bytes]]
 JSON = "application/json"
 
 
-class Service(Protocol):
+class Extender(Protocol):
     """Answers the calls."""
 
     def filter(self, call: FilterCall) -> FilterAnswer:
@@ -73,7 +73,7 @@ class Routes:
         calls: whether to answer kube-scheduler's calls, or pages alone.
     """
 
-    def __init__(self, service: Service, metrics: Metrics, *, calls: bool = True) -> None:
+    def __init__(self, service: Extender, metrics: Metrics, *, calls: bool = True) -> None:
         self._service, self._metrics = service, metrics
         self._pages: dict[str, Callable[[], Answer]] = {
             "/healthz": lambda: _text(200, "ok"),

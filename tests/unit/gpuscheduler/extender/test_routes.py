@@ -16,7 +16,7 @@ BIND = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n1"}
 VICTIMS = {"Pod": POD, "NodeNameToVictims": None, "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "v"}]}}}
 
 
-class Service:
+class FirstNodeExtender:
     """Takes the first node."""
 
     error = trouble = ""
@@ -47,7 +47,7 @@ class Client:
     """Calls the application as a server does."""
 
     def __init__(self):
-        self.service = Service()
+        self.service = FirstNodeExtender()
         self.metrics = Metrics(lambda: {READY: {(): 1.0}})
         self.app = Routes(self.service, self.metrics)
         self.status, self.headers, self.body = 0, {}, b""

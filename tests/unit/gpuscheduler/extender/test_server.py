@@ -12,10 +12,10 @@ import pytest
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import listen, serve
 from gpuscheduler.metrics import Metrics
-from tests.unit.gpuscheduler.extender.test_routes import BIND, FILTER, Service
+from tests.unit.gpuscheduler.extender.test_routes import BIND, FILTER, FirstNodeExtender
 
 
-class Slow(Service):
+class Slow(FirstNodeExtender):
     def __init__(self):
         self.began, self.go_on = threading.Event(), asyncio.Event()
 
