@@ -38,7 +38,7 @@ def read(function: str, answer: Any, parse: Callable[[Any], T]) -> T:  # noqa: A
         raise CallError(function, ODD, str(err)) from None
     except UnicodeDecodeError as err:
         raise undecodable(function, err) from None
-    except (TypeError, ValueError, AttributeError, LookupError, ctypes.ArgumentError):
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError, ctypes.ArgumentError):
         words = f"answered a value of type {type(answer).__name__}, which is not what NVML defines"
         raise CallError(function, ODD, words) from None
 

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pynvml
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.domain.events import InventoryRead
@@ -129,6 +129,7 @@ OF_USE = (
 
 @settings(max_examples=200, deadline=None)
 @given(function=st.sampled_from(OF_A_GPU + OF_LINKS + OF_USE), answer=ANSWERS | RAISED)
+@example(function="nvmlDeviceGetNvLinkRemotePciInfo", answer=Odd(math.inf))
 def test_whatever_is_answered_the_facade_gives_a_value_or_an_error_of_that_call(function, answer):
     with install(boxes.load("pcie-4x-a40-nvlink")) as simulator, answering(simulator, function, answer):
         nvml = UsageNvml()
