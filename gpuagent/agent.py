@@ -35,7 +35,7 @@ from gpuagent.metrics.meter import CONTENT_TYPE, Metrics
 from gpuagent.metrics.reading import EndpointView, Sources
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.nvml.watch import NvmlWatch
-from gpuagent.pages.server import HttpServer, json_page
+from gpuagent.pages.http_server import HttpServer, json_page
 from gpuagent.settings.settings import Settings
 from gpuagent.system.fence_file import FenceWatch
 from gpuagent.system.inotify import DirectoryWatch

@@ -13,7 +13,7 @@ from bench.node import Node
 from bench.result import Results, Say
 from gpuagent.domain.sharing.mode import GPU_MEM
 from gpuagent.nvml.usage.samples import FRESH_S
-from gpuagent.pages.server import MOST_PAGES
+from gpuagent.pages.http_server import MOST_PAGES
 from gpuagent.simulation.fault_socket import inject
 
 GPUS, PODS_PER_GPU, UNITS = 16, 20, 7

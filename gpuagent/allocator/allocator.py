@@ -12,7 +12,7 @@ from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin import counts
-from gpuagent.domain.deviceplugin.checks import check_allocated
+from gpuagent.domain.deviceplugin.allocate_checks import check_allocated
 from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_gpus_of

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuagent.host import cgpu_proc
-from gpuisolation import checks, layer, policy, show, status
+from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
+from gpuisolation.cgpu_policy import Wish
 from gpuisolation.change import package
 from gpuisolation.change.transact import Changer
 from gpuisolation.change.turn import Patience, Turn
-from gpuisolation.checks import LayerKind, Question, Row
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.host import facts, mps_servers
 from gpuisolation.host.files import Files
 from gpuisolation.host.root import Host
-from gpuisolation.policy import Wish
+from gpuisolation.preflight_checks import LayerKind, Question, Row
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def _accept(parser: argparse.ArgumentParser) -> None:
         "--accept",
         action="append",
         default=[],
-        choices=[name for name in checks.CHECKS if name not in checks.NEVER_ACCEPTED],
+        choices=[name for name in preflight_checks.CHECKS if name not in preflight_checks.NEVER_ACCEPTED],
         metavar="CHECK",
         help="check whose verdict you take upon yourself",
     )
@@ -169,7 +169,7 @@ def _seconds(text: str) -> float:
 
 def _policy_number(text: str) -> int:
     try:
-        return policy.parse(text)
+        return cgpu_policy.parse(text)
     except ValueError as err:
         raise argparse.ArgumentTypeError(str(err)) from err
 
@@ -196,8 +196,8 @@ def _checked(options: argparse.Namespace, host: Host, kind: LayerKind) -> tuple[
             version = supplied.version
             modules = "package" if supplied.modules(found.kernel) else "build" if supplied.builds else "nowhere"
     question = Question(facts=found, layer=kind, version=version, modules=modules, ignore=options.ignore)
-    rows = checks.rows(question)
-    return rows, checks.forbidding(rows, options.accept)
+    rows = preflight_checks.rows(question)
+    return rows, preflight_checks.forbidding(rows, options.accept)
 
 
 def _install(options: argparse.Namespace, host: Host, files: Files) -> int:
@@ -260,11 +260,11 @@ def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
         raise UsageError("--gpu says where to set something; say what with --set, --max-inst or --weight")
     if wish:
         with Turn(host, files).alone(dry_run=options.dry_run):
-            print(policy.change(host, files, wish, dry_run=options.dry_run))
+            print(cgpu_policy.change(host, files, wish, dry_run=options.dry_run))
     state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if state is None:
         raise InstallerError(cgpu_proc.problem(state) or "")
-    print(show.as_json(policy.page(state)) if options.output == "json" else policy.table(state))
+    print(show.as_json(cgpu_policy.page(state)) if options.output == "json" else cgpu_policy.table(state))
     return 0
 
 

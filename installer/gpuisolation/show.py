@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpuisolation.checks import Row
+from gpuisolation.preflight_checks import Row
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:

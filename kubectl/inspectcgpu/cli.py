@@ -15,8 +15,8 @@ from gpuagent.kube.api.client import Client
 from gpuagent.system.printable import printable
 from inspectcgpu.errors import UsageError
 from inspectcgpu.fetch.agents import Asking
+from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.fetch.cluster import facts, read_nodes, read_other_sources, read_pods
-from inspectcgpu.fetch.connection import connect
 from inspectcgpu.fetch.following import Following
 from inspectcgpu.report import Facts, Report, build
 from inspectcgpu.show.details import details

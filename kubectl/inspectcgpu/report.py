@@ -9,8 +9,8 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
 from inspectcgpu.read.agent_page import AgentView
 from inspectcgpu.read.configmaps import HEALTHY, GpuConfigMap
-from inspectcgpu.read.node import RESOURCES, GpuNode
-from inspectcgpu.read.pod import GpuPod, Places
+from inspectcgpu.read.gpu_node import RESOURCES, GpuNode
+from inspectcgpu.read.gpu_pod import GpuPod, Places
 from inspectcgpu.read.unit import Measure, measure, part_of_each
 from inspectcgpu.read.usage import Usage
 

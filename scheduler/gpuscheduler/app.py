@@ -10,8 +10,8 @@ from gpuagent.kube.api.access import access
 from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
 from gpuscheduler.cluster_api.connection import Connection
-from gpuscheduler.cluster_api.follow import Follow, Follower
 from gpuscheduler.cluster_api.lease import Lease
+from gpuscheduler.cluster_api.list_watch import Follow, Follower
 from gpuscheduler.cluster_api.writes import Writes
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
@@ -20,8 +20,8 @@ from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import listen, serve
 from gpuscheduler.followers import CONFIG_MAPS, ConfigMaps, Nodes, Pods
 from gpuscheduler.metrics import Metrics, Values
+from gpuscheduler.scheduler_settings import Settings
 from gpuscheduler.service import Service
-from gpuscheduler.settings import Settings
 
 log = logging.getLogger(__name__)
 

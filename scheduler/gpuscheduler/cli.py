@@ -15,7 +15,7 @@ from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
 from gpuagent.system.printable import printable
 from gpuscheduler.app import App
-from gpuscheduler.settings import TABLE, Settings
+from gpuscheduler.scheduler_settings import TABLE, Settings
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.reconcile.configmap import ConfigMapFacts, change
-from gpuagent.domain.reconcile.node import DesiredNode, node_patches
+from gpuagent.domain.reconcile.desired_node import DesiredNode, node_patches
 from gpuagent.kube.api.client import MERGE_PATCH, Client
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from standin.waiting import PATIENCE_S

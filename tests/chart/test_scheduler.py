@@ -11,7 +11,7 @@ from gpuagent.domain.pods.annotations import WRITTEN_KEYS
 from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
 from gpuscheduler.core.gpu_request import RESOURCES
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
-from gpuscheduler.settings import TABLE, Settings
+from gpuscheduler.scheduler_settings import TABLE, Settings
 from manifests.render import SCHEDULER_CHARTS_OWN
 from tests.chart.conftest import Chart, find
 from tests.chart.test_render import EVERYTHING, VERSIONS, check

@@ -13,7 +13,7 @@ import pytest
 
 from gpuagent.cli import TOPOLOGY_KEYS
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from gpuagent.pages.server import HttpServer, json_page
+from gpuagent.pages.http_server import HttpServer, json_page
 from gpuagent.simulation import boxes
 from tests.contract.harness import MEM, PATIENCE_S, REPOSITORY, WHOLE, Node, box, command, free_port, wait_for
 

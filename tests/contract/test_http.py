@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.pages.server import MOST_CONNECTIONS, PAGE_THREADS, WARNING_GAP_S
+from gpuagent.pages.http_server import MOST_CONNECTIONS, PAGE_THREADS, WARNING_GAP_S
 from standin.waiting import PATIENCE_S
 from tests.contract.harness import MEM, Node, box, fetch, free_port, pod
 

@@ -5,7 +5,7 @@ core except `status` and `reconcile`. It answers in six verbs.
 - `identity`: which container a call is for, with a query to kubelet if the answer depends on it.
 - `occupancy`: which devices are in use or reserved at the moment of a call.
 - `assignment`: which device ids the container gets.
-- `checks`: whether the devices of an Allocate satisfy the rules of the mode.
+- `allocate_checks`: whether the devices of an Allocate satisfy the rules of the mode.
 - `start_checks`: whether a container keeps the mode's promises when it starts.
 
 `device_ids` turns ids into GPUs and back. `job` finds the GPUs of a pod's job. `counts` serves kubelets before

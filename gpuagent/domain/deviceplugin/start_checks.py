@@ -8,8 +8,8 @@ retries the start.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from gpuagent.domain.deviceplugin.allocate_checks import apart
 from gpuagent.domain.deviceplugin.assignment import gpu_count, most_sharers
-from gpuagent.domain.deviceplugin.checks import apart
 from gpuagent.domain.deviceplugin.device_ids import Located, locate
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName

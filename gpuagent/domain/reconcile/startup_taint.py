@@ -1,6 +1,6 @@
 """The startup taint keeps pods off a node until the node shows its amounts."""
 
-from gpuagent.domain.reconcile.node import same_quantity
+from gpuagent.domain.reconcile.desired_node import same_quantity
 from gpuagent.domain.state import State
 
 

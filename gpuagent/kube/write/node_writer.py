@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.domain.reconcile.node import DesiredNode, NodePatch, node_patches
+from gpuagent.domain.reconcile.desired_node import DesiredNode, NodePatch, node_patches
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api
 from gpuagent.kube.api.timestamp import rfc3339

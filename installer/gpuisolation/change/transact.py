@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gpuagent.host import cgpu_proc
 from gpuisolation import layer
-from gpuisolation.change import journal, package, plan, steps
+from gpuisolation.change import change_plan, journal, package, steps
+from gpuisolation.change.change_plan import Now
 from gpuisolation.change.journal import BACKUP, STAGED, Journal
 from gpuisolation.change.package import Package
-from gpuisolation.change.plan import Now
 from gpuisolation.change.steps import Step
 from gpuisolation.change.turn import ORIGINALS, Turn
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
@@ -78,14 +78,14 @@ class Changer:
         if not dry_run:
             self.turn.idle(f"for the {what}")
         now = self._now(old, {*new.files, *(old.files if old else ())}, keep=not dry_run)
-        new = replace(new, originals=plan.originals(now, old, frozenset(new.files)))
+        new = replace(new, originals=change_plan.originals(now, old, frozenset(new.files)))
         if upgrade and now.loaded and policy is None:
             new = replace(new, settings=now.settings)
         record = Node("file", sha256="", mode=0o600, source=f"{STAGED}/installed.json")
         if not dry_run:
             self.files.write(record.source, new.to_json())
             record = replace(record, sha256=digest(self.host.at(record.source)))
-        return self._run(what, plan.put(now, old, new, record), dry_run=dry_run)
+        return self._run(what, change_plan.put(now, old, new, record), dry_run=dry_run)
 
     def remove(self, *, dry_run: bool) -> str:
         """Remove the layer from the node and restore the former files.
@@ -103,7 +103,7 @@ class Changer:
         if HOOK in old.files and not old.package and old.originals[HOOK].kind == "absent":
             log.warning("the hook is removed without a successor: the NVIDIA container toolkit is not there")
         now = self._now(old, set(old.files), keep=not dry_run)
-        return self._run(what, plan.remove(now, old), dry_run=dry_run)
+        return self._run(what, change_plan.remove(now, old), dry_run=dry_run)
 
     def _run(self, what: str, todo: tuple[Step, ...], *, dry_run: bool) -> str:
         if dry_run:

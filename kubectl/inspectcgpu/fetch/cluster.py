@@ -14,8 +14,8 @@ from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.fetch.agents import Answers, Asking, ask
 from inspectcgpu.read.configmaps import NAMESPACE, GpuConfigMap, read_config_map
-from inspectcgpu.read.node import RESOURCES, GpuNode, read_node
-from inspectcgpu.read.pod import GpuPod, read_pod
+from inspectcgpu.read.gpu_node import RESOURCES, GpuNode, read_node
+from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.read.unit import measure, part_of_each
 from inspectcgpu.report import Facts
 

@@ -20,8 +20,8 @@ from inspectcgpu.fetch.cluster import (
     pods_selector,
     read_other_sources,
 )
-from inspectcgpu.read.node import GpuNode, read_node
-from inspectcgpu.read.pod import GpuPod, read_pod
+from inspectcgpu.read.gpu_node import GpuNode, read_node
+from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.report import Facts
 
 T = TypeVar("T")

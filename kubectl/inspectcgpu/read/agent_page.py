@@ -10,8 +10,8 @@ from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping, mappings, number, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.units import MemoryUnit
-from inspectcgpu.read.node import MOST_GPUS, RESOURCES
-from inspectcgpu.read.pod import Places
+from inspectcgpu.read.gpu_node import MOST_GPUS, RESOURCES
+from inspectcgpu.read.gpu_pod import Places
 
 _CONTAINER = re.compile(r"([^/\[\]]+)/([^/\[\]]+)\[.*\]")
 

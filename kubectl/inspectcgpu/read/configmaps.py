@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.domain.pods.json_values import mapping, text
-from inspectcgpu.read.node import MOST_GPUS
+from inspectcgpu.read.gpu_node import MOST_GPUS
 
 NAMESPACE = "kube-system"
 UNHEALTHY, REPORT = "unhealthy-gpu-", "-gputopo-report"

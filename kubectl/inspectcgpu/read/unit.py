@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, GPU_CORE, GPU_MEM
 from gpuagent.domain.sharing.units import MemoryUnit
-from inspectcgpu.read.node import GpuNode
+from inspectcgpu.read.gpu_node import GpuNode
 
 GIB, MIB = 1024, 1
 _BLOCKS = tuple(sorted({*(2**power for power in range(1, 18)), *(GIB * n for n in range(2, 65))}, reverse=True))

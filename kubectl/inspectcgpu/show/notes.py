@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.domain.sharing.mode import GPU_MEM
-from inspectcgpu.read.node import RESOURCES
+from inspectcgpu.read.gpu_node import RESOURCES
 from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, NodeReport, PodReport, Report
 
 MANY = 5

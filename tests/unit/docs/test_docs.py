@@ -24,7 +24,7 @@ from gpuagent.settings.settings import Settings
 from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
 from gpuscheduler import metrics as scheduler_metrics
-from gpuscheduler import settings as scheduler_settings
+from gpuscheduler import scheduler_settings
 from tests.contract import page as contract
 from tests.unit.domain.builders import state_of
 

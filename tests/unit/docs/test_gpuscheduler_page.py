@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuagent.domain.sharing import mode
-from gpuscheduler.settings import Settings
+from gpuscheduler.scheduler_settings import Settings
 from tests.unit.docs.test_docs import ROOT, quoted, section, table
 
 PAGE = (ROOT / "docs/gpuscheduler.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from contextlib import closing
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.app import App
-from gpuscheduler.settings import Settings
+from gpuscheduler.scheduler_settings import Settings
 from standin.api.server import ApiServer, node_body
 from standin.waiting import PATIENCE_S
 

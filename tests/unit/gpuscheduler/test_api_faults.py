@@ -9,7 +9,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.kube.api.timestamp import rfc3339
 from gpuscheduler import app, service
 from gpuscheduler.cluster_api import connection, lease, writes
-from gpuscheduler.cluster_api.follow import PAGE
+from gpuscheduler.cluster_api.list_watch import PAGE
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
 from tests.unit.gpuscheduler.cluster import until
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu.read.agent_page import AgentView
-from inspectcgpu.read.node import GpuNode, read_node
-from inspectcgpu.read.pod import GpuPod, read_pod
+from inspectcgpu.read.gpu_node import GpuNode, read_node
+from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.report import Facts, Report, build
 
 V2, V2_CORE = "scheduler.framework.gpushare.allocation", "gpushare.alibabacloud.com/core-percentage"

@@ -9,8 +9,8 @@ from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu.read.agent_page import AgentView, read_page
 from inspectcgpu.read.configmaps import GpuConfigMap, read_config_map
-from inspectcgpu.read.node import GpuNode, read_node
-from inspectcgpu.read.pod import GpuPod, read_pod
+from inspectcgpu.read.gpu_node import GpuNode, read_node
+from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.read.usage import read_usage
 from inspectcgpu.report import Facts, build
 from inspectcgpu.show import documents, yaml_text

@@ -6,7 +6,7 @@ from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.fetch.cluster import agents_wanted
 from inspectcgpu.read.agent_page import AgentView, SeenGpu, read_page
-from inspectcgpu.read.pod import read_pod
+from inspectcgpu.read.gpu_pod import read_pod
 from inspectcgpu.read.usage import Usage, read_usage
 from inspectcgpu.show.notes import notes
 from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, pod_json, report

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.pods import annotations as an
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from inspectcgpu.read.pod import read_pod
+from inspectcgpu.read.gpu_pod import read_pod
 from tests.unit.domain import hostile
 
 LONGEST = 1000

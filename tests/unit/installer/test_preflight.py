@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.host.cgpu_proc import Version
-from gpuisolation import checks, matrix
-from gpuisolation.checks import LayerKind, Question, Verdict
+from gpuisolation import matrix, preflight_checks
 from gpuisolation.host.facts import Facts, GpuInfo
 from gpuisolation.host.users import User
+from gpuisolation.preflight_checks import LayerKind, Question, Verdict
 from tests.unit.installer.fakehost import CONTAINER, sums
 
 GOOD = Facts(
@@ -32,9 +32,9 @@ GOOD = Facts(
 
 def row(
     check: str, layer: LayerKind = LayerKind.CGPU, version: Version | None = None, ignore=(), **facts
-) -> checks.Row:
+) -> preflight_checks.Row:
     question = Question(facts=replace(GOOD, **facts), layer=layer, version=version, ignore=ignore)
-    (found,) = [row for row in checks.rows(question) if row.check == check]
+    (found,) = [row for row in preflight_checks.rows(question) if row.check == check]
     return found
 
 
@@ -54,7 +54,7 @@ def test_a_good_node_passes(run):
 
 def test_every_check_is_a_row_with_found_wanted_verdict_and_what_to_do(run):
     page = run("preflight", "-o", "json").json
-    assert [row["check"] for row in page["checks"]] == list(checks.CHECKS)
+    assert [row["check"] for row in page["checks"]] == list(preflight_checks.CHECKS)
     for row_ in page["checks"]:
         assert row_.keys() == {"check", "found", "wanted", "verdict", "todo"}
         assert row_["found"]
@@ -109,7 +109,7 @@ def test_an_empty_root_gives_a_row_for_everything_and_no_trace(tmp_path, capsys)
     from gpuisolation import cli
 
     assert cli.run(["preflight", "--root", str(tmp_path), "-o", "json"]) == 3
-    assert len(json.loads(capsys.readouterr().out)["checks"]) == len(checks.CHECKS)
+    assert len(json.loads(capsys.readouterr().out)["checks"]) == len(preflight_checks.CHECKS)
 
 
 # -- facts from other hosts -------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_families_by_model(model, family):
 def test_nobody_can_wave_users_or_a_known_bad_version_through():
     bad = row("users", users=(User(pid=1, command="x", container=CONTAINER),))
     worse = row("cgpu-version", version=Version(1, 5, 2))
-    assert checks.forbidding([bad, worse], {"users", "cgpu-version"}) == (bad, worse)
+    assert preflight_checks.forbidding([bad, worse], {"users", "cgpu-version"}) == (bad, worse)
 
 
 def test_a_monitor_that_is_named_is_no_user():

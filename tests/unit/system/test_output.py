@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.domain.sharing.mode import MODE_LABEL
-from gpuagent.pages.server import HttpServer, json_page
+from gpuagent.pages.http_server import HttpServer, json_page
 from standin.api.server import ApiServer
 
 ROOT = Path(__file__).parents[3]

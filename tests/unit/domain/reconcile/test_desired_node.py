@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.domain.reconcile.node import DesiredNode, NodePatch, node_patches, same_quantity
+from gpuagent.domain.reconcile.desired_node import DesiredNode, NodePatch, node_patches, same_quantity
 from standin.api.patching import merge
 
 NOW, THEN = "2027-01-15T08:00:00Z", "2026-01-01T00:00:00Z"

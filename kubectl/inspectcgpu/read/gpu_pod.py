@@ -11,7 +11,7 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.pod import PodName, asked, parse_pod
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, VISIBLE_ANNOTATION
-from inspectcgpu.read.node import RESOURCES
+from inspectcgpu.read.gpu_node import RESOURCES
 from inspectcgpu.read.waits import refused, waits_for
 
 Places = Mapping[str, Mapping[int, int]]

@@ -12,8 +12,16 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from gpuagent.pages import server as port
-from gpuagent.pages.server import BACKLOG, HEAD_BYTES, MOST_CONNECTIONS, MOST_PAGES, PAGE_THREADS, HttpServer, json_page
+from gpuagent.pages import http_server as port
+from gpuagent.pages.http_server import (
+    BACKLOG,
+    HEAD_BYTES,
+    MOST_CONNECTIONS,
+    MOST_PAGES,
+    PAGE_THREADS,
+    HttpServer,
+    json_page,
+)
 
 LIMIT_S = 60
 SLOW = b"GET /page HTTP/1.1\r\nHost: a\r\nX-Slow: "
@@ -285,14 +293,14 @@ def drips(client: socket.socket, ended: threading.Event) -> None:
 def test_clients_that_reset_leave_no_more_than_a_line_at_debug(
     server: HttpServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG, "gpuagent.pages.server")
+    caplog.set_level(logging.DEBUG, "gpuagent.pages.http_server")
     for sent in (b"", SLOW, b"GET /huge HTTP/1.1\r\n\r\n", b"GET /page HTTP/1.1\r\n\r\n") * 10:
         client = connect(server, sent)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
     assert ask(server, "/healthz")[0] == 200
     server.stop()
-    assert {record.levelname for record in caplog.records if record.name == "gpuagent.pages.server"} <= {
+    assert {record.levelname for record in caplog.records if record.name == "gpuagent.pages.http_server"} <= {
         "DEBUG",
         "WARNING",
     }
