@@ -8,7 +8,7 @@ from typing import Any
 from gpuagent.host import cgpu_proc
 from gpuisolation.errors import InstallerError
 from gpuisolation.host.facts import HOOK, TOOLKIT
-from gpuisolation.host.files import Files, Node
+from gpuisolation.host.files import Files, PathState
 from gpuisolation.host.root import Host
 
 STATE = "/var/lib/gpu-isolation"
@@ -38,8 +38,8 @@ class Installed:
     version: str
     kernel: str
     package: str = ""
-    files: Mapping[str, Node] = field(default_factory=dict)
-    originals: Mapping[str, Node] = field(default_factory=dict)
+    files: Mapping[str, PathState] = field(default_factory=dict)
+    originals: Mapping[str, PathState] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     policy: int = cgpu_proc.DEFAULT_POLICY
     settings: Settings = field(default_factory=dict)
@@ -69,7 +69,7 @@ def recorded(host: Host) -> Installed | None:
     try:
         data: dict[str, Any] = json.loads(text)
         for key in ("files", "originals"):
-            data[key] = {path: Node(**node) for path, node in data[key].items()}
+            data[key] = {path: PathState(**state) for path, state in data[key].items()}
         data["modules"] = tuple(data["modules"])
         return Installed(**data)
     except (ValueError, TypeError, KeyError, AttributeError) as err:
@@ -97,7 +97,7 @@ def foreign(host: Host, files: Files) -> Installed | None:
         found[HOOK] = hook
         # Restore the same file as Alibaba's own removal: their installer keeps no copy of the former one.
         there = host.exists(TOOLKIT) and host.at(TOOLKIT) != host.at(HOOK, follow=False)
-        originals[HOOK] = Node("link", target=TOOLKIT) if there else Node()
+        originals[HOOK] = PathState("link", target=TOOLKIT) if there else PathState()
     names = {path.rpartition("/")[2].removesuffix(".ko") for path in found if path.endswith(".ko")}
     names |= {name for name in host.modules() if name.startswith("cgpu")}
     return Installed(
@@ -109,7 +109,7 @@ def foreign(host: Host, files: Files) -> Installed | None:
     )
 
 
-def _is_wrapper(host: Host, hook: Node) -> bool:
+def _is_wrapper(host: Host, hook: PathState) -> bool:
     content = host.at(HOOK).read_bytes() if hook.kind == "file" else b""
     return any(word in content for word in _WRAPPER_WORDS)
 
@@ -121,7 +121,7 @@ def present(host: Host, files: Files) -> Installed | None:
 
 def drift(files: Files, installed: Installed) -> tuple[str, ...]:
     """Paths of the layer whose content has changed since the install."""
-    return tuple(path for path, node in installed.files.items() if not files.look(path).same(node))
+    return tuple(path for path, state in installed.files.items() if not files.look(path).same(state))
 
 
 def loaded(host: Host, installed: Installed) -> tuple[str, ...]:

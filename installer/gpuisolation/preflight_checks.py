@@ -8,7 +8,7 @@ from gpuagent.host import cgpu_proc
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation import matrix
 from gpuisolation.host import users
-from gpuisolation.host.facts import HOOK, TOOLKIT, Facts
+from gpuisolation.host.facts import HOOK, TOOLKIT, HostFacts
 
 
 class Verdict(StrEnum):
@@ -49,7 +49,7 @@ class Question:
         ignore: names of processes that may use the GPUs (monitors).
     """
 
-    facts: Facts
+    facts: HostFacts
     layer: LayerKind = LayerKind.CGPU
     version: Version | None = None
     modules: str = ""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gpuagent.host import cgpu_proc
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation.errors import InstallerError
-from gpuisolation.host.files import Files, Node
+from gpuisolation.host.files import Files, PathState
 from gpuisolation.host.root import Host
 from gpuisolation.layer import Settings
 
@@ -28,8 +28,8 @@ class Place:
     """A path becomes `after`; undone, it is `before` again."""
 
     path: str
-    after: Node
-    before: Node
+    after: PathState
+    before: PathState
 
     def do(self, host: Host, files: Files) -> None:  # noqa: ARG002 (all steps are called alike)
         files.place(self.path, self.after)
@@ -202,7 +202,7 @@ def from_json(data: Mapping[str, Any]) -> Step:
     values = {key: value for key, value in data.items() if key != "step"}
     for key in ("after", "before"):
         if key in values:
-            values[key] = Node(**values[key])
+            values[key] = PathState(**values[key])
     if "modules" in values:
         values["modules"] = tuple(values["modules"])
     step: Step = _KINDS[data["step"]](**values)

@@ -18,7 +18,7 @@ from gpuisolation.change.steps import Step
 from gpuisolation.change.turn import ORIGINALS, Turn
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.host.facts import HOOK, TOOLKIT
-from gpuisolation.host.files import Files, Node, digest
+from gpuisolation.host.files import Files, PathState, digest
 from gpuisolation.host.root import Host
 from gpuisolation.layer import CONF, RECORD, Installed, Settings
 
@@ -81,7 +81,7 @@ class Changer:
         new = replace(new, originals=change_plan.originals(now, old, frozenset(new.files)))
         if upgrade and now.loaded and policy is None:
             new = replace(new, settings=now.settings)
-        record = Node("file", sha256="", mode=0o600, source=f"{STAGED}/installed.json")
+        record = PathState("file", sha256="", mode=0o600, source=f"{STAGED}/installed.json")
         if not dry_run:
             self.files.write(record.source, new.to_json())
             record = replace(record, sha256=digest(self.host.at(record.source)))
@@ -156,7 +156,7 @@ class Changer:
         files = {}
         for path, (source, mode) in sources.items():
             inner = source.relative_to(found.folder).as_posix()
-            files[path] = Node("file", sha256=digest(source), mode=mode, source=f"{STAGED}/package/{inner}")
+            files[path] = PathState("file", sha256=digest(source), mode=mode, source=f"{STAGED}/package/{inner}")
         return Installed(
             version=str(found.version),
             kernel=kernel,
@@ -167,7 +167,7 @@ class Changer:
             settings=old.settings if old and policy is None else {},
         )
 
-    def _toolkit(self, old: Installed | None, *, keep: bool) -> Node | None:
+    def _toolkit(self, old: Installed | None, *, keep: bool) -> PathState | None:
         """The required file at the path of the program that the wrapper calls; None if it may stay as it is.
 
         Since 1.10 the toolkit's program is the hook itself, and that name a link to it: with the wrapper in the hook's
@@ -180,7 +180,7 @@ class Changer:
         if here.kind != "absent" and not leads_to_hook:
             return None
         if old and HOOK in old.files and hook.same(old.files[HOOK]):
-            hook = old.originals.get(HOOK, Node())
+            hook = old.originals.get(HOOK, PathState())
         elif keep:
             hook = self.files.save(HOOK, f"{STAGED}/toolkit")
         return hook if hook.kind == "file" else None
@@ -196,18 +196,18 @@ class Changer:
     def _now(self, old: Installed | None, paths: set[str], *, keep: bool) -> Now:
         """The node as it is; with `keep`, with copies of all that may change."""
         change = secrets.token_hex(4)
-        nodes = {}
+        found = {}
         for number, path in enumerate(sorted({*paths, HOOK, CONF, RECORD})):
             ours = path == RECORD or (old and path in old.files and self.files.look(path).same(old.files[path]))
             copy = f"{BACKUP}/{number}" if ours else f"{ORIGINALS}/{change}-{number}"
-            nodes[path] = self.files.save(path, copy) if keep else self.files.look(path)
+            found[path] = self.files.save(path, copy) if keep else self.files.look(path)
         state = cgpu_proc.read(self.host.at(cgpu_proc.CGPU_PROC))
         settings: Settings = {}
         for gpu in state.gpus if state else ():
             values = {"policy": gpu.policy, "max_inst": gpu.max_inst}
             settings[str(gpu.index)] = {name: value for name, value in values.items() if value is not None}
         return Now(
-            nodes=nodes,
+            paths=found,
             loaded=layer.loaded(self.host, old) if old else (),
             running=state.version_text if state else "",
             settings=settings,

@@ -90,7 +90,7 @@ class Turn:
     def clean_originals(self) -> None:
         """Remove copies of files that no layer replaces any more."""
         record = layer.recorded(self.host)
-        used = {node.source for node in record.originals.values()} if record else set()
+        used = {state.source for state in record.originals.values()} if record else set()
         for name in self.host.names(ORIGINALS):
             if f"{ORIGINALS}/{name}" not in used:
                 self.files.unlink(self.host.at(f"{ORIGINALS}/{name}", follow=False))

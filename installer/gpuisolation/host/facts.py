@@ -25,7 +25,7 @@ class GpuInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class HostFacts:
     """A host at one moment; empty or None where a thing is not there or cannot be read.
 
     Attributes:
@@ -57,14 +57,14 @@ class Facts:
     state: cgpu_proc.CgpuState | None = field(default=None)
 
 
-def read(host: Host) -> Facts:
+def read(host: Host) -> HostFacts:
     """All facts; raises nothing that a missing file could cause."""
     os_release = _assignments(host.text("/etc/os-release") or "")
     os_id, os_version = os_release.get("ID", ""), os_release.get("VERSION_ID", "")
     if os_id == "centos" and (full := re.search(r"\d+\.\d+", host.text("/etc/centos-release") or "")):
         os_version = full[0]  # os-release has only the first number
     cpu_policy, cpu_policy_from = _cpu_policy(host)
-    return Facts(
+    return HostFacts(
         os_name=os_release.get("PRETTY_NAME", f"{os_id} {os_version}".strip()),
         os_id=os_id,
         os_version=os_version,

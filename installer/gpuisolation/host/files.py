@@ -14,7 +14,7 @@ SCRATCH = ".gpu-isolation-new"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PathState:
     """The present or the desired content of a path.
 
     Attributes:
@@ -30,7 +30,7 @@ class Node:
     mode: int = 0o644
     source: str = ""
 
-    def same(self, other: "Node") -> bool:
+    def same(self, other: "PathState") -> bool:
         """Whether both describe the same content, regardless of the copies."""
         return (self.kind, self.target, self.sha256) == (other.kind, other.target, other.sha256) and (
             self.kind != "file" or self.mode == other.mode
@@ -49,7 +49,7 @@ class Files:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def look(self, path: str) -> Node:
+    def look(self, path: str) -> PathState:
         """Return the content of `path`, without following its last part.
 
         Raises:
@@ -57,15 +57,15 @@ class Files:
         """
         real = self.host.at(path, follow=False)
         if real.is_symlink():
-            return Node("link", target=os.readlink(real))  # noqa: PTH115 (the text as it stands)
+            return PathState("link", target=os.readlink(real))  # noqa: PTH115 (the text as it stands)
         if not real.exists():
-            return Node()
+            return PathState()
         if not real.is_file():
             raise InstallerError(f"{path} is neither a file nor a link: move it away")
-        return Node("file", sha256=digest(real), mode=real.stat().st_mode & 0o7777)
+        return PathState("file", sha256=digest(real), mode=real.stat().st_mode & 0o7777)
 
-    def place(self, path: str, node: Node) -> None:
-        """Replace `path` with `node`, atomically.
+    def place(self, path: str, state: PathState) -> None:
+        """Replace `path` with `state`, atomically.
 
         Raises:
             InstallerError: the copy that is its source has changed.
@@ -73,29 +73,29 @@ class Files:
         real = self.host.at(path, follow=False)
         scratch = real.with_name(f".{real.name}{SCRATCH}")
         scratch.unlink(missing_ok=True)
-        if self.look(path).same(node):
+        if self.look(path).same(state):
             return
-        if node.kind == "absent":
+        if state.kind == "absent":
             self.unlink(real)
         else:
             real.parent.mkdir(parents=True, exist_ok=True)
-            if node.kind == "link":
-                self.symlink(scratch, node.target)
+            if state.kind == "link":
+                self.symlink(scratch, state.target)
             else:
-                self.copy(self.host.at(node.source), scratch, node.mode)
-                if digest(scratch) != node.sha256:
+                self.copy(self.host.at(state.source), scratch, state.mode)
+                if digest(scratch) != state.sha256:
                     scratch.unlink()
-                    raise InstallerError(f"{node.source} changed since it was checked: run again with the package")
+                    raise InstallerError(f"{state.source} changed since it was checked: run again with the package")
             self.rename(scratch, real)
         _sync(real.parent)
 
-    def save(self, path: str, source: str) -> Node:
+    def save(self, path: str, source: str) -> PathState:
         """Return the content of `path`, and copy a file to `source` so that it can be restored."""
-        node = self.look(path)
-        if node.kind != "file":
-            return node
+        state = self.look(path)
+        if state.kind != "file":
+            return state
         self.write(source, self.host.at(path, follow=False).read_bytes(), mode=0o600)
-        return Node("file", sha256=node.sha256, mode=node.mode, source=source)
+        return PathState("file", sha256=state.sha256, mode=state.mode, source=source)
 
     def write(self, path: str, content: bytes, mode: int = 0o600) -> None:
         """Write a file completely, or not at all."""

@@ -15,7 +15,7 @@ PIPE_DIRS = tuple(map(str, (OWN_DIRECTORY, *KNOWN_DIRECTORIES)))
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class MpsClient:
     """One client process; memory is None where the driver does not report it."""
 
     pid: int
@@ -29,7 +29,7 @@ class MpsState:
     """The control daemon at one moment; limits are its own words, empty where it gives none."""
 
     servers: tuple[int, ...]
-    clients: tuple[Client, ...]
+    clients: tuple[MpsClient, ...]
     thread_percentage: str
     memory_limits: tuple[tuple[int, str], ...]
 
@@ -49,7 +49,7 @@ def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
     pids = _pids(servers)
     used = _used(host)
     clients = [
-        Client(pid, server, *used.get(pid, ("", None)))
+        MpsClient(pid, server, *used.get(pid, ("", None)))
         for server in pids
         for pid in _pids(_ask(host, pipe_dir, f"get_client_list {server}") or "")
     ]

@@ -11,7 +11,7 @@ import pytest
 from gpuisolation import cli
 from gpuisolation.errors import InstallerError
 from gpuisolation.host import users
-from gpuisolation.host.files import Files, Node
+from gpuisolation.host.files import Files, PathState
 from gpuisolation.host.root import Host, HostCommands
 from gpuisolation.host.users import User
 from tests.unit.installer.fakehost import CONTAINER, POD, DirectCommands
@@ -87,14 +87,14 @@ def test_a_folder_is_never_replaced(tmp_path):
     (tmp_path / "etc/cgpu.conf").mkdir(parents=True)
     files = Files(Host(tmp_path))
     with pytest.raises(InstallerError, match="neither a file nor a link: move it away"):
-        files.place("/etc/cgpu.conf", Node())
+        files.place("/etc/cgpu.conf", PathState())
 
 
 def test_a_staged_file_that_changed_is_not_put(tmp_path):
     (tmp_path / "staged").write_text("changed")
     files = Files(Host(tmp_path))
     with pytest.raises(InstallerError, match="changed since it was checked"):
-        files.place("/target", Node("file", sha256="0" * 64, source="/staged"))
+        files.place("/target", PathState("file", sha256="0" * 64, source="/staged"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["staged"]
 
 

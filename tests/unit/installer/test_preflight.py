@@ -7,12 +7,12 @@ import pytest
 
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation import matrix, preflight_checks
-from gpuisolation.host.facts import Facts, GpuInfo
+from gpuisolation.host.facts import GpuInfo, HostFacts
 from gpuisolation.host.users import User
 from gpuisolation.preflight_checks import LayerKind, Question, Verdict
 from tests.unit.installer.fakehost import CONTAINER, sums
 
-GOOD = Facts(
+GOOD = HostFacts(
     os_name="Alibaba Cloud Linux 3",
     os_id="alinux",
     os_version="3",
