@@ -18,7 +18,7 @@ from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.fetch.cluster import facts, read_nodes, read_other_sources, read_pods
 from inspectcgpu.fetch.following import Following
-from inspectcgpu.report import Facts, Report, build
+from inspectcgpu.report import ClusterFacts, ClusterReport, build
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
 from inspectcgpu.show.screen import Screen, has_colour
@@ -31,7 +31,7 @@ NO_GPUS = (
 )
 _DAY_S = 86400
 
-Lines = Callable[[Report], list[str]]
+Lines = Callable[[ClusterReport], list[str]]
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -95,26 +95,26 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
         following.stop()
 
 
-def _shown(found: Facts, lines: Lines, options: argparse.Namespace) -> list[str]:
+def _shown(found: ClusterFacts, lines: Lines, options: argparse.Namespace) -> list[str]:
     report = build(found)
     there = {node.node.name for node in report.nodes}
     if missing := [name for name in options.nodes if name not in there]:
         note = f"no GPU node is called {', '.join(missing)} now"
-        report = Report(report.nodes, report.waiting, report.usage_problem, (*report.problems, note))
+        report = ClusterReport(report.nodes, report.waiting, report.usage_problem, (*report.problems, note))
     shown = lines(report)
     return shown or [NO_GPUS]
 
 
 def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) -> Lines:
-    def as_json(report: Report) -> list[str]:
+    def as_json(report: ClusterReport) -> list[str]:
         return [json_text(document(report))] if compact else list(json_lines(report))
 
-    def as_yaml(report: Report) -> list[str]:
+    def as_yaml(report: ClusterReport) -> list[str]:
         from inspectcgpu.show import yaml_text  # noqa: PLC0415 (only this output needs it)
 
         return [*(["---"] if compact else []), *yaml_lines(report, yaml_text.dump)]
 
-    def as_table(report: Report) -> list[str]:
+    def as_table(report: ClusterReport) -> list[str]:
         wide = options.output == "wide"
         return (details if options.details else summary)(report, wide=wide, colour=colour)
 

@@ -20,7 +20,7 @@ NO_GPUS_SEEN = "it sees no GPUs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ClusterFacts:
     """Everything that was read, as of one moment.
 
     Attributes:
@@ -102,7 +102,7 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ClusterReport:
     """The cluster. `waiting` are pods without a node, and refused ones."""
 
     nodes: tuple[NodeReport, ...]
@@ -120,7 +120,7 @@ class Report:
         return Amount(sum(one.allocated for one in amounts), sum(one.total or 0 for one in amounts))
 
 
-def build(facts: Facts) -> Report:
+def build(facts: ClusterFacts) -> ClusterReport:
     """The report."""
     there = {node.name for node in facts.nodes}
     of_node: dict[str, list[GpuPod]] = defaultdict(list)
@@ -131,10 +131,10 @@ def build(facts: Facts) -> Report:
         elif pod.node in there:
             of_node[pod.node].append(pod)
     nodes = tuple(_node_at_least(node, of_node.get(node.name, ()), facts) for node in facts.nodes)
-    return Report(nodes, tuple(waiting), facts.usage_problem, facts.problems)
+    return ClusterReport(nodes, tuple(waiting), facts.usage_problem, facts.problems)
 
 
-def _node_at_least(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
+def _node_at_least(node: GpuNode, pods: Sequence[GpuPod], facts: ClusterFacts) -> NodeReport:
     """The node; without the data of agents and ConfigMaps if they cannot be shown, so that other nodes still are."""
     try:
         return _node(node, pods, facts)
@@ -143,7 +143,7 @@ def _node_at_least(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeR
         return _node(node, pods, replace(facts, views={}, configmaps={}, unseen=unseen))
 
 
-def _node(node: GpuNode, pods: Sequence[GpuPod], facts: Facts) -> NodeReport:
+def _node(node: GpuNode, pods: Sequence[GpuPod], facts: ClusterFacts) -> NodeReport:
     page, configmap = facts.views.get(node.name), facts.configmaps.get(node.name)
     measured = measure(node) if node.offered(GPU_MEM) else Measure(None, None)
     if page and page.unit:
@@ -220,7 +220,9 @@ class _Sizes:
         return "" if word == HEALTHY else word or "Unhealthy"
 
 
-def _pod(pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, facts: Facts) -> PodReport:
+def _pod(
+    pod: GpuPod, known: Sequence[int] | None, view: AgentView | None, unseen: str, facts: ClusterFacts
+) -> PodReport:
     """The pod's GPUs: kubelet's allocations as its node's agent shows them, else a scheduler's annotations."""
     faults = list(pod.faults)
     places, sources = {}, {}

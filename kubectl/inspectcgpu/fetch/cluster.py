@@ -17,7 +17,7 @@ from inspectcgpu.read.configmaps import NAMESPACE, GpuConfigMap, read_config_map
 from inspectcgpu.read.gpu_node import RESOURCES, GpuNode, read_node
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.read.unit import measure, part_of_each
-from inspectcgpu.report import Facts
+from inspectcgpu.report import ClusterFacts
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 NOT_SUCCEEDED = "status.phase!=Succeeded"
@@ -169,10 +169,10 @@ def facts(
     others: OtherSources,
     problems: Sequence[str] = (),
     newer: AbstractSet[PodName] = frozenset(),
-) -> Facts:
+) -> ClusterFacts:
     """All data of a report. `newer` are pods that changed since agents were queried."""
     answers = others.answers
-    return Facts(
+    return ClusterFacts(
         nodes=nodes,
         pods=pods,
         configmaps=others.configmaps,

@@ -22,7 +22,7 @@ from inspectcgpu.fetch.cluster import (
 )
 from inspectcgpu.read.gpu_node import GpuNode, read_node
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
-from inspectcgpu.report import Facts
+from inspectcgpu.report import ClusterFacts
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -144,7 +144,7 @@ class Following:
         """How long the last facts are valid without a change: shorter if pods changed since agents were queried."""
         return max(0.0, self._others_at + OTHERS_EVERY_S - time.monotonic()) if self._behind else REFRESH_S
 
-    def facts(self) -> Facts:
+    def facts(self) -> ClusterFacts:
         """The facts as of now."""
         nodes = by_name(self._nodes.known())
         pods = sorted(self._pods.known(), key=lambda pod: pod.name)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.system.printable import printable
-from inspectcgpu.report import NodeReport, PodReport, Report
+from inspectcgpu.report import ClusterReport, NodeReport, PodReport
 from inspectcgpu.show.cells import Cell, Style, align, row, width
 from inspectcgpu.show.summary import address, below, gpu_columns, percent, totals, whole_total
 
@@ -12,7 +12,7 @@ _GIB = 2**30
 _DASHES_MORE = 10
 
 
-def details(report: Report, *, wide: bool = False, colour: bool = False) -> list[str]:
+def details(report: ClusterReport, *, wide: bool = False, colour: bool = False) -> list[str]:
     """Lines."""
     lines: list[str] = []
     length = 0

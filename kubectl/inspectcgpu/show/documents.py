@@ -6,19 +6,19 @@ from typing import Any
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.system.printable import escaped
-from inspectcgpu.report import Amount, GpuReport, NodeReport, PodReport, Report
+from inspectcgpu.report import Amount, ClusterReport, GpuReport, NodeReport, PodReport
 from inspectcgpu.show.notes import notes
 from inspectcgpu.show.summary import percent
 
 VERSION = "inspectcgpu/v1"
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: ClusterReport) -> dict[str, Any]:
     """Resources have their full names; GPUs are named by minor number; memory is in the node's own unit."""
     return {**head(report), **{name: list(values) for name, values in parts(report)}}
 
 
-def head(report: Report) -> dict[str, Any]:
+def head(report: ClusterReport) -> dict[str, Any]:
     """The first part of the document."""
     memory = report.having(GPU_MEM)
     totals = {
@@ -34,7 +34,7 @@ def head(report: Report) -> dict[str, Any]:
     return {"version": VERSION, "totals": totals}
 
 
-def parts(report: Report) -> Iterator[tuple[str, Iterator[Any]]]:
+def parts(report: ClusterReport) -> Iterator[tuple[str, Iterator[Any]]]:
     """The lists after the head, made as they are read: for a large cluster they are most of the document."""
     yield "nodes", map(_node, report.nodes)
     yield "waiting", map(_pod, report.waiting)
@@ -46,7 +46,7 @@ def json_text(value: Any) -> str:  # noqa: ANN401 (plain values)
     return escaped(json.dumps(value, ensure_ascii=False))
 
 
-def json_lines(report: Report) -> Iterator[str]:
+def json_lines(report: ClusterReport) -> Iterator[str]:
     """The document as JSON, a node a line, and a pod that waits."""
     yield json_text(head(report))[:-1] + ","
     ends = {"nodes": "],", "waiting": "],", "notes": "]}"}
@@ -57,7 +57,7 @@ def json_lines(report: Report) -> Iterator[str]:
         yield ends[name]
 
 
-def yaml_lines(report: Report, dump: Callable[[Any], str]) -> Iterator[str]:
+def yaml_lines(report: ClusterReport, dump: Callable[[Any], str]) -> Iterator[str]:
     """The document as YAML; `dump` writes one value."""
     yield dump(head(report)).rstrip("\n")
     for name, values in parts(report):

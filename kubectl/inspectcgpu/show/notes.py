@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.domain.sharing.mode import GPU_MEM
 from inspectcgpu.read.gpu_node import RESOURCES
-from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, NodeReport, PodReport, Report
+from inspectcgpu.report import NO_GPUS_SEEN, UNKNOWN, ClusterReport, NodeReport, PodReport
 
 MANY = 5
 """The most names in a sentence; it counts the others."""
 
 
-def notes(report: Report) -> list[str]:
+def notes(report: ClusterReport) -> list[str]:
     """All of them, a sentence each."""
     found = list(report.problems)
     alike: dict[str, list[str]] = defaultdict(list)
@@ -36,7 +36,7 @@ def notes(report: Report) -> list[str]:
     return [*found, *_unseen(report.nodes)]
 
 
-def _pods(report: Report) -> Iterator[PodReport]:
+def _pods(report: ClusterReport) -> Iterator[PodReport]:
     for node in report.nodes:
         yield from node.pods
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from gpuagent.system.printable import printable
-from inspectcgpu.report import Amount, GpuReport, NodeReport, PodReport, Report
+from inspectcgpu.report import Amount, ClusterReport, GpuReport, NodeReport, PodReport
 from inspectcgpu.show.cells import Cell, Style, align, painted, row
 from inspectcgpu.show.notes import notes
 
@@ -14,7 +14,7 @@ MANY_PODS, MANY_NOTES = 10, 20
 _DASHES_MORE = 20
 
 
-def summary(report: Report, *, wide: bool = False, colour: bool = False) -> list[str]:
+def summary(report: ClusterReport, *, wide: bool = False, colour: bool = False) -> list[str]:
     """The lines. Memory and compute share one table, whole GPUs have another; each appears if a node needs it."""
     shared = tuple(node for node in report.nodes if {GPU_MEM, GPU_CORE} & node.amounts.keys())
     whole = report.having(GPU_WHOLE)
@@ -32,7 +32,7 @@ def summary(report: Report, *, wide: bool = False, colour: bool = False) -> list
     return lines + below(report, MANY_PODS, colour=colour)
 
 
-def totals(report: Report, joint: str = "\n") -> list[str]:
+def totals(report: ClusterReport, joint: str = "\n") -> list[str]:
     """Totals of memory, for each unit, and of compute, if there is any. `joint` separates a sum and its name."""
     memory = report.having(GPU_MEM)
     units = sorted({node.unit for node in memory})
@@ -47,7 +47,7 @@ def totals(report: Report, joint: str = "\n") -> list[str]:
     return lines
 
 
-def whole_total(report: Report, joint: str = "\n") -> list[str]:
+def whole_total(report: ClusterReport, joint: str = "\n") -> list[str]:
     amount = report.total(report.having(GPU_WHOLE), GPU_WHOLE)
     return _titled("Allocated/Total GPUs In Cluster:", [f"{amount} ({percent(amount)}%)"], joint)
 
@@ -61,7 +61,7 @@ def percent(amount: Amount) -> int:
     return amount.allocated * 100 // amount.total if amount.total else 0
 
 
-def below(report: Report, most: int | None, *, colour: bool) -> list[str]:
+def below(report: ClusterReport, most: int | None, *, colour: bool) -> list[str]:
     """Pods without a GPU, and why; then notes."""
     pods = [*(pod for node in report.nodes for pod in node.pods if pod.pending), *report.waiting]
     lines: list[str] = []

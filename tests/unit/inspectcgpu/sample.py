@@ -7,7 +7,7 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from inspectcgpu.read.agent_page import AgentView
 from inspectcgpu.read.gpu_node import GpuNode, read_node
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
-from inspectcgpu.report import Facts, Report, build
+from inspectcgpu.report import ClusterFacts, ClusterReport, build
 
 V2, V2_CORE = "scheduler.framework.gpushare.allocation", "gpushare.alibabacloud.com/core-percentage"
 Json = dict[str, Any]
@@ -73,8 +73,8 @@ def on(name: str, gpu: int, units: int, at: str = "n1") -> GpuPod:
     return pod(name, at, {V2: f'{{"0":{{"{gpu}":{units}}}}}'}, mem=units)
 
 
-def report(nodes: list[GpuNode], pods: list[GpuPod] | None = None, **more: Any) -> Report:
-    return build(Facts(nodes=nodes, pods=pods or [], **more))
+def report(nodes: list[GpuNode], pods: list[GpuPod] | None = None, **more: Any) -> ClusterReport:
+    return build(ClusterFacts(nodes=nodes, pods=pods or [], **more))
 
 
 def view(**how: Any) -> AgentView:

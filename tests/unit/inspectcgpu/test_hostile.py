@@ -12,7 +12,7 @@ from inspectcgpu.read.configmaps import GpuConfigMap, read_config_map
 from inspectcgpu.read.gpu_node import GpuNode, read_node
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
 from inspectcgpu.read.usage import read_usage
-from inspectcgpu.report import Facts, build
+from inspectcgpu.report import ClusterFacts, build
 from inspectcgpu.show import documents, yaml_text
 from inspectcgpu.show.cells import Cell, Style, align, width
 from inspectcgpu.show.details import details
@@ -118,7 +118,7 @@ def test_no_page_raises(page):
 @given(st.lists(nodes, max_size=3), st.lists(pods, max_size=4))
 def test_a_report_of_anything_can_be_shown(node_list, pod_list):
     found = build(
-        Facts(
+        ClusterFacts(
             nodes=[node for one in node_list if (node := read_node(one))],
             pods=[pod for one in pod_list if (pod := read_pod(one))],
             unseen={"n1": "said \x1b[1m\n"},
