@@ -10,7 +10,7 @@ from typing import Any
 from gpuagent.domain.gpus.link_reports import End
 from gpuagent.nvml.binding import MOST_LINKS
 from gpuagent.nvml.link_values import VERSIONS
-from gpuagent.simulation.box_table import BUS_ID, BoxError, Table
+from gpuagent.simulation.box_table import BUS_ID, BoxError, BoxTable
 
 NO_CLUSTER = str(uuid.UUID(int=0))
 """The cluster UUID that the driver returns on a machine whose fabric ends at the machine."""
@@ -41,7 +41,7 @@ class BoxFabric:
 Wired = tuple[tuple[BoxLink, ...], BoxFabric | None]
 
 
-def pcie(table: Table) -> tuple[int, int] | None:
+def pcie(table: BoxTable) -> tuple[int, int] | None:
     """Generation and lanes from ``4x16``; None where the table has none."""
     text = table.take("pcie", str, None)
     if text is None:
@@ -52,7 +52,7 @@ def pcie(table: Table) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
-def path(table: Table, text: str) -> tuple[str, ...]:
+def path(table: BoxTable, text: str) -> tuple[str, ...]:
     """NUMA node, host bridge, and up to two switches from ``0/0/0/1``."""
     if text:
         table.check("pcie_paths", [text], _PATH)
@@ -69,12 +69,12 @@ def check_paths(where: str, gpus: Iterable[tuple[int | None, tuple[str, ...]]]) 
             )
 
 
-def link_up(where: str, table: Table, bus_ids: Sequence[str]) -> list[Wired]:
+def link_up(where: str, table: BoxTable, bus_ids: Sequence[str]) -> list[Wired]:
     """Links and fabric of each GPU, from ``[[nvlinks]]`` and ``[nvswitch]``; links are numbered in the file's order."""
     links: list[list[BoxLink]] = [[] for _ in bus_ids]
     joined: set[frozenset[int]] = set()
     for number, values in enumerate(table.take("nvlinks", list, []), 1):
-        bridges = Table(f"{where}, [[nvlinks]] number {number}", values)
+        bridges = BoxTable(f"{where}, [[nvlinks]] number {number}", values)
         version = _version(bridges)
         for pair in bridges.items("pairs", list):
             one, other, count = _pair(bridges, pair, len(bus_ids))
@@ -87,7 +87,7 @@ def link_up(where: str, table: Table, bus_ids: Sequence[str]) -> list[Wired]:
     fabric, members = None, []
     values = table.take("nvswitch", dict, None)
     if values is not None:
-        switch = Table(f"{where}, [nvswitch]", values)
+        switch = BoxTable(f"{where}, [nvswitch]", values)
         members = _members(switch, len(bus_ids))
         ends = _switch_links(switch)
         for gpu in members:
@@ -100,7 +100,7 @@ def link_up(where: str, table: Table, bus_ids: Sequence[str]) -> list[Wired]:
     return [(tuple(own), fabric if gpu in members else None) for gpu, own in enumerate(links)]
 
 
-def _version(table: Table) -> int:
+def _version(table: BoxTable) -> int:
     text = table.take("version", str)
     number = next((number for number, name in VERSIONS.items() if name == text), None)
     if number is None:
@@ -108,7 +108,7 @@ def _version(table: Table) -> int:
     return number
 
 
-def _pair(table: Table, pair: Sequence[Any], gpus: int) -> tuple[int, int, int]:
+def _pair(table: BoxTable, pair: Sequence[Any], gpus: int) -> tuple[int, int, int]:
     if [type(value) for value in pair] == [int] * 3:
         one, other, count = pair
         if count > 0 and one != other and {one, other} <= set(range(gpus)):
@@ -116,14 +116,14 @@ def _pair(table: Table, pair: Sequence[Any], gpus: int) -> tuple[int, int, int]:
     raise BoxError(f"{table.where}: pairs: {pair!r} is not GPU, other GPU (0 to {gpus - 1}), number of links")
 
 
-def _members(table: Table, gpus: int) -> list[int]:
+def _members(table: BoxTable, gpus: int) -> list[int]:
     members = table.items("gpus", int, list(range(gpus)))
     if not members or len(set(members)) < len(members) or not set(members) <= set(range(gpus)):
         raise BoxError(f"{table.where}: gpus {members!r} must be different GPUs from 0 to {gpus - 1}")
     return members
 
 
-def _switch_links(table: Table) -> list[BoxLink]:
+def _switch_links(table: BoxTable) -> list[BoxLink]:
     """The links of one GPU to the switches, spread evenly over `bus_ids`."""
     version, count = _version(table), table.take("links", int)
     if count < 1:
@@ -139,7 +139,7 @@ def _switch_links(table: Table) -> list[BoxLink]:
     ]
 
 
-def _fabric(table: Table) -> BoxFabric | None:
+def _fabric(table: BoxTable) -> BoxFabric | None:
     cluster, clique = table.take("cluster", str, NO_CLUSTER), table.take("clique", int, 0)
     table.check("cluster", [cluster], _CLUSTER)
     if clique < 0:

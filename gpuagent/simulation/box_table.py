@@ -14,7 +14,7 @@ class BoxError(ValueError):
 _REQUIRED = object()
 
 
-class Table:
+class BoxTable:
     """A TOML table that is emptied key by key, each of a certain type; nothing may be left."""
 
     def __init__(self, where: str, values: object) -> None:

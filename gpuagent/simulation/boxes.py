@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuagent.nvml.binding import MOST_LINKS
 from gpuagent.simulation.box_links import BoxFabric, BoxLink, check_paths, link_up, path, pcie
-from gpuagent.simulation.box_table import BUS_ID, BoxError, Table
+from gpuagent.simulation.box_table import BUS_ID, BoxError, BoxTable
 from gpuagent.system.printable import error_words
 
 __all__ = ["Box", "BoxError", "BoxGpu", "load", "names", "parse", "uuid_of"]
@@ -103,7 +103,7 @@ def parse(name: str, text: str) -> Box:
         page = tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
         raise BoxError(f"box {name}: not TOML: {err}") from err
-    table = Table(f"box {name}", page)
+    table = BoxTable(f"box {name}", page)
     groups = table.take("gpus", list, [])
     gpus: list[BoxGpu] = []
     for number, group in enumerate(groups, 1):
@@ -132,7 +132,7 @@ def uuid_of(name: str, index: int) -> str:
 
 def _group(where: str, group: object, name: str, first: int) -> list[BoxGpu]:
     """GPUs of one kind. There is one for each bus id; every other list has the same length."""
-    table = Table(where, group)
+    table = BoxTable(where, group)
     buses = table.items("pci_bus_ids", str)
     indices = list(range(first, first + len(buses)))
     minors = table.items("minors", int, indices)

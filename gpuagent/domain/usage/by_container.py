@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.state import State
-from gpuagent.domain.usage.process_cgroup import Place
+from gpuagent.domain.usage.process_cgroup import ProcessContainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class GpuProcess:
     pid: int
     memory_bytes: int | None
     busy: float | None
-    place: Place | None
+    place: ProcessContainer | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class _Names:
         self._pods: dict[str, Pod] = {pod.uid: pod for pod in living}
         self._names = {**(_names_in_book(state) if not self._pods else {}), **{pod.uid: pod.name for pod in living}}
 
-    def owner(self, place: Place, uuid: str) -> ContainerRef | None:
+    def owner(self, place: ProcessContainer, uuid: str) -> ContainerRef | None:
         """The container by its id, or by its pod if the id is unknown and only one container of the pod fits."""
         name = self._names.get(place.pod or "")
         found = self._by_id.get(place.container or "")

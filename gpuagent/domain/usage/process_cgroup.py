@@ -10,7 +10,7 @@ _POD = re.compile(r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessContainer:
     """The container and pod of a process.
 
     Attributes:
@@ -23,7 +23,7 @@ class Place:
     pod: str | None = None
 
 
-def parse_cgroup(text: str) -> Place:
+def parse_cgroup(text: str) -> ProcessContainer:
     """Read /proc/PID/cgroup: cgroup v1, v2 or both, seen from any cgroup namespace.
 
     A line is ``<hierarchy>:<controllers>:<path>``. In v1 each hierarchy has a path of its own, and not all need name
@@ -34,13 +34,13 @@ def parse_cgroup(text: str) -> Place:
     places = {_place(line.partition(":")[2].partition(":")[2]) for line in text.splitlines()}
     pods = {place.pod for place in places if place.pod}
     if len(pods) > 1:
-        return Place()
+        return ProcessContainer()
     pod = pods.pop() if pods else None
     containers = {place.container for place in places if place.pod == pod and place.container}
-    return Place(containers.pop() if len(containers) == 1 else None, pod)
+    return ProcessContainer(containers.pop() if len(containers) == 1 else None, pod)
 
 
-def _place(path: str) -> Place:
+def _place(path: str) -> ProcessContainer:
     """The container and pod in the path of one hierarchy."""
     pod = container = None
     for part in path.split("/"):
@@ -52,4 +52,4 @@ def _place(path: str) -> Place:
             container = found[1]
             if pod:
                 break
-    return Place(container, pod)
+    return ProcessContainer(container, pod)

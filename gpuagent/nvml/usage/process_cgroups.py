@@ -5,7 +5,7 @@ import time
 from collections.abc import Container
 from pathlib import Path
 
-from gpuagent.domain.usage.process_cgroup import Place, parse_cgroup
+from gpuagent.domain.usage.process_cgroup import ProcessContainer, parse_cgroup
 
 PROC = Path("/proc")
 HOST_PID_NAMESPACE = 0xEFFFFFFC
@@ -36,9 +36,9 @@ class Places:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        self._known: dict[int, tuple[str, Place]] = {}
+        self._known: dict[int, tuple[str, ProcessContainer]] = {}
 
-    def of(self, pid: int, asked_s: float) -> Place | None:
+    def of(self, pid: int, asked_s: float) -> ProcessContainer | None:
         """The place of the process that had this PID at `asked_s` (`boot_s`); None if hidden or ended."""
         began = self._began(pid)
         if began is None:

@@ -19,7 +19,7 @@ from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, 
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples
-from gpuagent.domain.usage.process_cgroup import Place
+from gpuagent.domain.usage.process_cgroup import ProcessContainer
 from gpuagent.metrics.families import CHAPTERS
 from gpuagent.metrics.meter import Metrics
 from gpuagent.metrics.reading import EndpointView, Sources
@@ -40,7 +40,9 @@ def pod(name: str, number: int, *containers: str) -> Pod:
 
 def sample(number: int, *processes: tuple[int, int | None], used: int = 0, busy: float = 0.5) -> GpuSample:
     """Processes as (number of the container's id, GiB)."""
-    found = tuple(GpuProcess(n, None if gib is None else gib * GIB, 0.25, Place(ID(n))) for n, gib in processes)
+    found = tuple(
+        GpuProcess(n, None if gib is None else gib * GIB, 0.25, ProcessContainer(ID(n))) for n, gib in processes
+    )
     return GpuSample(uuid=uuid(number), at=0, memory_used_bytes=used * GIB, busy=busy, processes=found)
 
 

@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples, Use, Used, use
 from gpuagent.domain.usage.guarantee import MIB, Share, shares
-from gpuagent.domain.usage.process_cgroup import Place, parse_cgroup
+from gpuagent.domain.usage.process_cgroup import ProcessContainer, parse_cgroup
 from tests.unit.domain.builders import CORE, MEM, WHOLE, box, holding, owner, state_of, unit_ids, uuid
 
 ID = "{:064x}".format
@@ -25,7 +25,9 @@ def state(*pods: Pod, **facts: Any) -> State:
     return state_of(**{"pods": pods, **facts})
 
 
-def process(place: Place | None, memory: int | None = GIB, busy: float | None = 0.25, pid: int = 1) -> GpuProcess:
+def process(
+    place: ProcessContainer | None, memory: int | None = GIB, busy: float | None = 0.25, pid: int = 1
+) -> GpuProcess:
     return GpuProcess(pid, memory, busy, place)
 
 
@@ -38,10 +40,10 @@ def test_processes_of_a_container_add_up_by_its_id() -> None:
     known = state(pod("a", {ID(1): "main", ID(2): "side"}, ("main", "side")), pod("b", {ID(3): "main"}))
     got = used(
         known,
-        process(Place(ID(1))),
-        process(Place(ID(1)), GIB // 2),
-        process(Place(ID(3))),
-        process(Place(ID(2))),
+        process(ProcessContainer(ID(1))),
+        process(ProcessContainer(ID(1)), GIB // 2),
+        process(ProcessContainer(ID(3))),
+        process(ProcessContainer(ID(2))),
     )
     assert got.by_container == {
         (uuid(0), owner("a")): Used(GIB + GIB // 2, 0.5),
@@ -53,7 +55,11 @@ def test_processes_of_a_container_add_up_by_its_id() -> None:
 
 def test_an_id_counts_only_for_the_pod_that_the_process_is_in() -> None:
     victim, other = pod("victim", {ID(1): "main"}), pod("other", {}, ("main", "side"))
-    got = used(state(victim, other), process(Place(ID(1), "uid-other")), process(Place(ID(1), "uid-victim")))
+    got = used(
+        state(victim, other),
+        process(ProcessContainer(ID(1), "uid-other")),
+        process(ProcessContainer(ID(1), "uid-victim")),
+    )
     assert got.by_container == {(uuid(0), owner("victim")): Used(GIB, 0.25)}
     assert got.strays == {uuid(0): 1}
 
@@ -72,7 +78,7 @@ def test_a_neighbours_name_within_a_container_takes_nothing_over() -> None:
 
 def test_a_pod_of_a_file_is_found_by_its_containers() -> None:
     """Its cgroup has the hash of the file for a UID, which the API server's pod has not."""
-    got = used(state(pod("static", {ID(1): "main"})), process(Place(ID(1), "9a" * 16)))
+    got = used(state(pod("static", {ID(1): "main"})), process(ProcessContainer(ID(1), "9a" * 16)))
     assert set(got.by_container) == {(uuid(0), owner("static"))}
 
 
@@ -81,9 +87,9 @@ def test_a_process_of_no_known_container_is_a_stray() -> None:
     got = used(
         known,
         process(None),
-        process(Place()),
-        process(Place(ID(7), "uid-x")),
-        process(Place(ID(2), "uid-gone")),
+        process(ProcessContainer()),
+        process(ProcessContainer(ID(7), "uid-x")),
+        process(ProcessContainer(ID(2), "uid-gone")),
     )
     assert got.by_container == {}
     assert got.strays == {uuid(0): 4}
@@ -94,7 +100,7 @@ def test_an_id_that_is_not_known_yet_is_found_by_the_pod_if_that_leaves_no_choic
     known = state(
         pod("one", {}), pod("two", {}, ("main", "side")), pod("three", {}, ("main", "side")), holdings=(holds,)
     )
-    places = [Place(ID(5), f"uid-{name}") for name in ("one", "two", "three")]
+    places = [ProcessContainer(ID(5), f"uid-{name}") for name in ("one", "two", "three")]
     got = used(known, *map(process, places))
     assert set(got.by_container) == {(uuid(0), owner("one")), (uuid(0), owner("two", "side"))}
     assert got.strays == {uuid(0): 1}
@@ -104,12 +110,12 @@ def test_without_an_api_server_kubelets_checkpoint_names_the_pod() -> None:
     ids = unit_ids(0, Kind.MEMORY_SHARE, 1)
     entry = CheckpointEntry("uid-a", "main", MEM, ids)
     known = state(holdings=(holding("a", ids),), checkpoint=(entry,), pods=None)
-    assert set(used(known, process(Place(None, "uid-a"))).by_container) == {(uuid(0), owner("a"))}
+    assert set(used(known, process(ProcessContainer(None, "uid-a"))).by_container) == {(uuid(0), owner("a"))}
 
 
 def test_what_the_driver_does_not_report_of_one_process_is_not_known_of_its_container() -> None:
     known = state(pod("a", {ID(1): "main"}))
-    place = Place(ID(1))
+    place = ProcessContainer(ID(1))
     got = used(known, process(place), process(place, None, None)).by_container
     assert got == {(uuid(0), owner("a")): Used(None, None)}
 
@@ -121,7 +127,7 @@ def test_a_holder_without_processes_uses_nothing_only_if_its_processes_would_be_
     unsure = used(known, process(None), pids_seen=False)
     assert (unsure.by_container, unsure.pids_seen) == ({}, False)
     other = state(pod("b", {ID(1): "main"}), holdings=held)
-    proven = used(other, process(Place(ID(1))), pids_seen=False)
+    proven = used(other, process(ProcessContainer(ID(1))), pids_seen=False)
     assert (set(proven.by_container), proven.pids_seen) == ({(uuid(0), owner("a")), (uuid(0), owner("b"))}, True)
 
 
@@ -186,7 +192,7 @@ def test_container_ids_are_read_from_every_list_of_a_pods_status() -> None:
 
 def test_a_restarted_container_is_found_by_its_new_id() -> None:
     before, after = state(pod("a", {ID(1): "main"})), state(pod("a", {ID(2): "main"}))
-    place = Place(ID(2), "uid-a")
+    place = ProcessContainer(ID(2), "uid-a")
     for known in (before, after):  # before the status is new, the pod leaves no choice
         assert set(used(known, process(place)).by_container) == {(uuid(0), owner("a"))}
     assert ContainerRef(PodName("ml", "a"), "main") == owner("a")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.domain.usage.process_cgroup import Place, parse_cgroup
+from gpuagent.domain.usage.process_cgroup import ProcessContainer, parse_cgroup
 
 ID, INNER, NODE = "0f" * 32, "1e" * 32, "2d" * 32
 OTHER = "7f1c2e4a-0b1d-4c3e-9f00-1234567890ab"
@@ -31,7 +31,7 @@ SLICE = UID.replace("-", "_")
     ],
 )
 def test_one_container_of_one_pod(text: str) -> None:
-    assert parse_cgroup(text) == Place(ID, UID)
+    assert parse_cgroup(text) == ProcessContainer(ID, UID)
 
 
 @pytest.mark.parametrize("around", ["", f"/docker/{NODE}", "/../.."])
@@ -41,29 +41,29 @@ def test_one_container_of_one_pod(text: str) -> None:
 )
 def test_what_a_container_makes_within_itself_says_nothing(around: str, within: str) -> None:
     """It may name its cgroups as it likes, after a neighbour too. A node that is a container is around all pods."""
-    assert parse_cgroup(f"0::{around}/kubepods/pod{UID}/{ID}{within}\n") == Place(ID, UID)
+    assert parse_cgroup(f"0::{around}/kubepods/pod{UID}/{ID}{within}\n") == ProcessContainer(ID, UID)
 
 
 @pytest.mark.parametrize("others", [f"/x/{INNER}", f"/kubepods/pod{UID}/{ID}/{INNER}", f"/kubepods/pod{UID}", "/"])
 def test_each_hierarchy_speaks_for_itself_and_one_that_names_a_pod_counts(others: str) -> None:
     text = f"12:devices:{others}\n11:memory:/kubepods/pod{UID}/{ID}\n10:cpu:{others}\n"
-    assert parse_cgroup(text) == Place(ID, UID)
+    assert parse_cgroup(text) == ProcessContainer(ID, UID)
 
 
 def test_hierarchies_that_contradict_each_other_say_nothing() -> None:
     one = f"12:devices:/kubepods/pod{UID}/{ID}\n"
-    assert parse_cgroup(f"{one}11:memory:/kubepods/pod{OTHER}/{INNER}\n") == Place()
-    assert parse_cgroup(f"{one}11:memory:/kubepods/pod{UID}/{INNER}\n") == Place(None, UID)
-    assert parse_cgroup(f"2:cpu:/a/{ID}\n1:memory:/a/{INNER}\n") == Place()
+    assert parse_cgroup(f"{one}11:memory:/kubepods/pod{OTHER}/{INNER}\n") == ProcessContainer()
+    assert parse_cgroup(f"{one}11:memory:/kubepods/pod{UID}/{INNER}\n") == ProcessContainer(None, UID)
+    assert parse_cgroup(f"2:cpu:/a/{ID}\n1:memory:/a/{INNER}\n") == ProcessContainer()
 
 
 @pytest.mark.parametrize("pod", [f"pod{HASH}", f"kubepods-burstable-pod{HASH}.slice"])
 def test_a_pod_of_a_file_has_a_hash_for_its_uid(pod: str) -> None:
-    assert parse_cgroup(f"0::/kubepods/{pod}/{ID}/{INNER}\n") == Place(ID, HASH)
+    assert parse_cgroup(f"0::/kubepods/{pod}/{ID}/{INNER}\n") == ProcessContainer(ID, HASH)
 
 
 def test_a_container_without_kubelets_hierarchy() -> None:
-    assert parse_cgroup(f"0::/k8s.io/{ID}/{INNER}\n") == Place(ID)
+    assert parse_cgroup(f"0::/k8s.io/{ID}/{INNER}\n") == ProcessContainer(ID)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_container_without_kubelets_hierarchy() -> None:
     ],
 )
 def test_no_container(text: str) -> None:
-    assert parse_cgroup(text) == Place()
+    assert parse_cgroup(text) == ProcessContainer()
 
 
 @given(st.text())

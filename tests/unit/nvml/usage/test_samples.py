@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpuagent.domain.usage.process_cgroup import Place
+from gpuagent.domain.usage.process_cgroup import ProcessContainer
 from gpuagent.nvml.driver_errors import CallError
 from gpuagent.nvml.gpu_reader import discover
 from gpuagent.nvml.usage.process_cgroups import Places, boot_s
@@ -64,7 +64,7 @@ def test_a_sample_has_everything(box: Simulator, tmp_path: Path) -> None:
     assert (sample.at, sample.memory_used_bytes, sample.busy) == (7.0, 2560 << 20, 0.6)
     assert (sample.temperature_celsius, sample.power_watts) == (30, 40.0)
     assert {(p.pid, p.memory_bytes, p.busy, p.place) for p in sample.processes} == {
-        (10, 2 * GIB, 0.3, Place(ID)),
+        (10, 2 * GIB, 0.3, ProcessContainer(ID)),
         (11, 512 << 20, 0.0, None),
     }
     assert take(box, tmp_path, 1).processes == ()
@@ -175,10 +175,10 @@ def test_a_pid_that_somebody_else_has_by_now_is_nobodys(tmp_path: Path) -> None:
     places, asked = Places(tmp_path), boot_s()
     ticks = os.sysconf("SC_CLK_TCK")
     proc(tmp_path, 10, began=int((asked - 1) * ticks))
-    assert places.of(10, asked) == Place(ID)
+    assert places.of(10, asked) == ProcessContainer(ID)
     proc(tmp_path, 10, f"0::/kubepods/{'cd' * 32}\n", began=int((asked + 5) * ticks))
     assert places.of(10, asked) is None
-    assert places.of(10, asked + 6) == Place("cd" * 32)
+    assert places.of(10, asked + 6) == ProcessContainer("cd" * 32)
 
 
 def test_a_process_that_ended_is_nowhere(tmp_path: Path) -> None:
