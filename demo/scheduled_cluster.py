@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, JOB_LABEL
 from gpuscheduler.core.calls import BindWait, BindWrite, CommitJob, FilterAnswer, Report
 from gpuscheduler.core.node_facts import node_facts
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, PodFacts, pod_facts
-from gpuscheduler.core.policy.fleet import Policy
+from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.scheduling import BindOutcome, Scheduling
 
@@ -27,7 +27,7 @@ class ScheduledCluster:
         events: texts of the scheduler's Events since the last `place`.
     """
 
-    def __init__(self, policy: Policy, mix: Mix, nodes: Iterable[tuple[str, NodeGpus]]) -> None:
+    def __init__(self, policy: CostPolicy, mix: Mix, nodes: Iterable[tuple[str, NodeGpus]]) -> None:
         self._core = Scheduling(policy, mix)
         self._names: list[str] = []
         self._pods: dict[str, dict[str, Any]] = {}

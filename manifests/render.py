@@ -20,7 +20,7 @@ from gpuagent.settings import values
 from gpuagent.settings.settings import Settings
 from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
-from gpuscheduler.scheduler_settings import Settings as SchedulerSettings
+from gpuscheduler.scheduler_settings import SchedulerSettings
 
 FOLDER = Path(__file__).parent
 CHART = FOLDER / "helm" / "ack-ai-installer"

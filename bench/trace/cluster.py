@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.trace.trace import Nodes, Pod
-from gpuscheduler.core.policy.fleet import EPSILON, Demand, Floats, Ints, Policy
+from gpuscheduler.core.policy.fleet import EPSILON, CostPolicy, Demand, Floats, Ints
 from gpuscheduler.core.policy.mix import Mix
 
 DIGITS = 9
@@ -44,7 +44,7 @@ class Cluster:
     def __init__(
         self,
         nodes: Nodes,
-        policy: Policy,
+        policy: CostPolicy,
         mix: Mix,
         rng: np.random.Generator,
         draw: np.random.Generator | None = None,

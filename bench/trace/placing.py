@@ -20,7 +20,7 @@ from bench.trace.cluster import Cluster, Placed
 from bench.trace.published import BestFit, GpuPacking, Random
 from bench.trace.trace import Arrival, Trace, read, variants, with_departures, without_departures
 from gpuscheduler.core.policy.fgd import Fgd
-from gpuscheduler.core.policy.fleet import Policy
+from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import NAMES, named
 
@@ -106,10 +106,10 @@ def simulate(run: Run) -> Allocated:
     return _churn(cluster, arrivals, learned, gpus) if run.departures else _fill(cluster, arrivals, learned, gpus)
 
 
-def _policy(name: str, mix: Mix, rng: np.random.Generator) -> Policy:
+def _policy(name: str, mix: Mix, rng: np.random.Generator) -> CostPolicy:
     if name in NAMES:
         return named(name, mix)
-    published: dict[str, Policy] = {"Random": Random(rng), "BestFit": BestFit(), "GpuPacking": GpuPacking()}
+    published: dict[str, CostPolicy] = {"Random": Random(rng), "BestFit": BestFit(), "GpuPacking": GpuPacking()}
     return published.get(name) or Fgd(mix)
 
 

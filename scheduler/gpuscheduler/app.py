@@ -11,16 +11,16 @@ from gpuagent.settings.table import ConfigError
 from gpuscheduler import metrics as families
 from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.lease import Lease
-from gpuscheduler.cluster_api.list_watch import Follow, Follower
+from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
 from gpuscheduler.cluster_api.writes import Writes
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import listen, serve
-from gpuscheduler.followers import CONFIG_MAPS, ConfigMaps, Nodes, Pods
-from gpuscheduler.metrics import Metrics, Values
-from gpuscheduler.scheduler_settings import Settings
+from gpuscheduler.followers import CONFIG_MAPS, ConfigMapFollower, NodeFollower, PodFollower
+from gpuscheduler.metrics import SchedulerMetrics, Values
+from gpuscheduler.scheduler_settings import SchedulerSettings
 from gpuscheduler.service import Service
 
 log = logging.getLogger(__name__)
@@ -40,17 +40,17 @@ class App:
         ready: set once calls are answered.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._access = access(str(settings.kubeconfig) if settings.kubeconfig else None)
         self._listener = _listen("listen", settings.listen)
         self._pages = _listen("http-address", settings.http_address) if settings.http_address else None
         mix = Mix()
         self._core = Scheduling(named(settings.policy, mix), mix, settings.scheduler_name)
-        self._follows: dict[str, Follow] = {}
+        self._follows: dict[str, ListWatch] = {}
         self.ready = asyncio.Event()
         self._leading = asyncio.Event()
-        self._metrics = Metrics(self._values)
+        self._metrics = SchedulerMetrics(self._values)
         self._stop = asyncio.Event()
 
     @property
@@ -77,11 +77,11 @@ class App:
                 term=lambda: lease.term if lease else 0,
                 lagged=self._metrics.watch_lagged,
             )
-            nodes = Nodes(service)
+            nodes = NodeFollower(service)
             self._follow("nodes", connection, "/api/v1/nodes", nodes)
-            self._follow("pods", connection, "/api/v1/pods", Pods(service))
+            self._follow("pods", connection, "/api/v1/pods", PodFollower(service))
             path = f"/api/v1/namespaces/{CONFIG_MAPS}/configmaps"
-            self._follow("configmaps", connection, path, ConfigMaps(nodes))
+            self._follow("configmaps", connection, path, ConfigMapFollower(nodes))
             work = [follow.run() for follow in self._follows.values()]
             work += [writes.run(), service.tick(), self._sync(service)]
             if lease:
@@ -102,8 +102,8 @@ class App:
                 for task in tasks:
                     task.cancel()
 
-    def _follow(self, resource: str, connection: Connection, path: str, follower: Follower) -> None:
-        self._follows[resource] = Follow(connection, path, follower, lambda: self._metrics.watch_failed(resource))
+    def _follow(self, resource: str, connection: Connection, path: str, follower: ObjectFollower) -> None:
+        self._follows[resource] = ListWatch(connection, path, follower, lambda: self._metrics.watch_failed(resource))
 
     async def _sync(self, service: Service) -> None:
         """Have calls answered once all nodes and pods were seen. ConfigMaps only make better choices."""

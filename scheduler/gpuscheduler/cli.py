@@ -15,7 +15,7 @@ from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
 from gpuagent.system.printable import printable
 from gpuscheduler.app import App
-from gpuscheduler.scheduler_settings import TABLE, Settings
+from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -52,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: SchedulerSettings) -> None:
     app = App(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, app.stop)

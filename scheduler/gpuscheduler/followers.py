@@ -16,7 +16,7 @@ UNHEALTHY, REPORT = "unhealthy-gpu-", "-gputopo-report"
 """Before a node's name in the ConfigMap of its unhealthy GPUs, and after it in that of its links."""
 
 
-class Pods:
+class PodFollower:
     """Follows Pod objects."""
 
     key = "uid"
@@ -33,7 +33,7 @@ class Pods:
         self._service.pod_gone(key)
 
 
-class Nodes:
+class NodeFollower:
     """Follows Node objects, with what ConfigMaps add. A node without GPUs is none."""
 
     key = "name"
@@ -84,12 +84,12 @@ class Nodes:
             self._service.core.links.seen(node.facts.gpus.links, mbps)
 
 
-class ConfigMaps:
+class ConfigMapFollower:
     """Follows the ConfigMaps about nodes."""
 
     key = "name"
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodeFollower) -> None:
         self._nodes = nodes
 
     def seen(self, found: Json) -> None:

@@ -111,7 +111,7 @@ CHAPTERS: dict[str, tuple[Family, ...]] = {
 Values = Mapping[Family, Mapping[tuple[str, ...], float]]
 
 
-class Metrics:
+class SchedulerMetrics:
     """The scheduler's meter, and the page that Prometheus reads.
 
     Args:

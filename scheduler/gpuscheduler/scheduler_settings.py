@@ -39,7 +39,7 @@ def names(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SchedulerSettings:
     """Every setting of `gpuscheduler run`."""
 
     kubeconfig: Path | None = setting(
@@ -84,4 +84,4 @@ class Settings:
     )
 
 
-TABLE = Table(Settings, "gpuscheduler")
+TABLE = Table(SchedulerSettings, "gpuscheduler")

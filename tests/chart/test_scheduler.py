@@ -11,7 +11,7 @@ from gpuagent.domain.pods.annotations import WRITTEN_KEYS
 from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
 from gpuscheduler.core.gpu_request import RESOURCES
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
-from gpuscheduler.scheduler_settings import TABLE, Settings
+from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
 from manifests.render import SCHEDULER_CHARTS_OWN
 from tests.chart.conftest import Chart, find
 from tests.chart.test_render import EVERYTHING, VERSIONS, check
@@ -59,7 +59,7 @@ def configuration(objects: list[dict[str, Any]]) -> Any:
     return yaml.safe_load(find(objects, "ConfigMap", NAME)["data"]["config.yaml"])
 
 
-def settings_of(objects: list[dict[str, Any]]) -> Settings:
+def settings_of(objects: list[dict[str, Any]]) -> SchedulerSettings:
     parser = argparse.ArgumentParser()
     TABLE.add_flags(parser)
     arguments = [text.replace("$$", "$") for text in containers(objects)["gpuscheduler"]["args"]]
@@ -208,8 +208,8 @@ def test_settings_reach_the_scheduler_as_they_were_given(chart: Chart) -> None:
     found = settings_of(objects)
     assert (found.policy, found.log_level) == ("binpack", "debug")
     defaults = settings_of(chart.render(scheduler=ON))
-    assert defaults == Settings(lease=f"kube-system/{NAME}", scheduler_name=frozenset({NAME}))
-    assert SCHEDULER_CHARTS_OWN.keys() <= Settings.__dataclass_fields__.keys()
+    assert defaults == SchedulerSettings(lease=f"kube-system/{NAME}", scheduler_name=frozenset({NAME}))
+    assert SCHEDULER_CHARTS_OWN.keys() <= SchedulerSettings.__dataclass_fields__.keys()
 
 
 def test_its_priority_class_is_admitted_outside_of_kube_system(chart: Chart) -> None:

@@ -31,7 +31,7 @@ YIELD = 50
 _GONE = 410
 
 
-class Follower(Protocol):
+class ObjectFollower(Protocol):
     """Takes the objects. An object for which it raises an exception is left out."""
 
     key: str
@@ -58,7 +58,7 @@ _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
-class Follow:
+class ListWatch:
     """Follows the objects at `path` until it is canceled. It outlives every error.
 
     Args:
@@ -78,7 +78,7 @@ class Follow:
         self,
         connection: Connection,
         path: str,
-        follower: Follower,
+        follower: ObjectFollower,
         failed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

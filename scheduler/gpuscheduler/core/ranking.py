@@ -12,7 +12,7 @@ from gpuscheduler.core.cluster_usage import ClusterUsage
 from gpuscheduler.core.fit import fit
 from gpuscheduler.core.gpu_request import Amounts, GpuRequest, RequestKind
 from gpuscheduler.core.node_usage import NodeUsage
-from gpuscheduler.core.policy.fleet import MOST_GPUS, Demand, Fleet, Policy
+from gpuscheduler.core.policy.fleet import MOST_GPUS, CostPolicy, Demand, Fleet
 from gpuscheduler.core.policy.mix import Mix
 
 Ints = NDArray[np.int64]
@@ -95,7 +95,7 @@ class Ranking:
         mix: of pods, by which the policy rates.
     """
 
-    def __init__(self, usage: ClusterUsage, policy: Policy, mix: Mix) -> None:
+    def __init__(self, usage: ClusterUsage, policy: CostPolicy, mix: Mix) -> None:
         self._usage, self._policy, self._mix = usage, policy, mix
         self._demands: dict[tuple[GpuRequest, float], Demand] = {}
         self._columns = _Columns.empty(64)

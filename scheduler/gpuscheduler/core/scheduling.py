@@ -15,7 +15,7 @@ from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
 from gpuscheduler.core.pod_facts import PodFacts
-from gpuscheduler.core.policy.fleet import Policy
+from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
@@ -77,7 +77,7 @@ class Scheduling:
         refusals: how many pods agents refused, by node.
     """
 
-    def __init__(self, policy: Policy, mix: Mix | None = None, schedulers: Collection[str] = ()) -> None:
+    def __init__(self, policy: CostPolicy, mix: Mix | None = None, schedulers: Collection[str] = ()) -> None:
         self.usage = ClusterUsage()
         self.pods: dict[str, PodFacts] = {}
         self.links = Links()

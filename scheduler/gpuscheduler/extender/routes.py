@@ -24,7 +24,7 @@ from gpuscheduler.extender.protocol import (
     preempt_call,
     preempt_result,
 )
-from gpuscheduler.metrics import CONTENT_TYPE, Metrics
+from gpuscheduler.metrics import CONTENT_TYPE, SchedulerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Routes:
         calls: whether to answer kube-scheduler's calls, or pages alone.
     """
 
-    def __init__(self, service: Extender, metrics: Metrics, *, calls: bool = True) -> None:
+    def __init__(self, service: Extender, metrics: SchedulerMetrics, *, calls: bool = True) -> None:
         self._service, self._metrics = service, metrics
         self._pages: dict[str, Callable[[], Answer]] = {
             "/healthz": lambda: _text(200, "ok"),

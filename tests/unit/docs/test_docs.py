@@ -126,7 +126,7 @@ def test_the_settings_table_is_that_of_the_code():
 def test_the_settings_table_of_the_scheduler_is_that_of_the_code():
     page = (ROOT / "docs/gpuscheduler.md").read_text(encoding="utf-8")
     wanted = {}
-    for setting in fields(scheduler_settings.Settings):
+    for setting in fields(scheduler_settings.SchedulerSettings):
         env = f"`{scheduler_settings.TABLE.variable(setting.name)}`"
         wanted[f"`--{setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
     assert {row[0]: row[1:3] for row in table(section(page, "Settings"), "flag")} == wanted

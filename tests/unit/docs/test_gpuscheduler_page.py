@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuagent.domain.sharing import mode
-from gpuscheduler.scheduler_settings import Settings
+from gpuscheduler.scheduler_settings import SchedulerSettings
 from tests.unit.docs.test_docs import ROOT, quoted, section, table
 
 PAGE = (ROOT / "docs/gpuscheduler.md").read_text(encoding="utf-8")
@@ -83,4 +83,4 @@ def test_the_example_is_the_charts_configuration_without_a_scheduler_of_its_own(
         if name not in {"managedResources", "httpTimeout"}:
             assert re.search(rf"\b{name}: {str(value).lower() if isinstance(value, bool) else value}\n", template), name
     assert [one["name"] for one in extender["managedResources"]] == [mode.GPU_MEM, mode.GPU_CORE, mode.GPU_WHOLE]
-    assert Settings().listen[1] == int(extender["urlPrefix"].rpartition(":")[2])
+    assert SchedulerSettings().listen[1] == int(extender["urlPrefix"].rpartition(":")[2])

@@ -11,7 +11,7 @@ from contextlib import closing
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION, NodeGpu, NodeGpus, node_gpus_text
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.app import App
-from gpuscheduler.scheduler_settings import Settings
+from gpuscheduler.scheduler_settings import SchedulerSettings
 from standin.api.server import ApiServer, node_body
 from standin.waiting import PATIENCE_S
 
@@ -78,7 +78,7 @@ class Running:
         self.cluster = cluster
         self.loop = asyncio.new_event_loop()
         alone = {"listen": ("127.0.0.1", 0), "http_address": None, "lease": ""}
-        self.app = App(Settings(**(alone | settings)))
+        self.app = App(SchedulerSettings(**(alone | settings)))
         self.pool = ThreadPoolExecutor(16)
         self.thread = threading.Thread(target=self.run, name="scheduler")
         self.thread.start()

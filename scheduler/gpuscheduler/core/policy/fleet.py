@@ -54,7 +54,7 @@ class Demand:
     models: frozenset[int] | None = None
 
 
-class Policy(Protocol):
+class CostPolicy(Protocol):
     """Rates choices. It is deterministic, and finite for every row on which the demand fits.
 
     A row fits if enough of its GPUs have the fraction free. Cores count in the costs and refuse no row: kube-scheduler

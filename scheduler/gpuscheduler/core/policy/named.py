@@ -1,7 +1,7 @@
 """The policies by the names that operators use."""
 
 from gpuscheduler.core.policy.fgd import Fgd
-from gpuscheduler.core.policy.fleet import Policy
+from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.packing import Binpack, Spread
 from gpuscheduler.core.policy.strand import Strand
@@ -9,7 +9,7 @@ from gpuscheduler.core.policy.strand import Strand
 NAMES = ("strand", "fgd", "binpack", "spread")
 
 
-def named(name: str, mix: Mix) -> Policy:
+def named(name: str, mix: Mix) -> CostPolicy:
     """The policy of one of `NAMES`, for pods of `mix`."""
     match name:
         case "strand":

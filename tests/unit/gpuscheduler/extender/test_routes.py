@@ -8,7 +8,7 @@ import pytest
 from gpuscheduler.core.calls import FilterAnswer
 from gpuscheduler.extender import routes
 from gpuscheduler.extender.routes import Routes
-from gpuscheduler.metrics import READY, Metrics
+from gpuscheduler.metrics import READY, SchedulerMetrics
 
 POD = {"metadata": {"name": "p", "namespace": "default", "uid": "u"}}
 FILTER = {"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"]}
@@ -48,7 +48,7 @@ class Client:
 
     def __init__(self):
         self.service = FirstNodeExtender()
-        self.metrics = Metrics(lambda: {READY: {(): 1.0}})
+        self.metrics = SchedulerMetrics(lambda: {READY: {(): 1.0}})
         self.app = Routes(self.service, self.metrics)
         self.status, self.headers, self.body = 0, {}, b""
 

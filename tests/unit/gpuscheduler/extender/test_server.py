@@ -11,7 +11,7 @@ import pytest
 
 from gpuscheduler.extender.routes import Routes
 from gpuscheduler.extender.server import listen, serve
-from gpuscheduler.metrics import Metrics
+from gpuscheduler.metrics import SchedulerMetrics
 from tests.unit.gpuscheduler.extender.test_routes import BIND, FILTER, FirstNodeExtender
 
 
@@ -36,7 +36,7 @@ class Running:
         self.thread.start()
 
     def run(self):
-        routes = Routes(self.service, Metrics(dict))
+        routes = Routes(self.service, SchedulerMetrics(dict))
         self.loop.run_until_complete(serve(routes, self.listener, self.stop))
         self.loop.close()
 
