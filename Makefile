@@ -99,7 +99,7 @@ inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as 
 generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, the tables of docs/metrics.md, and docs/contract.md
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
 	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md gpuagent.metrics.families gpuscheduler.metrics
-	$(BIN)/python -m tests.contract.page docs/contract.md
+	$(BIN)/python -m tests.contract.contract_page docs/contract.md
 
 lock: $(STAMP)  ## resolve the dependencies again (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

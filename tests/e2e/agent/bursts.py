@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.scheduler import NAME, Family, Scheduler, stale
+from tests.e2e.agent.share_scheduler import NAME, Family, Scheduler, stale
 from tests.e2e.cluster import container, pod_manifest
 
 GPUS, WHOLE = 8, 80

@@ -17,7 +17,7 @@ from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.pods.pod import Holding
 from gpuagent.kubelet.pod_resources import PodResources
-from tests.e2e.agent.audit import audit
+from tests.e2e.agent.allocation_audit import audit
 from tests.e2e.agent.process import RBAC, RESOURCES, AgentProcess
 from tests.e2e.cluster import Cluster
 

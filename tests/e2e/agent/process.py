@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.simulation.fault_socket import inject
-from tests.e2e.agent.pages import AgentPages
+from tests.e2e.agent.agent_pages import AgentPages
 from tests.e2e.cluster import NODE_NAME, Cluster, free_port
 
 AGENT_PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)

@@ -7,7 +7,7 @@ from typing import Any
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION as V2
 from gpuagent.domain.sharing.mode import GPU_COUNT, GROUP_ANNOTATION
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decisions import audit_decisions
+from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.podannotations import MERGE, annotate, event, wait_written, written
 from tests.e2e.cluster import NODE_NAME, pod_manifest
 

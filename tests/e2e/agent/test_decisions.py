@@ -13,9 +13,9 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from tests.e2e.agent.bursts import FAMILIES, GPUS, MANY, WHOLE, burst, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decisions import Gpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
+from tests.e2e.agent.decision_audit import Gpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
 from tests.e2e.agent.podannotations import event, wait_watched
-from tests.e2e.agent.scheduler import Scheduler
+from tests.e2e.agent.share_scheduler import Scheduler
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
 PODS, BURST = 500, 100

@@ -17,12 +17,12 @@ from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
 from tests.e2e.agent.bursts import GPUS, MANY, WHOLE, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decisions import audit_decisions
-from tests.e2e.agent.scheduler import Decision
+from tests.e2e.agent.decision_audit import audit_decisions
+from tests.e2e.agent.share_scheduler import Decision
 from tests.e2e.build import bin_dir
 from tests.e2e.cluster import Cluster, pod_manifest
+from tests.e2e.cluster.component_settings import API_ADDRESS, API_PORT
 from tests.e2e.cluster.processes import Process
-from tests.e2e.cluster.settings import API_ADDRESS, API_PORT
 from tests.e2e.scheduler.control_plane import RIGHTS
 from tests.e2e.scheduler.pod_watch import PodWatch
 from tests.e2e.scheduler.pods import SCHEDULER_NAME

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.agent.audit import spread_pod
+from tests.e2e.agent.allocation_audit import spread_pod
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import NODE_NAME, container, pod_manifest
 

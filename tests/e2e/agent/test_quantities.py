@@ -10,7 +10,7 @@ from kubernetes.utils.quantity import parse_quantity
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, Shares, shares
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.pods.quantity import MOST, amount
-from tests.e2e.agent.audit import holdings
+from tests.e2e.agent.allocation_audit import holdings
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import Cluster, container, pod_manifest
 

@@ -15,9 +15,9 @@ from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.bursts import GPUS, MANY, WHOLE, burst, manifest
 from tests.e2e.agent.conftest import KUBELET_DIR, Node
-from tests.e2e.agent.decisions import audit_decisions
-from tests.e2e.agent.scheduler import Scheduler
-from tests.e2e.agent.slow import SlowSocket, late_watches
+from tests.e2e.agent.decision_audit import audit_decisions
+from tests.e2e.agent.share_scheduler import Scheduler
+from tests.e2e.agent.slow_proxies import SlowSocket, late_watches
 from tests.e2e.cluster import Cluster
 
 SOCKET = KUBELET_DIR / "pod-resources" / "kubelet.sock"

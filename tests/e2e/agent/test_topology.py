@@ -13,7 +13,7 @@ import pytest
 from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
 from gpuagent.domain.sharing.units import parse_id
-from tests.e2e.agent.audit import holdings
+from tests.e2e.agent.allocation_audit import holdings
 from tests.e2e.agent.conftest import Node, kubelets_book, running_node
 from tests.e2e.cluster import Cluster, pod_manifest
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuagent.simulation.fault_socket import inject
 from manifests.render import CHART
-from tests.e2e.agent.pages import AgentPages
+from tests.e2e.agent.agent_pages import AgentPages
 from tests.e2e.build import AGENT_IMAGE, bin_dir
 from tests.e2e.cluster import Cluster, free_port
 

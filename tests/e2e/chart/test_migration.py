@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuagent.kubelet.pod_resources import PodResources
-from tests.e2e.agent.audit import holdings
+from tests.e2e.agent.allocation_audit import holdings
 from tests.e2e.agent.conftest import MODE, PLACEMENT, Node
 from tests.e2e.chart.oldplugin import RESOURCE, OldPlugin
 from tests.e2e.chart.release import Release

@@ -1,7 +1,7 @@
 """A real one-node Kubernetes cluster for the end-to-end tests; the class to use is `Cluster`."""
 
-from .audit import AuditLog
-from .client import ApiError
+from .api_client import ApiError
+from .audit_log import AuditLog
 from .core import Cluster
 from .host import MachineInUseError
 from .kubelet_files import Checkpoint, CheckpointEntry

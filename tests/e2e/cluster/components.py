@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import OK
 
-from .client import ApiClient
+from .api_client import ApiClient
+from .component_settings import NO_POLICY, Settings
 from .host import RECORDS
 from .processes import Process
 from .runtime import Ctr
-from .settings import NO_POLICY, Settings
 
 KUBELET_VERSIONS = ("1.36", "1.30")
 TOPOLOGY_POLICIES = (NO_POLICY, "best-effort", "single-numa-node")

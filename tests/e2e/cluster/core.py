@@ -17,15 +17,15 @@ import yaml
 from tests.e2e.build import bin_dir
 
 from . import pki
-from .audit import AuditLog
-from .client import ApiClient, ApiError
+from .api_client import ApiClient, ApiError
+from .audit_log import AuditLog
+from .component_settings import API_ADDRESS, API_PORT, NO_POLICY, Settings
 from .components import Components
 from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
 from .processes import Process
 from .runtime import Container, containers
-from .settings import API_ADDRESS, API_PORT, NO_POLICY, Settings
 
 _NODES = "/api/v1/nodes"
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.e2e.build import bin_dir
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import BINARIES, ControlPlane
+from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.replica import Replica
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from tests.e2e.build import bin_dir
 from tests.e2e.cluster import free_port, pki
-from tests.e2e.cluster.client import ApiClient
+from tests.e2e.cluster.api_client import ApiClient
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.cluster.processes import Process
 from tests.e2e.scheduler.pod_watch import PodWatch

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from tests.e2e.cluster.client import ApiClient, ApiError
+from tests.e2e.cluster.api_client import ApiClient, ApiError
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.pods import why
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from tests.e2e.cluster import free_port, pki
 from tests.e2e.cluster.processes import Process
+from tests.e2e.scheduler.breakable_connection import Link
 from tests.e2e.scheduler.control_plane import LEASE
-from tests.e2e.scheduler.link import Link
 from tests.e2e.scheduler.pods import SCHEDULER_NAME
 
 _RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu")

@@ -24,8 +24,8 @@ from manifests.render import CHART
 from tests.e2e.agent.prometheus import prometheus
 from tests.e2e.cluster import free_port
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import NODES, PODS, ControlPlane
+from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
 from tests.e2e.scheduler.pods import job, pod
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
 from tests.e2e.scheduler.pods import mixed
 from tests.e2e.scheduler.replica import Replica

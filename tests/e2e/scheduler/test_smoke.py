@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import broken_node, core_node, share_node, silent_node, whole_node
 from tests.e2e.scheduler.pods import job, pod
 from tests.e2e.scheduler.replica import Replica

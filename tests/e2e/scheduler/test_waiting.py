@@ -9,8 +9,8 @@ import pytest
 from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.cluster import pki
 from tests.e2e.cluster.manifests import Json
-from tests.e2e.scheduler.allocations import Allocations
 from tests.e2e.scheduler.control_plane import ControlPlane
+from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import share_node
 from tests.e2e.scheduler.pods import pod, why
 from tests.e2e.scheduler.replica import Replica

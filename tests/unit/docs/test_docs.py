@@ -25,7 +25,7 @@ from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
 from gpuscheduler import metrics as scheduler_metrics
 from gpuscheduler import scheduler_settings
-from tests.contract import page as contract
+from tests.contract import contract_page as contract
 from tests.unit.domain.builders import state_of
 
 ROOT = Path(__file__).parents[3]

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.unit.gpuscheduler.cluster import Cluster
+from tests.unit.gpuscheduler.running_scheduler import Cluster
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from gpuscheduler import app, service
 from gpuscheduler.cluster_api import connection, lease, writes
 from gpuscheduler.cluster_api.list_watch import PAGE
 from gpuscheduler.cluster_api.writes import NUDGED_ANNOTATION
-from tests.unit.gpuscheduler.cluster import until
+from tests.unit.gpuscheduler.running_scheduler import until
 
 NOT_READ = "the scheduler's extender has not read all nodes and pods yet"
 

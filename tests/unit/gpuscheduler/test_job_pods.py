@@ -8,7 +8,7 @@ import pytest
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from gpuscheduler.cluster_api.writes import JOB_GATE, NUDGED_ANNOTATION
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION
-from tests.unit.gpuscheduler.cluster import until
+from tests.unit.gpuscheduler.running_scheduler import until
 
 
 def planned(scheduler, pod):

@@ -5,7 +5,7 @@ import json
 from gpuagent.domain.scheduling.node_links import link_mbps, links_hash
 from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM, GROUP_ANNOTATION
 from standin.api.server import node_body
-from tests.unit.gpuscheduler.cluster import until
+from tests.unit.gpuscheduler.running_scheduler import until
 
 PAIRS = [[0, 10, 50, 10], [10, 0, 10, 50], [50, 10, 0, 10], [10, 50, 10, 0]]
 """GB/s: GPUs 0 and 2 are near, and 1 and 3."""

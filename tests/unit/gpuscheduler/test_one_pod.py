@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION, MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_MEM
-from tests.unit.gpuscheduler.cluster import until
+from tests.unit.gpuscheduler.running_scheduler import until
 
 BINDINGS = "create pods/binding"
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpuscheduler.cli import run
 from standin.waiting import PATIENCE_S
-from tests.unit.gpuscheduler.cluster import until
+from tests.unit.gpuscheduler.running_scheduler import until
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.following import OTHERS_EVERY_S, REFRESH_S, Following
 from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
-from tests.unit.inspectcgpu.sample import V2, node_json
+from tests.unit.inspectcgpu.sample_cluster import V2, node_json
 
 ROOT = Path(__file__).parents[3]
 ENVIRON = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'installer'}:{ROOT / 'kubectl'}"}

@@ -9,7 +9,7 @@ from inspectcgpu.read.agent_page import AgentView, SeenGpu, read_page
 from inspectcgpu.read.gpu_pod import read_pod
 from inspectcgpu.read.usage import Usage, read_usage
 from inspectcgpu.show.notes import notes
-from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, pod_json, report
+from tests.unit.inspectcgpu.sample_cluster import V2, V2_CORE, node, on, pod, pod_json, report
 
 
 def why(found, at="n1", **more):

@@ -11,7 +11,7 @@ from inspectcgpu.read.configmaps import GpuConfigMap
 from inspectcgpu.read.usage import Usage
 from inspectcgpu.show.details import details
 from inspectcgpu.show.summary import summary
-from tests.unit.inspectcgpu.sample import V2, V2_CORE, node, on, pod, report
+from tests.unit.inspectcgpu.sample_cluster import V2, V2_CORE, node, on, pod, report
 
 DOCUMENTED = "cn-shanghai.192.0.2.109"
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.read.unit import measure
 from inspectcgpu.show.notes import notes
-from tests.unit.inspectcgpu.sample import node, report
+from tests.unit.inspectcgpu.sample_cluster import node, report
 
 
 @pytest.mark.parametrize(

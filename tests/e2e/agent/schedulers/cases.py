@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decisions import Gpus
-from tests.e2e.agent.scheduler import NAME, Decision, Family, Scheduler
+from tests.e2e.agent.decision_audit import Gpus
+from tests.e2e.agent.share_scheduler import NAME, Decision, Family, Scheduler
 
 WHOLE = 80
 AGENTS: dict[str, tuple[str, tuple[str, ...], dict[str, int]]] = {

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.agent.conftest import Node, kubelets_book, running_node
-from tests.e2e.agent.decisions import audit_decisions
-from tests.e2e.agent.scheduler import Scheduler
+from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.schedulers.cases import AGENTS, make_scheduler
+from tests.e2e.agent.share_scheduler import Scheduler
 from tests.e2e.cluster import Cluster
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decisions import audit_decisions
+from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.podannotations import written
-from tests.e2e.agent.scheduler import Family, Scheduler
 from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, minors, place
+from tests.e2e.agent.share_scheduler import Family, Scheduler
 from tests.e2e.cluster import pod_manifest
 
 V1, V2, BOTH, GROUP = Family

@@ -8,8 +8,8 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_
 from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.podannotations import event, written
-from tests.e2e.agent.scheduler import Family, Scheduler, stale
 from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, minors, place, refused
+from tests.e2e.agent.share_scheduler import Family, Scheduler, stale
 from tests.e2e.cluster import pod_manifest
 
 V1, V2, BOTH, GROUP = Family

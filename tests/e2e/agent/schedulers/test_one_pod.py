@@ -4,12 +4,12 @@ import pytest
 
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU, V1_UNITS
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
-from tests.e2e.agent.audit import spread_pod
+from tests.e2e.agent.allocation_audit import spread_pod
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decisions import Gpus, audit_decisions
+from tests.e2e.agent.decision_audit import Gpus, audit_decisions
 from tests.e2e.agent.podannotations import annotate, event, wait_written, written
-from tests.e2e.agent.scheduler import Family, Scheduler
 from tests.e2e.agent.schedulers.cases import agent, assume, each_family, make_scheduler, minors, place, refused
+from tests.e2e.agent.share_scheduler import Family, Scheduler
 from tests.e2e.cluster import container, pod_manifest
 
 V1, V2, BOTH, GROUP = Family

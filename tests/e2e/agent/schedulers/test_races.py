@@ -9,8 +9,8 @@ from gpuagent.domain.pods.annotations import V1_ASSIGNED
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.podannotations import wait_watched, wait_written
-from tests.e2e.agent.scheduler import NAME, Family, Scheduler
 from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, in_flight, minors
+from tests.e2e.agent.share_scheduler import NAME, Family, Scheduler
 from tests.e2e.cluster import pod_manifest
 
 V1, V2, BOTH, GROUP = Family

@@ -5,11 +5,11 @@ import time
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION, V1_ASSIGNED, V1_GPU, V1_UNITS
 from gpuagent.domain.sharing.mode import GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decisions import audit_decisions, living
+from tests.e2e.agent.decision_audit import audit_decisions, living
 from tests.e2e.agent.podannotations import MERGE, annotate, event, wait_written, written
 from tests.e2e.agent.process import RBAC
-from tests.e2e.agent.scheduler import Family, Scheduler
 from tests.e2e.agent.schedulers.cases import agent, each_family, place
+from tests.e2e.agent.share_scheduler import Family, Scheduler
 from tests.e2e.cluster import pod_manifest
 
 V1, V2, BOTH, GROUP = Family

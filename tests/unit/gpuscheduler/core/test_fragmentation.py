@@ -3,7 +3,7 @@
 from gpuscheduler.core.calls import Report
 from gpuscheduler.core.fragmentation import ADVISE_AGAIN_S, HOUR_S
 from gpuscheduler.core.pod_facts import pod_facts
-from tests.unit.gpuscheduler.core.build import pod, pod_object, shared_node, whole_node
+from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_node, whole_node
 from tests.unit.gpuscheduler.core.test_scheduling import cluster, place
 
 BOTH = ("n1", "n2")

@@ -14,7 +14,7 @@ from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, pod_facts
 from gpuscheduler.core.scheduling import BindOutcome, Scheduling
-from tests.unit.gpuscheduler.core.build import LeastFree, pod, pod_object, shared_node, whole_node
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod, pod_object, shared_node, whole_node
 
 WALL_NS = 1_800_000_000 * 10**9
 

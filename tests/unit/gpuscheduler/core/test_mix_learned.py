@@ -4,7 +4,7 @@ from gpuscheduler.core.policy.fleet import Demand
 from gpuscheduler.core.policy.mix import CHECK_PODS, PRIOR_PODS, Mix
 from gpuscheduler.core.policy.strand import Strand
 from gpuscheduler.core.scheduling import Scheduling
-from tests.unit.gpuscheduler.core.build import pod, shared_node, whole_node
+from tests.unit.gpuscheduler.core.api_objects import pod, shared_node, whole_node
 
 PODS = 10 * CHECK_PODS
 

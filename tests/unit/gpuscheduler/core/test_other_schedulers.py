@@ -6,7 +6,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import JOB_LABEL, REPLICAS_LABEL
 from gpuscheduler.core.pod_facts import pod_facts
 from gpuscheduler.core.scheduling import Scheduling
-from tests.unit.gpuscheduler.core.build import LeastFree, pod, pod_object, shared_node, whole_node
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, pod, pod_object, shared_node, whole_node
 
 LABELS = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
 

@@ -35,7 +35,7 @@ from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.node_usage import NodeUsage
 from gpuscheduler.core.pod_facts import COMMIT_ANNOTATION, WHOLE, pod_facts
 from gpuscheduler.core.scheduling import CONFIRMED_S, RESERVED_S, BindOutcome, Scheduling
-from tests.unit.gpuscheduler.core.build import LeastFree, container, node, pod_object
+from tests.unit.gpuscheduler.core.api_objects import LeastFree, container, node, pod_object
 
 STEPS = 50
 LIVES = max(20, settings.default.max_examples // STEPS)

@@ -11,7 +11,7 @@ import pytest
 
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Container, Pod
-from tests.unit.standin.sample import CORE, MEM, Plugin, devices
+from tests.unit.standin.sample_plugin import CORE, MEM, Plugin, devices
 
 MakeKubelet = Callable[..., Kubelet]
 MakePlugin = Callable[..., Plugin]

@@ -1,4 +1,4 @@
-"""`python -m tests.contract.page FILE`: writes the specification that the tests of this folder are, as a page."""
+"""`python -m tests.contract.contract_page FILE`: writes the specification that the tests of this folder are, as a page."""
 
 import ast
 import re

@@ -21,9 +21,9 @@ from gpuagent.domain.pods.annotations import (
 )
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from gpuagent.domain.sharing.units import parse_id
-from tests.e2e.agent.audit import holdings
+from tests.e2e.agent.allocation_audit import holdings
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.scheduler import Decision, used_by
+from tests.e2e.agent.share_scheduler import Decision, used_by
 from tests.e2e.cluster import Checkpoint, CheckpointEntry
 
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
