@@ -11,11 +11,11 @@ from typing import Any
 
 from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.share_scheduler import NAME, Family, Scheduler, stale
+from tests.e2e.agent.share_scheduler import NAME, AnnotationFamily, ShareScheduler, stale
 from tests.e2e.cluster import container, pod_manifest
 
 GPUS, WHOLE = 8, 80
-FAMILIES = Family.V1, Family.V2
+FAMILIES = AnnotationFamily.V1, AnnotationFamily.V2
 MANY = ("--max-pods-per-gpu", "200")
 
 
@@ -44,7 +44,7 @@ def in_parallel(work: Callable[[str], Any], names: list[str]) -> None:
         list(pool.map(work, names))
 
 
-def burst(node: Node, scheduler: Scheduler, manifests: dict[str, dict[str, Any]], rng: random.Random) -> None:
+def burst(node: Node, scheduler: ShareScheduler, manifests: dict[str, dict[str, Any]], rng: random.Random) -> None:
     """Create the pods, and bind them in another order; the scheduler dies once between its two steps."""
     names = list(manifests)
     node.pods += names

@@ -33,7 +33,7 @@ Units = Counter[int]
 """Minor number of a GPU to units of it."""
 
 
-class Gpus:
+class NamesOfGpus:
     """The node's GPUs by what names them: UUID, key in device ids, minor number."""
 
     def __init__(self, node: Node) -> None:
@@ -52,7 +52,7 @@ class Gpus:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldByPod:
     """What one pod has by kubelet's checkpoint.
 
     Attributes:
@@ -118,7 +118,7 @@ def audit_decisions(node: Node, decided: Mapping[str, Decision], names: Iterable
         names: of admitted pods; else those that have not ended.
     """
     node.audit()
-    gpus = Gpus(node)
+    gpus = NamesOfGpus(node)
     pods = wait_admitted(node, living(node) if names is None else names)
     checkpoint = node.cluster.checkpoint()
     listed = {(h.owner.pod.name, h.owner.container, h.resource): h.ids for h in holdings(node.book)}
@@ -144,7 +144,7 @@ def audit_decisions(node: Node, decided: Mapping[str, Decision], names: Iterable
         assert all(count <= gpus.whole[minor][resource] for minor, count in total.items()), f"oversold: {total}"
 
 
-def held_by(pod: dict[str, Any], entries: Iterable[CheckpointEntry], gpus: Gpus) -> Held:
+def held_by(pod: dict[str, Any], entries: Iterable[CheckpointEntry], gpus: NamesOfGpus) -> HeldByPod:
     """What the lasting containers of a pod hold; the memory and the compute of each are on the same GPUs."""
     positions = {c["name"]: number for number, c in enumerate(pod["spec"]["containers"])}
     first = {c["name"] for c in pod["spec"].get("initContainers", []) if c.get("restartPolicy") == "Always"}
@@ -157,10 +157,10 @@ def held_by(pod: dict[str, Any], entries: Iterable[CheckpointEntry], gpus: Gpus)
             sidecars[entry.resource].update(gpus.units(entry.ids))
     for number, units in apps[GPU_CORE].items():
         assert set(units) == set(apps[GPU_MEM].get(number, units)), f"{pod['metadata']['name']}: memory and compute"
-    return Held({resource: places for resource, places in apps.items() if places}, sidecars)
+    return HeldByPod({resource: places for resource, places in apps.items() if places}, sidecars)
 
 
-def true_answer(entry: CheckpointEntry, gpus: Gpus) -> None:
+def true_answer(entry: CheckpointEntry, gpus: NamesOfGpus) -> None:
     """The environment in the agent's answer is of the very units that kubelet has booked."""
     env = pb.ContainerAllocateResponse.FromString(entry.answer).envs
     units = gpus.units(entry.ids)
@@ -191,7 +191,7 @@ def true_environments(node: Node, pod: dict[str, Any], entries: Iterable[Checkpo
         assert answer.items() <= env.items(), (name, entry.container, answer, env)
 
 
-def wait_annotated(node: Node, name: str, held: Held, gpus: Gpus) -> None:
+def wait_annotated(node: Node, name: str, held: HeldByPod, gpus: NamesOfGpus) -> None:
     """Wait until the pod's annotations say what it holds; writing them is nothing that starting it waits for."""
     wrong: list[str] = []
 
@@ -208,7 +208,7 @@ def wait_annotated(node: Node, name: str, held: Held, gpus: Gpus) -> None:
     assert used_by(pod, gpus.minors) in (whole, with_sidecars), f"{name}: a scheduler reads another book than kubelet's"
 
 
-def untrue(pod: dict[str, Any], held: Held, gpus: Gpus) -> Iterator[str]:
+def untrue(pod: dict[str, Any], held: HeldByPod, gpus: NamesOfGpus) -> Iterator[str]:
     """What the annotations of a pod say and it does not hold, and what they leave out."""
     has: Mapping[str, str] = pod["metadata"].get("annotations") or {}
     v1 = any(key in has for key in V1_KEYS)
@@ -234,7 +234,7 @@ def untrue(pod: dict[str, Any], held: Held, gpus: Gpus) -> Iterator[str]:
             yield f"{GROUP_ANNOTATION} says {group!r}"
 
 
-def _untrue_v1(has: Mapping[str, str], held: Held, gpus: Gpus) -> Iterator[str]:
+def _untrue_v1(has: Mapping[str, str], held: HeldByPod, gpus: NamesOfGpus) -> Iterator[str]:
     """All five keys, and what they say of the GPU that they name: a pod on several has one that is told."""
     if missing := [key for key in V1_KEYS if key not in has]:
         yield f"{', '.join(missing)} missing"

@@ -38,7 +38,7 @@ Decision = dict[int, tuple[int, ...]]
 """Place of the container in `spec.containers` to the minor numbers of its GPUs."""
 
 
-class Family(enum.StrEnum):
+class AnnotationFamily(enum.StrEnum):
     """Which annotations a decision is written in."""
 
     V1 = "V1"
@@ -47,7 +47,7 @@ class Family(enum.StrEnum):
     GROUP = "group"
 
 
-class Scheduler:
+class ShareScheduler:
     """Schedules pods with `schedulerName` `gpu-scheduler`, one call a pod.
 
     Args:
@@ -71,19 +71,19 @@ class Scheduler:
         self.decided: dict[str, Decision] = {}
         """What it chose for each pod, by name."""
 
-    def assume(self, name: str, family: Family, on: Decision | None = None) -> None:
+    def assume(self, name: str, family: AnnotationFamily, on: Decision | None = None) -> None:
         """Choose GPUs and write them on the pod: the first of the two steps. `on` is what to choose."""
         pod = self._cluster.pod(name)
         decision = self._choose(pod, family, on)
         texts: dict[str, str | None] = dict.fromkeys(_KEYS)  # whatever a template brought
         memory = _limits(pod, GPU_MEM)
-        if family in (Family.V1, Family.BOTH):
+        if family in (AnnotationFamily.V1, AnnotationFamily.BOTH):
             texts |= self._v1(decision, sum(memory.values()))
-        if family in (Family.V2, Family.BOTH):
+        if family in (AnnotationFamily.V2, AnnotationFamily.BOTH):
             texts[MEMORY_ANNOTATION] = self._v2(memory, decision)
             if compute := _limits(pod, GPU_CORE):
                 texts[CORE_ANNOTATION] = self._v2(compute, decision)
-        if family is Family.GROUP:
+        if family is AnnotationFamily.GROUP:
             texts[GROUP_ANNOTATION] = ",".join(self._name(gpu) for gpus in decision.values() for gpu in gpus)
         patch = {"metadata": {"annotations": texts}}
         self._cluster.client.expect("PATCH", f"{_PODS}/{name}", patch, _MERGE)
@@ -114,17 +114,19 @@ class Scheduler:
             self.decided.pop(name, None)
         self.restart()
 
-    def _choose(self, pod: dict[str, Any], family: Family, on: Decision | None) -> Decision:
+    def _choose(self, pod: dict[str, Any], family: AnnotationFamily, on: Decision | None) -> Decision:
         memory = _limits(pod, GPU_MEM)
-        if family is Family.GROUP:
+        if family is AnnotationFamily.GROUP:
             needs = {number: (count, 1) for number, count in _limits(pod, GPU_WHOLE).items()}
-        elif family is Family.V2:
+        elif family is AnnotationFamily.V2:
             gpus = int(pod["metadata"].get("labels", {}).get(GPU_COUNT_LABEL, 1))
             needs = {number: (gpus, units // gpus) for number, units in memory.items()}
         else:  # one GPU for the whole pod
             needs = {0: (1, sum(memory.values()))}
         decision = {number: self._take(*need, (on or {}).get(number)) for number, need in needs.items()}
-        return decision if family in (Family.V2, Family.GROUP) else dict.fromkeys(memory, decision[0])
+        return (
+            decision if family in (AnnotationFamily.V2, AnnotationFamily.GROUP) else dict.fromkeys(memory, decision[0])
+        )
 
     def _take(self, count: int, units: int, on: tuple[int, ...] | None) -> tuple[int, ...]:
         # Any that fit: only a scheduler's word can have brought a pod there.

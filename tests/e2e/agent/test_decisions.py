@@ -13,9 +13,9 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_MEM as MEM
 from tests.e2e.agent.bursts import FAMILIES, GPUS, MANY, WHOLE, burst, in_parallel, manifest
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decision_audit import Gpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
+from tests.e2e.agent.decision_audit import NamesOfGpus, admitted, audit_decisions, gpu_entries, held_by, true_answer
 from tests.e2e.agent.podannotations import event, wait_watched
-from tests.e2e.agent.share_scheduler import Scheduler
+from tests.e2e.agent.share_scheduler import ShareScheduler
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
 PODS, BURST = 500, 100
@@ -39,7 +39,7 @@ def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
     node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
     rng = random.Random(kubelet)
-    scheduler = Scheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=7)
+    scheduler = ShareScheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=7)
     for first in range(0, PODS, BURST):
         names = [f"burst-{number}" for number in range(first, first + BURST)]
         burst(node, scheduler, {name: manifest(name, rng, never_starts) for name in names}, rng)
@@ -59,7 +59,7 @@ def test_running_pods_see_what_was_chosen_for_them(make_node: Callable[..., Node
     node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
     rng = random.Random(1)
-    scheduler = Scheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=1)
+    scheduler = ShareScheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=1)
     names = [f"runs-{number}" for number in range(12)]
     for name in names:
         node.pods.append(name)
@@ -83,7 +83,7 @@ def test_an_api_server_that_is_away_for_a_minute_in_the_middle_of_a_burst(
     node = make_node(mode="share", flags=MANY)
     node.wait_amounts(mem=GPUS * WHOLE)
     rng = random.Random(60)
-    scheduler = Scheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=60)
+    scheduler = ShareScheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=60)
     names = [f"away-{number}" for number in range(60)]
     node.pods += names
     for number, name in enumerate(names):
@@ -113,7 +113,7 @@ def test_an_api_server_that_is_away_for_a_minute_in_the_middle_of_a_burst(
         while missing := [name for name, pod in pods.items() if not admitted(node.cluster.checkpoint(), pod)]:
             assert time.monotonic() < went + MINUTE, f"not admitted without the server: {missing}"
             time.sleep(0.1)
-        gpus, checkpoint = Gpus(node), node.cluster.checkpoint()
+        gpus, checkpoint = NamesOfGpus(node), node.cluster.checkpoint()
         for name, pod in pods.items():
             entries = gpu_entries(checkpoint, pod)
             for entry in entries:

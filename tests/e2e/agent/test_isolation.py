@@ -30,7 +30,7 @@ def condition(node: Node) -> dict[str, Any]:
     return next((c for c in found if c["type"] == "GPUAgentReady"), {})
 
 
-def life(pod: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
+def running_containers(pod: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
     """Which containers run since when: kubelet also tells the health of their devices there, which does change."""
     return [(c["containerID"], c["restartCount"], c["state"]) for c in pod["status"]["containerStatuses"]]
 
@@ -57,7 +57,7 @@ def test_the_death_and_return_of_the_daemon_are_seen_on_the_node(make_node: Call
     node.wait_amounts()
     node.cluster.wait_node(lambda _: condition(node).get("reason") == "IsolationDown", 20)
     assert condition(node)["status"] == "False"
-    assert life(node.cluster.pod("runs-on")) == life(before)
+    assert running_containers(node.cluster.pod("runs-on")) == running_containers(before)
     mps.control.write_text(sound)
     node.wait_amounts(mem=640, timeout=60)
     node.cluster.wait_node(lambda _: condition(node).get("status") == "True", 20)

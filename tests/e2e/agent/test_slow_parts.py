@@ -16,7 +16,7 @@ from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.bursts import GPUS, MANY, WHOLE, burst, manifest
 from tests.e2e.agent.conftest import KUBELET_DIR, Node
 from tests.e2e.agent.decision_audit import audit_decisions
-from tests.e2e.agent.share_scheduler import Scheduler
+from tests.e2e.agent.share_scheduler import ShareScheduler
 from tests.e2e.agent.slow_proxies import SlowSocket, late_watches
 from tests.e2e.cluster import Cluster
 
@@ -86,10 +86,10 @@ def taken(node: Node, name: str) -> dict[str, Any]:
     return status
 
 
-def placed(node: Node, never_starts: str, pods: int) -> Scheduler:
+def placed(node: Node, never_starts: str, pods: int) -> ShareScheduler:
     """Pods of few sizes, in one burst and in random order."""
     rng = random.Random(pods)
-    scheduler = Scheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=pods)
+    scheduler = ShareScheduler(node.cluster, GPUS, WHOLE - 25, WHOLE, seed=pods)
     burst(node, scheduler, {f"slow-{n}": manifest(f"slow-{n}", rng, never_starts) for n in range(pods)}, rng)
     return scheduler
 

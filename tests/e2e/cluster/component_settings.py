@@ -21,7 +21,7 @@ NO_POLICY = "none"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ComponentSettings:
     """Where the parts of one cluster find each other."""
 
     bin: Path
@@ -33,7 +33,7 @@ class Settings:
     kubelet_health_port: int
 
     @classmethod
-    def choose(cls, bin_dir: Path, workdir: Path, pki: Pki) -> "Settings":
+    def choose(cls, bin_dir: Path, workdir: Path, pki: Pki) -> "ComponentSettings":
         return cls(bin_dir, workdir, pki, free_port(), free_port(), free_port(), free_port())
 
     @property

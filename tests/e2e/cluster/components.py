@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http.client import OK
 
 from .api_client import ApiClient
-from .component_settings import NO_POLICY, Settings
+from .component_settings import NO_POLICY, ComponentSettings
 from .host import RECORDS
 from .processes import Process
 from .runtime import Ctr
@@ -19,7 +19,7 @@ TOPOLOGY_POLICIES = (NO_POLICY, "best-effort", "single-numa-node")
 class Components:
     """All of them; none is started by being made."""
 
-    settings: Settings
+    settings: ComponentSettings
     client: ApiClient
     ctr: Ctr
     etcd: Process
@@ -31,7 +31,7 @@ class Components:
     """By version and Topology Manager policy."""
 
     @classmethod
-    def create(cls, settings: Settings, client: ApiClient) -> "Components":
+    def create(cls, settings: ComponentSettings, client: ApiClient) -> "Components":
         logs = settings.workdir / "logs"
         logs.mkdir(exist_ok=True)
 

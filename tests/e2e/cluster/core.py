@@ -19,7 +19,7 @@ from tests.e2e.build import bin_dir
 from . import pki
 from .api_client import ApiClient, ApiError
 from .audit_log import AuditLog
-from .component_settings import API_ADDRESS, API_PORT, NO_POLICY, Settings
+from .component_settings import API_ADDRESS, API_PORT, NO_POLICY, ComponentSettings
 from .components import Components
 from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
@@ -55,7 +55,7 @@ class Cluster:
         with ExitStack() as stack:
             stack.enter_context(Host(self.workdir))
             self._pki = pki.create(self.workdir / "pki", API_ADDRESS, API_PORT)
-            self._settings = Settings.choose(bin_dir(), self.workdir, self._pki)
+            self._settings = ComponentSettings.choose(bin_dir(), self.workdir, self._pki)
             self.client = ApiClient(self._pki.server, self._pki.ca, self._pki.tokens[pki.ADMIN])
             self._components = Components.create(self._settings, self.client)
             stack.callback(self._components.stop_all)

@@ -6,7 +6,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 
 
-class Link:
+class BreakableConnection:
     """Relays a free port of the loopback to the address `target`. The client's TLS passes through unread.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tests.e2e.cluster import free_port, pki
 from tests.e2e.cluster.processes import Process
-from tests.e2e.scheduler.breakable_connection import Link
+from tests.e2e.scheduler.breakable_connection import BreakableConnection
 from tests.e2e.scheduler.control_plane import LEASE
 from tests.e2e.scheduler.pods import SCHEDULER_NAME
 
@@ -57,7 +57,7 @@ class Replica:
     def __init__(self, control_plane: Plane, name: str, flags: Iterable[str] = (), *, extends: bool = True) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
-        self.link = Link(control_plane.address)
+        self.link = BreakableConnection(control_plane.address)
         self.port = free_port()
         address = f"127.0.0.1:{self.port}"
         kubeconfig = self._through_link(control_plane.kubeconfig(pki.GPU_SCHEDULER))

@@ -19,7 +19,7 @@ from gpuagent.isolation.interface import IsolationError, Need, Report
 from tests.unit.domain.builders import NodeUnderTest, in_force
 
 
-class Isolation:
+class FakeIsolation:
     name = "all"
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class FakeKubelet:
     def __init__(self, node: NodeUnderTest, allocations: FakeAllocations | None = None) -> None:
         self.node = node
         self.allocations = allocations or FakeAllocations()
-        self.isolation = Isolation()
+        self.isolation = FakeIsolation()
         self.events: list[tuple[PodName | None, str, str]] = []
         self.unseen: list[dict[str, Any]] | None = []
         """Pods that the API server has and the watch has not shown; None: it does not answer."""

@@ -1,7 +1,7 @@
-"""A node's whole life at random, on a kubelet that asks nobody which units to take: its ids are counts.
+"""Random events on a node whose kubelet does not send GetPreferredAllocation: its device ids are counts.
 
-The checks are those of `test_machine`, on the units that the agent gave for the ids. Kubelet keeps the agent's answers
-in its checkpoint; the agent is told of it with the rest of the book.
+The checks are those of `test_random_node`, on the units that the agent gave for the ids. Kubelet keeps the agent's
+answers in its checkpoint, which the agent reads with the rest of kubelet's allocations.
 """
 
 import random
@@ -14,13 +14,13 @@ from gpuagent.domain.pods.pod import CheckpointEntry, Holding
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.test_random_node import KubeletPod, NodeLife, Request
+from tests.unit.allocator.test_random_node import ContainerRequest, KubeletPod, RandomNode
 from tests.unit.domain.builders import CORE, MEM, WHOLE
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
-class CountingLife(NodeLife):
+class RandomCountingNode(RandomNode):
     kubelet = "v1.18.20"
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class CountingLife(NodeLife):
         return self.state.holdings.listed is not None and super().is_answerable(held)
 
     def check_late_refusal(
-        self, refusal: Refusal, request: Request, resource: str, size: int, free: set[str], reusable: list[str]
+        self, refusal: Refusal, request: ContainerRequest, resource: str, size: int, free: set[str], reusable: list[str]
     ) -> None:
         self.check_refusal(refusal, request, resource, size, free, reusable)
 
@@ -79,37 +79,37 @@ class CountingLife(NodeLife):
         return healthy - self.units(self.held())
 
 
-CountingLife.TestCase.settings = NodeLife.TestCase.settings
-TestCountingLife = CountingLife.TestCase
-TestCountingLife.pytestmark = [pytest.mark.timeout(300)]
+RandomCountingNode.TestCase.settings = RandomNode.TestCase.settings
+TestRandomCountingNode = RandomCountingNode.TestCase
+TestRandomCountingNode.pytestmark = [pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_pod_that_ended_does_not_keep_the_allocations_from_being_read(seed):
     """Found at random: the checkpoint of the stand-in lacked what its list had, and the agent used neither."""
     random.seed(seed)
-    node = CountingLife()
+    node = RandomCountingNode()
     node.boot(mode=Mode.CGPU, lists_ended=True, isolated=True, exclusive=True, answers_queries=True)
 
-    def arrive(*pods: list[Request]) -> None:
+    def arrive(*pods: list[ContainerRequest]) -> None:
         node.pods_arrive(fitting=True, pods=[(pod, {}) for pod in pods])
 
-    def late(label: str | None, *pod: Request) -> None:
+    def late(label: str | None, *pod: ContainerRequest) -> None:
         node.allocations_arrive_late(label=label, requests=list(pod))
 
     both = {MEM: 1, CORE: 10}
-    late("default", Request({CORE: 10, MEM: 1}, init=True), Request({WHOLE: 1}))
-    late("share", Request({MEM: 1}))
-    late("default", Request(both, init=True), Request({MEM: 1}))
-    late("cgpu", Request({MEM: 1}), Request(both))
-    late("default", Request({MEM: 1}, init=True), Request({MEM: 3}))
-    late("cgpu", Request({MEM: 6}))
-    arrive([Request({MEM: 6})], [Request({CORE: 10, MEM: 1}), Request({MEM: 3})])
-    arrive([Request({MEM: 6})])
-    arrive([Request({MEM: 6})])
-    late(None, Request({MEM: 1}))
-    arrive([Request({MEM: 1})])
-    arrive([Request({CORE: 10})])
+    late("default", ContainerRequest({CORE: 10, MEM: 1}, init=True), ContainerRequest({WHOLE: 1}))
+    late("share", ContainerRequest({MEM: 1}))
+    late("default", ContainerRequest(both, init=True), ContainerRequest({MEM: 1}))
+    late("cgpu", ContainerRequest({MEM: 1}), ContainerRequest(both))
+    late("default", ContainerRequest({MEM: 1}, init=True), ContainerRequest({MEM: 3}))
+    late("cgpu", ContainerRequest({MEM: 6}))
+    arrive([ContainerRequest({MEM: 6})], [ContainerRequest({CORE: 10, MEM: 1}), ContainerRequest({MEM: 3})])
+    arrive([ContainerRequest({MEM: 6})])
+    arrive([ContainerRequest({MEM: 6})])
+    late(None, ContainerRequest({MEM: 1}))
+    arrive([ContainerRequest({MEM: 1})])
+    arrive([ContainerRequest({CORE: 10})])
     assert node.state.holdings.problem is None
     node.teardown()
 
@@ -117,11 +117,11 @@ def test_a_pod_that_ended_does_not_keep_the_allocations_from_being_read(seed):
 def test_a_picked_id_that_is_not_offered_any_more_is_not_the_unit_of_that_name():
     """Found at random: kubelet had not read the new list, and its id was the name of a unit that another pod has."""
     random.seed(0)
-    node = CountingLife()
+    node = RandomCountingNode()
     node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=False, answers_queries=False)
-    pods = [([Request({MEM: 1})], {})] * 3
+    pods = [([ContainerRequest({MEM: 1})], {})] * 3
     node.pods_arrive(
-        fitting=True, pods=[*pods, ([Request({WHOLE: 1})], {"before": [("label", "default"), ("wait", 2.5)]})]
+        fitting=True, pods=[*pods, ([ContainerRequest({WHOLE: 1})], {"before": [("label", "default"), ("wait", 2.5)]})]
     )
     node.teardown()
 
@@ -130,14 +130,14 @@ def test_a_picked_id_that_is_not_offered_any_more_is_not_the_unit_of_that_name()
 def test_the_compute_of_a_container_is_on_one_gpu_after_a_switch(seed):
     """Found at random: the model gave the list without the checkpoint, which says what the ids were exchanged for."""
     random.seed(seed)
-    node = CountingLife()
+    node = RandomCountingNode()
     node.boot(mode=Mode.SHARE, lists_ended=False, isolated=True, exclusive=True, answers_queries=False)
-    node.a_switch_overtakes_an_allocate(label="core_mem", requests=[Request({MEM: 2})])
+    node.a_switch_overtakes_an_allocate(label="core_mem", requests=[ContainerRequest({MEM: 2})])
     pods = [
-        [Request({MEM: 1})],
-        [Request({MEM: 1}, init=True), Request({MEM: 1, CORE: 10})],
-        [Request({MEM: 2})],
-        [Request({WHOLE: 1})],
+        [ContainerRequest({MEM: 1})],
+        [ContainerRequest({MEM: 1}, init=True), ContainerRequest({MEM: 1, CORE: 10})],
+        [ContainerRequest({MEM: 2})],
+        [ContainerRequest({WHOLE: 1})],
     ]
     node.pods_arrive(fitting=True, pods=[(pod, {}) for pod in pods])
     node.a_container_starts(n=4)

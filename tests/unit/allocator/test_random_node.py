@@ -1,8 +1,8 @@
-"""A node's whole life at random: no order of events, crashes and restarts grants a unit twice or loses one.
+"""Random events on a node: no order of events, crashes and restarts grants a unit twice or loses one.
 
 The core and the allocator are driven together with a small kubelet, which does its own accounting: free is what was
-advertised healthy less what is held; it asks for preferred ids, allocates, and writes its book a moment after the
-answer. Anything may happen between any two of its steps, also while an Allocate is under way.
+advertised healthy less what is held; it asks for preferred ids, allocates, and writes its checkpoint a moment after
+the answer. Anything may happen between any two of its steps, also while an Allocate is under way.
 """
 
 import random
@@ -72,7 +72,7 @@ class KubeletPod:
 
 
 @dataclass
-class Request:
+class ContainerRequest:
     """One container: units by resource in the order in which kubelet will ask."""
 
     limits: dict[str, int]
@@ -98,12 +98,12 @@ _BEFORE = st.sampled_from([False, False, True])
 
 
 @st.composite
-def pods(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Request]:
-    app = [Request(draw(SIZES)) for _ in range(draw(_APPS))]
-    before = [Request(draw(SIZES), init=True)] if draw(_BEFORE) else []
+def pods(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[ContainerRequest]:
+    app = [ContainerRequest(draw(SIZES)) for _ in range(draw(_APPS))]
+    before = [ContainerRequest(draw(SIZES), init=True)] if draw(_BEFORE) else []
     labelled = [r for r in (*before, *app) if r.limits.get(MEM, 0) in SPREAD]
     if labelled:  # the label is the pod's: such a pod has one container
-        return [Request({MEM: labelled[0].limits[MEM]})]
+        return [ContainerRequest({MEM: labelled[0].limits[MEM]})]
     return [*before, *app]
 
 
@@ -135,7 +135,7 @@ EVENTS = st.just({}) | st.fixed_dictionaries(
 )
 
 
-class NodeLife(RuleBasedStateMachine):
+class RandomNode(RuleBasedStateMachine):
     kubelet = "v1.36.3"
 
     @initialize(
@@ -334,7 +334,7 @@ class NodeLife(RuleBasedStateMachine):
     def held(self) -> set[str]:
         return {i for pod in self.living.values() for h in pod.held for i in h.ids} | set(self.in_flight)
 
-    def admit(self, pod: KubeletPod, requests: list[Request], happens: Events) -> None:
+    def admit(self, pod: KubeletPod, requests: list[ContainerRequest], happens: Events) -> None:
         for n, request in enumerate(requests):
             container = f"init-{n}" if request.init else f"main-{n}"
             for resource, size in request.limits.items():
@@ -351,7 +351,7 @@ class NodeLife(RuleBasedStateMachine):
         self,
         pod: KubeletPod,
         who: ContainerRef,
-        request: Request,
+        request: ContainerRequest,
         resource: str,
         size: int,
         happens: Events,
@@ -417,7 +417,7 @@ class NodeLife(RuleBasedStateMachine):
         """Resources of which kubelet knows a healthy unit."""
         return [resource for resource, ids in self.received.items() if any(ids.values())]
 
-    def fit(self, requests: list[Request]) -> None:
+    def fit(self, requests: list[ContainerRequest]) -> None:
         """Make the pod ask for what this node offers now, if it offers anything."""
         offers = self.offers
         for request in requests:
@@ -428,7 +428,7 @@ class NodeLife(RuleBasedStateMachine):
     @rule(
         pods=st.lists(st.tuples(pods(), EVENTS), min_size=1, max_size=5), fitting=st.sampled_from([True, True, False])
     )
-    def pods_arrive(self, pods: list[tuple[list[Request], Events]], fitting: bool) -> None:
+    def pods_arrive(self, pods: list[tuple[list[ContainerRequest], Events]], fitting: bool) -> None:
         for requests, happens in pods:
             if fitting:
                 if not self.offers:
@@ -438,7 +438,7 @@ class NodeLife(RuleBasedStateMachine):
                 self.end_pod(0)
             self.a_pod_arrives(requests, happens)
 
-    def a_pod_arrives(self, requests: list[Request], happens: Events) -> None:
+    def a_pod_arrives(self, requests: list[ContainerRequest], happens: Events) -> None:
         name = f"p{self.count:03}"
         self.count += 1
         label = next((SPREAD[r.limits[MEM]] for r in requests if r.limits.get(MEM, 0) in SPREAD), None)
@@ -458,11 +458,11 @@ class NodeLife(RuleBasedStateMachine):
         self.crashes = False
 
     @rule(requests=pods(), label=MODES)
-    def a_switch_overtakes_an_allocate(self, requests: list[Request], label: str | None) -> None:
+    def a_switch_overtakes_an_allocate(self, requests: list[ContainerRequest], label: str | None) -> None:
         self.pods_arrive([(requests, {"during": [("label", label), ("wait", SETTLE_S + 0.5)]})], fitting=True)
 
     @rule(requests=pods(), label=MODES)
-    def allocations_arrive_late(self, requests: list[Request], label: str | None) -> None:
+    def allocations_arrive_late(self, requests: list[ContainerRequest], label: str | None) -> None:
         """It was read before the last grant, and is told after the switch."""
         self.deliver()
         self.read_allocations(True)
@@ -597,7 +597,7 @@ class NodeLife(RuleBasedStateMachine):
         assert {g.uuid for g in grant.gpus} == self.gpus_of(ids)
         assert grant.units * len(grant.gpus) == len(ids)
 
-    def check_container(self, pod: KubeletPod, container: str, request: Request) -> None:
+    def check_container(self, pod: KubeletPod, container: str, request: ContainerRequest) -> None:
         on = {h.resource: self.gpus_of(h.ids) for h in pod.held if h.owner.container == container}
         spread = SPREAD.get(request.limits.get(MEM, 0), "1")
         for resource in (MEM, CORE):
@@ -606,7 +606,7 @@ class NodeLife(RuleBasedStateMachine):
             assert on[MEM] == on[CORE], "memory and compute of one container are on different GPUs"
 
     def check_refusal(
-        self, refusal: Refusal, request: Request, resource: str, size: int, free: set[str], reusable: list[str]
+        self, refusal: Refusal, request: ContainerRequest, resource: str, size: int, free: set[str], reusable: list[str]
     ) -> None:
         """Alone on its resource and new to the node, a share is refused only where no GPU has room."""
         if refusal.reason not in {Reason.NO_SINGLE_GPU, Reason.NOT_ENOUGH} or len(request.limits) > 1 or reusable:
@@ -616,7 +616,7 @@ class NodeLife(RuleBasedStateMachine):
             assert room < size, f"refused although a GPU has {room} free: {refusal.message}"
 
     def check_late_refusal(
-        self, refusal: Refusal, request: Request, resource: str, size: int, free: set[str], reusable: list[str]
+        self, refusal: Refusal, request: ContainerRequest, resource: str, size: int, free: set[str], reusable: list[str]
     ) -> None:
         """Where kubelet asked, something has come between its question and the Allocate."""
 
@@ -658,14 +658,14 @@ class NodeLife(RuleBasedStateMachine):
         assert self.state.advertised.draining == ()
 
 
-NodeLife.TestCase.settings = settings(
+RandomNode.TestCase.settings = settings(
     max_examples=50,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
-TestNodeLife = NodeLife.TestCase
+TestRandomNode = RandomNode.TestCase
 # Fifty lives take a busy machine more than the minute of other tests.
-TestNodeLife.pytestmark = [pytest.mark.timeout(300)]
+TestRandomNode.pytestmark = [pytest.mark.timeout(300)]
 
 
 # -- the same machine, driven by dice --------------------------------------------------------------------------------
@@ -701,8 +701,8 @@ def one_action(dice: random.Random, *, rough: bool) -> tuple[str, Any]:
     return kind, kinds[kind]()
 
 
-def one_pod(dice: random.Random) -> list[Request]:
-    def request(*, init: bool = False) -> Request:
+def one_pod(dice: random.Random) -> list[ContainerRequest]:
+    def request(*, init: bool = False) -> ContainerRequest:
         pair = [(MEM, dice.choice([1, 2, 3])), (CORE, dice.choice([10, 40, 60]))]
         limits = dice.choices(
             [
@@ -714,10 +714,10 @@ def one_pod(dice: random.Random) -> list[Request]:
             ],
             [35, 40, 5, 10, 10],
         )[0]
-        return Request(limits, init)
+        return ContainerRequest(limits, init)
 
     if dice.random() < 0.15:
-        return [Request({MEM: 6})]
+        return [ContainerRequest({MEM: 6})]
     app = [request() for _ in range(dice.choice([1, 1, 1, 2]))]
     return [request(init=True), *app] if dice.random() < 0.25 else app
 
@@ -733,7 +733,7 @@ def one_surprise(dice: random.Random) -> Events:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_long_life_by_dice(seed):
     dice = random.Random(seed)
-    node = NodeLife()
+    node = RandomNode()
     node.boot(dice.choice(list(Mode)), *(dice.random() < chance for chance in (0.6, 0.85, 0.5, 0.5)))
     for _ in range(150):
         acts = {
@@ -772,8 +772,8 @@ def test_a_long_life_by_dice(seed):
 
 def test_a_spread_in_units_of_core_mem_is_refused_when_the_mode_changes():
     """Kubelet offers what it was told before the switch. No start of such a container would be allowed."""
-    node = NodeLife()
+    node = RandomNode()
     node.boot(mode=Mode.CORE_MEM, exclusive=True, isolated=True, answers_queries=False, lists_ended=False)
     node.something_happens([("label", "share"), ("change", ([0, 1, 2], set(), set()))])
-    node.a_switch_overtakes_an_allocate([Request({MEM: 6})], "default")
+    node.a_switch_overtakes_an_allocate([ContainerRequest({MEM: 6})], "default")
     assert not node.living

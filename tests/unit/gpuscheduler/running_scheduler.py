@@ -64,14 +64,14 @@ class Cluster:
 
     def start(self, *, ready=True, **settings):
         settings.setdefault("kubeconfig", self.api.write_kubeconfig(self.directory / "kubeconfig"))
-        one = Running(self, **settings)
+        one = RunningScheduler(self, **settings)
         self.schedulers.append(one)
         if ready:
             one.wait_until_ready()
         return one
 
 
-class Running:
+class RunningScheduler:
     """A scheduler in a thread. Its calls are those of kube-scheduler."""
 
     def __init__(self, cluster, **settings):

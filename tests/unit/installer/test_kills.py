@@ -22,7 +22,7 @@ from tests.unit.installer.fakehost import HOOK, Counter, FakeHost, package
 ROOT = Path(__file__).parents[3]
 
 
-class Story:
+class PreparedNode:
     """One command on a prepared node, and what must hold when it is over."""
 
     def __init__(self, folder: Path, capsys) -> None:
@@ -59,16 +59,16 @@ class Story:
         assert code == 0, output
 
 
-class Copies(Counter):
+class CopiesAtEffects(Counter):
     """Kills nothing: copies the node that a kill would leave."""
 
-    def __init__(self, story: Story, host: FakeHost, numbers: Container[int], *, after: bool = False) -> None:
+    def __init__(self, node: PreparedNode, host: FakeHost, numbers: Container[int], *, after: bool = False) -> None:
         super().__init__(numbers, after=after)
-        self.story, self.host = story, host
+        self.node, self.host = node, host
         self.left: dict[int, FakeHost] = {}
 
     def kill(self) -> None:
-        self.left[self.count] = self.story.copy(self.host)
+        self.left[self.count] = self.node.copy(self.host)
 
 
 @pytest.fixture(scope="session")
@@ -81,23 +81,23 @@ def nodes(tmp_path_factory):
 
 
 @pytest.fixture
-def story(nodes, capsys):
-    return Story(Path(tempfile.mkdtemp(dir=nodes)), capsys)
+def node(nodes, capsys):
+    return PreparedNode(Path(tempfile.mkdtemp(dir=nodes)), capsys)
 
 
-def operation(story: Story, name: str) -> tuple[list[str], int]:
+def operation(node: PreparedNode, name: str) -> tuple[list[str], int]:
     """The command, its exit code when nobody kills it; the node prepared for it."""
     if name.endswith("new toolkit"):
-        story.prepared.new_toolkit()
+        node.prepared.new_toolkit()
     if not name.startswith("install"):
-        story.prepare("install", "--package", story.package("1.5.10"), "--policy", "3")
+        node.prepare("install", "--package", node.package("1.5.10"), "--policy", "3")
     return {
-        "install": (["install", "--package", story.package("1.5.10"), "--policy", "3"], 0),
-        "upgrade": (["upgrade", "--package", story.package("1.5.12")], 0),
+        "install": (["install", "--package", node.package("1.5.10"), "--policy", "3"], 0),
+        "upgrade": (["upgrade", "--package", node.package("1.5.12")], 0),
         "uninstall": (["uninstall"], 0),
-        "install, new toolkit": (["install", "--package", story.package("1.5.10"), "--policy", "3"], 0),
+        "install, new toolkit": (["install", "--package", node.package("1.5.10"), "--policy", "3"], 0),
         "uninstall, new toolkit": (["uninstall"], 0),
-        "failing upgrade": (["upgrade", "--package", story.package("1.5.14", broken=True)], 1),
+        "failing upgrade": (["upgrade", "--package", node.package("1.5.14", broken=True)], 1),
     }[name]
 
 
@@ -115,12 +115,12 @@ HOOKS = {
 
 
 def ends(
-    story: Story, command: list[str], code: int, *, kills: Container[int] = (), after: bool = False
+    node: PreparedNode, command: list[str], code: int, *, kills: Container[int] = (), after: bool = False
 ) -> tuple[dict[str, str], list[str], int, dict[int, FakeHost]]:
     """The node after, our own files after, how many effects it takes, and what `kills` at some of them leave."""
-    host = story.fresh()
-    counter = Copies(story, host, kills, after=after)
-    found, output = story.run(host, *command, counter=counter)
+    host = node.fresh()
+    counter = CopiesAtEffects(node, host, kills, after=after)
+    found, output = node.run(host, *command, counter=counter)
     assert found == code, output
     return host.tree(), host.state(), counter.count, counter.left
 
@@ -129,45 +129,45 @@ EVERY = range(1, 1000)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_killed_at_any_effect_the_next_run_makes_the_node_whole(story, name):
-    command, code = operation(story, name)
-    wanted, state, effects, left = ends(story, command, code, kills=EVERY)
+def test_killed_at_any_effect_the_next_run_makes_the_node_whole(node, name):
+    command, code = operation(node, name)
+    wanted, state, effects, left = ends(node, command, code, kills=EVERY)
     assert effects > 15
     assert [*left] == [*range(1, effects + 1)]
     for number, host in left.items():
         # Nothing is half there, and no container could start past the layer unnoticed while it is exchanged.
         hook = (host.root / HOOK).read_text() if not (host.root / HOOK).is_symlink() else "the original"
         assert hook in HOOKS[name], number
-        found, output = story.run(host, *command)
+        found, output = node.run(host, *command)
         assert (found, host.tree(), host.state()) == (code, wanted, state), (number, output)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_killed_and_rebooted_the_next_run_makes_the_node_whole(story, name):
-    command, code = operation(story, name)
-    wanted, state, effects, left = ends(story, command, code, kills=EVERY)
+def test_killed_and_rebooted_the_next_run_makes_the_node_whole(node, name):
+    command, code = operation(node, name)
+    wanted, state, effects, left = ends(node, command, code, kills=EVERY)
     assert [*left] == [*range(1, effects + 1)]
     for number, host in left.items():
         host.reboot()
-        story.run(host, *command)
+        node.run(host, *command)
         if host.version() == "" and not name.startswith("uninstall"):  # it was over before the reboot, or taken back
-            assert story.run(host, "install")[0] == 0, number
+            assert node.run(host, "install")[0] == 0, number
         assert (host.tree(), host.state()) == (wanted, state), number
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_killed_again_while_it_goes_on_the_third_run_makes_the_node_whole(story, name):
-    command, code = operation(story, name)
-    wanted, state, effects, _ = ends(story, command, code)
+def test_killed_again_while_it_goes_on_the_third_run_makes_the_node_whole(node, name):
+    command, code = operation(node, name)
+    wanted, state, effects, _ = ends(node, command, code)
     firsts = range(effects // 3, effects, 5)
-    *_, left = ends(story, command, code, kills=firsts)
+    *_, left = ends(node, command, code, kills=firsts)
     assert [*left] == [*firsts]
     for first, goes_on in left.items():
-        again = Copies(story, goes_on, (1, 4, 9))
-        story.run(goes_on, *command, counter=again)
+        again = CopiesAtEffects(node, goes_on, (1, 4, 9))
+        node.run(goes_on, *command, counter=again)
         assert 1 in again.left
         for host in (*again.left.values(), goes_on):  # near the end, fewer effects are left
-            found, output = story.run(host, *command)
+            found, output = node.run(host, *command)
             assert (found, host.tree(), host.state()) == (code, wanted, state), (first, output)
 
 
@@ -206,12 +206,12 @@ def everything(host: FakeHost) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_killed_by_the_kernel_the_next_run_makes_the_node_whole(story, name):
-    command, code = operation(story, name)
-    wanted, state, effects, _ = ends(story, command, code)
+def test_killed_by_the_kernel_the_next_run_makes_the_node_whole(node, name):
+    command, code = operation(node, name)
+    wanted, state, effects, _ = ends(node, command, code)
     chance = random.Random(name)  # the same points every time
     numbers = chance.sample(range(1, effects + 1), 4)
-    killed = [(number, chance.choice(["before", "after"]), story.fresh()) for number in numbers]
+    killed = [(number, chance.choice(["before", "after"]), node.fresh()) for number in numbers]
     kills = " ".join(f"{number}:{moment}:{host.root}" for number, moment, host in killed)
     path = os.pathsep.join([str(ROOT), str(ROOT / "installer")])
     argv = [sys.executable, "-c", REALLY, kills, *command]
@@ -219,46 +219,46 @@ def test_killed_by_the_kernel_the_next_run_makes_the_node_whole(story, name):
     done = subprocess.run(argv, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stderr
     copies = {
-        moment: ends(story, command, code, kills=numbers, after=moment == "after")[-1] for moment in ("before", "after")
+        moment: ends(node, command, code, kills=numbers, after=moment == "after")[-1] for moment in ("before", "after")
     }
     for number, moment, host in killed:
         assert everything(host) == everything(copies[moment][number]), (number, moment)
-        found, output = story.run(host, *command)
+        found, output = node.run(host, *command)
         assert (found, host.tree(), host.state()) == (code, wanted, state), (number, moment, output)
 
 
-def test_what_is_left_is_not_finished_while_a_container_uses_a_gpu(story):
-    command, code = operation(story, "upgrade")
-    host = ends(story, command, code, kills={20})[-1][20]
+def test_what_is_left_is_not_finished_while_a_container_uses_a_gpu(node):
+    command, code = operation(node, "upgrade")
+    host = ends(node, command, code, kills={20})[-1][20]
     host.container(900)
     before = host.tree()
-    code, output = story.run(host, *command)
+    code, output = node.run(host, *command)
     assert code == 3
     assert "pid 900" in output
     assert "to finish the upgrade of cGPU 1.5.12" in output
     assert host.tree() == before
     host.end(900)
-    assert story.run(host, *command)[0] == 0
+    assert node.run(host, *command)[0] == 0
     assert host.works("1.5.12")
 
 
-def test_when_only_the_record_was_missing_it_is_written_under_running_containers(story):
-    command, code = operation(story, "upgrade")
-    _, state, effects, _ = ends(story, command, code)
-    host = ends(story, command, code, kills={effects - 2})[-1][effects - 2]
+def test_when_only_the_record_was_missing_it_is_written_under_running_containers(node):
+    command, code = operation(node, "upgrade")
+    _, state, effects, _ = ends(node, command, code)
+    host = ends(node, command, code, kills={effects - 2})[-1][effects - 2]
     assert "journal.json" in host.state()
     host.container(900)
     before = host.tree()
-    assert story.run(host, *command)[0] == 0
+    assert node.run(host, *command)[0] == 0
     assert (host.tree(), host.state()) == (before, state)
     assert host.works("1.5.12")
 
 
-def test_a_reading_command_says_what_is_left_and_leaves_it(story):
-    command, code = operation(story, "upgrade")
-    host = ends(story, command, code, kills={20})[-1][20]
+def test_a_reading_command_says_what_is_left_and_leaves_it(node):
+    command, code = operation(node, "upgrade")
+    host = ends(node, command, code, kills={20})[-1][20]
     before = host.tree(), host.state()
     cli.run(["status", "--root", str(host.root)], host.make())
-    output = story.capsys.readouterr()
+    output = node.capsys.readouterr()
     assert "! unfinished: upgrade of cGPU 1.5.12, goes on" in output.out
     assert (host.tree(), host.state()) == before

@@ -20,7 +20,7 @@ from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import CORE, MEM, gpu, in_force, unit_ids, uuid
 
 
-class Module:
+class CgpuModule:
     """A loaded module's folder."""
 
     def __init__(self, root: Path, *, version: str = "1.5.10", gpus: int = 2, policy: int = 5) -> None:
@@ -63,7 +63,7 @@ def test_without_the_module_it_is_not_installed_and_says_what_to_do(tmp_path):
 
 
 def test_a_sound_module_keeps_memory(tmp_path):
-    layer = driver(Module(tmp_path).proc).look()
+    layer = driver(CgpuModule(tmp_path).proc).look()
     assert layer.installed
     assert layer.keeps(Mode.CGPU)
     assert (layer.version, layer.max_sharers) == ("1.5.10", 20)
@@ -73,25 +73,25 @@ def test_a_sound_module_keeps_memory(tmp_path):
 
 @pytest.mark.parametrize(("policy", "keeps"), [(0, False), (2, True), (3, True), (4, False), (5, False)])
 def test_compute_is_kept_only_by_a_policy_in_which_weights_count(tmp_path, policy, keeps):
-    layer = driver(Module(tmp_path, policy=policy).proc).look()
+    layer = driver(CgpuModule(tmp_path, policy=policy).proc).look()
     assert layer.keeps(Mode.CORE_MEM) is keeps
     assert keeps or "gpu-isolation-installer policy" in (layer.problem_in(Mode.CORE_MEM) or "")
     assert layer.keeps(Mode.CGPU)
 
 
 def test_a_version_known_to_be_bad_serves_nothing(tmp_path):
-    layer = driver(Module(tmp_path, version="1.5.7").proc).look()
+    layer = driver(CgpuModule(tmp_path, version="1.5.7").proc).look()
     assert not layer.keeps(Mode.CGPU)
     assert "1.5.7" in (layer.problem or "")
 
 
 def test_a_gpu_the_module_does_not_know_is_left_out(tmp_path):
-    layer = driver(Module(tmp_path, gpus=1).proc).look()
+    layer = driver(CgpuModule(tmp_path, gpus=1).proc).look()
     assert set(layer.left_out) == {uuid(1)}
 
 
 def test_a_smaller_limit_of_the_node_counts(tmp_path):
-    module = Module(tmp_path)
+    module = CgpuModule(tmp_path)
     module.write("1/max_inst", "8")
     assert driver(module.proc).look().max_sharers == 8
 
@@ -118,7 +118,7 @@ def test_the_nodes_label_turns_isolation_off(tmp_path):
 
 
 def test_a_start_is_verified_against_the_module(tmp_path):
-    module = Module(tmp_path, gpus=1)
+    module = CgpuModule(tmp_path, gpus=1)
     made = driver(module.proc)
     first = share(MEM, Mode.CGPU, unit_ids(0, Kind.MEMORY_CGPU, 1))
     made.verify(first, None)
@@ -134,7 +134,7 @@ def test_a_start_is_verified_against_the_module(tmp_path):
 
 
 def test_the_module_is_watched(tmp_path):
-    module = Module(tmp_path)
+    module = CgpuModule(tmp_path)
     layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     made = driver(module.proc)
     made.start(layers.put)
@@ -153,7 +153,7 @@ def test_the_module_is_watched(tmp_path):
 
 
 def test_a_module_that_hangs_is_reported_and_holds_up_no_other(tmp_path):
-    module = Module(tmp_path)
+    module = CgpuModule(tmp_path)
     made = driver(module.proc, answer_s=0.2)
     version = module.proc / "version"
     version.unlink()
@@ -176,7 +176,7 @@ def test_a_module_that_hangs_is_reported_and_holds_up_no_other(tmp_path):
 
 
 def test_cdi_is_not_seen_by_the_wrapper(tmp_path):
-    layer = driver(Module(tmp_path).proc, cdi=True).look()
+    layer = driver(CgpuModule(tmp_path).proc, cdi=True).look()
     assert not layer.keeps(Mode.CGPU)
     assert "--device-strategy device-nodes" in (layer.problem or "")
 
@@ -190,7 +190,7 @@ def test_gpus_of_unequal_size_are_refused(tmp_path):
 
 def test_a_gpu_that_is_new_is_looked_for_at_once(tmp_path):
     layers: queue.SimpleQueue[Layer] = queue.SimpleQueue()
-    made = CgpuIsolation(proc=Module(tmp_path, gpus=1).proc, period_s=1000.0)
+    made = CgpuIsolation(proc=CgpuModule(tmp_path, gpus=1).proc, period_s=1000.0)
     made.start(layers.put)
     try:
         assert not layers.get(timeout=PATIENCE_S).left_out

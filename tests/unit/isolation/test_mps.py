@@ -1,4 +1,4 @@
-"""The mps driver against the stand-in daemon: its life, and what containers get."""
+"""The mps driver against the stand-in daemon: how its daemon starts and ends, and what containers get."""
 
 import os
 import queue
@@ -52,7 +52,7 @@ def memory(*gpus: Gpu, units: int = 4, kind: Kind = Kind.MEMORY_MPS, env: dict[s
     )
 
 
-class Agent:
+class MpsUnderTest:
     """A running driver and the layers it reports, in order."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Agent:
         self.driver = MpsIsolation(daemon, modes, **options)
         self.daemon = daemon
 
-    def start(self, need: Need | None = None) -> "Agent":
+    def start(self, need: Need | None = None) -> "MpsUnderTest":
         if need:
             self.driver.desire(need)
         self.driver.start(self._layers.put)
@@ -143,12 +143,12 @@ def host() -> Iterator[MpsHost]:
 
 
 @pytest.fixture
-def agent(host) -> Iterator[Callable[..., Agent]]:
+def agent(host) -> Iterator[Callable[..., MpsUnderTest]]:
     """Make drivers; every one has stopped when the test is over."""
-    made: list[Agent] = []
+    made: list[MpsUnderTest] = []
 
-    def make(**options: Any) -> Agent:
-        made.append(Agent(host, **options))
+    def make(**options: Any) -> MpsUnderTest:
+        made.append(MpsUnderTest(host, **options))
         return made[-1]
 
     yield make
@@ -159,7 +159,7 @@ def agent(host) -> Iterator[Callable[..., Agent]]:
     assert not running()
 
 
-# -- the life of the daemon --------------------------------------------------------------------------------------
+# -- how the daemon starts and ends --------------------------------------------------------------------------------
 
 
 def test_it_is_an_isolation_driver(agent):

@@ -15,7 +15,7 @@ from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 
-class Posted:
+class PostedEvents:
     """Takes events from any thread; ``wait`` returns the first, from ``start`` on, that fits."""
 
     def __init__(self) -> None:
@@ -54,8 +54,8 @@ class Posted:
 
 
 @pytest.fixture
-def posted() -> Posted:
-    return Posted()
+def posted() -> PostedEvents:
+    return PostedEvents()
 
 
 @pytest.fixture

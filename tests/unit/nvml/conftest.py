@@ -25,7 +25,7 @@ from standin.waiting import PATIENCE_S
 E = TypeVar("E")
 
 
-class Watched:
+class RunningWatch:
     """A running NvmlWatch, its events in order."""
 
     def __init__(self, simulator: Simulator, root: Path, **options: Any) -> None:
@@ -149,12 +149,12 @@ def simulate() -> Iterator[Callable[[Box | str], Simulator]]:
 
 
 @pytest.fixture
-def watch(simulate: object, tmp_path: Path) -> Iterator[Callable[..., Watched]]:
+def watch(simulate: object, tmp_path: Path) -> Iterator[Callable[..., RunningWatch]]:
     """Start watching; every thread has ended when the test is over."""
-    running: list[tuple[Simulator, Watched]] = []
+    running: list[tuple[Simulator, RunningWatch]] = []
 
-    def start(simulator: Simulator, **options: Any) -> Watched:
-        watched = Watched(simulator, tmp_path, **options)
+    def start(simulator: Simulator, **options: Any) -> RunningWatch:
+        watched = RunningWatch(simulator, tmp_path, **options)
         running.append((simulator, watched))
         watched.watch.start()
         return watched

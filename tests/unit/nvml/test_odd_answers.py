@@ -38,7 +38,7 @@ OF_LINKS = (
 )  # fmt: skip
 
 
-class Odd:
+class OddAnswer:
     """A structure whose every member is odd."""
 
     def __init__(self, value):
@@ -63,7 +63,7 @@ LEAVES = (
         [math.nan, 1 << 63, 0xFFFFFFFF, -1, "", "all", "none", "GPU-1,GPU-2", "GPU-\n", "\x1b[31m", [], {}]
     )
 )
-ANSWERS = LEAVES | st.builds(Odd, LEAVES) | st.lists(LEAVES, max_size=3)
+ANSWERS = LEAVES | st.builds(OddAnswer, LEAVES) | st.lists(LEAVES, max_size=3)
 RAISED = st.just(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
 
 
@@ -129,7 +129,7 @@ OF_USE = (
 
 @settings(max_examples=200, deadline=None)
 @given(function=st.sampled_from(OF_A_GPU + OF_LINKS + OF_USE), answer=ANSWERS | RAISED)
-@example(function="nvmlDeviceGetNvLinkRemotePciInfo", answer=Odd(math.inf))
+@example(function="nvmlDeviceGetNvLinkRemotePciInfo", answer=OddAnswer(math.inf))
 def test_whatever_is_answered_the_facade_gives_a_value_or_an_error_of_that_call(function, answer):
     with install(boxes.load("pcie-4x-a40-nvlink")) as simulator, answering(simulator, function, answer):
         nvml = UsageNvml()

@@ -30,7 +30,7 @@ HUGE = 32 << 20
 """Bytes of a page that no buffer of a socket takes."""
 
 
-class Gate:
+class GatedPage:
     """A page that does not return before it is opened."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ def failing() -> tuple[str, bytes]:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    one = Gate()
+def gate() -> Iterator[GatedPage]:
+    one = GatedPage()
     yield one
     one.open()
 
@@ -64,7 +64,7 @@ def wrong() -> dict[str, str | None]:
 
 
 @pytest.fixture
-def server(gate: Gate, wrong: dict[str, str | None]) -> Iterator[HttpServer]:
+def server(gate: GatedPage, wrong: dict[str, str | None]) -> Iterator[HttpServer]:
     pages = {
         "/page": json_page(lambda: {"a": 1}),
         "/huge": lambda: ("text/plain", b"x" * HUGE),
@@ -244,7 +244,9 @@ def test_clients_that_do_not_read_hold_no_more_than_the_places_and_probes_are_an
         assert len(ask(server, "/huge")[1]) == HUGE
 
 
-def test_pages_that_take_long_hold_up_no_probe_and_what_is_too_much_is_refused(server: HttpServer, gate: Gate) -> None:
+def test_pages_that_take_long_hold_up_no_probe_and_what_is_too_much_is_refused(
+    server: HttpServer, gate: GatedPage
+) -> None:
     with ExitStack() as ends:
         asked = [ends.enter_context(connect(server, b"GET /late HTTP/1.1\r\n\r\n")) for _ in range(MOST_PAGES)]
         for _ in range(PAGE_THREADS):
@@ -339,7 +341,7 @@ def test_without_file_descriptors_it_waits_and_does_not_spin(
     assert [record.message for record in caplog.records] == ["Failed to accept an HTTP connection"]
 
 
-def test_it_stops_beside_clients_of_every_kind(server: HttpServer, gate: Gate) -> None:
+def test_it_stops_beside_clients_of_every_kind(server: HttpServer, gate: GatedPage) -> None:
     with ExitStack() as ends:
         for sent in (b"", SLOW, b"GET /huge HTTP/1.1\r\n\r\n", b"GET /late HTTP/1.1\r\n\r\n"):
             ends.enter_context(connect(server, sent))

@@ -14,7 +14,7 @@ import pytest
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from standin.kubelet.kubelet import Kubelet
 from standin.waiting import PATIENCE_S
-from tests.unit.standin.sample_plugin import MEM, Plugin
+from tests.unit.standin.sample_plugin import MEM, SamplePlugin
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def kubelet(root: Path) -> Iterator[Callable[..., Kubelet]]:
 
 
 @pytest.fixture
-def plugin(root: Path) -> Iterator[Callable[..., Plugin]]:
-    made: list[Plugin] = []
+def plugin(root: Path) -> Iterator[Callable[..., SamplePlugin]]:
+    made: list[SamplePlugin] = []
 
     def make(
         listed: list[dp.Device] | None = None,
@@ -59,8 +59,8 @@ def plugin(root: Path) -> Iterator[Callable[..., Plugin]]:
         name: str = "",
         register: bool = True,
         **options: bool,
-    ) -> Plugin:
-        one = Plugin(root / "device-plugins", resource, listed, name=name)
+    ) -> SamplePlugin:
+        one = SamplePlugin(root / "device-plugins", resource, listed, name=name)
         made.append(one)
         one.options = dp.DevicePluginOptions(**options)
         if register:

@@ -35,7 +35,7 @@ def pod_resources(kubelet: Kubelet) -> Iterator[pr_grpc.PodResourcesListerStub]:
         yield pr_grpc.PodResourcesListerStub(channel)
 
 
-class Plugin(dp_grpc.DevicePluginServicer):
+class SamplePlugin(dp_grpc.DevicePluginServicer):
     """Serves one resource on one socket; what it answers can be replaced."""
 
     def __init__(self, directory: Path, resource: str, listed: list[dp.Device] | None, *, name: str = "") -> None:

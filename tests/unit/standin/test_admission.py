@@ -13,10 +13,10 @@ from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.node import SettableClock
 from standin.kubelet.pods import Container, Pod, StartError
 from standin.waiting import PATIENCE_S
-from tests.unit.standin.sample_plugin import CORE, MEM, Plugin, devices, pod_resources
+from tests.unit.standin.sample_plugin import CORE, MEM, SamplePlugin, devices, pod_resources
 
 MakeKubelet = Callable[..., Kubelet]
-MakePlugin = Callable[..., Plugin]
+MakePlugin = Callable[..., SamplePlugin]
 
 
 def pod(name: str, **limits: int) -> Pod:

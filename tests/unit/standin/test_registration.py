@@ -13,10 +13,10 @@ from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.node import SettableClock
 from standin.kubelet.registration import extended_resource
-from tests.unit.standin.sample_plugin import MEM, Plugin, devices
+from tests.unit.standin.sample_plugin import MEM, SamplePlugin, devices
 
 MakeKubelet = Callable[..., Kubelet]
-MakePlugin = Callable[..., Plugin]
+MakePlugin = Callable[..., SamplePlugin]
 ALL = pytest.mark.parametrize("version", ["1.18", "1.36", "1.37"])
 
 
@@ -263,7 +263,7 @@ def test_streams_and_connections_for_odd_tests(kubelet: MakeKubelet, plugin: Mak
 def test_lists_arrive_while_register_hangs_elsewhere(kubelet: MakeKubelet, plugin: MakePlugin) -> None:
     one = kubelet(dial_timeout=1)
     made = plugin(devices("a"))
-    hanging = Plugin(one.plugins_dir, "aliyun.com/gpu", [])
+    hanging = SamplePlugin(one.plugins_dir, "aliyun.com/gpu", [])
     hanging.endpoint = "nobody.sock"
 
     def register() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Container, Pod
-from tests.unit.standin.sample_plugin import CORE, MEM, Plugin, devices
+from tests.unit.standin.sample_plugin import CORE, MEM, SamplePlugin, devices
 
 MakeKubelet = Callable[..., Kubelet]
-MakePlugin = Callable[..., Plugin]
+MakePlugin = Callable[..., SamplePlugin]
 
 
 def accepts(path: Path) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.decision_audit import Gpus
-from tests.e2e.agent.share_scheduler import NAME, Decision, Family, Scheduler
+from tests.e2e.agent.decision_audit import NamesOfGpus
+from tests.e2e.agent.share_scheduler import NAME, AnnotationFamily, Decision, ShareScheduler
 
 WHOLE = 80
 AGENTS: dict[str, tuple[str, tuple[str, ...], dict[str, int]]] = {
@@ -17,7 +17,7 @@ AGENTS: dict[str, tuple[str, tuple[str, ...], dict[str, int]]] = {
     "core_mem": ("core_mem", ("--allow-unisolated",), {"mem": 640, "core": 800}),
     "topology": ("topology", (), {"gpu": 8}),
 }
-each_family = pytest.mark.parametrize("family", [Family.V1, Family.V2])
+each_family = pytest.mark.parametrize("family", [AnnotationFamily.V1, AnnotationFamily.V2])
 
 
 def agent(name: str) -> pytest.MarkDecorator:
@@ -25,13 +25,17 @@ def agent(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("shared", [name], indirect=True)
 
 
-def make_scheduler(node: Node, uuids: dict[int, str] | None = None) -> Scheduler:
+def make_scheduler(node: Node, uuids: dict[int, str] | None = None) -> ShareScheduler:
     units = 1 if node.agent.status()["mode"] == "topology" else WHOLE
-    return Scheduler(node.cluster, gpus=8, units=units, whole=WHOLE, seed=3, uuids=uuids)
+    return ShareScheduler(node.cluster, gpus=8, units=units, whole=WHOLE, seed=3, uuids=uuids)
 
 
 def assume(
-    node: Node, scheduler: Scheduler, manifest: dict[str, Any], family: Family, on: Decision | None = None
+    node: Node,
+    scheduler: ShareScheduler,
+    manifest: dict[str, Any],
+    family: AnnotationFamily,
+    on: Decision | None = None,
 ) -> str:
     """Make a pod for the scheduler, and have it write its decision."""
     manifest["spec"]["schedulerName"] = NAME
@@ -42,7 +46,9 @@ def assume(
     return name
 
 
-def place(node: Node, scheduler: Scheduler, manifest: dict[str, Any], family: Family, on: Decision) -> None:
+def place(
+    node: Node, scheduler: ShareScheduler, manifest: dict[str, Any], family: AnnotationFamily, on: Decision
+) -> None:
     """Both steps; the pod runs."""
     name = assume(node, scheduler, manifest, family, on)
     scheduler.bind(name)
@@ -68,5 +74,5 @@ def refused(node: Node, name: str) -> str:
 
 def minors(node: Node, pod: str, name: str = "main") -> set[int]:
     """The GPUs that a running container sees."""
-    numbers = Gpus(node).minors
+    numbers = NamesOfGpus(node).minors
     return {numbers[uuid] for uuid in node.gpus_of(pod, name)}

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.agent.conftest import Node, kubelets_book, running_node
 from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.schedulers.cases import AGENTS, make_scheduler
-from tests.e2e.agent.share_scheduler import Scheduler
+from tests.e2e.agent.share_scheduler import ShareScheduler
 from tests.e2e.cluster import Cluster
 
 
@@ -35,7 +35,7 @@ def node(request: pytest.FixtureRequest, shared: Node) -> Iterator[Node]:
 
 
 @pytest.fixture
-def scheduler(node: Node) -> Iterator[Scheduler]:
+def scheduler(node: Node) -> Iterator[ShareScheduler]:
     """At the end of the test its pods are audited."""
     used = make_scheduler(node)
     yield used

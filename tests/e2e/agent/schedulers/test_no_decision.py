@@ -9,14 +9,14 @@ from gpuagent.domain.sharing.mode import GPU_MEM
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.podannotations import event, written
 from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, minors, place, refused
-from tests.e2e.agent.share_scheduler import Family, Scheduler, stale
+from tests.e2e.agent.share_scheduler import AnnotationFamily, ShareScheduler, stale
 from tests.e2e.cluster import pod_manifest
 
-V1, V2, BOTH, GROUP = Family
+V1, V2, BOTH, GROUP = AnnotationFamily
 
 
 @agent("share")
-def test_a_template_that_brings_an_old_index(node: Node, scheduler: Scheduler) -> None:
+def test_a_template_that_brings_an_old_index(node: Node, scheduler: ShareScheduler) -> None:
     place(node, scheduler, pod_manifest("template", {GPU_MEM: WHOLE}), V1, {0: (0,)})
     node.run(pod_manifest("copy", {GPU_MEM: WHOLE}, annotations=stale(0, WHOLE)))
     assert f"{V1_ASSUMED} is older than the pod" in event(node, "copy", "GPUDecisionIgnored")["message"]
@@ -24,7 +24,7 @@ def test_a_template_that_brings_an_old_index(node: Node, scheduler: Scheduler) -
 
 
 @agent("share")
-def test_a_template_that_brings_a_table(node: Node, scheduler: Scheduler) -> None:
+def test_a_template_that_brings_a_table(node: Node, scheduler: ShareScheduler) -> None:
     """It has no time: a copy that fits is as good as a decision, and never gets what somebody holds."""
     place(node, scheduler, pod_manifest("template", {GPU_MEM: 50}), V2, {0: (3,)})
     copied = {MEMORY_ANNOTATION: written(node.cluster.pod("template"))[MEMORY_ANNOTATION]}
@@ -45,7 +45,7 @@ FORGED = {
 
 @agent("share")
 @pytest.mark.parametrize("forged", FORGED)
-def test_what_does_not_fit_the_pod(node: Node, scheduler: Scheduler, forged: str) -> None:
+def test_what_does_not_fit_the_pod(node: Node, scheduler: ShareScheduler, forged: str) -> None:
     """It is served as if nothing stood there, told so, and its annotations are put right."""
     node.run(pod_manifest("forged", {GPU_MEM: 4}, annotations=FORGED[forged]))
     event(node, "forged", "GPUDecisionIgnored")
@@ -54,7 +54,7 @@ def test_what_does_not_fit_the_pod(node: Node, scheduler: Scheduler, forged: str
 
 @agent("share")
 @each_family
-def test_a_gpu_that_is_not_there(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_a_gpu_that_is_not_there(node: Node, scheduler: ShareScheduler, family: AnnotationFamily) -> None:
     name = assume(node, scheduler, pod_manifest("lost", {GPU_MEM: 4}), family, {0: (9,)})
     scheduler.bind(name)
     assert "names GPU 9, and this node has no such GPU" in refused(node, name)
@@ -64,7 +64,7 @@ def test_a_gpu_that_is_not_there(node: Node, scheduler: Scheduler, family: Famil
 
 @agent("share")
 @each_family
-def test_a_gpu_that_is_full(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_a_gpu_that_is_full(node: Node, scheduler: ShareScheduler, family: AnnotationFamily) -> None:
     place(node, scheduler, pod_manifest("big", {GPU_MEM: WHOLE - 2}), family, {0: (3,)})
     name = assume(node, scheduler, pod_manifest("late", {GPU_MEM: 4}), family, {0: (3,)})
     scheduler.bind(name)
@@ -76,7 +76,9 @@ def test_a_gpu_that_is_full(node: Node, scheduler: Scheduler, family: Family) ->
 @agent("choose")
 @each_family
 @pytest.mark.parametrize("gpu", [3, 9], ids=["full", "absent"])
-def test_another_gpu_where_that_is_wished(node: Node, scheduler: Scheduler, family: Family, gpu: int) -> None:
+def test_another_gpu_where_that_is_wished(
+    node: Node, scheduler: ShareScheduler, family: AnnotationFamily, gpu: int
+) -> None:
     place(node, scheduler, pod_manifest("big", {GPU_MEM: WHOLE}), family, {0: (3,)})
     name = assume(node, scheduler, pod_manifest("late", {GPU_MEM: 4}), family, {0: (gpu,)})
     del scheduler.decided[name]
@@ -89,7 +91,9 @@ def test_another_gpu_where_that_is_wished(node: Node, scheduler: Scheduler, fami
 
 @agent("share")
 @each_family
-def test_a_pod_that_has_ended_counts_for_nothing(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_a_pod_that_has_ended_counts_for_nothing(
+    node: Node, scheduler: ShareScheduler, family: AnnotationFamily
+) -> None:
     name = assume(node, scheduler, pod_manifest("ended", {GPU_MEM: WHOLE}, command=["/bin/true"]), family, {0: (4,)})
     scheduler.bind(name)
     node.cluster.wait_phase(name, "Succeeded")

@@ -10,10 +10,10 @@ from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.podannotations import wait_watched, wait_written
 from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, in_flight, minors
-from tests.e2e.agent.share_scheduler import NAME, Family, Scheduler
+from tests.e2e.agent.share_scheduler import NAME, AnnotationFamily, ShareScheduler
 from tests.e2e.cluster import pod_manifest
 
-V1, V2, BOTH, GROUP = Family
+V1, V2, BOTH, GROUP = AnnotationFamily
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def shared(kubelet: str, shared: Node) -> Node:
 
 @agent("share")
 @pytest.mark.parametrize("families", [(V1, V1), (V2, V2), (V1, V2)], ids="-".join)
-def test_two_pods_of_one_size(node: Node, scheduler: Scheduler, families: tuple[Family, Family]) -> None:
+def test_two_pods_of_one_size(
+    node: Node, scheduler: ShareScheduler, families: tuple[AnnotationFamily, AnnotationFamily]
+) -> None:
     """Bound in another order than they were decided on."""
     names = [
         assume(node, scheduler, pod_manifest(f"equal-{gpu}", {GPU_MEM: 10}), family, {0: (gpu,)})
@@ -39,7 +41,7 @@ def test_two_pods_of_one_size(node: Node, scheduler: Scheduler, families: tuple[
 
 @agent("share")
 @pytest.mark.parametrize("families", [(V1,), (V2,), (V1, V2)], ids="-".join)
-def test_many_pods_of_one_size(node: Node, scheduler: Scheduler, families: tuple[Family, ...]) -> None:
+def test_many_pods_of_one_size(node: Node, scheduler: ShareScheduler, families: tuple[AnnotationFamily, ...]) -> None:
     rng = random.Random(5)
     names = [
         assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10}), families[n % len(families)])
@@ -54,7 +56,9 @@ def test_many_pods_of_one_size(node: Node, scheduler: Scheduler, families: tuple
 
 @agent("share")
 @each_family
-def test_pods_of_one_size_of_which_some_are_deleted_at_once(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_pods_of_one_size_of_which_some_are_deleted_at_once(
+    node: Node, scheduler: ShareScheduler, family: AnnotationFamily
+) -> None:
     """Kubelet hears of the deletions when it has asked for these pods: they take nothing of their equals."""
     names = [assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10}), family, {0: (n,)}) for n in range(6)]
     with in_flight(node):
@@ -70,7 +74,7 @@ def test_pods_of_one_size_of_which_some_are_deleted_at_once(node: Node, schedule
 
 @agent("share")
 @each_family
-def test_names_that_are_used_again_at_once(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_names_that_are_used_again_at_once(node: Node, scheduler: ShareScheduler, family: AnnotationFamily) -> None:
     """Kubelet is still to ask for the pods that had them before."""
     names = [assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10}), family, {0: (n,)}) for n in range(6)]
     with in_flight(node):
@@ -87,7 +91,9 @@ def test_names_that_are_used_again_at_once(node: Node, scheduler: Scheduler, fam
 
 @agent("share")
 @each_family
-def test_pods_of_one_size_of_which_kubelet_rejects_some(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_pods_of_one_size_of_which_kubelet_rejects_some(
+    node: Node, scheduler: ShareScheduler, family: AnnotationFamily
+) -> None:
     """It asks nothing for them, and they linger in its list for a moment, with nothing held."""
     names = []
     for n in range(6):
@@ -107,7 +113,9 @@ def test_pods_of_one_size_of_which_kubelet_rejects_some(node: Node, scheduler: S
 
 @agent("share")
 @each_family
-def test_what_is_reserved_is_not_given_to_a_pod_before_it(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_what_is_reserved_is_not_given_to_a_pod_before_it(
+    node: Node, scheduler: ShareScheduler, family: AnnotationFamily
+) -> None:
     """Alone the first pod would come to the GPU that is in use already."""
     node.run(pod_manifest("runs", {GPU_MEM: 1}))
     wait_written(node, "runs", {V1_ASSIGNED: "true"})
@@ -128,7 +136,7 @@ def test_what_is_reserved_is_not_given_to_a_pod_before_it(node: Node, scheduler:
 
 @agent("core_mem")
 @each_family
-def test_pods_of_one_size_with_compute(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_pods_of_one_size_with_compute(node: Node, scheduler: ShareScheduler, family: AnnotationFamily) -> None:
     names = [
         assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10, GPU_CORE: 30}), family, {0: (7 - n,)})
         for n in range(4)
@@ -141,7 +149,7 @@ def test_pods_of_one_size_with_compute(node: Node, scheduler: Scheduler, family:
 
 
 @agent("topology")
-def test_groups_of_one_size(node: Node, scheduler: Scheduler) -> None:
+def test_groups_of_one_size(node: Node, scheduler: ShareScheduler) -> None:
     # A kubelet that has just been started gives back what pods of before had when it has admitted one.
     node.run(pod_manifest("first", {GPU_WHOLE: 1}))
     node.end("first")

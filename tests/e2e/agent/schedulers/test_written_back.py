@@ -9,15 +9,15 @@ from tests.e2e.agent.decision_audit import audit_decisions, living
 from tests.e2e.agent.podannotations import MERGE, annotate, event, wait_written, written
 from tests.e2e.agent.process import RBAC
 from tests.e2e.agent.schedulers.cases import agent, each_family, place
-from tests.e2e.agent.share_scheduler import Family, Scheduler
+from tests.e2e.agent.share_scheduler import AnnotationFamily, ShareScheduler
 from tests.e2e.cluster import pod_manifest
 
-V1, V2, BOTH, GROUP = Family
+V1, V2, BOTH, GROUP = AnnotationFamily
 
 
 @agent("share")
 @each_family
-def test_annotations_that_a_user_changes_later(node: Node, scheduler: Scheduler, family: Family) -> None:
+def test_annotations_that_a_user_changes_later(node: Node, scheduler: ShareScheduler, family: AnnotationFamily) -> None:
     place(node, scheduler, pod_manifest("changed", {GPU_MEM: 10}), family, {0: (2,)})
     audit_decisions(node, scheduler.decided)
     forged = (
@@ -33,7 +33,7 @@ def test_annotations_that_a_user_changes_later(node: Node, scheduler: Scheduler,
 
 
 @agent("share")
-def test_restarts_of_the_agent_write_nothing_twice(node: Node, scheduler: Scheduler) -> None:
+def test_restarts_of_the_agent_write_nothing_twice(node: Node, scheduler: ShareScheduler) -> None:
     for family in (V1, V2, BOTH):
         place(node, scheduler, pod_manifest(f"decided-{family.lower()}", {GPU_MEM: 10}), family, {0: (4,)})
     node.run(pod_manifest("silent", {GPU_MEM: 10}))
@@ -57,7 +57,7 @@ def test_restarts_of_the_agent_write_nothing_twice(node: Node, scheduler: Schedu
 
 
 @agent("share")
-def test_an_agent_that_is_killed_before_it_could_write(node: Node, scheduler: Scheduler) -> None:
+def test_an_agent_that_is_killed_before_it_could_write(node: Node, scheduler: ShareScheduler) -> None:
     """What it may not write it cannot have written; the next one completes it from kubelet's book."""
     pods = pod_manifest("one", {GPU_MEM: 10}), pod_manifest("two", {GPU_MEM: 12})
     (role, *_) = RBAC
@@ -89,7 +89,7 @@ def wait_forbidden(node: Node) -> None:
 
 
 @agent("topology")
-def test_a_group_that_a_user_changes_later(node: Node, scheduler: Scheduler) -> None:
+def test_a_group_that_a_user_changes_later(node: Node, scheduler: ShareScheduler) -> None:
     place(node, scheduler, pod_manifest("group", {GPU_WHOLE: 2}), GROUP, {0: (1, 6)})
     annotate(node, "group", {GROUP_ANNOTATION: "2,5"})
     assert f"annotation {GROUP_ANNOTATION} says 2,5" in event(node, "group", "AnnotationCorrected")["message"]

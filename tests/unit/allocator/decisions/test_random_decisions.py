@@ -252,7 +252,7 @@ class DecidedUnasked(Decided):
             self.show()
 
 
-class DecidedAndTold(Decided):
+class DecidedAndReported(Decided):
     """Annotations are made true."""
 
     made_true = True
@@ -267,59 +267,59 @@ def explored(lives: type[Decided]) -> type:
 
 
 TestDecided, TestDecidedUnasked = explored(Decided), explored(DecidedUnasked)
-TestDecidedAndTold = explored(DecidedAndTold)
+TestDecidedAndTold = explored(DecidedAndReported)
 
 
 def test_a_pod_that_ended_at_once_leaves_no_place_to_go_on_from():
     """Another one, whose first container asks for as much, was as likely; kubelet's next call begins a third."""
-    life = Decided()
-    life.begin()
-    life.decide([1], older=False, n=1)
-    life.decide([2], older=False, n=0)
-    life.decide([1, 2], older=False, n=1)
-    life.admit(0)
-    life.end(0)
-    life.admit(0)
+    machine = Decided()
+    machine.begin()
+    machine.decide([1], older=False, n=1)
+    machine.decide([2], older=False, n=0)
+    machine.decide([1, 2], older=False, n=1)
+    machine.admit(0)
+    machine.end(0)
+    machine.admit(0)
 
 
 def test_a_pod_with_two_equal_containers_gets_the_last_units_of_its_gpu():
     """Everybody is on GPU 0 by the scheduler's book; the second container of p5 gets GPU 1."""
-    life = Decided()
-    life.begin()
+    machine = Decided()
+    machine.begin()
     for sizes, admitted in (([1], 0), ([1], 0), ([1], None), ([2], 0), ([1, 1], None), ([1], 44), (None, 0), ([1], 0)):
         if sizes:
-            life.decide(sizes, older=False, n=0)
+            machine.decide(sizes, older=False, n=0)
         if admitted is not None:
-            life.admit(admitted)
+            machine.admit(admitted)
 
 
 def test_without_kubelets_answer_a_later_container_is_not_placed_elsewhere():
     """The first call may be for either pod, and both are to have GPU 0; the second one only for p2."""
-    life = DecidedUnasked()
-    life.begin()
-    life.decide([2], older=False, n=0)
-    life.decide([2, 4], older=False, n=0)
-    life.admit(1)
-    assert life.pods["p2"].given == [0, 0]
+    machine = DecidedUnasked()
+    machine.begin()
+    machine.decide([2], older=False, n=0)
+    machine.decide([2, 4], older=False, n=0)
+    machine.admit(1)
+    assert machine.pods["p2"].given == [0, 0]
 
 
 def test_without_kubelets_answer_a_guess_leaves_later_containers_in_doubt():
     """The first call may be for p1 or p3. The second, as large, is for the other container of p3."""
-    life = DecidedUnasked()
-    life.begin()
-    life.decide([1, 4], older=False, n=0)
-    life.leave_to_the_agent([2])
-    life.decide([1, 1], older=False, n=0)
-    life.admit(2)
-    assert set(life.pods) == {"p1", "p2"}, "p3 was refused"
+    machine = DecidedUnasked()
+    machine.begin()
+    machine.decide([1, 4], older=False, n=0)
+    machine.leave_to_the_agent([2])
+    machine.decide([1, 1], older=False, n=0)
+    machine.admit(2)
+    assert set(machine.pods) == {"p1", "p2"}, "p3 was refused"
 
 
 def test_without_kubelets_answer_a_pod_that_the_watch_has_not_shown_is_not_taken_for_another():
     """Kubelet admits the pods of one burst by age, and the agent's watch has shown only the younger one."""
-    life = DecidedUnasked()
-    life.begin()
-    life.decide([2], older=False, n=0)
-    life.watch(late=True)
-    life.decide([2], older=False, n=1)
-    life.admit(1)
-    assert set(life.pods) == {"p1"}, "p2 was refused"
+    machine = DecidedUnasked()
+    machine.begin()
+    machine.decide([2], older=False, n=0)
+    machine.watch(late=True)
+    machine.decide([2], older=False, n=1)
+    machine.admit(1)
+    assert set(machine.pods) == {"p1"}, "p2 was refused"

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @dataclass
-class Made:
+class MadePod:
     """A pod; `gpus` are those that a scheduler chose for its containers, None where none did."""
 
     name: str
@@ -49,12 +49,12 @@ class Made:
         return found
 
 
-class Kubelet(FakeAllocations):
+class LateKubelet(FakeAllocations):
     """Lists the pods that it was told of, without those that it rejected: from 1.34 on."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pods: dict[str, Made] = {}
+        self.pods: dict[str, MadePod] = {}
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
         known = [pod for pod in self.pods.values() if not pod.failed]
@@ -67,18 +67,18 @@ class ReusedNames(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         random.seed(seed)
         self.node = in_force(Mode.SHARE, box(8, 64))
-        self.kubelet = FakeKubelet(self.node, Kubelet()).pods()
+        self.kubelet = FakeKubelet(self.node, LateKubelet()).pods()
         self.kubelet.fetch = self.fetch  # type: ignore[method-assign]
-        self.api: dict[str, Made] = {}
-        self.seen: dict[str, tuple[Made, bool]] = {}
-        self.to_agent: deque[tuple[str, Made]] = deque()
-        self.to_kubelet: deque[tuple[str, Made]] = deque()
+        self.api: dict[str, MadePod] = {}
+        self.seen: dict[str, tuple[MadePod, bool]] = {}
+        self.to_agent: deque[tuple[str, MadePod]] = deque()
+        self.to_kubelet: deque[tuple[str, MadePod]] = deque()
         self.count, self.mistaken, self.early = 0, set[str](), set[str]()
         self.bind("z", [1], [0, 0], decided=True)
         self.the_agent_sees(1)
         self.kubelet_goes_on(1)
 
-    def happens(self, what: str, pod: Made) -> None:
+    def happens(self, what: str, pod: MadePod) -> None:
         self.to_agent.append((what, pod))
         self.to_kubelet.append((what, pod))
 
@@ -95,7 +95,7 @@ class ReusedNames(RuleBasedStateMachine):
             self.delete(name)
         self.count += 1
         chosen = gpus[: len(sizes)] if decided else None
-        pod = self.api[name] = Made(name, f"uid-{self.count}", sizes, chosen)
+        pod = self.api[name] = MadePod(name, f"uid-{self.count}", sizes, chosen)
         self.happens("added", pod)
 
     @precondition(lambda self: self.api)
@@ -154,7 +154,7 @@ class ReusedNames(RuleBasedStateMachine):
                 del self.kubelet.allocations.pods[pod.uid]
         self.kubelet.allocations.holdings = [h for pod in self.kubelet.allocations.pods.values() for h in pod.held]
 
-    def admit(self, pod: Made) -> None:
+    def admit(self, pod: MadePod) -> None:
         self.kubelet.allocations.pods[pod.uid] = pod
         if pod.uid not in self.seen:
             self.early.add(pod.uid)
@@ -175,7 +175,7 @@ class ReusedNames(RuleBasedStateMachine):
                 (uuid,) = {self.kubelet.snap.units[i] for i in pod.held[-1].ids}
                 assert self.kubelet.snap.gpus[uuid].minor == pod.gpus[n]
 
-    def serve(self, pod: Made, who: ContainerRef, size: int) -> None:
+    def serve(self, pod: MadePod, who: ContainerRef, size: int) -> None:
         self.kubelet.allocations.holdings = [h for pod in self.kubelet.allocations.pods.values() for h in pod.held]
         ids = self.kubelet.prefer(MEM, size)
         self.kubelet.allocator.allocate(MEM, ids)

@@ -12,7 +12,7 @@ from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
-from tests.unit.allocator.fake_kubelet import FakeAllocations, Isolation
+from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeIsolation
 from tests.unit.domain.builders import (
     CORE,
     MEM,
@@ -34,7 +34,7 @@ def test_the_first_question_after_a_start_waits_for_the_pods(seen):
     allocator = Allocator(
         clock=time.monotonic,
         kubelet=FakeAllocations(),
-        isolation=dict.fromkeys(("all", "none"), Isolation()),
+        isolation=dict.fromkeys(("all", "none"), FakeIsolation()),
         strategy=DeviceStrategy.DEVICE_NODES,
         send_event=lambda _: None,
     )

@@ -187,5 +187,5 @@ def test_a_decision_longer_than_what_is_read_is_not_written_again_and_again():
     names = ["main", *(f"main-{n}" for n in range(1, 1500))]
     held = [holding("a", unit_ids(0, Kind.MEMORY_SHARE, n), container=name) for n, name in enumerate(names)]
     pod = pod_json("a", *({MEM: 1} for _ in names), annotations={an.MEMORY_ANNOTATION: "x" * (an.MOST_TEXT + 1)})
-    life = in_force(Mode.SHARE, box(1, 2000)).holdings(*held).pods(pod)
-    assert not any(write.corrections or an.MEMORY_ANNOTATION in write.texts for write in writes(life.state))
+    node = in_force(Mode.SHARE, box(1, 2000)).holdings(*held).pods(pod)
+    assert not any(write.corrections or an.MEMORY_ANNOTATION in write.texts for write in writes(node.state))

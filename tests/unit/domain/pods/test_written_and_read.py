@@ -21,7 +21,7 @@ AMOUNTS = {MEM: dict.fromkeys(MINORS, 64)}
 
 def admitted(pod: Pod, gpu_of: dict[str, int]):
     """A node whose kubelet has admitted the pod, each container on its GPU; units of init containers are handed on."""
-    life, fresh = in_force(Mode.SHARE, box(4, 64)), defaultdict(int)
+    node, fresh = in_force(Mode.SHARE, box(4, 64)), defaultdict(int)
     idle: dict[int, list[int]] = defaultdict(list)
     held, recorded = [], []
     for container in pod.containers:
@@ -35,7 +35,7 @@ def admitted(pod: Pod, gpu_of: dict[str, int]):
         ids = unit_ids(gpu, Kind.MEMORY_SHARE, *numbers)
         recorded += [CheckpointEntry(pod.uid, container.name, MEM, ids)] if ids else []
         held += [holding(pod.name.name, ids, container=container.name)] if ids and not container.init else []
-    return life.send(ev.HoldingsRead(tuple(held), 0.0, 0.0, tuple(recorded)))
+    return node.send(ev.HoldingsRead(tuple(held), 0.0, 0.0, tuple(recorded)))
 
 
 sizes = st.integers(0, 6)
@@ -55,9 +55,9 @@ def test_what_is_written_on_a_pod_is_a_decision_for_the_gpus_that_it_has(apps, f
         st.sampled_from([{}, v2({str(n): {str(gpus[n]): size} for n, size in enumerate(apps) if size})])
         | st.builds(v1, st.integers(0, 3), st.sampled_from([sum(apps), sum(apps) + sum(always), asked(pod, MEM), 99]))
     )
-    life = admitted(pod, gpu_of).pods({**bare, "metadata": {**bare["metadata"], "annotations": annotations}})
+    node = admitted(pod, gpu_of).pods({**bare, "metadata": {**bare["metadata"], "annotations": annotations}})
     after = annotations
-    for write in writes(life.state):
+    for write in writes(node.state):
         after = {**annotations, **write.body(NOW_NS)["metadata"]["annotations"]}
     found = read(parse_pod({**bare, "metadata": {**bare["metadata"], "annotations": after}}), SHARE, MINORS, AMOUNTS)
     assert not isinstance(found, Ignored), found
@@ -71,8 +71,8 @@ def test_what_is_written_on_a_pod_is_a_decision_for_the_gpus_that_it_has(apps, f
 
 def test_what_one_init_container_hands_on_to_the_next_is_counted_once():
     pod = pod_json("a", {MEM: 1}, init=({MEM: 3}, {MEM: 2}))
-    life = admitted(parse_pod(pod), {"init-0": 1, "init-1": 1, "main": 1}).pods(pod)
-    assert [write.texts[an.V1_UNITS] for write in writes(life.state)] == ["3"]
+    node = admitted(parse_pod(pod), {"init-0": 1, "init-1": 1, "main": 1}).pods(pod)
+    assert [write.texts[an.V1_UNITS] for write in writes(node.state)] == ["3"]
 
 
 @pytest.mark.parametrize("units", [4, 6, 7])

@@ -14,7 +14,7 @@ KEY = "example.com/gpu-starting"
 OTHER = {"key": "example.com/other", "effect": "NoSchedule"}
 
 
-def life(mode: Mode, **policy: Any) -> NodeUnderTest:
+def node_with_taint(mode: Mode, **policy: Any) -> NodeUnderTest:
     return NodeUnderTest(mode, box(), startup_taint=KEY, **policy)
 
 
@@ -33,7 +33,7 @@ def show(node: NodeUnderTest, *keys: str, **amounts: str) -> NodeUnderTest:
 
 
 def test_it_goes_when_the_node_shows_the_amounts() -> None:
-    node = show(connect(life(Mode.SHARE)), KEY, mem="0")
+    node = show(connect(node_with_taint(Mode.SHARE)), KEY, mem="0")
     assert unwanted_taint(node.state) == ""
     assert "StartupTaint" in [p.reason for p in problems(node.state)]
     show(node, KEY, mem="31")
@@ -48,7 +48,7 @@ def test_it_goes_when_the_node_shows_the_amounts() -> None:
 
 
 def test_amounts_of_before_a_reboot_do_not_count() -> None:
-    node = show(life(Mode.SHARE), KEY, mem="32")
+    node = show(node_with_taint(Mode.SHARE), KEY, mem="32")
     assert unwanted_taint(node.state) == ""
     connect(node, but=MEM)
     assert unwanted_taint(node.state) == ""
@@ -57,20 +57,20 @@ def test_amounts_of_before_a_reboot_do_not_count() -> None:
 
 
 def test_both_amounts_of_a_mode_that_sells_two() -> None:
-    node = show(connect(life(Mode.CORE_MEM)), KEY, mem="32")
+    node = show(connect(node_with_taint(Mode.CORE_MEM)), KEY, mem="32")
     assert unwanted_taint(node.state) == ""
     show(node, KEY, mem="32", core="200")
     assert unwanted_taint(node.state) == KEY
 
 
 def test_a_mode_that_advertises_nothing_needs_kubelet_only() -> None:
-    node = show(life(Mode.DEFAULT), KEY)
+    node = show(node_with_taint(Mode.DEFAULT), KEY)
     assert unwanted_taint(node.state) == ""
     assert unwanted_taint(connect(node).state) == KEY
 
 
 def test_a_mode_that_is_at_zero_keeps_it() -> None:
-    node = show(connect(life(Mode.TOPOLOGY)), KEY, whole="2")
+    node = show(connect(node_with_taint(Mode.TOPOLOGY)), KEY, whole="2")
     assert unwanted_taint(node.state) == KEY
     for n in range(2):
         node.send(ev.GpuLost(uuid(n), "fell off the bus", node.now))
@@ -79,7 +79,7 @@ def test_a_mode_that_is_at_zero_keeps_it() -> None:
 
 
 def test_it_goes_again_when_it_is_put_again() -> None:
-    node = show(connect(life(Mode.TOPOLOGY)), whole="2")
+    node = show(connect(node_with_taint(Mode.TOPOLOGY)), whole="2")
     assert unwanted_taint(node.state) == ""
     assert unwanted_taint(show(node, KEY, "example.com/other", whole="2").state) == KEY
 

@@ -139,7 +139,7 @@ fates = st.sampled_from(["before", "never", "after"])
 """Whether the writes of a scheduler that crashed are carried out before the next one reads all objects."""
 
 
-class Cluster(RuleBasedStateMachine):
+class RandomCluster(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.now, self.wall_ns, self.created = 0.0, 1_800_000_000 * 10**9, 0
@@ -1041,7 +1041,7 @@ def given_by_agent(made, there):
     return dict(result)
 
 
-class TestCluster(Cluster.TestCase):
+class TestRandomCluster(RandomCluster.TestCase):
     settings = settings(
         max_examples=LIVES,
         stateful_step_count=STEPS,

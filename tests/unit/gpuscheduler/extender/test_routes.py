@@ -43,7 +43,7 @@ class FirstNodeExtender:
         yield b"[]}"
 
 
-class Client:
+class AsgiClient:
     """Calls the application as a server does."""
 
     def __init__(self):
@@ -79,7 +79,7 @@ class Client:
 
 @pytest.fixture
 def client():
-    return Client()
+    return AsgiClient()
 
 
 @pytest.mark.parametrize("prefix", ["", "/gpushare-scheduler"])

@@ -15,7 +15,7 @@ from gpuscheduler.metrics import SchedulerMetrics
 from tests.unit.gpuscheduler.extender.test_routes import BIND, FILTER, FirstNodeExtender
 
 
-class Slow(FirstNodeExtender):
+class SlowExtender(FirstNodeExtender):
     def __init__(self):
         self.began, self.go_on = threading.Event(), asyncio.Event()
 
@@ -25,7 +25,7 @@ class Slow(FirstNodeExtender):
         return "bound", ""
 
 
-class Running:
+class RunningServer:
     def __init__(self, service):
         self.service = service
         self.listener = listen("127.0.0.1", 0)
@@ -49,7 +49,7 @@ class Running:
 
 @pytest.fixture
 def running():
-    made = Running(Slow())
+    made = RunningServer(SlowExtender())
     yield made
     if made.thread.is_alive():
         made.set(made.service.go_on)

@@ -148,7 +148,7 @@ def test_several_files_are_joined(server, tmp_path):
     made.close()
 
 
-class PutsOff:
+class RefusesSecondPage:
     """Answers 429 so many times to the second page."""
 
     def __init__(self, times, after):
@@ -166,7 +166,7 @@ class PutsOff:
 def test_a_page_that_is_put_off_is_asked_for_again_when_the_server_says(monkeypatch):
     slept = []
     monkeypatch.setattr(pages.time, "sleep", slept.append)
-    assert list_pages(PutsOff(2, 3), "/x", lambda found: found).items == [{"n": 1}, {"n": 1}]
+    assert list_pages(RefusesSecondPage(2, 3), "/x", lambda found: found).items == [{"n": 1}, {"n": 1}]
     assert slept == [3, 3]
 
 
@@ -174,4 +174,4 @@ def test_a_page_that_is_put_off_is_asked_for_again_when_the_server_says(monkeypa
 def test_a_page_that_is_put_off_for_too_long_is_reported(monkeypatch, times, after):
     monkeypatch.setattr(pages.time, "sleep", lambda _: None)
     with pytest.raises(ApiError, match="429 TooManyRequests"):
-        list_pages(PutsOff(times, after), "/x", lambda found: found)
+        list_pages(RefusesSecondPage(times, after), "/x", lambda found: found)

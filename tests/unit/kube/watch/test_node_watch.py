@@ -20,13 +20,13 @@ from standin.api.server import ApiServer
 from standin.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from tests.unit.kube.conftest import Posted
+    from tests.unit.kube.conftest import PostedEvents
 
 Delays = Callable[[], Backoff]
 
 
 @pytest.fixture
-def watcher(client: Client, posted: "Posted", quick: Delays) -> Iterator[Watcher]:
+def watcher(client: Client, posted: "PostedEvents", quick: Delays) -> Iterator[Watcher]:
     """Not started."""
     made = Watcher(client, "n1", posted, resources=("aliyun.com/gpu-mem",), backoff=quick)
     yield made
@@ -47,7 +47,7 @@ def alive(watcher: Watcher) -> bool:
     return all(thread.is_alive() for thread in watcher.threads)
 
 
-def test_first_look_then_every_change(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_first_look_then_every_change(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
     watcher.start()
     assert posted.node().node["metadata"]["name"] == "n1"
     posted.pods(set())
@@ -57,7 +57,9 @@ def test_first_look_then_every_change(server: ApiServer, posted: "Posted", watch
     posted.wait(mode_is(None), len(posted.events))
 
 
-def test_pods_come_and_go_by_binding(server: ApiServer, client: Client, posted: "Posted", watcher: Watcher) -> None:
+def test_pods_come_and_go_by_binding(
+    server: ApiServer, client: Client, posted: "PostedEvents", watcher: Watcher
+) -> None:
     server.create_pod("elsewhere", node="n2")
     watcher.start()
     posted.pods(set())
@@ -95,7 +97,7 @@ def test_pods_of_a_list_come_by_age_and_later_ones_as_they_come() -> None:
     assert list(pods.known) == ["j", "g", "i", "h"]
 
 
-def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_a_pod_is_read_before_the_watch_shows_it(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
     """Kubelet lists a pod that it heard of first."""
     watcher.start()
     posted.pods(set())
@@ -123,7 +125,12 @@ def test_a_pod_that_was_read_is_known_once_and_does_not_outlive_its_deletion() -
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_pod_that_was_read_before_a_list_and_arrives_after_it_is_read_again(
-    server: ApiServer, client: Client, posted: "Posted", watcher: Watcher, monkeypatch: pytest.MonkeyPatch, there: bool
+    server: ApiServer,
+    client: Client,
+    posted: "PostedEvents",
+    watcher: Watcher,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,
 ) -> None:
     """The list has it no more, and no watch from there on shows its deletion."""
     server.create_pod("a", node="n1")
@@ -145,7 +152,7 @@ def test_a_pod_that_was_read_before_a_list_and_arrives_after_it_is_read_again(
 
 
 def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(
-    server: ApiServer, client: Client, posted: "Posted"
+    server: ApiServer, client: Client, posted: "PostedEvents"
 ) -> None:
     burst_s = 0.2
     watcher = Watcher(client, "n1", posted, burst_s=burst_s)
@@ -160,7 +167,7 @@ def test_a_burst_of_pods_is_few_posts_and_the_last_is_whole(
     watcher.stop()
 
 
-def test_a_broken_watch_is_taken_up_again(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_a_broken_watch_is_taken_up_again(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
     watcher.start()
     posted.node()
     posted.pods(set())
@@ -174,7 +181,7 @@ def test_a_broken_watch_is_taken_up_again(server: ApiServer, posted: "Posted", w
 
 
 def test_an_expired_version_is_listed_again_without_alarm(
-    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+    server: ApiServer, tmp_path: Path, posted: "PostedEvents", quick: Delays
 ) -> None:
     client = Client(str(server.write_kubeconfig(tmp_path / "config")), Timeouts(watch_s=1))
     watcher = Watcher(client, "n1", posted, backoff=quick)
@@ -190,7 +197,7 @@ def test_an_expired_version_is_listed_again_without_alarm(
 
 
 def test_a_watch_that_ends_goes_on_without_listing(
-    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+    server: ApiServer, tmp_path: Path, posted: "PostedEvents", quick: Delays
 ) -> None:
     client = Client(str(server.write_kubeconfig(tmp_path / "config")), Timeouts(watch_s=0))
     watcher = Watcher(client, "n1", posted, backoff=quick)
@@ -203,7 +210,7 @@ def test_a_watch_that_ends_goes_on_without_listing(
 
 
 def test_a_silent_peer_surfaces_and_recovers(
-    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+    server: ApiServer, tmp_path: Path, posted: "PostedEvents", quick: Delays
 ) -> None:
     client = Client(str(server.write_kubeconfig(tmp_path / "config")), Timeouts(watch_silence_s=0.2))
     watcher = Watcher(client, "n1", posted, backoff=quick)
@@ -216,7 +223,9 @@ def test_a_silent_peer_surfaces_and_recovers(
     watcher.stop()
 
 
-def test_pause_and_resume_kill_no_thread(server: ApiServer, client: Client, posted: "Posted", watcher: Watcher) -> None:
+def test_pause_and_resume_kill_no_thread(
+    server: ApiServer, client: Client, posted: "PostedEvents", watcher: Watcher
+) -> None:
     client.timeouts = Timeouts(call_s=0.3)
     server.pause()
     watcher.start()
@@ -230,7 +239,7 @@ def test_pause_and_resume_kill_no_thread(server: ApiServer, client: Client, post
     assert alive(watcher)
 
 
-def test_a_reason_is_reported_once_until_recovery(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_a_reason_is_reported_once_until_recovery(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
     server.stop()
     watcher.start()
     posted.unavailable("watching node n1: ")
@@ -243,7 +252,7 @@ def test_a_reason_is_reported_once_until_recovery(server: ApiServer, posted: "Po
     posted.unavailable("watching node n1: ", mark)
 
 
-def test_rbac_may_refuse_pods_alone(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_rbac_may_refuse_pods_alone(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
     server.deny("list", "pods")
     watcher.start()
     posted.node()
@@ -255,7 +264,7 @@ def test_rbac_may_refuse_pods_alone(server: ApiServer, posted: "Posted", watcher
 
 
 def test_a_missing_node_is_reported_and_noticed_when_it_comes(
-    server: ApiServer, client: Client, posted: "Posted", quick: Delays
+    server: ApiServer, client: Client, posted: "PostedEvents", quick: Delays
 ) -> None:
     watcher = Watcher(client, "n9", posted, backoff=quick)
     watcher.start()
@@ -269,7 +278,7 @@ def test_a_missing_node_is_reported_and_noticed_when_it_comes(
 
 
 def test_a_missing_configuration_is_reported_and_noticed_when_it_comes(
-    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays
+    server: ApiServer, tmp_path: Path, posted: "PostedEvents", quick: Delays
 ) -> None:
     watcher = Watcher(Client(str(tmp_path / "late")), "n1", posted, backoff=quick)
     watcher.start()
@@ -280,7 +289,7 @@ def test_a_missing_configuration_is_reported_and_noticed_when_it_comes(
 
 
 def test_a_bug_behind_post_does_not_end_the_watch(
-    server: ApiServer, client: Client, posted: "Posted", quick: Delays
+    server: ApiServer, client: Client, posted: "PostedEvents", quick: Delays
 ) -> None:
     failures = iter([ValueError("odd")])
 
@@ -307,7 +316,13 @@ def test_a_bug_behind_post_does_not_end_the_watch(
     ],
 )
 def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_reported(  # noqa: PLR0913
-    server: ApiServer, client: Client, posted: "Posted", quick: Delays, kubelet: str, failed: bool, listed: set[str]
+    server: ApiServer,
+    client: Client,
+    posted: "PostedEvents",
+    quick: Delays,
+    kubelet: str,
+    failed: bool,
+    listed: set[str],
 ) -> None:
     server.patch_node_status({"nodeInfo": {"kubeletVersion": kubelet}})
 
@@ -335,7 +350,7 @@ def test_pods_that_ended_before_are_not_listed_and_those_that_end_later_are_repo
 
 
 def test_an_object_that_cannot_be_taken_is_left_out_and_the_others_are_followed(
-    server: ApiServer, posted: "Posted", watcher: Watcher, caplog: pytest.LogCaptureFixture
+    server: ApiServer, posted: "PostedEvents", watcher: Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.create_pod("before")
     odd = server.create_pod("odd")
@@ -356,7 +371,7 @@ def test_an_object_that_cannot_be_taken_is_left_out_and_the_others_are_followed(
 
 
 def test_the_deletion_of_an_object_that_cannot_be_read_is_found_out_by_a_list(
-    server: ApiServer, posted: "Posted", watcher: Watcher
+    server: ApiServer, posted: "PostedEvents", watcher: Watcher
 ) -> None:
     server.create_pod("stays")
     server.create_pod("goes")
@@ -371,7 +386,7 @@ def test_the_deletion_of_an_object_that_cannot_be_read_is_found_out_by_a_list(
 
 
 def test_a_failure_that_stays_leaves_one_trace_in_the_log(
-    client: Client, posted: "Posted", quick: Delays, caplog: pytest.LogCaptureFixture
+    client: Client, posted: "PostedEvents", quick: Delays, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries: list[object] = []
 
@@ -427,7 +442,7 @@ def test_a_watch_that_breaks_at_once_again_and_again_is_opened_ever_more_seldom(
 
 
 def test_lists_come_in_pages(
-    server: ApiServer, tmp_path: Path, posted: "Posted", quick: Delays, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, tmp_path: Path, posted: "PostedEvents", quick: Delays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an expired version, that is: from its cache a server answers with everything at once."""
     monkeypatch.setattr("gpuagent.kube.api.pages.PAGE", 3)
@@ -447,7 +462,7 @@ def test_lists_come_in_pages(
     watcher.stop()
 
 
-def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted") -> None:
+def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "PostedEvents") -> None:
     Watcher(client, "n1", posted).stop()
     watcher = Watcher(client, "n1", posted)
     watcher.start()
@@ -456,7 +471,7 @@ def test_stop_is_quick_and_before_start_harmless(client: Client, posted: "Posted
     assert not any(thread.is_alive() for thread in watcher.threads)
 
 
-def test_objects_are_trimmed(server: ApiServer, posted: "Posted", watcher: Watcher) -> None:
+def test_objects_are_trimmed(server: ApiServer, posted: "PostedEvents", watcher: Watcher) -> None:
     server.patch_node_status({"images": [{"names": ["x"]}], "volumesAttached": [{"name": "v"}]})
     large = {"metadata": {"annotations": {"example.com/notes": "x" * 100_000}}}
     server.objects.patch(("nodes", "", "n1"), "", large, strategic=False)

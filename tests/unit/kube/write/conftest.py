@@ -9,7 +9,7 @@ from gpuagent.kube.write.event_sender import EventSender
 from gpuagent.system.backoff import Backoff
 
 
-class Wall:
+class FakeWallClock:
     """A clock that tests set: seconds since the epoch."""
 
     now = 1_800_000_000.0
@@ -19,12 +19,12 @@ class Wall:
 
 
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
+def wall() -> FakeWallClock:
+    return FakeWallClock()
 
 
 @pytest.fixture
-def sender(client: Client, wall: Wall, quick: Callable[[], Backoff]) -> Iterator[EventSender]:
+def sender(client: Client, wall: FakeWallClock, quick: Callable[[], Backoff]) -> Iterator[EventSender]:
     made = EventSender(client, "n1", wall=wall, backoff=quick(), count_gap_s=0.01)
     made.start()
     yield made

@@ -42,7 +42,7 @@ class WriterUnderTest:
             self.writer.nudge()
 
 
-class Silent:
+class SilentWatchServer:
     """A server that takes every write, and a watch that shows none of them."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Silent:
 
 
 def test_a_write_that_the_watch_does_not_show_is_tried_again() -> None:
-    server = Silent()
+    server = SilentWatchServer()
     writer = AnnotationWriter(server, wall_ns=lambda: 17, delays=Delays(recheck_s=0.05))
     writer.desire([PodWrite(PodName("ml", "a"), "uid-a", "1", {KEY: "1"})])
     writer.start()

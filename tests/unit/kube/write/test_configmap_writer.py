@@ -257,8 +257,8 @@ def test_a_server_that_is_seen_again_is_asked_at_once(server: ApiServer, make: M
     assert maps.flush(PATIENCE_S)
 
 
-class Meddler:
-    """A client between whose look and whose write somebody else does something, so many times."""
+class InterruptedClient:
+    """A client that runs `meddle` between its read and its write, `times` times."""
 
     def __init__(self, client: Client, meddle: Callable[[], object], times: int) -> None:
         self._client = client
@@ -288,7 +288,7 @@ def theirs(server: ApiServer) -> Json:
 
 
 def test_one_that_somebody_makes_meanwhile_is_looked_at_again(server: ApiServer, client: Client, make: Make) -> None:
-    maps = make(Meddler(client, lambda: theirs(server), 1))
+    maps = make(InterruptedClient(client, lambda: theirs(server), 1))
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     assert data(server) == {"a": "b", "devices": "[]"}
@@ -297,7 +297,7 @@ def test_one_that_somebody_makes_meanwhile_is_looked_at_again(server: ApiServer,
 
 def test_one_that_somebody_edits_meanwhile_is_looked_at_again(server: ApiServer, client: Client, make: Make) -> None:
     theirs(server)
-    maps = make(Meddler(client, lambda: patch(server, {"data": {"devices": "[]", "a": "c"}}), 1))
+    maps = make(InterruptedClient(client, lambda: patch(server, {"data": {"devices": "[]", "a": "c"}}), 1))
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     assert data(server) == {"a": "c", "devices": "[]"}
@@ -305,7 +305,7 @@ def test_one_that_somebody_edits_meanwhile_is_looked_at_again(server: ApiServer,
 
 def test_one_that_somebody_deletes_meanwhile_is_made(server: ApiServer, client: Client, make: Make) -> None:
     theirs(server)
-    maps = make(Meddler(client, lambda: server.objects.delete(KEY), 1))
+    maps = make(InterruptedClient(client, lambda: server.objects.delete(KEY), 1))
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
     assert data(server) == {"devices": "[]"}
@@ -315,7 +315,7 @@ def test_one_that_somebody_takes_over_meanwhile_is_not_deleted(server: ApiServer
     server.objects.create(
         "configmaps", "kube-system", {"metadata": {"name": "n1-report", "labels": dict(REPORT.labels)}}
     )
-    maps = make(Meddler(client, lambda: patch(server, {"metadata": {"labels": {"nodename": "n2"}}}), 1))
+    maps = make(InterruptedClient(client, lambda: patch(server, {"metadata": {"labels": {"nodename": "n2"}}}), 1))
     maps.desire((ABSENT,))
     assert maps.flush(PATIENCE_S)
     assert server.config_map("n1-report")
@@ -325,7 +325,7 @@ def test_one_that_somebody_takes_over_meanwhile_is_not_deleted(server: ApiServer
 def test_a_fight_ends_in_a_pause_not_in_a_storm(server: ApiServer, client: Client, make: Make) -> None:
     theirs(server)
     turns = iter(range(1000))
-    meddler = Meddler(client, lambda: patch(server, {"data": {"a": str(next(turns))}}), 1000)
+    meddler = InterruptedClient(client, lambda: patch(server, {"data": {"a": str(next(turns))}}), 1000)
     maps = make(meddler, backoff=lambda: Backoff(first_s=60))
     maps.desire((REPORT,))
     assert server.wait(lambda: "another client writes it again and again" in maps.problem)
@@ -335,7 +335,7 @@ def test_a_fight_ends_in_a_pause_not_in_a_storm(server: ApiServer, client: Clien
 def test_what_is_desired_during_a_call_is_not_lost(server: ApiServer, client: Client, make: Make) -> None:
     late = replace(REPORT, data={"devices": "[1]"})
     made: list[ConfigMapWriter] = []
-    maps = make(Meddler(client, lambda: made[0].desire((late,)), 1))
+    maps = make(InterruptedClient(client, lambda: made[0].desire((late,)), 1))
     made.append(maps)
     maps.desire((REPORT,))
     assert maps.flush(PATIENCE_S)
