@@ -38,7 +38,7 @@ class Feed:
                     self._version += 1
                     self._changed.notify_all()
             return False
-        message = _encode(blocks)
+        message = encode(blocks)
         with self._changed:
             self.verified = verified
             self.ranges, self._message = blocks, message
@@ -80,7 +80,8 @@ class Feed:
             self._changed.notify_all()
 
 
-def _encode(blocks: tuple[DeviceRange, ...]) -> pb.ListAndWatchResponse:
+def encode(blocks: tuple[DeviceRange, ...]) -> pb.ListAndWatchResponse:
+    """A device list as kubelet gets it."""
     message = pb.ListAndWatchResponse()
     for block in blocks:
         health = HEALTHY if block.healthy else UNHEALTHY

@@ -4,7 +4,7 @@ import pytest
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.annotations import DECIDED_ANNOTATION
-from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.pods.pod import ContainerRef, PodName
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import (
     GROUP_ANNOTATION,
@@ -124,7 +124,7 @@ def test_jobs_of_one_name_in_two_namespaces_are_two_jobs():
         first = job("w0", 1)
         first["metadata"]["namespace"] = namespace
         kubelet = mesh(first)
-        assert in_environment(kubelet.serve(owner("w0")._replace(pod=PodName(namespace, "w0")), WHOLE, 1)) == [0]
+        assert in_environment(kubelet.serve(ContainerRef(PodName(namespace, "w0"), "main"), WHOLE, 1)) == [0]
         kubelet.pods(first, job("w1", 1))
         return in_environment(kubelet.serve(owner("w1"), WHOLE, 1))
 
@@ -136,7 +136,7 @@ def test_a_pod_of_another_namespace_is_never_shown_the_gpus_of_a_job_of_that_nam
     victim = job("w0", 1)
     victim["metadata"]["namespace"] = "elsewhere"
     kubelet = mesh(victim)
-    kubelet.serve(owner("w0")._replace(pod=PodName("elsewhere", "w0")), WHOLE, 1)
+    kubelet.serve(ContainerRef(PodName("elsewhere", "w0"), "main"), WHOLE, 1)
     kubelet.pods(victim, named("hostile", 1, "3", "0,3", labels={JOB_LABEL: "train"}))
     refusal = kubelet.refusal(lambda: kubelet.serve(owner("hostile"), WHOLE, 1))
     assert "shows it GPU 0, which elsewhere/w0[main] has; it is not of the same job" in refusal.message

@@ -19,7 +19,7 @@ from gpuagent.domain.sharing.units import (
     units_of,
 )
 from gpuagent.domain.snapshot import ids_of
-from gpuagent.kubelet.deviceplugin.device_feed import _encode
+from gpuagent.kubelet.deviceplugin.device_feed import encode
 from tests.unit.domain.builders import gpu, in_force, uuid
 
 KINDS = st.sampled_from(Kind)
@@ -146,14 +146,14 @@ def test_units_of_one_gpu(mib, unit, kind, count):
 def test_the_size_of_a_list_is_what_protobuf_makes_of_it(found, kind, mib):
     unit = MemoryUnit(mib)
     blocks = tuple(DeviceRange(g, kind, units_of(g, kind, unit), healthy=False) for g in found)
-    assert list_bytes(found, kind, unit) == _encode(blocks).ByteSize()
+    assert list_bytes(found, kind, unit) == encode(blocks).ByteSize()
 
 
 @settings(max_examples=30)
 @given(gpus(), KINDS)
 def test_a_healthy_list_is_never_larger_than_measured(found, kind):
     blocks = tuple(DeviceRange(g, kind, units_of(g, kind, MemoryUnit(16))) for g in found)
-    message = _encode(blocks)
+    message = encode(blocks)
     assert isinstance(message, pb.ListAndWatchResponse)
     assert message.ByteSize() <= list_bytes(found, kind, MemoryUnit(16))
 
