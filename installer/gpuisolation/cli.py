@@ -14,8 +14,8 @@ from gpuagent.host import cgpu_proc
 from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
 from gpuisolation.cgpu_policy import Wish
 from gpuisolation.change import package
+from gpuisolation.change.change_lock import Patience, Turn
 from gpuisolation.change.transact import Changer
-from gpuisolation.change.turn import Patience, Turn
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.host import facts, mps_servers
 from gpuisolation.host.files import Files

@@ -11,11 +11,11 @@ from pathlib import Path
 from gpuagent.host import cgpu_proc
 from gpuisolation import layer
 from gpuisolation.change import change_plan, journal, package, steps
+from gpuisolation.change.change_lock import ORIGINALS, Turn
 from gpuisolation.change.change_plan import Now
 from gpuisolation.change.journal import BACKUP, STAGED, Journal
 from gpuisolation.change.package import Package
 from gpuisolation.change.steps import Step
-from gpuisolation.change.turn import ORIGINALS, Turn
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.host.facts import HOOK, TOOLKIT
 from gpuisolation.host.files import Files, PathState, digest

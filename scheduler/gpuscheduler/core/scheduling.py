@@ -21,7 +21,7 @@ from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.victims import victims
-from gpuscheduler.core.waiting import Waiting
+from gpuscheduler.core.wake_ups import Waiting
 
 RESERVED_S = 30.0
 """How long GPUs stay reserved for a pod that kube-scheduler does not bind."""

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpuisolation.change.turn import Turn
+from gpuisolation.change.change_lock import Turn
 from tests.unit.installer.fakehost import CONTAINER, HOOK, KERNEL, POD, TOOLKIT, sums
 
 MODULES = f"lib/modules/{KERNEL}/kernel/virt/lib"
