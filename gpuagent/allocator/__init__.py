@@ -1,4 +1,5 @@
-"""Answers kubelet's calls: GetPreferredAllocation and Allocate (`allocator`), PreStartContainer (`pre_start`). One lock
-guards immutable values and is never held during a query. The package may not access the API server, NVML or a disk. It
-uses kubelet's pod-resources API only through the Protocol in `kubelet_allocations`.
+"""Answers kubelet's calls: GetPreferredAllocation (`preferred_allocation`), Allocate (`allocator`), and
+PreStartContainer (`pre_start`). One lock guards immutable values and is never held during a query. The package may
+not access the API server, NVML or a disk. It uses kubelet's pod-resources API only through the Protocol in
+`kubelet_allocations`.
 """

@@ -1,5 +1,5 @@
-"""Isolation drivers keep the containers on one GPU apart: one file a driver, and `none`. A driver adds to a
-container's grant and verifies the layer before the container starts; the core advertises only what the layer
-supports. A driver is a module of this package with `PREFERENCE` (auto takes the lowest that can serve) and
-`make`. The package imports `domain`, `host` and `system`, and no third-party library.
+"""Isolation drivers keep the containers on one GPU apart: `cgpu`, `mps` with its helpers, and `none`. A driver adds
+to a container's grant and verifies the layer before the container starts; the core advertises only what the layer
+supports. A driver is a module of this package with `PREFERENCE` (auto takes the lowest that can serve) and `make`.
+The package imports `domain`, `host` and `system`, and no third-party library.
 """

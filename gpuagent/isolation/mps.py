@@ -1,4 +1,7 @@
-"""Isolation with NVIDIA MPS: memory and compute limits on any NVIDIA GPU from Volta on."""
+"""Isolation with NVIDIA MPS: memory and compute limits on any NVIDIA GPU from Volta on.
+
+The driver starts the control daemon when a mode needs it, and starts it again when it ends.
+"""
 
 import logging
 import os

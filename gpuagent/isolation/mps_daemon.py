@@ -1,4 +1,4 @@
-"""Find, start and stop the node's MPS control daemon. One daemon serves all GPUs of the node."""
+"""Find, start and stop the node's MPS control daemon, which serves all GPUs; `mps` decides when."""
 
 import logging
 import subprocess

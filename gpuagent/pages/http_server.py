@@ -1,4 +1,4 @@
-"""One HTTP port: /metrics, /healthz, /readyz, /status and /topology."""
+"""One HTTP port: /metrics, /healthz, /readyz, /status and /topology. `agent` gives it the pages and the probes."""
 
 import asyncio
 import json

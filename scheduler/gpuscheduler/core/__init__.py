@@ -1,1 +1,13 @@
-"""Which node and GPUs a pod gets. Pure: events and times in, answers and actions out."""
+"""Which node and GPUs a pod gets. Pure: events and times in, answers and actions out.
+
+- `scheduling`: where every event and every call of kube-scheduler enters.
+- `fit`, `links`: which GPUs of one node a request gets.
+- `ranking`: which nodes are the cheapest.
+- `reasons`, `fragmentation`: why a node cannot take a pod, and what would help.
+- `reservations`: which GPUs are kept until a pod is bound.
+- `wake_ups`: when to wake single pods that were refused.
+- `victims`: which pods to evict for a pod of higher priority.
+- `node_facts`, `pod_facts`, `gpu_request`: what is kept of a node and of a pod.
+- `node_usage`, `cluster_usage`: what pods and reservations use.
+- `calls`, `decision_text`: the values that leave, and the annotations of a decision.
+"""

@@ -1,4 +1,4 @@
-"""GPUs that are kept for pods until the watch shows them bound."""
+"""GPUs that are kept for pods until the watch shows them bound. `scheduling` and `jobs` decide when they are freed."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -132,9 +132,10 @@ def test_the_settings_table_of_the_scheduler_is_that_of_the_code():
     assert {row[0]: row[1:3] for row in table(section(page, "Settings"), "flag")} == wanted
 
 
-def test_the_packages_of_the_scheduler_are_in_the_architecture():
+@pytest.mark.parametrize("program", ["installer/gpuisolation", "kubectl/inspectcgpu", "scheduler/gpuscheduler"])
+def test_the_packages_of_the_other_programs_are_in_the_architecture(program):
     page = " ".join((ROOT / "docs/architecture.md").read_text(encoding="utf-8").split())
-    root = ROOT / "scheduler/gpuscheduler"
+    root = ROOT / program
     for path in root.rglob("*/__init__.py"):
         docstring = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
         assert f"`{path.parent.relative_to(root)}/`: {docstring}" in page
