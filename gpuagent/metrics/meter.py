@@ -32,7 +32,7 @@ class Metrics:
         self._api = PromCounter(
             f.API_REQUESTS.name, f.API_REQUESTS.help, f.API_REQUESTS.labels, registry=self._registry
         )
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._page, self._page_began = b"", float("-inf")
         self._sources: Sources | None = None
         self._former: Reading | None = None
@@ -59,7 +59,7 @@ class Metrics:
     def page(self) -> bytes:
         """The text exposition. Requests that come while a page is in progress wait, and share the next one."""
         came = time.monotonic()
-        with self._turn:
+        with self._lock:
             if self._page_began < came:
                 began = time.monotonic()
                 self._page = generate_latest(self._registry) + self._read().encode()

@@ -14,7 +14,7 @@ from gpuagent.host import cgpu_proc
 from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
 from gpuisolation.cgpu_policy import Wish
 from gpuisolation.change import package
-from gpuisolation.change.change_lock import Patience, Turn
+from gpuisolation.change.change_lock import ChangeLock, Patience
 from gpuisolation.change.transact import Changer
 from gpuisolation.errors import InstallerError, RefusedError, UsageError
 from gpuisolation.host import facts, mps_servers
@@ -202,7 +202,7 @@ def _checked(options: argparse.Namespace, host: Host, kind: LayerKind) -> tuple[
 
 def _install(options: argparse.Namespace, host: Host, files: Files) -> int:
     changer = _changer(options, host, files)
-    with changer.turn.alone(dry_run=options.dry_run):
+    with changer.lock.alone(dry_run=options.dry_run):
         old = layer.recorded(host)
         if options.package is None:
             if old is None:
@@ -220,7 +220,7 @@ def _upgrade(options: argparse.Namespace, host: Host, files: Files) -> int:
     changer = _changer(options, host, files)
     if options.package is None:
         raise UsageError("--package is needed: the version to upgrade to")
-    with changer.turn.alone(dry_run=options.dry_run):
+    with changer.lock.alone(dry_run=options.dry_run):
         if layer.present(host, files) is None:
             raise RefusedError("there is no layer to upgrade on this node: run install")
         _must_pass(options, host)
@@ -249,7 +249,7 @@ def _put(options: argparse.Namespace, changer: Changer, *, upgrade: bool) -> int
 
 def _uninstall(options: argparse.Namespace, host: Host, files: Files) -> int:
     changer = _changer(options, host, files)
-    with changer.turn.alone(dry_run=options.dry_run):
+    with changer.lock.alone(dry_run=options.dry_run):
         print(changer.remove(dry_run=options.dry_run))
     return 0
 
@@ -259,7 +259,7 @@ def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
     if options.gpu and not wish:
         raise UsageError("--gpu says where to set something; say what with --set, --max-inst or --weight")
     if wish:
-        with Turn(host, files).alone(dry_run=options.dry_run):
+        with ChangeLock(host, files).alone(dry_run=options.dry_run):
             print(cgpu_policy.change(host, files, wish, dry_run=options.dry_run))
     state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if state is None:
@@ -275,7 +275,7 @@ def _status(options: argparse.Namespace, host: Host, files: Files) -> int:
 
 
 def _changer(options: argparse.Namespace, host: Host, files: Files) -> Changer:
-    return Changer(Turn(host, files, Patience(wait_s=options.wait, ignore=options.ignore, sleep=time.sleep)))
+    return Changer(ChangeLock(host, files, Patience(wait_s=options.wait, ignore=options.ignore, sleep=time.sleep)))
 
 
 def _log_to_stderr(level: str) -> None:

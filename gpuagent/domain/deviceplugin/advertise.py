@@ -25,7 +25,7 @@ def unkept_promise(state: State) -> bool:
     return not state.layer.keeps(state.node.mode) and not state.policy.allow_unisolated
 
 
-def rival_offers(state: State) -> int:
+def other_plugin_gpus(state: State) -> int:
     """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode advertises them too."""
     if not state.resource_kinds or NVIDIA_GPU in state.policy.resources.names:
         return 0
@@ -35,7 +35,7 @@ def rival_offers(state: State) -> int:
 def at_zero(state: State) -> bool:
     """Whether no GPU may be advertised: the mode or kubelet's allocations are unknown, or isolation is missing."""
     unknown = not state.node.mode_known or state.holdings.listed is None
-    return unknown or unkept_promise(state) or rival_offers(state) > 0
+    return unknown or unkept_promise(state) or other_plugin_gpus(state) > 0
 
 
 def blocked_gpus(state: State) -> set[str]:

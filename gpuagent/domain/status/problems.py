@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.advertise import rival_offers
+from gpuagent.domain.deviceplugin.advertise import other_plugin_gpus
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import EXAMPLE, Fence
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
@@ -94,9 +94,9 @@ def _mode_problems(state: State) -> Iterator[Problem]:
     if node.placement_problem:
         yield Problem("InvalidPlacementLabel", node.placement_problem)
     yield from _isolation_problems(state)
-    if rivals := rival_offers(state):
+    if others := other_plugin_gpus(state):
         text = (
-            f"another device plugin advertises {rivals} {NVIDIA_GPU} on this node: mode {node.mode} advertises "
+            f"another device plugin advertises {others} {NVIDIA_GPU} on this node: mode {node.mode} advertises "
             "nothing until it is gone, or GPUs would be allocated twice. Keep NVIDIA's device plugin off nodes "
             "with this label"
         )

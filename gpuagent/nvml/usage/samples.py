@@ -54,7 +54,7 @@ class Sampler:
     patience_s: float = PATIENCE_S
     old_s: float = OLD_S
     _asked: dict[str, _Asked] = field(default_factory=dict)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _places: Places = field(init=False)
     _pids_seen: bool = field(init=False)
 
@@ -66,7 +66,7 @@ class Sampler:
 
         A GPU that does not answer in time is shown as it was, until that is too old.
         """
-        with self._turn:
+        with self._lock:
             known = {gpu.uuid: gpu for gpu in gpus}
             self._asked = {
                 uuid: asked for uuid, asked in self._asked.items() if uuid in known or not _ended(asked.question)

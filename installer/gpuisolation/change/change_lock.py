@@ -39,7 +39,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChangeLock:
     """The right to change one host."""
 
     host: Host

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuagent.host import cgpu_proc
 from gpuisolation import layer
 from gpuisolation.change import change_plan, journal, package, steps
-from gpuisolation.change.change_lock import ORIGINALS, Turn
+from gpuisolation.change.change_lock import ORIGINALS, ChangeLock
 from gpuisolation.change.change_plan import Now
 from gpuisolation.change.journal import BACKUP, STAGED, Journal
 from gpuisolation.change.package import Package
@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Changer:
-    """Changes one host, in its turn. Every method returns what it did, for people."""
+    """Changes one host, under its lock. Every method returns what it did, for people."""
 
-    turn: Turn
+    lock: ChangeLock
 
     @property
     def host(self) -> Host:
-        return self.turn.host
+        return self.lock.host
 
     @property
     def files(self) -> Files:
-        return self.turn.files
+        return self.lock.files
 
     @contextmanager
     def unpacked(self, source: Path, sha256: str | None, *, dry_run: bool) -> Iterator[Package]:
@@ -76,7 +76,7 @@ class Changer:
             return f"cGPU {new.version} is installed from this package: nothing to do"
         what = f"{'upgrade' if upgrade else 'install'} of cGPU {new.version}"
         if not dry_run:
-            self.turn.idle(f"for the {what}")
+            self.lock.idle(f"for the {what}")
         now = self._now(old, {*new.files, *(old.files if old else ())}, keep=not dry_run)
         new = replace(new, originals=change_plan.originals(now, old, frozenset(new.files)))
         if upgrade and now.loaded and policy is None:
@@ -99,7 +99,7 @@ class Changer:
             return "no layer on this node: nothing to do"
         what = f"removal of cGPU {old.version or '(version unknown)'}"
         if not dry_run:
-            self.turn.idle(f"for the {what}")
+            self.lock.idle(f"for the {what}")
         if HOOK in old.files and not old.package and old.originals[HOOK].kind == "absent":
             log.warning("the hook is removed without a successor: the NVIDIA container toolkit is not there")
         now = self._now(old, set(old.files), keep=not dry_run)
@@ -108,10 +108,10 @@ class Changer:
     def _run(self, what: str, todo: tuple[Step, ...], *, dry_run: bool) -> str:
         if dry_run:
             lines = [f"{number:>3}. {step}" for number, step in enumerate(todo, 1)]
-            now = [f"it would be refused now: {user}" for user in self.turn.blocking()]
+            now = [f"it would be refused now: {user}" for user in self.lock.blocking()]
             return "\n".join([f"the {what} would take these steps:", *lines, *now])
         journal.run(self.host, self.files, Journal(what=what, steps=todo))
-        self.turn.clean_originals()
+        self.lock.clean_originals()
         return f"{what}: done"
 
     def _left_alone(self, old: Installed, found: Package, *, dry_run: bool) -> str:
@@ -230,7 +230,7 @@ class Changer:
         if there == old.modules and self.host.exists(cgpu_proc.CGPU_PROC):
             return f"cGPU {old.version} is installed and loaded: nothing to do"
         if not dry_run:
-            self.turn.idle(f"for the {what}")
+            self.lock.idle(f"for the {what}")
         todo: list[Step] = [steps.Devices(), *(steps.Load(name, keep=name in there) for name in old.modules)]
         todo += [steps.Verify(old.version, old.modules), steps.Configure(old.settings, old.policy)]
         return self._run(what, tuple(todo), dry_run=dry_run)

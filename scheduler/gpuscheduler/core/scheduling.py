@@ -21,7 +21,7 @@ from gpuscheduler.core.ranking import Ranking
 from gpuscheduler.core.reasons import reasons
 from gpuscheduler.core.reservations import Reservations
 from gpuscheduler.core.victims import victims
-from gpuscheduler.core.wake_ups import Waiting
+from gpuscheduler.core.wake_ups import WakeUps
 
 RESERVED_S = 30.0
 """How long GPUs stay reserved for a pod that kube-scheduler does not bind."""
@@ -86,7 +86,7 @@ class Scheduling:
         self.refusals: Counter[str] = Counter()
         self._ranking = Ranking(self.usage, policy, mix or Mix())
         self._schedulers = schedulers
-        self._waiting = Waiting(self.usage, self.pods, self._fitting)
+        self._wake_ups = WakeUps(self.usage, self.pods, self._fitting)
         self._fragmentation = Fragmentation()
         self._cpu: dict[str, tuple[str, float]] = {}
         self._rests: dict[tuple[str, str], _Rest] = {}
@@ -125,7 +125,7 @@ class Scheduling:
             self._learn(pod)
         self.pods[pod.uid] = pod
         if pod.node:
-            self._waiting.forget(pod.uid)
+            self._wake_ups.forget(pod.uid)
         if pod.node and pod.request.kind is not RequestKind.NONE:
             self.reservations.end([pod.uid])
             self.usage.use(pod.uid, pod.node, pod.request if pod.used is None else pod.used)
@@ -137,7 +137,7 @@ class Scheduling:
         if (cpu := self._cpu.pop(uid, None)) is not None:
             self.usage.use_cpu(cpu[0], -cpu[1])
         pod = self.pods.pop(uid, None)
-        self._waiting.forget(uid)
+        self._wake_ups.forget(uid)
         self.reservations.end([uid])
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
@@ -158,7 +158,7 @@ class Scheduling:
         self._ranking.warm(one for one, _ in common.most_common(MOST_WARMED))
         for pod in self.pods.values():  # a former run may have refused them for GPUs that it reserved
             if not (pod.node or pod.gated or self.jobs.is_member(pod)):
-                self._waiting.refused(pod.uid, now)
+                self._wake_ups.refused(pod.uid, now)
         self.usage.frees += 1
 
     def tick(self, now: float) -> None:
@@ -169,13 +169,13 @@ class Scheduling:
                 rest.ended = True
                 self.usage.frees += 1
         self._rests = {key: rest for key, rest in self._rests.items() if now < rest.until + REST_LIMIT_S}
-        self.jobs.actions += self._waiting.wake(now)
+        self.jobs.actions += self._wake_ups.wake(now)
         self.jobs.tick(now)
 
     def next_due(self, now: float) -> float | None:
         """When `tick` has work next, in monotonic seconds; None if nothing is due."""
         rests = [rest.until for rest in self._rests.values() if not rest.ended]
-        others = [one for one in (self.reservations.next_end(), self._waiting.next_due()) if one is not None]
+        others = [one for one in (self.reservations.next_end(), self._wake_ups.next_due()) if one is not None]
         return min([*rests, *self.jobs.next_due(now), *others], default=None)
 
     def actions(self) -> list[Action]:
@@ -278,9 +278,9 @@ class Scheduling:
         resting = self._resting(pod, now)
         if choices := self._choices(pod, names, resting):
             self.reservations.keep(pod, choices, now + RESERVED_S)
-            self._waiting.forget(pod.uid)
+            self._wake_ups.forget(pod.uid)
             return FilterAnswer(nodes=tuple(choices))
-        self._waiting.refused(pod.uid, now)
+        self._wake_ups.refused(pod.uid, now)
         found = reasons(request, names, self.usage.nodes, resting)
         short = [self.usage.nodes[name] for name in found.failed if name not in resting]
         if warning := self._fragmentation.advise(pod, short, self.pods, now):

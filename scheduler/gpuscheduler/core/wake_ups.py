@@ -43,7 +43,7 @@ class _Refused:
     tried: set[str] = field(default_factory=set)
 
 
-class Waiting:
+class WakeUps:
     """The pods that were refused.
 
     Args:

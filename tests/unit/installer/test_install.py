@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gpuisolation.change.change_lock import Turn
+from gpuisolation.change.change_lock import ChangeLock
 from tests.unit.installer.fakehost import CONTAINER, HOOK, KERNEL, POD, TOOLKIT, sums
 
 MODULES = f"lib/modules/{KERNEL}/kernel/virt/lib"
@@ -182,7 +182,7 @@ def test_a_module_that_cannot_be_unloaded_ends_the_upgrade_before_it_began(insta
 def test_a_container_that_comes_after_the_question_ends_the_upgrade_before_it_began(
     installed, run, package_of, monkeypatch
 ):
-    monkeypatch.setattr(Turn, "idle", lambda self, why: installed.instance())
+    monkeypatch.setattr(ChangeLock, "idle", lambda self, why: installed.instance())
     result = run("upgrade", "--package", package_of("1.5.12"))
     assert result.code == 1
     assert f"container {CONTAINER[:12]} began to use a GPU meanwhile: cordon the node first" in result.err
