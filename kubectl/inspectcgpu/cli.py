@@ -13,7 +13,6 @@ from gpuagent import __version__
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.printable import printable
-from inspectcgpu.errors import UsageError
 from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.choose_cluster import connect
 from inspectcgpu.fetch.cluster import facts, read_nodes, read_other_sources, read_pods
@@ -23,6 +22,7 @@ from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
 from inspectcgpu.show.screen import Screen, has_colour
 from inspectcgpu.show.summary import summary
+from inspectcgpu.usage_error import UsageError
 
 PROG = "kubectl-inspect-cgpu"
 NO_GPUS = (
