@@ -303,7 +303,7 @@ def test_a_missing_right_is_a_problem_and_stops_nothing(node: MakeNode) -> None:
 
 
 def test_a_pod_made_again_under_its_name_gets_its_own(node: MakeNode) -> None:
-    """As a StatefulSet makes it: the book may still have the one before."""
+    """As a StatefulSet makes it: kubelet's allocations may still have the one before."""
     one = shared(node)
     one.run()
     one.offers(mem=48)

@@ -1,4 +1,4 @@
-"""Schedulers' decisions about shares, with the whole agent: kubelet's book, environment and annotations are one story."""
+"""Schedulers' decisions about shares, with the whole agent: kubelet's allocations, environment and annotations agree."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def sharing(node: MakeNode, version: str, gpus: int = 4, **settings: object) -> 
 
 
 def admit(one: Node, asked: Pod) -> list[int]:
-    """Minor numbers of the containers' GPUs, by kubelet's book; the environment says the same."""
+    """Minor numbers of the containers' GPUs, by kubelet's allocations; the environment says the same."""
     outcome = one.kubelet.admit(asked)
     assert outcome, outcome.failed
     found = []

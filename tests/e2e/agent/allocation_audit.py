@@ -1,4 +1,4 @@
-"""After each test: what kubelet's book, the containers and the agent say must be one story."""
+"""After each test: what kubelet's allocations, the containers and the agent report must agree."""
 
 import time
 from collections import Counter
@@ -13,25 +13,25 @@ from tests.e2e.cluster import Cluster
 OURS = ("aliyun.com/", "nvidia.com/gpu")
 
 
-def holdings(book: PodResources) -> list[Holding]:
+def holdings(pod_resources: PodResources) -> list[Holding]:
     """What kubelet says containers hold of our resources; asked again where kubelet's rate limit refuses."""
     end = time.monotonic() + 30
-    while (held := book.list()) is None:
-        assert time.monotonic() < end, book.problem
+    while (held := pod_resources.list()) is None:
+        assert time.monotonic() < end, pod_resources.problem
         time.sleep(0.05)
     return [h for h in held if h.resource.startswith(OURS)]
 
 
-def audit(cluster: Cluster, book: PodResources, uuids: dict[str, str], spread_pods: set[str]) -> list[Holding]:
-    """No unit held twice; one GPU a share; container environments equal kubelet's book. Returns the holdings.
+def audit(cluster: Cluster, pod_resources: PodResources, uuids: dict[str, str], spread_pods: set[str]) -> list[Holding]:
+    """No unit held twice; one GPU a share; container environments equal kubelet's allocations. Returns the holdings.
 
     Args:
         cluster: with the running pods.
-        book: kubelet's pod-resources.
+        pod_resources: kubelet's pod-resources.
         uuids: GPU key to UUID.
         spread_pods: names of pods that asked for several GPUs.
     """
-    held = holdings(book)
+    held = holdings(pod_resources)
     twice = [device_id for device_id, count in Counter(i for h in held for i in h.ids).items() if count > 1]
     assert not twice, f"held by two containers: {twice}"
     gpus: dict[tuple[str, str], set[str]] = {}

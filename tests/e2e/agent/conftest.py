@@ -64,21 +64,21 @@ def rbac(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def book(cluster: Cluster) -> Iterator[PodResources]:
-    with kubelets_book() as client:
+def pod_resources(cluster: Cluster) -> Iterator[PodResources]:
+    with connect_pod_resources() as client:
         yield client
 
 
-def kubelets_book() -> closing[PodResources]:
+def connect_pod_resources() -> closing[PodResources]:
     return closing(PodResources(POD_RESOURCES))
 
 
 class Node:
-    """Cluster, agent and kubelet's book together, for one test."""
+    """Cluster, agent and kubelet's allocations together, for one test."""
 
-    def __init__(self, cluster: Cluster, book: PodResources, agent: AgentProcess) -> None:
+    def __init__(self, cluster: Cluster, pod_resources: PodResources, agent: AgentProcess) -> None:
         self.cluster = cluster
-        self.book = book
+        self.pod_resources = pod_resources
         self.agent = agent
         self.pods: list[str] = []
         self.spread_pods: set[str] = set()
@@ -137,7 +137,7 @@ class Node:
 
     def audit(self) -> list[Holding]:
         uuids = {key_of(gpu["uuid"]): gpu["uuid"] for gpu in self.agent.status()["gpus"]}
-        return audit(self.cluster, self.book, uuids, self.spread_pods)
+        return audit(self.cluster, self.pod_resources, uuids, self.spread_pods)
 
     def gpus_of(self, pod: str, container: str = "main") -> list[str]:
         return self.cluster.exec_env(pod, container)["NVIDIA_VISIBLE_DEVICES"].split(",")
@@ -165,11 +165,16 @@ def never_starts(cluster: Cluster) -> Iterator[str]:
 
 @contextmanager
 def running_node(
-    cluster: Cluster, book: PodResources, workdir: Path, box: str, mode: str | None = None, flags: tuple[str, ...] = ()
+    cluster: Cluster,
+    pod_resources: PodResources,
+    workdir: Path,
+    box: str,
+    mode: str | None = None,
+    flags: tuple[str, ...] = (),
 ) -> Iterator[Node]:
     """An agent on a box; at the end: audit, pods gone, agent stopped."""
     cluster.label_node({MODE: mode, PLACEMENT: None})
-    node = Node(cluster, book, AgentProcess(cluster, workdir, box, flags))
+    node = Node(cluster, pod_resources, AgentProcess(cluster, workdir, box, flags))
     node.agent.start()
     try:
         node.agent.wait_ready()
@@ -185,7 +190,7 @@ def running_node(
 
 @pytest.fixture
 def make_node(
-    cluster: Cluster, rbac: None, book: PodResources, device_nodes: None, tmp_path: Path
+    cluster: Cluster, rbac: None, pod_resources: PodResources, device_nodes: None, tmp_path: Path
 ) -> Iterator[Callable[..., Node]]:
     """Starts an agent on a box, for one test."""
     with ExitStack() as nodes:
@@ -193,6 +198,6 @@ def make_node(
 
         def make(box: str = "dgx-a100", mode: str | None = None, flags: tuple[str, ...] = ()) -> Node:
             workdir = tmp_path / f"agent-{next(numbers)}"
-            return nodes.enter_context(running_node(cluster, book, workdir, box, mode, flags))
+            return nodes.enter_context(running_node(cluster, pod_resources, workdir, box, mode, flags))
 
         yield make

@@ -1,4 +1,4 @@
-"""The audit of scheduled pods: containers, kubelet's books, annotations and the scheduler's book are one story."""
+"""The audit of scheduled pods: containers, kubelet's allocations, annotations and the scheduler's record agree."""
 
 import json
 import time
@@ -110,7 +110,7 @@ def living(node: Node) -> list[str]:
 
 
 def audit_decisions(node: Node, decided: Mapping[str, Decision], names: Iterable[str] | None = None) -> None:
-    """Environment, kubelet's books and annotations of pods, against each other and against what was chosen for them.
+    """Environment, kubelet's allocations and annotations of pods, against each other and against what was chosen for them.
 
     Args:
         node: with the pods.
@@ -121,7 +121,7 @@ def audit_decisions(node: Node, decided: Mapping[str, Decision], names: Iterable
     gpus = NamesOfGpus(node)
     pods = wait_admitted(node, living(node) if names is None else names)
     checkpoint = node.cluster.checkpoint()
-    listed = {(h.owner.pod.name, h.owner.container, h.resource): h.ids for h in holdings(node.book)}
+    listed = {(h.owner.pod.name, h.owner.container, h.resource): h.ids for h in holdings(node.pod_resources)}
     used: dict[str, Units] = defaultdict(Counter)
     for name, pod in pods.items():
         entries = gpu_entries(checkpoint, pod)
@@ -132,7 +132,9 @@ def audit_decisions(node: Node, decided: Mapping[str, Decision], names: Iterable
         true_environments(node, pod, entries)
         for container, resource in asked(pod, init=False):
             ids = next(e.ids for e in entries if (e.container, e.resource) == (container, resource))
-            assert listed[name, container, resource] == ids, f"{name}: kubelet's two books differ"
+            assert listed[name, container, resource] == ids, (
+                f"{name}: kubelet's checkpoint and pod-resources API differ"
+            )
             used[resource].update(gpus.units(ids))
         held = held_by(pod, entries, gpus)
         wait_annotated(node, name, held, gpus)
@@ -205,7 +207,9 @@ def wait_annotated(node: Node, name: str, held: HeldByPod, gpus: NamesOfGpus) ->
         raise AssertionError(f"{name} holds {held}, and {'; '.join(wrong)}") from error
     whole = held.of(GPU_MEM) or held.of(GPU_WHOLE)
     with_sidecars = whole + held.sidecars.get(GPU_MEM, Units())
-    assert used_by(pod, gpus.minors) in (whole, with_sidecars), f"{name}: a scheduler reads another book than kubelet's"
+    assert used_by(pod, gpus.minors) in (whole, with_sidecars), (
+        f"{name}: a scheduler reads other allocations than kubelet's"
+    )
 
 
 def untrue(pod: dict[str, Any], held: HeldByPod, gpus: NamesOfGpus) -> Iterator[str]:

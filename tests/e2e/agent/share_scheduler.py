@@ -1,7 +1,7 @@
 """A small scheduler of GPU shares, which writes annotations and binds as the real ones do.
 
-It keeps a book of every GPU. Like them it writes the annotations first and binds then; whoever kills it in between
-leaves a pod that is annotated and not bound. After a restart it reads its book from the annotations of bound pods.
+It records every GPU's use. Like them it writes the annotations first and binds then; whoever kills it in between
+leaves a pod that is annotated and not bound. After a restart it reads its record from the annotations of bound pods.
 """
 
 import enum

@@ -43,7 +43,7 @@ def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
     for first in range(0, PODS, BURST):
         names = [f"burst-{number}" for number in range(first, first + BURST)]
         burst(node, scheduler, {name: manifest(name, rng, never_starts) for name in names}, rng)
-        # The agent reads kubelet's book, and annotates what is in it, when a container starts.
+        # The agent reads kubelet's allocations, and annotates what they have, when a container starts.
         node.run(pod_manifest(f"runs-{first}", {MEM: 1}))
         names.append(f"runs-{first}")
         audit_decisions(node, scheduler.decided, names)

@@ -53,7 +53,7 @@ def test_kubelet_gives_as_many_units_as_the_agent_reads(make_node: Callable[...,
     manifest["spec"]["containers"] = [container(f"c{n}", {MEM: text}) for n, text in enumerate(FOUR)]
     pod = parse_pod(node.run(manifest))
     held = Counter[str]()
-    for holding in holdings(node.book):
+    for holding in holdings(node.pod_resources):
         if holding.owner.pod == pod.name:
             held[holding.owner.container] += len(holding.ids)
     assert held == {spec.name: spec.limits[MEM] for spec in pod.containers} == {f"c{n}": 4 for n in range(len(FOUR))}

@@ -36,9 +36,9 @@ def test_watches_that_are_five_seconds_late(
 
 
 @pytest.fixture
-def slow_socket(book: PodResources) -> Iterator[SlowSocket]:
+def slow_socket(pod_resources: PodResources) -> Iterator[SlowSocket]:
     """Kubelet's, for the agent; the test's own connection is there before."""
-    assert book.list() is not None
+    assert pod_resources.list() is not None
     with SlowSocket(SOCKET) as made:
         yield made
 

@@ -14,7 +14,7 @@ from gpuagent.domain.gpus.gpu import key_of
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL
 from gpuagent.domain.sharing.units import parse_id
 from tests.e2e.agent.allocation_audit import holdings
-from tests.e2e.agent.conftest import Node, kubelets_book, running_node
+from tests.e2e.agent.conftest import Node, connect_pod_resources, running_node
 from tests.e2e.cluster import Cluster, pod_manifest
 
 GPU = "aliyun.com/gpu"
@@ -44,7 +44,10 @@ def shared(
 ) -> Iterator[Node]:
     """One agent for all tests on one box under one policy."""
     workdir = tmp_path_factory.mktemp("agent")
-    with kubelets_book() as book, running_node(cluster, book, workdir, request.param, "topology") as node:
+    with (
+        connect_pod_resources() as pod_resources,
+        running_node(cluster, pod_resources, workdir, request.param, "topology") as node,
+    ):
         node.wait_amounts(gpu=8)
         yield node
 
@@ -67,7 +70,7 @@ def place(node: Node, name: str, gpus: int, **more: Any) -> list[int]:
 
 
 def given(node: Node, name: str) -> list[int]:
-    """Indexes of a pod's GPUs as its environment orders them; kubelet's books and the agent's page tell the same."""
+    """Indexes of a pod's GPUs as its environment orders them; kubelet's allocations and the agent's page tell the same."""
     env = node.gpus_of(name)
     holder = f"default/{name}[main]"
 
@@ -76,7 +79,7 @@ def given(node: Node, name: str) -> list[int]:
 
     page = node.agent.wait(shown, path="topology")
     gpus = {key_of(gpu["uuid"]): gpu for gpu in page["gpus"]}
-    (held,) = (holding for holding in holdings(node.book) if str(holding.owner) == holder)
+    (held,) = (holding for holding in holdings(node.pod_resources) if str(holding.owner) == holder)
     keys = {device_id: unit.gpu_key for device_id in held.ids if (unit := parse_id(device_id))}
     assert sorted(gpus[key]["uuid"] for key in keys.values()) == sorted(env)
     uid = node.cluster.pod(name)["metadata"]["uid"]

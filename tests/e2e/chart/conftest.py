@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gpuagent.kubelet.pod_resources import PodResources
-from tests.e2e.agent.conftest import MODE, PLACEMENT, Node, kubelets_book
+from tests.e2e.agent.conftest import MODE, PLACEMENT, Node, connect_pod_resources
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import Cluster
 
 
 @pytest.fixture
-def book() -> Iterator[PodResources]:
-    with kubelets_book() as client:
+def pod_resources() -> Iterator[PodResources]:
+    with connect_pod_resources() as client:
         yield client
 
 
@@ -43,14 +43,16 @@ def release(cluster: Cluster, agent_image: str, tmp_path: Path) -> Iterator[Call
 
 
 @pytest.fixture
-def installed(cluster: Cluster, book: PodResources, release: Callable[..., Release]) -> Iterator[Callable[..., Node]]:
+def installed(
+    cluster: Cluster, pod_resources: PodResources, release: Callable[..., Release]
+) -> Iterator[Callable[..., Node]]:
     """Labels the node, installs the chart; at the end an audit, and no pod is left."""
     with ExitStack() as made:
 
         def make(mode: str | None = "share", **values: object) -> Node:
             cluster.label_node({MODE: mode, PLACEMENT: None})
             one: Any = release().install(**values)
-            node = Node(cluster, book, one)
+            node = Node(cluster, pod_resources, one)
             made.callback(lambda: node.end(*node.pods))
             made.callback(node.audit)
             return node

@@ -18,7 +18,7 @@ MEM = "aliyun.com/gpu-mem"
 
 
 def story(node: Node, *pods: str) -> dict[str, Any]:
-    """What must stay as it is while the agent changes: processes, starts, and what kubelet's book has."""
+    """What must stay as it is while the agent changes: processes, starts, and what kubelet's allocations show."""
     held = {str(h.owner): sorted(h.ids) for h in node.audit()}
     return {
         pod: (
@@ -118,11 +118,11 @@ def test_a_second_release_is_refused(installed: Callable[..., Node], release: Ca
 
 
 def test_another_namespace_than_kube_system(
-    cluster: Cluster, book: PodResources, release: Callable[..., Release]
+    cluster: Cluster, pod_resources: PodResources, release: Callable[..., Release]
 ) -> None:
     cluster.label_node({MODE: "topology"})
     one: Any = release(box="dgx1-v100", namespace="gpu")
-    node = Node(cluster, book, one.install())
+    node = Node(cluster, pod_resources, one.install())
     node.wait_amounts(gpu=8)
     report = cluster.client.wait(
         "/api/v1/namespaces/kube-system/configmaps", f"{NODE_NAME}-gputopo-report", lambda found: found is not None, 20

@@ -35,17 +35,17 @@ def old(cluster: Cluster) -> Iterator[OldPlugin]:
 
 
 @pytest.fixture
-def node(cluster: Cluster, book: PodResources, release: Callable[..., Release]) -> Iterator[Node]:
+def node(cluster: Cluster, pod_resources: PodResources, release: Callable[..., Release]) -> Iterator[Node]:
     """Nothing is installed yet."""
     one: Any = release(box=BOX)
-    found = Node(cluster, book, one)
+    found = Node(cluster, pod_resources, one)
     yield found
     found.end(*found.pods)
 
 
 def story(node: Node) -> dict[str, Any]:
-    """Processes, starts and kubelet's book of the old plugin's pods."""
-    held = {h.owner.pod.name: sorted(h.ids) for h in holdings(node.book)}
+    """Processes, starts and kubelet's allocations of the old plugin's pods."""
+    held = {h.owner.pod.name: sorted(h.ids) for h in holdings(node.pod_resources)}
     return {
         name: (
             node.cluster.container(name),
@@ -63,7 +63,7 @@ def index_of(node: Node, pod: str) -> list[int]:
 
 
 def settled(node: Node) -> None:
-    """GPUs 1 and 3 are offered; 0 and 2 wait for the old pods, although the ids in kubelet's book name others."""
+    """GPUs 1 and 3 are offered; 0 and 2 wait for the old pods, although the ids in kubelet's allocations name others."""
     node.wait_amounts(mem=2 * UNITS)
     page = node.agent.wait(lambda page: page["switch"]["phase"] == "waiting")
     waited = {holding["container"] for holding in page["switch"]["waiting_for"]}

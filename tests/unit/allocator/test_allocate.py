@@ -115,7 +115,7 @@ def test_units_given_before_a_mode_switch_may_be_asked_for_again():
 
 
 def test_units_given_before_a_restart_of_the_agent_may_be_asked_for_again_at_once():
-    """Kubelet's book is not read yet: then nothing was offered either, and the ids can only be old ones."""
+    """Kubelet's allocations are not read yet: then nothing was offered either, and the ids can only be old ones."""
     restarted = FakeKubelet(NodeUnderTest(Mode.SHARE).inventory(*box()))
     assert restarted.allocator.allocate(MEM, unit_ids(0, SHARE, 0, 1)).units == 2
 

@@ -37,7 +37,7 @@ def calls_of(work) -> int:
     return count
 
 
-@pytest.mark.parametrize("read", [False, True], ids=["", "book read"])
+@pytest.mark.parametrize("read", [False, True], ids=["", "allocations read"])
 @pytest.mark.parametrize("mode", [Mode.SHARE, Mode.CORE_MEM])
 def test_a_container_costs_as_many_calls_whether_it_is_the_first_of_its_pod_or_one_of_hundreds(mode, read):
     kubelet = FakeKubelet(in_force(mode, box(4, 80), core_mem_both=True, core_step=1))

@@ -64,7 +64,7 @@ def test_allocations_read_before_the_call_do_not_identify():
 def test_an_init_container_whose_units_are_reused_is_identified_by_its_pod():
     kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 4}, init=({MEM: 2},)))
     ids = kubelet.prefer(MEM, 2)
-    kubelet.allocator.allocate(MEM, ids)  # kubelet's book lists no ordinary init containers
+    kubelet.allocator.allocate(MEM, ids)  # kubelet lists no ordinary init containers
     kubelet.serve(owner("a"), MEM, 4, must=ids)
     assert kubelet.allocator.prestart(MEM, ids) == ContainerRef(PodName("ml", "a"), "")
 

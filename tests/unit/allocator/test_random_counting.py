@@ -56,7 +56,7 @@ class RandomCountingNode(RandomNode):
         return [pod for pod in self.not_deleted() if pod.name not in self.freed]
 
     def show_pods(self) -> None:
-        """The agent reads the book when a pod has left: nobody tells it otherwise what is free."""
+        """The agent reads kubelet's allocations when a pod has left: only they show what is free."""
         left = self.ended.keys() - self.seen_to_end
         super().show_pods()
         if left:
@@ -65,7 +65,7 @@ class RandomCountingNode(RandomNode):
             self.read_allocations(False)
 
     def is_answerable(self, held: Holding) -> bool:
-        """Before the book was read, what its ids stand for is not known; kubelet tries again."""
+        """Before kubelet's allocations were read, what its ids stand for is not known; kubelet tries again."""
         return self.state.holdings.listed is not None and super().is_answerable(held)
 
     def check_late_refusal(

@@ -225,7 +225,7 @@ class RandomNode(RuleBasedStateMachine):
         self.received = self.listed()
         self.published_at = self.now
 
-    # -- isolation and book, as the allocator sees them ------------------------------------------------------------
+    # -- isolation and kubelet's allocations, as the allocator sees them -----------------------------------------
 
     name = "model"
 
@@ -311,7 +311,7 @@ class RandomNode(RuleBasedStateMachine):
         return list(self.ended.values())
 
     def read_allocations(self, begins: bool) -> None:
-        """Begin a read of kubelet's book, or let the one under way arrive."""
+        """Begin a read of kubelet's allocations, or let the one under way arrive."""
         if begins:
             self.reading = (self.now, self.allocations(), self.checkpoint())
         elif self.reading:
@@ -388,7 +388,7 @@ class RandomNode(RuleBasedStateMachine):
             return False
         self.answered(ids, grant)
         self.check_grant(pod, resource, ids, grant)
-        for action in happens.get("after", ()):  # the answer is out; kubelet has not written its book
+        for action in happens.get("after", ()):  # the answer is out; kubelet has not written its checkpoint
             if action[0] != "wait":
                 self.do(*action)
         self.in_flight = frozenset()
@@ -403,7 +403,7 @@ class RandomNode(RuleBasedStateMachine):
 
     def answered(self, ids: frozenset[str], grant: Grant) -> None:
         assert key(grant.resource) not in grant.annotations, (
-            "kubelet asked, and gets other units than it has in its book"
+            "kubelet asked, and gets other units than it has in its checkpoint"
         )
 
     def units(self, ids: Iterable[str]) -> frozenset[str]:
@@ -504,7 +504,7 @@ class RandomNode(RuleBasedStateMachine):
 
     def time_passes(self, seconds: float) -> None:
         self.wait(seconds)
-        if seconds >= 30:  # the agent reads the book that often
+        if seconds >= 30:  # the agent reads kubelet's allocations that often
             self.read_allocations(True)
             self.read_allocations(False)
 
@@ -563,7 +563,7 @@ class RandomNode(RuleBasedStateMachine):
         assert len(set(listed)) == len(listed), "an id is on two lists"
         assert self.state.allocates.in_flight >= 0
         on: dict[str, set[Mode]] = {}
-        # What an ordinary init container had and no later one reuses is nobody's once it has ended; kubelet's book
+        # What an ordinary init container had and no later one reuses is nobody's once it has ended; kubelet's allocations
         # does not show it either.
         used = {i for pod in self.living.values() for h in pod.held if is_app(h) for i in h.ids}
         for device_id in self.units(used | self.in_flight):
@@ -744,7 +744,7 @@ def test_a_long_life_by_dice(seed):
             "recover": 5,
             "again": 5,
             "overtake": 2,
-            "late book": 2,
+            "late read": 2,
             "other": 11,
         }
         act = dice.choices(list(acts), list(acts.values()))[0]
@@ -755,7 +755,7 @@ def test_a_long_life_by_dice(seed):
             node.end_pod(dice.randrange(4))
         elif act == "overtake":
             node.a_switch_overtakes_an_allocate(one_pod(dice), str(dice.choice(list(Mode))))
-        elif act == "late book":
+        elif act == "late read":
             node.allocations_arrive_late(one_pod(dice), str(dice.choice(list(Mode))))
         elif act == "recover":
             node.an_unhealthy_gpu_recovers(dice.randrange(3))

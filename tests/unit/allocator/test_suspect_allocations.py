@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 def test_units_allocated_a_moment_ago_are_avoided():
     kubelet = kubelet_in_share(*box(1))
     given = kubelet.prefer(MEM, 4)
-    kubelet.allocator.allocate(MEM, given)  # kubelet loses them from its books
+    kubelet.allocator.allocate(MEM, given)  # kubelet loses them
     assert not given & kubelet.prefer(MEM, 4)
     kubelet.node.now += 200
     assert kubelet.prefer(MEM, 4) == given

@@ -108,7 +108,7 @@ def test_series_end_with_the_pod() -> None:
 
 
 def test_what_is_not_known_is_absent() -> None:
-    """No sample, no book, no word from the driver: no zero stands in for them."""
+    """No sample, no allocations, no word from the driver: no zero stands in for them."""
     text = page(state_of(holdings=None))
     sampled = [f.name for f in FAMILIES if f.more.startswith("Sampled")]
     assert len(sampled) > 7

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.agent.conftest import Node, kubelets_book, running_node
+from tests.e2e.agent.conftest import Node, connect_pod_resources, running_node
 from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.schedulers.cases import AGENTS, make_scheduler
 from tests.e2e.agent.share_scheduler import ShareScheduler
@@ -22,7 +22,10 @@ def shared(
     """The agent of that name."""
     mode, flags, _ = AGENTS[request.param]
     workdir = tmp_path_factory.mktemp("agent")
-    with kubelets_book() as book, running_node(cluster, book, workdir, "dgx-a100", mode, flags) as node:
+    with (
+        connect_pod_resources() as pod_resources,
+        running_node(cluster, pod_resources, workdir, "dgx-a100", mode, flags) as node,
+    ):
         yield node
 
 

@@ -58,7 +58,7 @@ def test_restarts_of_the_agent_write_nothing_twice(node: Node, scheduler: ShareS
 
 @agent("share")
 def test_an_agent_that_is_killed_before_it_could_write(node: Node, scheduler: ShareScheduler) -> None:
-    """What it may not write it cannot have written; the next one completes it from kubelet's book."""
+    """What it may not write it cannot have written; the next one completes it from kubelet's allocations."""
     pods = pod_manifest("one", {GPU_MEM: 10}), pod_manifest("two", {GPU_MEM: 12})
     (role, *_) = RBAC
     kept = [rule for rule in role["rules"] if rule["resources"] != ["pods"]]

@@ -1,6 +1,6 @@
 """Schedulers and kubelet at random: every pod gets the GPUs that were chosen for it.
 
-A scheduler keeps a book of every GPU and chooses a GPU with room; kubelet admits the pods in any order, starts them,
+A scheduler records the use of every GPU and chooses a GPU with room; kubelet admits the pods in any order, starts them,
 ends them; the agent restarts. No pod is refused, for the scheduler counted right, but where kubelet does not answer.
 """
 
@@ -82,7 +82,7 @@ class Decided(RuleBasedStateMachine):
     # -- the scheduler ---------------------------------------------------------------------------------------------
 
     def used(self) -> Counter[int]:
-        """By the scheduler's book; a pod without a decision is in it once it has its units."""
+        """By the scheduler's record; a pod without a decision is in it once it has its units."""
         used: Counter[int] = Counter()
         for pod in self.pods.values():
             for gpu, size in zip(pod.gpus or pod.given or (), pod.sizes, strict=False):
@@ -143,7 +143,7 @@ class Decided(RuleBasedStateMachine):
         pod.given, handed_on = [], frozenset[str]()
         if pod.init:
             self.kubelet.serve(owner(pod.name, "init-0"), MEM, pod.init)
-            handed_on = self.kubelet.allocations.holdings.pop().ids  # the book that others see does not list it
+            handed_on = self.kubelet.allocations.holdings.pop().ids  # the allocations that others see do not have it
         for container, size in zip(pod.containers, pod.sizes, strict=True):
             self.kubelet.serve(owner(pod.name, container), MEM, size, must=handed_on)
             handed_on = frozenset()
@@ -283,7 +283,7 @@ def test_a_pod_that_ended_at_once_leaves_no_place_to_go_on_from():
 
 
 def test_a_pod_with_two_equal_containers_gets_the_last_units_of_its_gpu():
-    """Everybody is on GPU 0 by the scheduler's book; the second container of p5 gets GPU 1."""
+    """Everybody is on GPU 0 by the scheduler's record; the second container of p5 gets GPU 1."""
     machine = Decided()
     machine.begin()
     for sizes, admitted in (([1], 0), ([1], 0), ([1], None), ([2], 0), ([1, 1], None), ([1], 44), (None, 0), ([1], 0)):

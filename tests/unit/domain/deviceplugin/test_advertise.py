@@ -204,9 +204,9 @@ def test_core_and_memory_leave_together():
 
 
 def test_units_that_left_in_their_own_mode_are_audited_before_another_mode_sells_the_gpu():
-    """A grant that the book as last read does not show yet must not be forgotten."""
+    """A grant that kubelet's allocations as last read do not show yet must not be forgotten."""
     node = in_force(Mode.SHARE, (gpu(0), gpu(1)))
-    node.allocate_begins().allocate_ends()  # a container gets units of GPU 0; nobody reads the book
+    node.allocate_begins().allocate_ends()  # a container gets units of GPU 0; kubelet's allocations are not read
     node.wait(1).inventory(gpu(0, mig=True), gpu(1)).wait(SETTLE_S)
     assert node.ids(MEM) == unit_ids(1, Kind.MEMORY_SHARE, *range(16))
     node.label("topology").wait(1).inventory(gpu(0), gpu(1))
@@ -496,15 +496,15 @@ def test_leaving_mode_default_waits_for_a_book_that_shows_the_other_plugins_last
     """NVIDIA's own plugin may have allocated a GPU since kubelet's allocations were read."""
     node = in_force(Mode.DEFAULT).wait(20)
     node.label("share")
-    assert node.offer(MEM) == {}, "the book is 20 s old"
+    assert node.offer(MEM) == {}, "kubelet's allocations are 20 s old"
     node.wait(0.1).holdings(holding("late", [uuid(0)], "nvidia.com/gpu"))
     assert node.offer(MEM) == {1: 16}
 
 
 def test_a_gpu_that_is_read_after_the_switch_waits_for_a_book_read_after_it_too():
-    """A slow driver at the start: the book of before the switch may miss another plugin's last grant."""
+    """A slow driver at the start: kubelet's allocations from before the switch may miss another plugin's last grant."""
     node = NodeUnderTest(Mode.DEFAULT).holdings().wait(5).label("share").wait(1).inventory(*box())
-    assert node.offer(MEM) == {}, "the book is from before the switch"
+    assert node.offer(MEM) == {}, "kubelet's allocations are from before the switch"
     assert node.wait(1).holdings().offer(MEM) == {0: 16, 1: 16}
 
 
@@ -531,13 +531,13 @@ def test_the_other_plugins_offer_is_as_it_should_be_in_mode_default():
 
 
 def test_gpus_that_another_plugin_offered_are_audited_when_it_has_gone():
-    """Its last grant may be younger than the book."""
+    """Its last grant may be younger than kubelet's allocations."""
     from gpuagent.domain.events import NodeSeen
 
     offer = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
     node = in_force(Mode.SHARE).send(NodeSeen({**node_json("share"), **offer}, 0.0)).wait(SETTLE_S)
     assert node.ids(MEM) == set()
     node.wait(10).label("share")
-    assert node.offer(MEM) == {}, "the book is 12 s old"
+    assert node.offer(MEM) == {}, "kubelet's allocations are 12 s old"
     node.holdings(holding("late", [uuid(1)], "nvidia.com/gpu"))
     assert node.offer(MEM) == {0: 16}

@@ -1,4 +1,4 @@
-"""What is written on pods: the decision completed, corrected by kubelet's book, or made up for; nothing else, and once."""
+"""What is written on pods: the decision completed, corrected by kubelet's allocations, or made up for; nothing else, and once."""
 
 import json
 from copy import deepcopy
@@ -319,7 +319,7 @@ def test_a_copy_that_names_the_gpus_the_pod_has_gets_its_uid_without_ado(held, a
     assert writes(node.pods(pod_json("a", asks, annotations=annotations)).state) == ()
 
 
-# -- for which pods the book is certain -----------------------------------------------------------------------------------
+# -- for which pods kubelet's allocations are certain ------------------------------------------------------------
 
 
 def deleted(pod: dict[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def test_a_switch_is_settling_then_waiting_then_steady():
     node.label("topology")
     assert (switch(node.state).phase, switch(node.state).waiting_for) == ("settling", (OLD,))
     node.wait(2)
-    assert switch(node.state).phase == "settling", "the book has to be read first"
+    assert switch(node.state).phase == "settling", "kubelet's allocations have to be read first"
     node.holdings(OLD)
     assert (switch(node.state).phase, switch(node.state).waiting_for) == ("waiting", (OLD,))
     assert node.holdings().state and switch(node.state).phase == "steady"
