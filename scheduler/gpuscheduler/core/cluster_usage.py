@@ -22,7 +22,7 @@ class ClusterUsage:
         self.changed: set[str] = set()
         self.frees = 0
         self._uses: dict[str, dict[str, Used | GpuRequest]] = {}
-        self._on: dict[str, set[str]] = {}
+        self._on: dict[str, tuple[str, ...]] = {}
         self._cpu: dict[str, float] = {}
 
     def node_seen(self, facts: NodeFacts) -> None:
@@ -52,23 +52,24 @@ class ClusterUsage:
             return
         self.frees += former is not None
         uses[uid] = use
-        self._on.setdefault(uid, set()).add(name)
+        if name not in self._on.get(uid, ()):
+            self._on[uid] = (*self._on.get(uid, ()), name)
         if node := self.nodes.get(name):
             node.use(uid, use)
             self.changed.add(name)
 
     def release(self, uid: str, name: str | None = None) -> None:
         """Count a pod no longer: on one node, or on all."""
-        for one in [name] if name is not None else list(self._on.get(uid, ())):
+        for one in [name] if name is not None else self._on.get(uid, ()):
             if self._uses.get(one, {}).pop(uid, None) is None:
                 continue
-            self._on[uid].discard(one)
+            self._on[uid] = tuple(other for other in self._on[uid] if other != one)
             self.frees += 1
             if node := self.nodes.get(one):
                 node.release(uid)
                 self.changed.add(one)
-        if not self._on.get(uid, {""}):
-            del self._on[uid]
+        if not self._on.get(uid):
+            self._on.pop(uid, None)
 
     def use_cpu(self, name: str, cores: float) -> None:
         """Count cores on a node; a negative number gives them back."""

@@ -1,8 +1,9 @@
 """A pod as the scheduler keeps it: small, because a cluster has tens of thousands."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 from gpuagent.domain.pods.annotations import (
     CORE_ANNOTATION,
@@ -27,6 +28,7 @@ COMMIT_ANNOTATION = "gpuagent.io/gang-commit"
 MOST_TEXT = 1024
 WHOLE = Amounts(-1, -1)
 """Stands for all of a GPU."""
+_Value = TypeVar("_Value", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +93,42 @@ class PodFacts:
     commit: str = ""
 
 
+def shared(value: _Value) -> _Value:
+    """The first value that was equal to this one: tens of thousands of pods have few requests, uses and owners."""
+    return cast(_Value, _first(value))
+
+
+@lru_cache(maxsize=16384, typed=True)
+def _first(value: Hashable) -> Hashable:
+    return value
+
+
 def pod_facts(pod: Mapping[str, Any]) -> PodFacts:
     """Read a Pod object (decoded JSON). Fields that are absent or of another shape count as empty."""
     meta, spec, status = (mapping(pod.get(part)) for part in ("metadata", "spec", "status"))
     found = parse_pod(pod)
-    request = gpu_request(found)
+    request = shared(gpu_request(found))
     job = found.labels.get(JOB_LABEL)
     priority = spec.get("priority")
     return PodFacts(
-        name=found.name,
+        name=PodName(shared(found.name.namespace), found.name.name),
         uid=found.uid,
         version=found.version,
-        node=text(spec.get("nodeName")),
+        node=shared(text(spec.get("nodeName"))),
         request=request,
         cpu=_cpu(spec),
-        used=_used(found, request) if request.kind is not RequestKind.NONE else None,
+        used=shared(_used(found, request)) if request.kind is not RequestKind.NONE else None,
         priority=priority if isinstance(priority, int) else 0,
-        created=found.created,
+        created=shared(found.created),
         ended=found.ended,
         deleting=found.deleting,
         gated=any(True for _ in mappings(spec.get("schedulingGates"))),
         refused=found.rejected is not None,
         job=JobLabels(job, count_of(found.labels.get(REPLICAS_LABEL))) if job else None,
-        scheduler=text(spec.get("schedulerName")),
+        scheduler=shared(text(spec.get("schedulerName"))),
         nominated=text(status.get("nominatedNodeName")),
         unscheduled=_unscheduled(status),
-        owner=found.controller.uid if found.controller else text(meta.get("uid")),
+        owner=shared(found.controller.uid) if found.controller else found.uid,
         wishes=_wishes(spec),
         commit=text(mapping(meta.get("annotations")).get(COMMIT_ANNOTATION)) if job else "",
     )

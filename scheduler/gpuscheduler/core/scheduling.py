@@ -14,7 +14,7 @@ from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.jobs import JobKey, Jobs
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_facts import NodeFacts
-from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.pod_facts import PodFacts, shared
 from gpuscheduler.core.policy.fleet import CostPolicy
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.ranking import Ranking
@@ -344,7 +344,7 @@ class Scheduling:
             self.reservations.give_back([pod.uid])
 
     def _count_cpu(self, pod: PodFacts) -> None:
-        new = (pod.node, pod.cpu) if pod.node and pod.cpu and not pod.ended else None
+        new = shared((pod.node, pod.cpu)) if pod.node and pod.cpu and not pod.ended else None
         old = self._cpu.get(pod.uid)
         if new == old:
             return
