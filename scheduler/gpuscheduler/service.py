@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from gpuagent.kube.api.api_errors import KubeError
 from gpuscheduler.cluster_api.writes import Writes
 from gpuscheduler.core.calls import Action, BindRefused, BindWait, BindWrite, CommitJob, FilterAnswer
 from gpuscheduler.core.node_facts import NodeFacts
@@ -125,7 +126,9 @@ class Service:
         return outcome.name.lower(), why
 
     def preempt(self, call: PreemptCall) -> Mapping[str, Sequence[str]]:
-        """Choose victims, see `Scheduling.preempt`."""
+        """Choose victims, see `Scheduling.preempt`; none while filter calls get an error."""
+        if self.problem() or self._not_leading() or self._caught_up != self._term():
+            return {}
         victims = self.core.preempt(pod_facts(call.pod), call.proposed, time.monotonic())
         self._settle()
         return victims
@@ -195,14 +198,18 @@ class Service:
 
     async def _catch_up(self, pod: PodFacts, term: int) -> None:
         """Wait until the watch shows a write to a waiting pod: then it has shown what the former leader bound."""
-        version = await self._writes.marked(pod.name, pod.uid)
-        if not version:
+        try:
+            version = await self._writes.marked(pod.name, pod.uid)
+        except KubeError as err:
+            log.warning("Cannot catch up with the former leader", extra={"pod": str(pod.name), "reason": str(err)})
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):
                 while (seen := self.core.pods.get(pod.uid)) is None or int(seen.version) < int(version):
                     await self._changed.wait()
                 self._caught_up = term
+                self.core.caught_up(time.monotonic())
+                self._settle()
 
     async def _commit(self, action: CommitJob) -> None:
         written = await self._writes.commit(action)

@@ -81,7 +81,7 @@ def node_gpus(annotations: Mapping[str, Any]) -> NodeGpus | Malformed | None:
         return Malformed(NODE_GPUS_ANNOTATION, f"is no object of version {_VERSION}: {shown(text)}")
     unit, pods, step = (_number(found.get(key)) for key in ("unit", "pods", "step"))
     links, both, listed = (found.get(key) for key in ("links", "both", "gpus"))
-    if unit is None or pods is None or step is None or not isinstance(links, str) or not isinstance(both, bool):
+    if not unit or pods is None or not step or not isinstance(links, str) or not isinstance(both, bool):
         return Malformed(NODE_GPUS_ANNOTATION, f"lacks unit, pods, step, both or links: {shown(text)}")
     if not (isinstance(listed, list) and len(listed) <= MOST_GPUS and all(map(_is_gpu, listed))):
         return Malformed(NODE_GPUS_ANNOTATION, f"has an invalid list of GPUs: {shown(text)}")

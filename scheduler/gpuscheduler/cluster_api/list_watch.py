@@ -16,8 +16,8 @@ from gpuscheduler.cluster_api.connection import Connection, Json
 
 log = logging.getLogger(__name__)
 
-PAGE = 500
-"""Objects in one answer to a list."""
+PAGE = 100
+"""Objects in one answer to a list. A pod may have 1.5 MiB."""
 WATCH_S = 300
 """The server is asked to end a watch after this long."""
 STEADY_S = 5.0

@@ -131,15 +131,12 @@ class Writes:
         return True
 
     async def marked(self, pod: PodName, uid: str) -> str:
-        """Change an annotation of a waiting pod; a version of it from then on, or empty.
+        """Change an annotation of a waiting pod; a version of it from then on. Raises KubeError.
 
         When the watch shows that version, it has shown every earlier write.
         """
-        try:
-            await self._perform(Nudge(pod, uid))
-            return (await self._pod(_path(pod))).version
-        except KubeError:
-            return ""
+        await self._perform(Nudge(pod, uid))
+        return (await self._pod(_path(pod))).version
 
     def add(self, action: Queued) -> None:
         """Queue a write, in place of an earlier one of its kind for the pod."""

@@ -75,6 +75,19 @@ def keeps_rules(request: GpuRequest, node: NodeUsage) -> bool:
     return True
 
 
+def serves(request: GpuRequest, choice: Choice) -> bool:
+    """Whether the choice, which any author of a pod may have written, gives each container what it asks for."""
+    if request.problem or len({minor for minor, _ in choice.used}) < len(choice.used):
+        return False
+    if request.kind is RequestKind.WHOLE:
+        return [amounts for _, amounts in choice.used] == [WHOLE] * request.gpus
+    given = {n: sum(gpus.values(), NOTHING) for n, gpus in choice.containers.items()}
+    asked = {n: amounts for group in request.groups for n, amounts in group.containers}
+    total = sum((amounts for _, amounts in choice.used), NOTHING)
+    whole = any(amounts == WHOLE for _, amounts in choice.used)
+    return not whole and given == asked and sum(asked.values(), NOTHING).within(total) and request.need.within(total)
+
+
 def still_fits(request: GpuRequest, node: NodeUsage, choice: Choice) -> bool:
     """Whether GPUs that count for the request already may still serve it: the node may have changed since."""
     return keeps_rules(request, node) and node.still_has(choice.used)
@@ -110,12 +123,12 @@ def _place(groups: Sequence[Group], gpus: int, free: Free, order: Sequence[int])
             return []
         failed: set[tuple[Amounts, ...]] = set()
         for positions in _sets(order, gpus, needs[depth], left):
-            before = tuple(left[position] for position in positions)
-            if before in failed:  # as good as a set that has failed
-                continue
             tries -= 1
             if tries < 0:
                 return None
+            before = tuple(left[position] for position in positions)
+            if before in failed:  # as good as a set that has failed
+                continue
             taken = left | {position: left[position] - needs[depth] for position in positions}
             if (found := rest(depth + 1, taken)) is not None:
                 return [positions, *found]

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.pod import ContainerSpec, Pod, asked
 from gpuagent.domain.scheduling.decision import handing_on
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
@@ -92,6 +93,9 @@ def gpu_request(pod: Pod) -> GpuRequest:
     kind = RequestKind.WHOLE if GPU_WHOLE in named else RequestKind.SHARE
     if unread := [f"{name} of {c.name}" for c in pod.containers for name in sorted(c.unread.intersection(RESOURCES))]:
         return GpuRequest(kind, problem=f"asks for an amount that is no whole number ({unread[0]})")
+    most = max(amount for c in pod.containers for name, amount in c.limits.items() if name in RESOURCES)
+    if most > MOST_UNITS:
+        return GpuRequest(kind, problem=f"asks for {most} of one resource, which is more than any node has")
     if kind is RequestKind.SHARE:
         return _share(pod)
     if others := sorted(named - {GPU_WHOLE}):

@@ -161,6 +161,10 @@ class Scheduling:
                 self._wake_ups.refused(pod.uid, now)
         self.usage.frees += 1
 
+    def caught_up(self, now: float) -> None:
+        """Go on where a former leader ended: jobs that it bound in part keep their planned GPUs."""
+        self.jobs.recover(filter(self.jobs.is_member, self.pods.values()), now)
+
     def tick(self, now: float) -> None:
         """End reservations that lapsed. Have pods try again that fit by now."""
         self.reservations.lapse(now)

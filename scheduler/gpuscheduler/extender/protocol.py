@@ -152,7 +152,7 @@ def bind_call(body: bytes) -> BindCall:
     """Read ExtenderBindingArgs. Raises ProtocolError."""
     try:
         return _BIND.decode(body)
-    except msgspec.DecodeError as err:
+    except (msgspec.DecodeError, RecursionError) as err:
         raise ProtocolError(f"ExtenderBindingArgs: {err}") from err
 
 

@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gpuagent.domain.pods.annotations import MOST_UNITS
 from gpuagent.domain.pods.json_values import mapping
 from gpuscheduler.core.fit import Choice
 from gpuscheduler.core.gpu_request import Amounts
 from gpuscheduler.core.jobs.plan import Places
+from gpuscheduler.core.pod_facts import WHOLE
 
 MOST_TEXT = 256 * 1024
 """Bytes of all annotations of an object, which the API server limits."""
@@ -25,7 +27,7 @@ def committed_places(text: str) -> Places:
     try:
         found = json.loads(text) if len(text) <= MOST_TEXT else None
         return {str(uid): (str(node), _choice(mapping(stored))) for uid, (node, stored) in mapping(found).items()}
-    except (ValueError, TypeError, RecursionError, AttributeError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return {}
 
 
@@ -37,9 +39,19 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
 
 
 def _choice(stored: Mapping[str, Any]) -> Choice:
-    used = tuple((int(gpu), Amounts(int(memory), int(core))) for gpu, memory, core in stored["used"])
+    used = tuple((_number(gpu), _amounts(memory, core)) for gpu, memory, core in stored["used"])
     containers = {
-        int(n): {int(gpu): Amounts(int(memory), int(core)) for gpu, (memory, core) in mapping(gpus).items()}
+        int(n): {int(gpu): _amounts(memory, core) for gpu, (memory, core) in mapping(gpus).items()}
         for n, gpus in mapping(stored["containers"]).items()
     }
     return Choice(used, containers)
+
+
+def _amounts(memory: object, core: object) -> Amounts:
+    return WHOLE if (memory, core) == (WHOLE.memory, WHOLE.core) else Amounts(_number(memory), _number(core))
+
+
+def _number(found: object) -> int:
+    if type(found) is not int or not 0 <= found <= MOST_UNITS:
+        raise ValueError(found)
+    return found

@@ -20,7 +20,7 @@ from gpuscheduler.core.calls import (
     Ungate,
 )
 from gpuscheduler.core.cluster_usage import ClusterUsage
-from gpuscheduler.core.fit import Choice, still_fits
+from gpuscheduler.core.fit import Choice, serves, still_fits
 from gpuscheduler.core.gpu_request import RequestKind
 from gpuscheduler.core.jobs.commit import commit_text, committed_places
 from gpuscheduler.core.jobs.plan import Places, plan
@@ -34,6 +34,8 @@ COMMITTED_S = 60.0
 """How long the GPUs of a written plan stay reserved."""
 UNSUITABLE_S = 60.0
 """How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
+MOST_AT_ONCE = 256
+"""Pods of a job that is planned as soon as one more is seen. Any author of pods may label thousands of them alike."""
 RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
 ALL_NAMED = 100
@@ -74,6 +76,7 @@ class _Job:
         retry_at: when the job may be planned again after its plan broke.
         delay_s: the next delay.
         fitting: how many of its pods fit when it was planned last.
+        missed: UIDs of pods that did not come to the last plan. Nothing is reserved until it asks about each again.
         started: UIDs of the pods of written plans. They need not wait for others, which may have ended by now.
     """
 
@@ -84,6 +87,7 @@ class _Job:
     retry_at: float = float("-inf")
     delay_s: float = RETRY_FIRST_S
     fitting: int = 0
+    missed: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
 
     @property
@@ -148,8 +152,12 @@ class Jobs:
             job.plan.places.pop(pod.uid, None)
         self._review(job, now)
         if new and not pod.node and self._is_complete(job):
-            self.actions += [Ungate(one.name, one.uid) for one in job.pending if one.gated]
-            self._try(job, now)
+            comers = [pod] if before[1] else job.pending
+            self.actions += [Ungate(one.name, one.uid) for one in comers if one.gated]
+            if len(job.members) > MOST_AT_ONCE:
+                self._again = True
+            else:
+                self._try(job, now)
         if (
             new and self._ready and job.plan is None and self._state(job) != before
         ):  # kube-scheduler shows the former reason
@@ -175,6 +183,7 @@ class Jobs:
         """
         for job in self._jobs.values():
             if job.plan and job.plan.until <= now:
+                self._miss(job, job.plan)
                 self._break(job, now)
             if job.ask_at <= now:
                 job.ask_at = float("inf")
@@ -207,6 +216,7 @@ class Jobs:
         key = _key(pod)
         job = self._jobs.setdefault(key, _Job())
         job.members[pod.uid] = pod
+        job.missed.discard(pod.uid)
         answer = self._filter(key, job, pod, names, now)
         if not (pod.uid in self._pods or (job.plan and pod.uid in job.plan.places)):
             job.members.pop(pod.uid, None)  # it counts once the watch shows it: it may be gone
@@ -236,6 +246,7 @@ class Jobs:
         if place[0] != node:
             return BindRefused(f"job {key[1]} is planned with this pod on node {place[0]}")
         if job.plan.until <= now:
+            self._miss(job, job.plan)
             self._drop(job, {pod.uid}, now)
             return BindRefused(f"not all pods of job {key[1]} came within {BARRIER_S:.0f} s")
         if not job.plan.committed:
@@ -279,7 +290,7 @@ class Jobs:
         self._keep(job, job.plan)
 
     def recover(self, pods: Iterable[PodFacts], now: float) -> None:
-        """Begin to plan, as all pods were seen. First reserve what written plans have for jobs that are bound in part.
+        """Begin to plan, or lead. First reserve what written plans have for jobs that are bound in part.
 
         `pods` are all members, with those that have ended on a node.
         """
@@ -293,12 +304,19 @@ class Jobs:
                 texts.setdefault(_key(pod), []).append(pod.commit)
         for key in texts.keys() & self._jobs.keys():
             job, places = self._jobs[key], Places()
+            if job.plan and not job.plan.committed:  # made while another led
+                self._reservations.give_back(job.plan.places)
+                job.plan = None
             for written in map(committed_places, texts[key]):
                 if not bound.get(key, set()).isdisjoint(written):
                     job.started.update(written)
                     places |= written
-            pending = {pod.uid for pod in job.pending}
-            places = {uid: place for uid, place in places.items() if uid in pending and self._fits(place)}
+            pending = {pod.uid: pod for pod in job.pending}
+            places = {
+                uid: place
+                for uid, place in places.items()
+                if uid in pending and serves(pending[uid].request, place[1]) and self._fits(place)
+            }
             if places and not job.plan:
                 job.plan = _Plan(places, now + COMMITTED_S, sent=True, committed=True)
                 self._keep(job, job.plan)
@@ -321,7 +339,7 @@ class Jobs:
         return node is not None and node.has_room(place[1].used)
 
     def _waits(self, job: _Job) -> bool:
-        return job.plan is None and bool(self._to_plan(job))
+        return job.plan is None and _may_come(job, pending := self._to_plan(job)) and bool(pending)
 
     def _to_plan(self, job: _Job) -> list[PodFacts]:
         """The pods that may be planned now."""
@@ -383,7 +401,7 @@ class Jobs:
     def _try(self, job: _Job, now: float, calling: str = "") -> None:
         """Plan the job's pending pods and reserve their GPUs; `calling` is the UID of a pod in a filter call."""
         pending, unsuitable = self._to_plan(job), job.unsuitable()
-        if not self._ready or job.plan or job.retry_at > now or not pending:
+        if not self._ready or job.plan or job.retry_at > now or not pending or not _may_come(job, pending):
             return
         if (doubt := max(self._reservations.may_be_bound(pod.uid) or now for pod in pending)) > now:
             job.retry_at = doubt
@@ -419,6 +437,13 @@ class Jobs:
         left_out = sum(pod.uid not in made.places for pod in job.pending)
         return len(job.living) - left_out < max(filter(None, job.replicas))
 
+    def _miss(self, job: _Job, made: _Plan) -> None:
+        """Take that pods did not come in time. kube-scheduler asks about them again if it can place them at all."""
+        if not made.committed:
+            missed = [pod for pod in job.pending if pod.uid in made.places.keys() - made.in_bind]
+            job.missed.update(pod.uid for pod in missed)
+            self.actions += [Nudge(pod.name, pod.uid) for pod in missed]
+
     def _drop(self, job: _Job, uids: Collection[str], now: float) -> None:
         """Plan again without these pods, or with other GPUs. Only a written plan goes on for the others."""
         if job.plan and uids and not job.plan.committed:
@@ -446,7 +471,14 @@ class Jobs:
             job.retry_at, job.delay_s = now + job.delay_s, min(job.delay_s * 2, RETRY_LIMIT_S)
 
 
+def _may_come(job: _Job, pending: Collection[PodFacts]) -> bool:
+    """Whether kube-scheduler may place the pods, as far as is known: it asks about none that it has no node for."""
+    return job.missed.isdisjoint(pod.uid for pod in pending)
+
+
 def _why_waiting(key: JobKey, job: _Job) -> str:
+    if job.missed:
+        return f"job {key[1]}: {len(job.missed)} of its pods did not come in time, and were not tried since"
     if job.plan:
         return f"job {key[1]} is planned without this pod, which comes next"
     on = " on the nodes that kube-scheduler names" if job.ask_at < float("inf") else ""

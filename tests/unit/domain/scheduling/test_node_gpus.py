@@ -16,9 +16,9 @@ nodes = st.builds(
     st.lists(gpus, unique_by=lambda gpu: gpu.minor, max_size=16).map(
         lambda found: tuple(sorted(found, key=lambda gpu: gpu.minor))
     ),
+    st.integers(1, 10_000),
     amounts,
-    amounts,
-    amounts,
+    st.integers(1, 100),
     st.booleans(),
     st.text(max_size=20),
 )

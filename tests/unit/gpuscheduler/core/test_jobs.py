@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_L
 from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.fit import fit
 from gpuscheduler.core.gpu_request import Amounts
-from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S, RETRY_FIRST_S, UNSUITABLE_S
+from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, RETRY_FIRST_S, UNSUITABLE_S
 from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -130,10 +130,60 @@ def test_a_plan_breaks_when_a_pod_does_not_come_and_is_made_again(two_nodes):
     two_nodes.now = BARRIER_S
     assert isinstance(two_nodes.bind("a", node), BindRefused)
     assert two_nodes.reserved() == 0
+    assert [action.uid for action in two_nodes.done if isinstance(action, Nudge)][-1] == "b"
     two_nodes.now += RETRY_FIRST_S
     two_nodes.scheduling.tick(two_nodes.now)
+    assert two_nodes.reserved() == 0, "kube-scheduler may have no node for it"
+    assert "1 of its pods did not come in time" in str(two_nodes.filter("a").unresolvable)
+    two_nodes.filter("b")
     assert two_nodes.reserved() == 2
     two_nodes.run("a", "b")
+
+
+def test_jobs_that_kube_scheduler_has_no_node_for_leave_the_gpus_to_others():
+    """Their pods have a node selector that fits nowhere: no call comes about them."""
+    cluster = JobUnderTest(whole_node("n1", gpus=4))
+    for number in range(6):
+        for name in "ab":
+            cluster.create(f"{name}{number}", job=f"j{number}", whole=2)
+    for cluster.now in range(600):
+        cluster.scheduling.tick(float(cluster.now))
+        cluster.act()
+    assert cluster.reserved() == 0
+    cluster.create("single", job=None, whole=1)
+    assert cluster.filter("single").nodes
+
+
+NUMBERS = ["1e999", "-1000", "-1" + 30 * "0", "1" + 30 * "0", "true", '"1"', "[]", "{}"]
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        *(f"[[{number},1,1]]" for number in NUMBERS),
+        *(f"[[2,{number},0]]" for number in NUMBERS),
+        "[]",
+        "1",
+        "[[2,1,0],[3,1,0]]",
+        "[[2,-1,-1],[2,-1,-1]]",
+        "[[2,-1,-1]]",
+        "[[1,-1,-1],[2,-1,-1],[3,-1,-1]]",
+    ],
+)
+def test_a_plan_that_a_tenant_wrote_reserves_nothing_but_what_its_pods_ask_for(two_nodes, used):
+    """It is read when the scheduler starts."""
+    text = f'{{"a":["n1",{{"used":[[0,-1,-1]],"containers":{{}}}}],"b":["n1",{{"used":{used},"containers":{{}}}}]}}'
+    two_nodes.create("a", whole=1, replicas=3, on="n1", annotations={COMMIT_ANNOTATION: text, GROUP_ANNOTATION: "0"})
+    two_nodes.create("b", whole=2, replicas=3)
+    two_nodes.start()
+    assert two_nodes.reserved() == 0
+    assert two_nodes.filter("b").nodes == ("n1",)
+
+
+def test_thousands_of_pods_of_one_job_are_taken_one_by_one(two_nodes):
+    for number in range(2 * MOST_AT_ONCE):
+        two_nodes.create(f"p{number}", whole=1)
+    assert two_nodes.reserved() <= MOST_AT_ONCE
 
 
 def test_a_plan_breaks_when_a_former_leader_gave_its_gpus_away(two_nodes):
@@ -292,6 +342,26 @@ def test_after_a_crash_amid_the_bindings_the_rest_is_bound_where_it_was_planned(
     assert not two_nodes.filter("thief").nodes
     assert two_nodes.filter("b").nodes == (on["b"],)
     two_nodes.write("b", two_nodes.bind("b", on["b"]))
+
+
+def test_another_leader_binds_the_rest_of_a_job_where_it_was_planned(two_nodes):
+    """It read all pods long before, and followed what the former leader did."""
+    standby = JobUnderTest(*two_nodes.nodes)
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    for name in ("a", "b"):
+        two_nodes.bind(name, on[name])
+    two_nodes.write("a", two_nodes.bind("a", on["a"]))
+    standby.pods = two_nodes.pods
+    for made in two_nodes.pods.values():
+        standby.scheduling.pod_seen(pod_facts(made), 0.0)
+    standby.scheduling.caught_up(0.0)
+    assert standby.reserved() == 1
+    standby.create("other", job=None, whole=1)
+    assert not standby.filter("other").nodes
+    assert standby.filter("b").nodes == (on["b"],)
+    standby.write("b", standby.bind("b", on["b"]))
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -246,6 +246,16 @@ def test_a_job_is_planned_when_a_reservation_ends_that_was_in_its_way():
     assert len(scheduling.reservations) == 2
 
 
+def test_amounts_that_no_node_has_do_no_harm(scheduling):
+    """Bound past the scheduler to a node whose kubelet is away, such a pod counts for minutes."""
+    most = 2**63 - 1
+    for asked in (pod_object(None, container("a", mem=most), container("b", mem=most)), pod_object(whole=most)):
+        assert "more than any node has" in str(scheduling.filter(pod_facts(asked), ["n1"], 0.0))
+        asked["spec"]["nodeName"] = "n1"
+        scheduling.pod_seen(pod_facts(asked), 0.0)
+        place(scheduling, pod_object(mem=4), names=["n2"])
+
+
 def test_the_agents_correction_moves_what_is_used(scheduling):
     asked = pod_object(mem=5)
     node, _ = place(scheduling, asked)
