@@ -34,7 +34,7 @@ COMMITTED_S = 60.0
 """How long the GPUs of a written plan stay reserved."""
 UNSUITABLE_S = 60.0
 """How long a waiting job passes over nodes that kube-scheduler did not name. Then kube-scheduler has to ask again."""
-MOST_AT_ONCE = 256
+MOST_AT_ONCE = 64
 """Pods of a job that is planned as soon as one more is seen. Any author of pods may label thousands of them alike."""
 RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
