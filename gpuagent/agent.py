@@ -17,6 +17,7 @@ from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
@@ -26,16 +27,21 @@ from gpuagent.domain.step import deadline, step
 from gpuagent.isolation import drivers
 from gpuagent.isolation.interface import Isolation
 from gpuagent.isolation.need import isolation_needs
+from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from gpuagent.kubelet.dra.plugin import DraPlugin
+from gpuagent.kubelet.dra.servicer import DraServicer
 from gpuagent.kubelet.pod_resources import HoldingsWatch, PodResources
 from gpuagent.metrics.meter import CONTENT_TYPE, Metrics
 from gpuagent.metrics.reading import EndpointView, Sources
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.pages.server import HttpServer, json_page
+from gpuagent.preparer.claim_files import ClaimFiles
+from gpuagent.preparer.preparer import Preparer
 from gpuagent.settings.settings import Settings
 from gpuagent.system.fence_file import FenceWatch
 from gpuagent.system.inotify import DirectoryWatch
@@ -104,6 +110,15 @@ class Agent:
             for name in settings.resources.names
         }
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
+        self.preparer = Preparer(
+            pool=settings.node_name,
+            read_claim=self._read_claim,
+            isolation=self._isolation,
+            strategy=settings.device_strategy,
+            files=ClaimFiles(settings.state_dir, settings.cdi_dir),
+            changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
+        )
+        self._dra: DraPlugin | None = None
         self._plugins = plugins
         self.nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
@@ -142,6 +157,7 @@ class Agent:
             )
             self._http.start()
         self.metrics.show(self._metric_sources())
+        self.preparer.start()
         for thread in self._threads:
             thread.start()
         if self._fence:
@@ -173,6 +189,10 @@ class Agent:
         if self._http:
             self._http.stop()
         self._events.put(None)
+        self._threads[0].join(1.0)
+        self.preparer.stop()
+        if self._dra:
+            self._dra.stop()
         self._pod_resources.close()
         log.info("gpuagent ended")
 
@@ -249,6 +269,7 @@ class Agent:
             for announcement in corrections:
                 self._announce(announcement)
         self._follow_holdings(before, after)
+        self._serve_claims(after)
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():
                 self._watched_drivers[name].desire(need)
@@ -264,6 +285,7 @@ class Agent:
         if self.kube:
             self.kube.set_pods(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
+        self.preparer.publish(state)
         former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)
         verified = state.verified
         for name, blocks in state.advertised.lists.items():
@@ -287,6 +309,28 @@ class Agent:
         if pods_left or cleared or unread or not after.advertised.unaudited <= before.advertised.unaudited:
             self.holdings.refresh()
 
+    def _serve_claims(self, state: State) -> None:
+        """Be a DRA driver while the mode says so, and until the last claim is unprepared."""
+        if self.kube is None or bool(self._dra) is (state.node.mode is Mode.DRA or bool(state.claims.prepared)):
+            return
+        if self._dra:
+            self._dra.stop()
+            self._dra = None
+            return
+        plugin = DraPlugin(
+            self._settings.kubelet_dir,
+            DraServicer(self.preparer, self.metrics),
+            lambda problem: self.post(ev.DraRegistered(problem, self._clock())),
+        )
+        try:
+            plugin.start()
+        except OSError as err:
+            plugin.stop()
+            if str(err) != state.claims.registration_problem:
+                self.post(ev.DraRegistered(str(err), self._clock()))
+        else:
+            self._dra = plugin
+
     def _announce(self, announcement: Announcement) -> None:
         level = logging.WARNING if announcement.warning else logging.INFO
         pods = {"pods": ",".join(map(str, announcement.pods))} if announcement.pods else {}
@@ -299,6 +343,14 @@ class Agent:
 
     def _fetch(self, pods: Collection[PodName] | None, timeout_s: float) -> frozenset[str] | None:
         return self.kube.fetch(pods, timeout_s) if self.kube else None
+
+    def _read_claim(self, namespace: str, name: str) -> Mapping[str, Any]:
+        if self.kube is None:
+            raise Refusal(Reason.NOT_READY, "the agent has no API server, from which it reads claims")
+        try:
+            return self.kube.claim(namespace, name)
+        except KubeError as err:
+            raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
 
     # -- what the edges ask for ------------------------------------------------------------------------------------
 

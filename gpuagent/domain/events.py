@@ -9,6 +9,7 @@ from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.domain.pods.failed_pod import FailedPod
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod
+from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer
 
 
@@ -82,7 +83,7 @@ class ApiUnavailable:
 
     reason: str
     at: float
-    what: Literal["node", "pods"] = "node"
+    what: Literal["node", "pods", "slices"] = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,30 @@ class RegistrationChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsPrepared:
+    """All ResourceClaims that are prepared now."""
+
+    claims: tuple[PreparedClaim, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraRegistered:
+    """Kubelet accepts the DRA driver (`problem` is None), or `problem` says why not."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSeen:
+    """The node's ResourceSlice as the API server has it (decoded JSON); None if there is none."""
+
+    slice: Mapping[str, Any] | None = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FailedPodDeleted:
     """The API server has accepted a deletion that the core requested."""
 
@@ -213,6 +238,9 @@ Event = (
     | HoldingsRead
     | HoldingsUnavailable
     | RegistrationChanged
+    | ClaimsPrepared
+    | DraRegistered
+    | SliceSeen
     | FailedPodDeleted
     | DeletionsSeen
     | AllocatesSeen

@@ -6,6 +6,7 @@ from functools import cached_property, wraps
 from typing import TypeVar
 
 from gpuagent.domain.node_state.allocations import Holdings
+from gpuagent.domain.node_state.claims import Claims
 from gpuagent.domain.node_state.cleanup import Cleanup
 from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls
 from gpuagent.domain.node_state.health_by_gpu import Health
@@ -43,6 +44,7 @@ class State:
     allocates: AllocateCalls = AllocateCalls()
     isolation: IsolationDrivers = IsolationDrivers()
     cleanup: Cleanup = Cleanup()
+    claims: Claims = Claims()
     former_units: tuple[str, ...] = ()
 
     @cached_property
@@ -87,6 +89,14 @@ class State:
         """GPU UUID to the holdings that block its resources in the mode in force."""
         exclusive = self.policy.resources.exclusive is not None
         return held_otherwise(self.living_holdings, self.gpus.by_uuid, self.node.mode, exclusive=exclusive)
+
+    @cached_property
+    def blocked(self) -> frozenset[str]:
+        """UUIDs of GPUs that another mode or another plugin uses, or may use."""
+        mode, lists = self.node.mode, self.advertised.lists
+        listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
+        claims = frozenset() if mode is Mode.DRA else self.claims.held | self.claims.published
+        return frozenset({*self.held_otherwise, *listed, *self.advertised.unaudited, *claims})
 
     @cached_property
     def verified(self) -> frozenset[str]:

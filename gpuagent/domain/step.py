@@ -28,7 +28,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
 
 def deadline(state: State) -> float | None:
     """Monotonic seconds when the next change is due without an event; None if none is."""
-    due = (advertise.deadline(state), failed_pods.deadline(state))
+    due = (advertise.deadline(state), failed_pods.deadline(state), state.claims.next)
     return min((at for at in due if at is not None), default=None)
 
 
@@ -46,6 +46,7 @@ def _taken(state: State, event: ev.Event) -> State:
         allocates=state.allocates.taken(event),
         isolation=state.isolation.taken(event),
         cleanup=state.cleanup.taken(event),
+        claims=state.claims.taken(event),
     )
 
 

@@ -13,16 +13,20 @@ from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
 from gpuagent.domain.reconcile.failed_pods import to_delete
 from gpuagent.domain.reconcile.published_gpus import node_annotations
+from gpuagent.domain.reconcile.resource_slice import slice_name, slice_write
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
+from gpuagent.kube.watch.slice_watch import SliceWatch
 from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.pod_deleter import PodDeleter
+from gpuagent.kube.write.slice_writer import SliceWriter
 
 STOP_S = 1.0
 """Limit for all threads together: a thread in a call to a silent server is left behind."""
@@ -66,7 +70,9 @@ class ClusterSync:
             self._client, lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
         )
         self._events = EventSender(self._client, node_name)
-        self._reconcilers = (self._node, self._config_maps, self._deleter, self._annotations)
+        self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
+        self._slice_writer = SliceWriter(self._client, node_name)
+        self._reconcilers = (self._node, self._config_maps, self._deleter, self._annotations, self._slice_writer)
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
         self._writes: tuple[pod_annotations.PodWrite, ...] = ()
@@ -78,7 +84,7 @@ class ClusterSync:
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_S
-        parts = (self._watcher, *self._reconcilers, self._events)
+        parts = (self._watcher, self._slices, *self._reconcilers, self._events)
         for part in parts:
             part.stop(0.0)
         for part in parts:
@@ -119,6 +125,10 @@ class ClusterSync:
         self._fetching.join(timeout_s)
         return found[0] if found else None
 
+    def claim(self, namespace: str, name: str) -> dict[str, Any]:
+        """Read a ResourceClaim. Raises KubeError."""
+        return self._client.get(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+
     def desire(self, state: State) -> tuple[Announcement, ...]:
         """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`.
 
@@ -133,6 +143,10 @@ class ClusterSync:
         )
         self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
         self._deleter.desire(to_delete(state))
+        if state.node.mode is Mode.DRA or state.claims.prepared:
+            self._slices.start()
+        write = slice_write(state, self._node_name)
+        self._slice_writer.desire([write] if write else [])
         return self._annotate(state)
 
     def _annotate(self, state: State) -> tuple[Announcement, ...]:

@@ -33,6 +33,9 @@ class Settings:
     state_dir: Path = setting(
         Path("/var/lib/gpuagent"), values.path, "directory in which the agent stores the last mode in force"
     )
+    cdi_dir: Path = setting(
+        Path("/var/run/cdi"), values.path, "directory of CDI specifications, which the container runtime reads"
+    )
     fence_file: Path | None = setting(
         Path("/etc/nvidia-device-plugin/unhealthyDevices.json"),
         values.path_or_off,

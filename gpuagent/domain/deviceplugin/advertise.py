@@ -38,19 +38,12 @@ def at_zero(state: State) -> bool:
     return unknown or unkept_promise(state) or rival_offers(state) > 0
 
 
-def blocked_gpus(state: State) -> set[str]:
-    """UUIDs of GPUs that another mode or another plugin uses, or may use."""
-    mode, lists = state.node.mode, state.advertised.lists
-    listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
-    return {*state.held_otherwise, *listed, *state.advertised.unaudited}
-
-
 def wanted(state: State) -> Lists:
     """The lists to advertise once every other unit has left them."""
     lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
     if at_zero(state):
         return lists
-    out = blocked_gpus(state) | state.layer.left_out.keys()
+    out = state.blocked | state.layer.left_out.keys()
     usable = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
     unhealthy = state.unhealthy
     for resource, kind in state.resource_kinds.items():

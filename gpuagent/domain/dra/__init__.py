@@ -1,0 +1,7 @@
+"""The other front end: Dynamic Resource Allocation, where kubelet names the claim that it prepares. It may import the
+rest of the core except `deviceplugin`, `status` and `reconcile`.
+
+- `resource_slice`: what the node publishes, in the order in which the scheduler should take it.
+- `prepare`: what a claim's containers get, or why they get nothing.
+- `cdi_spec`: the same in the words of the Container Device Interface.
+"""
