@@ -1,16 +1,22 @@
 """Mode `dra`: claims on the stock scheduler and the real kubelet, without an extender."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from standin.waiting import PATIENCE_S
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
 DRIVER = "gpu.gpuagent.io"
+MEM = "aliyun.com/gpu-mem"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+SLICE = f"{NODE_NAME}-{DRIVER}"
+CDI_DIR = Path("/var/run/cdi")
 _IS_OURS = f'device.driver == "{DRIVER}"'
 CLASSES = {
     "gpu.gpuagent.io": _IS_OURS,
@@ -57,14 +63,8 @@ def classes(cluster: Cluster) -> Iterator[None]:
 def node(make_node: Callable[..., Node], classes: None) -> Node:
     made = make_node(mode="dra")
     made.wait_amounts()
-    made.cluster.client.wait(SLICES, f"{NODE_NAME}-{DRIVER}", bool, 30)
+    made.cluster.client.wait(SLICES, SLICE, bool, 30)
     return made
-
-
-def published(node: Node) -> list[str]:
-    """Names of the devices in the slice, in its order."""
-    items = node.cluster.api("GET", SLICES)["items"]
-    return [device["name"] for item in items for device in item["spec"]["devices"]]
 
 
 def test_a_share_runs_with_its_gpu(node: Node) -> None:
@@ -72,3 +72,88 @@ def test_a_share_runs_with_its_gpu(node: Node) -> None:
     env = node.cluster.exec_env("one")
     assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
     assert env["NVIDIA_VISIBLE_DEVICES"] in {gpu["uuid"] for gpu in node.agent.status()["gpus"]}
+
+
+def test_two_whole_gpus_run_beside_shares(node: Node) -> None:
+    node.run(claiming("share", "share-8g"))
+    node.run(claiming("whole", "two"))
+    env = node.cluster.exec_env("whole")
+    gpus = env["NVIDIA_VISIBLE_DEVICES"].split(",")
+    assert len(gpus) == 2
+    assert not {*gpus} & {*node.gpus_of("share")}
+    assert not any(name.startswith("ALIYUN_COM_GPU_MEM") for name in env)
+    minors = {str(gpu["minor"]) for gpu in node.agent.status()["gpus"] if gpu["uuid"] in gpus}
+    assert {f"nvidia{minor}" for minor in minors} <= set(node.cluster.container_devices("whole"))
+
+
+def test_shares_fill_one_gpu_and_then_the_next(node: Node) -> None:
+    """80 GiB and 20 sharers a GPU: twenty shares of 4 GiB fill one exactly."""
+    names = [f"share-{n}" for n in range(24)]
+    for name in names:
+        node.pods.append(name)
+        node.cluster.create_pod(claiming(name, "share-4g"))
+    for name in names:
+        node.cluster.wait_phase(name, "Running", timeout=120)
+    assert sorted(Counter(node.gpus_of(name)[0] for name in names).values()) == [4, 20]
+
+
+def test_the_files_of_a_claim_go_with_its_pod_also_while_the_agent_is_away(node: Node) -> None:
+    node.run(claiming("one", "share-8g"))
+    node.run(claiming("two", "share-8g"))
+    wait_files(node, 2)
+    node.end("one")
+    wait_files(node, 1)
+    node.agent.kill()
+    node.cluster.delete_pod("two", grace=1, timeout=0)
+    node.agent.start()
+    node.cluster.wait_pod_gone("two")
+    node.pods.remove("two")
+    wait_files(node, 0)
+
+
+def test_the_slice_comes_back_when_it_is_deleted_and_when_kubelet_restarts(node: Node) -> None:
+    node.run(claiming("one", "share-8g"))
+    slice_of = node.cluster.client.wait(SLICES, SLICE, bool, 5)
+    node.cluster.api("DELETE", f"{SLICES}/{SLICE}")
+    again = node.cluster.client.wait(SLICES, SLICE, lambda found: bool(found) and uid(found) != uid(slice_of), 30)
+    node.cluster.restart_kubelet()  # which deletes the node's slices
+    node.cluster.client.wait(SLICES, SLICE, lambda found: bool(found) and uid(found) != uid(again), 60)
+    node.run(claiming("two", "share-8g"))
+    assert node.gpus_of("one") == node.gpus_of("two")
+
+
+def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Callable[..., Node], classes: None) -> None:
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("units", {MEM: 8}))
+    held = node.gpus_of("units")
+    node.label("dra")
+    node.wait_amounts()
+    node.cluster.client.wait(SLICES, SLICE, lambda found: bool(found) and len(tainted(found)) == 1, 60)
+    node.run(claiming("claim", "share-8g"))
+    assert node.gpus_of("claim") != held
+    node.label("share")
+    node.cluster.client.wait(SLICES, SLICE, lambda found: not found, 30)
+    node.wait_amounts(mem=560, timeout=60)
+    node.end("claim")
+    node.wait_amounts(mem=640, timeout=60)
+
+
+def wait_files(node: Node, wanted: int) -> None:
+    """Wait until so many claims have a record, and so many a CDI specification."""
+    end = time.monotonic() + PATIENCE_S
+    while (found := (files(node.agent.state_dir / "claims"), files(CDI_DIR))) != (wanted, wanted):
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+
+
+def files(directory: Path) -> int:
+    return len([*directory.glob("*.json")])
+
+
+def tainted(found: dict[str, Any]) -> list[str]:
+    return [device["name"] for device in found["spec"]["devices"] if device.get("taints")]
+
+
+def uid(found: dict[str, Any]) -> str:
+    return str(found["metadata"]["uid"])
