@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.dra.unprepared import unprepared
 from gpuagent.domain.pods.pod import Controller, Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
@@ -26,6 +27,7 @@ from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.pod_deleter import PodDeleter
+from gpuagent.kube.write.prepare_again import PrepareAgain
 from gpuagent.kube.write.slice_writer import SliceWriter
 
 STOP_S = 1.0
@@ -72,7 +74,11 @@ class ClusterSync:
         self._events = EventSender(self._client, node_name)
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
         self._slice_writer = SliceWriter(self._client, node_name)
-        self._reconcilers = (self._node, self._config_maps, self._deleter, self._annotations, self._slice_writer)
+        self._prepare_again = PrepareAgain(self._client)
+        self._reconcilers = (
+            *(self._node, self._config_maps, self._deleter, self._annotations),
+            *(self._slice_writer, self._prepare_again),
+        )
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
         self._writes: tuple[pod_annotations.PodWrite, ...] = ()
@@ -147,6 +153,7 @@ class ClusterSync:
             self._slices.start()
         write = slice_write(state, self._node_name)
         self._slice_writer.desire([write] if write else [])
+        self._prepare_again.desire(unprepared(state))
         return self._annotate(state)
 
     def _annotate(self, state: State) -> tuple[Announcement, ...]:

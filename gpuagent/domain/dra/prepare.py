@@ -41,10 +41,8 @@ def claimed_gpus(
     Raises:
         Refusal: the claim is not allocated, or its allocation cannot be served.
     """
-    allocation = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices"))
     by_device = {device_name(gpu): gpu for gpu in gpus.values()}
-    ours = [one for one in mappings(allocation.get("results")) if one.get("driver") == DRA_DRIVER]
-    found = tuple(_claimed(one, pool, by_device, unit) for one in ours)
+    found = tuple(_claimed(one, pool, by_device, unit) for one in _results(claim))
     if not found:
         raise Refusal(Reason.UNKNOWN_DEVICE, f"the claim has no device of {DRA_DRIVER} allocated")
     if len({(one.memory_mib, one.cores) for one in found if not one.whole}) + any(one.whole for one in found) > 1:
@@ -54,6 +52,16 @@ def claimed_gpus(
         text = "the claim has two shares of one GPU, and a container can have one: make one request for both"
         raise Refusal(Reason.MIXED_RESOURCES, text)
     return found
+
+
+def has_device(claim: Mapping[str, Any]) -> bool:
+    """Whether a device of this driver is allocated to the claim."""
+    return bool(_results(claim))
+
+
+def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    devices = mapping(mapping(mapping(claim.get("status")).get("allocation")).get("devices"))
+    return [one for one in mappings(devices.get("results")) if one.get("driver") == DRA_DRIVER]
 
 
 def _claimed(result: Mapping[str, Any], pool: str, by_device: Mapping[str, Gpu], unit: MemoryUnit) -> ClaimedGpu:

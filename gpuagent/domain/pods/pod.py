@@ -22,6 +22,7 @@ _MOST_WORDS = 2048
 """Characters of the message with which kubelet failed a pod. Kubelet repeats messages of plugins at any length."""
 _MOST_NAME = 512
 """Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
+_MOST_CLAIMS = 32
 _ANOTHER = "another/resource"
 """Stands for all resources of other plugins: a pod can name thousands of them."""
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
@@ -105,6 +106,8 @@ class Pod:
     """Kubelet's message if it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
+    claims: frozenset[str] = frozenset()
+    """Names of its ResourceClaims, in its namespace; at most `_MOST_CLAIMS`."""
 
     @property
     def mirror(self) -> bool:
@@ -194,6 +197,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         controller=_controller(meta),
         rejected=text(status.get("message"))[:_MOST_WORDS] if _is_rejected(status) else None,
         container_ids=_container_ids(status),
+        claims=_claims(spec, status),
     )
 
 
@@ -207,7 +211,10 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
         limits = {name: 1 for found in asked for name in (*found.limits, *found.unread)}
         one = (ContainerSpec("", limits),) if limits else ()
-        return replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one)
+        nothing = frozenset[str]()
+        return replace(
+            pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one, claims=nothing
+        )
     containers: list[ContainerSpec] = []
     same: dict[object, ContainerSpec] = {}
     asking = 0
@@ -252,6 +259,17 @@ def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
     statuses = (found for name in lists for found in mappings(status.get(name)))
     ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in statuses)
     return {container_id: name for container_id, name in ids if container_id}
+
+
+def _claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> frozenset[str]:
+    """Those that the pod names, that were made from its templates, and that stand for its extended resources."""
+    named = [
+        *mappings(spec.get("resourceClaims")),
+        *mappings(status.get("resourceClaimStatuses")),
+        mapping(status.get("extendedResourceClaimStatus")),
+    ]
+    names = (text(one.get("resourceClaimName")) for one in named)
+    return frozenset(islice((name for name in names if 0 < len(name) <= _MOST_NAME), _MOST_CLAIMS))
 
 
 def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:
