@@ -128,7 +128,9 @@ def test_a_layer_that_does_not_come_is_a_sentence(one, monkeypatch):
     one.add(result(1))
     one.node.tell(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
     one.preparer.publish(one.node.state)
-    with pytest.raises(Refusal, match="isolation driver all does not serve the claim now: the daemon is dead") as caught:
+    with pytest.raises(
+        Refusal, match="isolation driver all does not serve the claim now: the daemon is dead"
+    ) as caught:
         one.prepare()
     assert caught.value.reason is Reason.ISOLATION
     assert one.files() == [0, 0]

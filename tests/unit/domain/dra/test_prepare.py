@@ -97,7 +97,11 @@ def test_the_cdi_specification_has_what_the_grant_has():
     (grant,) = grants(read(result(1)), Mode.SHARE, GPUS, Access(unit=UNIT, device_nodes=nodes(4)))
     spec = cdi_spec("u-1", grant)
     (device,) = spec["devices"]
-    assert (cdi_name("u-1"), spec["kind"], device["name"]) == ("gpu.gpuagent.io/claim=u-1", "gpu.gpuagent.io/claim", "u-1")
+    assert (cdi_name("u-1"), spec["kind"], device["name"]) == (
+        "gpu.gpuagent.io/claim=u-1",
+        "gpu.gpuagent.io/claim",
+        "u-1",
+    )
     assert f"NVIDIA_VISIBLE_DEVICES={list(GPUS)[1]}" in device["containerEdits"]["env"]
     assert {"path": "/dev/nvidia1"} in device["containerEdits"]["deviceNodes"]
     assert "mounts" not in device["containerEdits"]
