@@ -17,7 +17,6 @@ from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
-from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
@@ -27,7 +26,6 @@ from gpuagent.domain.step import deadline, step
 from gpuagent.isolation import drivers
 from gpuagent.isolation.interface import Isolation
 from gpuagent.isolation.need import isolation_needs
-from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
@@ -46,6 +44,7 @@ from gpuagent.settings.settings import Settings
 from gpuagent.system.fence_file import FenceWatch
 from gpuagent.system.inotify import DirectoryWatch
 from gpuagent.system.last_mode import LastMode
+from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
@@ -110,14 +109,6 @@ class Agent:
             for name in settings.resources.names
         }
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
-        self.preparer = Preparer(
-            pool=settings.node_name,
-            read_claim=self._read_claim,
-            isolation=self._isolation,
-            strategy=settings.device_strategy,
-            files=ClaimFiles(settings.state_dir, settings.cdi_dir),
-            changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
-        )
         self._dra: DraPlugin | None = None
         self._plugins = plugins
         self.nvml = NvmlWatch(self.post, clock=self._clock)
@@ -129,6 +120,15 @@ class Agent:
             self.kube = ClusterSync(
                 settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
             )
+        self.preparer = Preparer(
+            pool=settings.node_name,
+            # Without an API server, the driver is not registered.
+            read_claim=self.kube.claim if self.kube else lambda _namespace, _name: {},
+            isolation=self._isolation,
+            strategy=settings.device_strategy,
+            files=ClaimFiles(settings.state_dir, settings.cdi_dir),
+            changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
+        )
         self._http: HttpServer | None = None
         self._threads = [
             threading.Thread(target=self._loop, name="loop", daemon=True),
@@ -326,8 +326,8 @@ class Agent:
             plugin.start()
         except OSError as err:
             plugin.stop()
-            if str(err) != state.claims.registration_problem:
-                self.post(ev.DraRegistered(str(err), self._clock()))
+            if (problem := error_words(err)) != state.claims.registration_problem:
+                self.post(ev.DraRegistered(problem, self._clock()))
         else:
             self._dra = plugin
 
@@ -343,14 +343,6 @@ class Agent:
 
     def _fetch(self, pods: Collection[PodName] | None, timeout_s: float) -> frozenset[str] | None:
         return self.kube.fetch(pods, timeout_s) if self.kube else None
-
-    def _read_claim(self, namespace: str, name: str) -> Mapping[str, Any]:
-        if self.kube is None:
-            raise Refusal(Reason.NOT_READY, "the agent has no API server, from which it reads claims")
-        try:
-            return self.kube.claim(namespace, name)
-        except KubeError as err:
-            raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
 
     # -- what the edges ask for ------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ CHARTS_OWN = {
     "http_address": "http.port",
     "kubelet_dir": "paths.kubelet",
     "state_dir": "paths.state",
+    "cdi_dir": "paths.cdi",
     "mps_pipe_dir": "mps.directory",
     "mps_start": "mps: never by the agent, whose end would end the daemon",
     "clean_failed_pods": "cleanFailedPods",

@@ -16,9 +16,11 @@ from gpuagent.domain.reconcile.failed_pods import to_delete
 from gpuagent.domain.reconcile.published_gpus import node_annotations
 from gpuagent.domain.reconcile.resource_slice import slice_name, slice_write
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
+from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
+from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
 from gpuagent.kube.watch.slice_watch import SliceWatch
@@ -132,8 +134,11 @@ class ClusterSync:
         return found[0] if found else None
 
     def claim(self, namespace: str, name: str) -> dict[str, Any]:
-        """Read a ResourceClaim. Raises KubeError."""
-        return self._client.get(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+        """Read a ResourceClaim. Raises Refusal: it cannot be read now."""
+        try:
+            return self._client.get(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+        except KubeError as err:
+            raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
 
     def desire(self, state: State) -> tuple[Announcement, ...]:
         """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`.

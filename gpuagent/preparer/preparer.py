@@ -18,6 +18,7 @@ from gpuagent.domain.sharing.mode import PROMISES, Mode
 from gpuagent.domain.state import State
 from gpuagent.isolation.interface import Isolation, IsolationError
 from gpuagent.preparer.claim_files import ClaimFiles
+from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Preparer:
             try:
                 self._files.write(prepared, cdi_spec(uid, grant))
             except (OSError, ValueError) as err:
-                raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {err}") from err
+                raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
             self._change(uid, prepared)
         log.info("Prepared claim", extra={"claim": str(prepared), "gpus": ",".join(one.uuid for one in gpus)})
         return prepared, (cdi_name(uid), *grant.cdi_names)
@@ -105,7 +106,7 @@ class Preparer:
             try:
                 self._files.remove(uid)
             except (OSError, ValueError) as err:
-                raise Refusal(Reason.INTERNAL, f"cannot remove the claim's files: {err}") from err
+                raise Refusal(Reason.INTERNAL, f"cannot remove the claim's files: {error_words(err)}") from err
             if uid in self._prepared:
                 log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
             self._change(uid, None)

@@ -24,7 +24,7 @@ UID = "0a1b2c3d-0000-4000-8000-000000000001"
 
 
 class Driver:
-    """An isolation driver that fails as often as it is told to."""
+    """An isolation driver that fails as often as a test sets."""
 
     def __init__(self):
         self.failures = 0
@@ -53,7 +53,7 @@ class Prepared:
         self.directory, self.driver, self.claims = directory, Driver(), {}
         self.node = NodeUnderTest(Mode.DRA, GPUS, isolates=frozenset())
         self.layer = Layer(driver="all", installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))
-        self.node.tell(ev.LayerSeen(self.layer, 0.0))
+        self.node.send(ev.LayerSeen(self.layer, 0.0))
         self.begin()
 
     def begin(self):
@@ -126,7 +126,7 @@ def test_a_call_waits_for_the_layer_that_is_coming(one):
 def test_a_layer_that_does_not_come_is_a_sentence(one, monkeypatch):
     monkeypatch.setattr(module, "WAIT_S", 0.05)
     one.add(result(1))
-    one.node.tell(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
+    one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
     one.preparer.publish(one.node.state)
     with pytest.raises(
         Refusal, match="isolation driver all does not serve the claim now: the daemon is dead"

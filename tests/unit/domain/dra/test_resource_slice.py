@@ -74,7 +74,7 @@ def test_no_other_mode_publishes():
 def test_binpack_has_the_fullest_gpu_first_and_spread_the_emptiest_and_full_ones_are_last():
     node = in_force(Mode.DRA, box(4, 16))
     assert order(node) == [0, 1, 2, 3]
-    node.tell(ev.ClaimsPrepared((claim(node, 16 * 1024, 0, 4096, 8192),), node.now))
+    node.send(ev.ClaimsPrepared((claim(node, 16 * 1024, 0, 4096, 8192),), node.now))
     assert order(node) == [3, 2, 1, 0]
     node.label("dra", "spread")
     assert order(node) == [1, 2, 3, 0]
@@ -82,7 +82,7 @@ def test_binpack_has_the_fullest_gpu_first_and_spread_the_emptiest_and_full_ones
 
 def test_gpus_that_cannot_be_devices_are_left_out_and_unhealthy_ones_tainted():
     node = in_force(Mode.DRA, [gpu(0, mig=True), gpu(1), gpu(2)])
-    node.tell(ev.GpuLost(node.state.gpus.by_index[1].uuid, "fell off the bus", node.now))
+    node.send(ev.GpuLost(node.state.gpus.by_index[1].uuid, "fell off the bus", node.now))
     assert order(node) == [1, 2]
     assert taints(node) == {1: [UNHEALTHY_TAINT]}
 
@@ -100,14 +100,14 @@ def test_a_gpu_with_units_of_another_mode_is_tainted_until_its_pod_ends():
 def test_units_are_advertised_again_when_claims_and_slice_are_gone():
     node = in_force(Mode.DRA)
     one = claim(node, 1024)
-    node.tell(ev.ClaimsPrepared((one,), node.now)).tell(ev.SliceSeen(seen(node), node.now))
+    node.send(ev.ClaimsPrepared((one,), node.now)).send(ev.SliceSeen(seen(node), node.now))
     node.label("share").wait(3).holdings()
     assert node.offer(GPU_MEM) == {}, "the slice still has both GPUs"
-    node.tell(ev.SliceSeen(None, node.now)).wait(9)
+    node.send(ev.SliceSeen(None, node.now)).wait(9)
     assert node.offer(GPU_MEM) == {}, "a scheduler may have an older slice"
     node.wait(2)
     assert node.offer(GPU_MEM) == {1: 16}
-    node.tell(ev.ClaimsPrepared((), node.now))
+    node.send(ev.ClaimsPrepared((), node.now))
     assert node.offer(GPU_MEM) == {0: 16, 1: 16}
 
 
@@ -119,25 +119,25 @@ def seen(node, **changes):
 def test_the_slice_is_made_changed_put_back_and_deleted():
     node = in_force(Mode.DRA)
     assert slice_write(node.state, "n") is None, "the watch has not shown yet whether there is one"
-    node.tell(ev.SliceSeen(None, node.now))
+    node.send(ev.SliceSeen(None, node.now))
     assert slice_write(node.state, "n").verb == "create"
-    node.tell(ev.SliceSeen(seen(node), node.now))
+    node.send(ev.SliceSeen(seen(node), node.now))
     assert slice_write(node.state, "n") is None
-    node.tell(ev.ClaimsPrepared((claim(node, 0, 1024),), node.now))
+    node.send(ev.ClaimsPrepared((claim(node, 0, 1024),), node.now))
     change = slice_write(node.state, "n")
     assert (change.verb, change.body["metadata"]) == ("patch", {"uid": "s1", "resourceVersion": "7"})
-    node.tell(ev.SliceSeen(None, node.now))
+    node.send(ev.SliceSeen(None, node.now))
     assert slice_write(node.state, "n").verb == "create"
-    node.tell(ev.SliceSeen(seen(node), node.now)).label("share")
+    node.send(ev.SliceSeen(seen(node), node.now)).label("share")
     assert slice_write(node.state, "n").verb == "delete"
 
 
 def test_what_the_api_server_adds_to_a_taint_is_no_change():
     node = in_force(Mode.DRA)
-    node.tell(ev.GpuLost(node.state.gpus.by_index[0].uuid, "gone", node.now))
+    node.send(ev.GpuLost(node.state.gpus.by_index[0].uuid, "gone", node.now))
     found = seen(node)
     for device in found["spec"]["devices"]:
         for taint in device.get("taints", ()):
             taint["timeAdded"] = "2026-01-01T00:00:00Z"
-    node.tell(ev.SliceSeen(found, node.now))
+    node.send(ev.SliceSeen(found, node.now))
     assert slice_write(node.state, "n") is None
