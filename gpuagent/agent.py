@@ -18,7 +18,7 @@ from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
-from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.domain.state import State
 from gpuagent.domain.status import problems, status_page, topology_page
@@ -59,6 +59,8 @@ BEAT_S = 5.0
 LOOK_AGAIN_S = 0.02
 """Longest pause of the loop while an Allocate in progress delays the removal of draining units."""
 STALL_S = 30.0
+REGISTER_S = 15.0
+"""How long kubelet may take to find the DRA driver's socket; it looks each second."""
 DRIVER_PATIENCE_S = 5.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
 
@@ -110,6 +112,7 @@ class Agent:
         }
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
         self._dra: DraPlugin | None = None
+        self._dra_began = 0.0
         self._plugins = plugins
         self.nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
@@ -128,6 +131,7 @@ class Agent:
             strategy=settings.device_strategy,
             files=ClaimFiles(settings.state_dir, settings.cdi_dir),
             changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
+            send_event=self._send_event,
         )
         self._http: HttpServer | None = None
         self._threads = [
@@ -311,7 +315,12 @@ class Agent:
 
     def _serve_claims(self, state: State) -> None:
         """Be a DRA driver while the mode says so, and until the last claim is unprepared."""
-        if self.kube is None or bool(self._dra) is (state.node.mode is Mode.DRA or bool(state.claims.prepared)):
+        claims = state.claims
+        if self.kube is None or bool(self._dra) is (state.node.mode is Mode.DRA or bool(claims.prepared)):
+            waits = self._dra is not None and not claims.registered and claims.registration_problem is None
+            if waits and self._clock() >= self._dra_began + REGISTER_S:
+                why = f"it has not asked for the driver; is {self._settings.kubelet_dir}/plugins_registry kubelet's?"
+                self.post(ev.DraRegistered(why, self._clock()))
             return
         if self._dra:
             self._dra.stop()
@@ -326,10 +335,10 @@ class Agent:
             plugin.start()
         except OSError as err:
             plugin.stop()
-            if (problem := error_words(err)) != state.claims.registration_problem:
+            if (problem := error_words(err)) != claims.registration_problem:
                 self.post(ev.DraRegistered(problem, self._clock()))
         else:
-            self._dra = plugin
+            self._dra, self._dra_began = plugin, self._clock()
 
     def _announce(self, announcement: Announcement) -> None:
         level = logging.WARNING if announcement.warning else logging.INFO
@@ -404,6 +413,8 @@ class Agent:
             for n, e in self._endpoints.items()
             if e.stage is not Stage.CONNECTED
         ]
+        if state.node.mode is Mode.DRA and not state.claims.registered:
+            waiting.append(f"{DRA_DRIVER}: {state.claims.registration_problem or 'kubelet has not registered it yet'}")
         reasons = [state.gpus.driver_problem and f"NVIDIA driver: {state.gpus.driver_problem}", *waiting]
         if state.holdings.listed is None:
             reasons.append(f"kubelet's pod-resources API: {state.holdings.problem or 'not read yet'}")

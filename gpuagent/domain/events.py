@@ -179,6 +179,14 @@ class SliceSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceWritten:
+    """The node's ResourceSlice is written as the core wants it (`problem` is None), or `problem` says why not."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FailedPodDeleted:
     """The API server has accepted a deletion that the core requested."""
 
@@ -241,6 +249,7 @@ Event = (
     | ClaimsPrepared
     | DraRegistered
     | SliceSeen
+    | SliceWritten
     | FailedPodDeleted
     | DeletionsSeen
     | AllocatesSeen

@@ -15,10 +15,10 @@ from gpuagent.domain.node_state.known_gpus import Gpus
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.node_state.pod_list import Pods
 from gpuagent.domain.pods.holdings import held_otherwise
-from gpuagent.domain.pods.pod import Holding
+from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.isolation_layers import Layer, chosen
-from gpuagent.domain.sharing.mode import PROMISES, Kind, Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Kind, Mode
 from gpuagent.domain.sharing.units import UnitId, parse_id
 
 T = TypeVar("T")
@@ -71,6 +71,29 @@ class State:
     def living_holdings(self) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended, init containers' included."""
         return self.holdings.living(self.pods)
+
+    @cached_property
+    def claim_holders(self) -> dict[str, tuple[ContainerRef, ...]]:
+        """UID of each prepared claim to the containers that use it; one without a pod stands for those not seen yet."""
+        users: dict[tuple[str, str], list[ContainerRef]] = {}
+        for pod in self.pods.seen if self.claims.prepared else ():
+            for name, containers in pod.claims.items():
+                found = users.setdefault((pod.name.namespace, name), [])
+                found += [ContainerRef(pod.name, container) for container in containers]
+        return {
+            claim.uid: tuple(users.get((claim.namespace, claim.name), ()))
+            or (ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}"),)
+            for claim in self.claims.prepared.values()
+        }
+
+    @cached_property
+    def claim_holdings(self) -> tuple[Holding, ...]:
+        """Prepared claims as holdings, whose ids are the UUIDs of their GPUs."""
+        return tuple(
+            Holding(owner, DRA_DRIVER, frozenset(gpu.uuid for gpu in self.claims.prepared[uid].gpus))
+            for uid, owners in self.claim_holders.items()
+            for owner in owners
+        )
 
     @cached_property
     def held_units(self) -> list[UnitId]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpuagent.domain.dra.isolation import layer_mode
-from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.state import State
 from gpuagent.isolation.interface import Need
 
@@ -14,7 +13,7 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     unknown = state.holdings.listed is None or not state.node.mode_known
     held_by = [(state.layer_of(mode).driver, uuid) for mode, uuid in state.held_under]
     held_by += [(claim.layer, gpu.uuid) for claim in state.claims.prepared.values() for gpu in claim.gpus]
-    serving = state.layer_of(layer_mode(state)) if state.node.mode is Mode.DRA else state.layer
+    serving = serving_layer(state)
     needs = {}
     for driver in drivers:
         held = frozenset(uuid for name, uuid in held_by if name == driver)

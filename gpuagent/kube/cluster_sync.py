@@ -75,7 +75,9 @@ class ClusterSync:
         )
         self._events = EventSender(self._client, node_name)
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
-        self._slice_writer = SliceWriter(self._client, node_name)
+        self._slice_writer = SliceWriter(
+            self._client, node_name, lambda problem: post(ev.SliceWritten(problem, time.monotonic()))
+        )
         self._prepare_again = PrepareAgain(self._client)
         self._reconcilers = (
             *(self._node, self._config_maps, self._deleter, self._annotations),

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.dra.cdi_spec import cdi_name, cdi_spec
 from gpuagent.domain.dra.isolation import layer_mode
 from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate
+from gpuagent.domain.dra.refused import refusal_event
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import Access, DeviceStrategy, Grant
@@ -40,6 +42,7 @@ class Preparer:
         strategy: how containers get device nodes.
         files: of prepared claims.
         changed: called with all prepared claims after each change.
+        send_event: called with each refusal.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -51,9 +54,10 @@ class Preparer:
         strategy: DeviceStrategy,
         files: ClaimFiles,
         changed: Callable[[tuple[PreparedClaim, ...]], None],
+        send_event: EventSink,
     ) -> None:
         self._pool, self._read_claim, self._isolation, self._strategy = pool, read_claim, isolation, strategy
-        self._files, self._changed = files, changed
+        self._files, self._changed, self._send_event = files, changed, send_event
         self._state: State | None = None
         self._news = threading.Condition()
         self._stopping = False
@@ -83,6 +87,13 @@ class Preparer:
         Raises:
             Refusal: its containers cannot start now.
         """
+        try:
+            return self._prepare(uid, namespace, name)
+        except Refusal as refusal:
+            self._send_event(refusal_event(self._state, namespace, name, refusal))
+            raise
+
+    def _prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedClaim, tuple[str, ...]]:
         with self._lock(uid):
             claim = self._read_claim(namespace, name)
             if (found := claim.get("metadata", {}).get("uid")) != uid:

@@ -4,5 +4,6 @@ rest of the core except `deviceplugin`, `status` and `reconcile`.
 - `resource_slice`: what the node publishes, in the order in which the scheduler should take it.
 - `prepare`: what a claim's containers get, or why they get nothing.
 - `unprepared`: which pods may wait for a preparation that failed.
+- `refused`: the Event about a claim that was refused.
 - `cdi_spec`: the same in the words of the Container Device Interface.
 """

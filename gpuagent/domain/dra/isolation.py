@@ -1,6 +1,6 @@
-"""The isolation that claims get on this node: the best that a driver offers."""
+"""The isolation that claims get on this node: the best that a driver has."""
 
-from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import PROMISES, Isolates, Mode
 from gpuagent.domain.state import State
 
@@ -12,7 +12,17 @@ def layer_mode(state: State) -> Mode:
     return next((mode for mode in _BEST_FIRST if state.layer_of(mode).driver != NONE), Mode.SHARE)
 
 
+def serving_mode(state: State) -> Mode:
+    """The mode whose isolation driver serves new containers: the one in force, or for claims that of `layer_mode`."""
+    return layer_mode(state) if state.node.mode is Mode.DRA else state.node.mode
+
+
+def serving_layer(state: State) -> Layer:
+    """The isolation driver for new containers."""
+    return state.layer_of(serving_mode(state))
+
+
 def isolates_now(state: State) -> frozenset[Isolates]:
-    """What the driver isolates at this moment."""
+    """The resources that the driver isolates at this moment."""
     mode = layer_mode(state)
     return PROMISES[mode] if state.layer_of(mode).keeps(mode) else frozenset()

@@ -22,7 +22,8 @@ class Claims:
         followed: the watch of the slice has shown whether there is one.
         published: UUIDs of the GPUs of the slice, for `WITHDRAWN_S` after it is gone as well.
         withdrawn_at: when the slice was last seen to be gone.
-        problem: why the slice cannot be followed or written.
+        problem: why the slice cannot be followed.
+        write_problem: why the slice cannot be written.
         registered: kubelet accepts the driver.
         registration_problem: why not.
     """
@@ -33,6 +34,7 @@ class Claims:
     published: frozenset[str] = frozenset()
     withdrawn_at: float = float("-inf")
     problem: str | None = None
+    write_problem: str | None = None
     registered: bool = False
     registration_problem: str | None = None
 
@@ -42,6 +44,8 @@ class Claims:
                 return replace(self, prepared={claim.uid: claim for claim in event.claims})
             case ev.DraRegistered():
                 return replace(self, registered=event.problem is None, registration_problem=event.problem)
+            case ev.SliceWritten():
+                return replace(self, write_problem=event.problem)
             case ev.SliceSeen():
                 gone = self.slice is not None and event.slice is None
                 return replace(
@@ -54,14 +58,20 @@ class Claims:
                 )
             case ev.ApiUnavailable(what="slices"):
                 return replace(self, problem=event.reason)
-        if self.published and self.slice is None and event.at >= self.withdrawn_at + WITHDRAWN_S:
-            return replace(self, published=frozenset())
-        return self
+        expired = self.next is not None and event.at >= self.next
+        return replace(self, published=frozenset()) if expired else self
 
     @property
     def next(self) -> float | None:
         """Monotonic seconds when `published` changes without an event; None if it does not."""
         return self.withdrawn_at + WITHDRAWN_S if self.published and self.slice is None else None
+
+    @property
+    def devices(self) -> tuple[int, int]:
+        """How many devices of the slice are free of taints, and how many have one."""
+        found = [*mappings(mapping((self.slice or {}).get("spec")).get("devices"))]
+        tainted = sum(bool(device.get("taints")) for device in found)
+        return len(found) - tainted, tainted
 
     @property
     def held(self) -> frozenset[str]:

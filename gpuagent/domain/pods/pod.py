@@ -106,8 +106,8 @@ class Pod:
     """Kubelet's message if it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
-    claims: frozenset[str] = frozenset()
-    """Names of its ResourceClaims, in its namespace; at most `_MOST_CLAIMS`."""
+    claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of its ResourceClaims, in its namespace, to the containers that use each; at most `_MOST_CLAIMS`."""
 
     @property
     def mirror(self) -> bool:
@@ -211,10 +211,7 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
         limits = {name: 1 for found in asked for name in (*found.limits, *found.unread)}
         one = (ContainerSpec("", limits),) if limits else ()
-        nothing = frozenset[str]()
-        return replace(
-            pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one, claims=nothing
-        )
+        return replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one, claims={})
     containers: list[ContainerSpec] = []
     same: dict[object, ContainerSpec] = {}
     asking = 0
@@ -261,15 +258,20 @@ def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
     return {container_id: name for container_id, name in ids if container_id}
 
 
-def _claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> frozenset[str]:
+def _claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Those that the pod names, that were made from its templates, and that stand for its extended resources."""
-    named = [
-        *mappings(spec.get("resourceClaims")),
-        *mappings(status.get("resourceClaimStatuses")),
-        mapping(status.get("extendedResourceClaimStatus")),
-    ]
-    names = (text(one.get("resourceClaimName")) for one in named)
-    return frozenset(islice((name for name in names if 0 < len(name) <= _MOST_NAME), _MOST_CLAIMS))
+    users: dict[str, list[str]] = {}
+    for kind in ("initContainers", "containers"):
+        for container in mappings(spec.get(kind)):
+            for used in mappings(mapping(container.get("resources")).get("claims")):
+                users.setdefault(text(used.get("name")), []).append(text(container.get("name")))
+    named = [*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses"))]
+    found = [(one.get("resourceClaimName"), users.get(text(one.get("name")), [])) for one in named]
+    extended = mapping(status.get("extendedResourceClaimStatus"))
+    requests = [text(one.get("containerName")) for one in mappings(extended.get("requestMappings"))]
+    found.append((extended.get("resourceClaimName"), [*dict.fromkeys(requests)]))
+    claims = ((text(name), tuple(containers[:_MOST_CLAIMS])) for name, containers in found)
+    return dict(islice((claim for claim in claims if 0 < len(claim[0]) <= _MOST_NAME), _MOST_CLAIMS))
 
 
 def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:

@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+
+CLAIM_MEMORY, CLAIM_CORES = f"{DRA_DRIVER}/memory", f"{DRA_DRIVER}/cores"
+"""Capacities of a GPU, by their full names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedGpu:

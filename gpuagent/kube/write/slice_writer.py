@@ -1,5 +1,7 @@
 """Writes the node's ResourceSlice."""
 
+from collections.abc import Callable
+
 from gpuagent.domain.reconcile.resource_slice import SliceWrite, slice_name
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Api
@@ -15,10 +17,11 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
     Args:
         client: shared with others.
         node_name: whose slice.
+        on_problem: called with why the slice cannot be written; None when it can.
     """
 
-    def __init__(self, client: Api, node_name: str) -> None:
-        super().__init__("kube-slice", DELAYS)
+    def __init__(self, client: Api, node_name: str, on_problem: Callable[[str | None], None] = lambda _: None) -> None:
+        super().__init__("kube-slice", DELAYS, on_problem)
         self._client, self._name = client, slice_name(node_name)
 
     def key(self, value: SliceWrite) -> str:  # noqa: ARG002 (there is one slice)

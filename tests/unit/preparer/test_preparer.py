@@ -57,7 +57,7 @@ class Prepared:
         self.begin()
 
     def begin(self):
-        self.changes = []
+        self.changes, self.events = [], []
         self.preparer = Preparer(
             pool="n",
             read_claim=lambda namespace, name: self.claims[namespace, name],
@@ -65,6 +65,7 @@ class Prepared:
             strategy=DeviceStrategy.DEVICE_NODES,
             files=ClaimFiles(self.directory / "state", self.directory / "cdi"),
             changed=lambda claims: self.changes.append([one.uid for one in claims]),
+            send_event=self.events.append,
         )
         self.preparer.start()
         self.preparer.publish(self.node.state)
@@ -163,6 +164,7 @@ def test_a_gpu_that_pods_of_another_mode_have_is_not_given_again(one):
     one.add(result(1))
     with pytest.raises(Refusal, match="GPU 1 is still in use by pods of another mode"):
         one.prepare()
+    assert [event.reason for event in one.events] == ["GPURefused"]
     one.node.holdings()
     one.preparer.publish(one.node.state)
     one.prepare()
