@@ -1,5 +1,6 @@
 """Mode `dra`: claims on the stock scheduler and the real kubelet, without an extender."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from inspectcgpu.cli import run
 from standin.waiting import PATIENCE_S
 from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.test_health import wait_event
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
 DRIVER = "gpu.gpuagent.io"
@@ -37,6 +40,13 @@ def template(name: str, device_class: str, count: int = 1, **amounts: str) -> di
     return of("ResourceClaimTemplate", name, {"spec": claim}, "default")
 
 
+def two_sizes() -> dict[str, Any]:
+    made, other = template("two-sizes", "gpu-share.gpuagent.io", memory="4Gi"), template("", "gpu-share.gpuagent.io")
+    requests = made["spec"]["spec"]["devices"]["requests"]
+    requests += [one | {"name": "whole"} for one in other["spec"]["spec"]["devices"]["requests"]]
+    return made
+
+
 def claiming(name: str, template_name: str) -> dict[str, Any]:
     manifest = pod_manifest(name, {})
     manifest["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template_name}]
@@ -51,6 +61,7 @@ def classes(cluster: Cluster) -> Iterator[None]:
         template("share-8g", "gpu-share.gpuagent.io", memory="8Gi"),
         template("share-4g", "gpu-share.gpuagent.io", memory="4Gi"),
         template("two", "gpu.gpuagent.io", count=2),
+        two_sizes(),
     ]
     for manifest in manifests:
         cluster.apply(manifest)
@@ -137,6 +148,39 @@ def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Calla
     node.wait_amounts(mem=560, timeout=60)
     node.end("claim")
     node.wait_amounts(mem=640, timeout=60)
+
+
+def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.run(claiming("one", "share-8g"))
+    (held,) = node.gpus_of("one")
+
+    def shown(page: dict[str, Any]) -> bool:
+        return any(one["container"] == "default/one[main]" for gpu in page["gpus"] for one in gpu["containers"])
+
+    page = node.agent.wait(shown, 20)
+    assert (page["problems"], page["resources"][DRIVER]["stage"]) == ([], "connected")
+    (gpu,) = [gpu for gpu in page["gpus"] if gpu["containers"]]
+    (share,) = gpu["containers"]
+    assert (gpu["uuid"], share["units"], share["claim"].startswith("default/one-gpu-")) == (held, 8, True)
+    series = f'UUID="{held}",gpu="{gpu["minor"]}",namespace="default",pod="one",container="main"'
+    metrics = (node.agent.page("metrics") or b"").decode()
+    assert f"gpuagent_container_gpu_memory_limit_bytes{{{series}}} {float(8 << 30)}" in metrics
+    assert f'gpuagent_gpu_memory_allocated_bytes{{UUID="{held}",gpu="{gpu["minor"]}"}} {float(8 << 30)}' in metrics
+    assert f"gpuagent_container_claim_info{{{series}," in metrics
+    assert run(["--kubeconfig", str(node.cluster.kubeconfig()), "--no-agents", "-o", "json"], {}) == 0
+    (shown_node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert shown_node["amounts"][MEM] == {"allocated": 8, "total": 640, "percent": 1}
+    (pod,) = shown_node["pods"]
+    assert (pod["name"], pod["gpus"][MEM]) == ("one", [{"gpu": gpu["minor"], "units": 8}])
+
+
+def test_a_claim_that_cannot_be_prepared_is_an_event_and_is_counted(node: Node) -> None:
+    node.pods.append("odd")
+    node.cluster.create_pod(claiming("odd", "two-sizes"))
+
+    wait_event(node, "odd", "GPURefused", "the claim has different shares")
+    metrics = (node.agent.page("metrics") or b"").decode()
+    assert f'method="NodePrepareResources",reason="mixed_resources",resource="{DRIVER}"' in metrics
 
 
 def wait_files(node: Node, wanted: int) -> None:
