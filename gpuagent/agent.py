@@ -12,6 +12,7 @@ from gpuagent import __version__
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.dra.device_health import device_healths
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
@@ -30,6 +31,7 @@ from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from gpuagent.kubelet.dra.health_servicer import HealthServicer
 from gpuagent.kubelet.dra.plugin import DraPlugin
 from gpuagent.kubelet.dra.servicer import DraServicer
 from gpuagent.kubelet.pod_resources import HoldingsWatch, PodResources
@@ -111,6 +113,7 @@ class Agent:
             for name in settings.resources.names
         }
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
+        self._device_health = HealthServicer(settings.node_name)
         self._dra: DraPlugin | None = None
         self._dra_began = 0.0
         self._plugins = plugins
@@ -290,6 +293,7 @@ class Agent:
             self.kube.set_pods(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
         self.preparer.publish(state)
+        self._device_health.publish(device_healths(state))
         former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)
         verified = state.verified
         for name, blocks in state.advertised.lists.items():
@@ -328,7 +332,7 @@ class Agent:
             return
         plugin = DraPlugin(
             self._settings.kubelet_dir,
-            DraServicer(self.preparer, self.metrics),
+            DraServicer(self.preparer, self._device_health, self.metrics),
             lambda problem: self.post(ev.DraRegistered(problem, self._clock())),
         )
         try:

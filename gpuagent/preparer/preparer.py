@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from gpuagent.domain.announcement import EventSink
-from gpuagent.domain.dra.cdi_spec import cdi_name, cdi_spec
+from gpuagent.domain.dra.cdi_spec import cdi_spec
 from gpuagent.domain.dra.isolation import layer_mode
 from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate
 from gpuagent.domain.dra.refused import refusal_event
@@ -82,7 +82,7 @@ class Preparer:
             self._news.notify_all()
 
     def prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedClaim, tuple[str, ...]]:
-        """Prepare a claim, also one that is prepared already; it and the CDI names of its containers.
+        """Prepare a claim, also one that is prepared already; it and the CDI devices of others that its containers get.
 
         Raises:
             Refusal: its containers cannot start now.
@@ -104,12 +104,12 @@ class Preparer:
             driver, grant = self._isolated(claim, gpus)
             prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
             try:
-                self._files.write(prepared, cdi_spec(uid, grant))
+                self._files.write(prepared, cdi_spec(uid, (one.device for one in gpus), grant))
             except (OSError, ValueError) as err:
                 raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
             self._change(uid, prepared)
         log.info("Prepared claim", extra={"claim": str(prepared), "gpus": ",".join(one.uuid for one in gpus)})
-        return prepared, (cdi_name(uid), *grant.cdi_names)
+        return prepared, grant.cdi_names
 
     def unprepare(self, uid: str) -> None:
         """Forget a claim, which may be gone by now. Raises Refusal: its files cannot be removed."""

@@ -144,6 +144,12 @@ class Settings:
         "annotate pods that no scheduler annotated, so that schedulers and inspect tools count them",
         metavar="BOOL",
     )
+    evict_claims: bool = setting(
+        False,
+        values.is_on,
+        "in mode dra, evict the pods of claims from a GPU that became unhealthy (taint effect NoExecute)",
+        metavar="BOOL",
+    )
     http_address: tuple[str, int] | None = setting(
         ("", 9445),
         values.address,
@@ -181,6 +187,7 @@ class Settings:
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
             annotate_pods=self.annotate_pods,
+            evict_claims=self.evict_claims,
         )
 
     @property

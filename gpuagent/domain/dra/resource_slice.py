@@ -8,9 +8,10 @@ Source of the limits: k8s.io/api/resource/v1, types.go; what the API server acce
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from gpuagent.domain.dra.device_taints import taints
 from gpuagent.domain.dra.isolation import isolates_now, layer_mode
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Mode, Placement
@@ -23,7 +24,6 @@ MOST_DEVICES = 64
 """Devices in a slice of which one has a taint."""
 MOST_TEXT = 64
 """Characters of an attribute."""
-HELD_TAINT, UNHEALTHY_TAINT = f"{DRA_DRIVER}/held", f"{DRA_DRIVER}/unhealthy"
 
 
 def device_name(gpu: Gpu) -> str:
@@ -97,8 +97,8 @@ def _device(gpu: Gpu, state: State) -> Json:
         "attributes": attributes,
         "capacity": _capacity(gpu, state),
     }
-    if taints := [*_taints(gpu, state)]:
-        device["taints"] = taints
+    if tainted := [*taints(gpu, state)]:
+        device["taints"] = tainted
     return device
 
 
@@ -126,13 +126,6 @@ def _capacity(gpu: Gpu, state: State) -> Json:
 def _memory(gpu: Gpu, unit: MemoryUnit) -> str:
     """Whole units: the API server takes no other default."""
     return memory_text(gpu.memory_mib // unit.mib * unit.mib)
-
-
-def _taints(gpu: Gpu, state: State) -> Iterator[Mapping[str, str]]:
-    if gpu.uuid in state.unhealthy:
-        yield {"key": UNHEALTHY_TAINT, "effect": "NoSchedule"}
-    if gpu.uuid in state.blocked:
-        yield {"key": HELD_TAINT, "effect": "NoSchedule"}
 
 
 def _pci_bus_id(gpu: Gpu) -> str:

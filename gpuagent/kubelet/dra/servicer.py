@@ -7,11 +7,14 @@ from typing import Any, Protocol
 
 import grpc
 
+from gpuagent._pb import dra_health_v1alpha1_pb2_grpc as health_grpc
 from gpuagent._pb import dra_v1_pb2 as pb
 from gpuagent._pb import pluginregistration_v1_pb2 as reg
 from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
+from gpuagent.domain.dra.cdi_spec import cdi_name
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuagent.kubelet.dra.health_servicer import HealthServicer
 from gpuagent.preparer.preparer import Preparer
 
 log = logging.getLogger(__name__)
@@ -31,10 +34,10 @@ class Meter(Protocol):
 
 
 class DraServicer:
-    """Serves kubelet's calls about claims."""
+    """Serves kubelet's calls about claims, and with them the health of the devices."""
 
-    def __init__(self, preparer: Preparer, meter: Meter) -> None:
-        self._preparer, self._meter = preparer, meter
+    def __init__(self, preparer: Preparer, health: HealthServicer, meter: Meter) -> None:
+        self._preparer, self._health, self._meter = preparer, health, meter
 
     def add_to(self, server: grpc.Server) -> None:
         """Serve every version."""
@@ -51,6 +54,7 @@ class DraServicer:
             ),
         }
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers) for name in SERVICES])
+        health_grpc.add_DRAResourceHealthServicer_to_server(self._health, server)
 
     def _prepare(
         self, request: pb.NodePrepareResourcesRequest, _: grpc.ServicerContext
@@ -62,13 +66,13 @@ class DraServicer:
         return answer
 
     def _fill(self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse) -> None:
-        prepared, names = self._preparer.prepare(claim.uid, claim.namespace, claim.name)
+        prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name)
         for gpu in prepared.gpus:
             entry.devices.add(
                 request_names=[gpu.request],
                 pool_name=gpu.pool,
                 device_name=gpu.device,
-                cdi_device_ids=names,
+                cdi_device_ids=[cdi_name(claim.uid, gpu.device), *others],
                 share_id=gpu.share_id or None,
             )
 
@@ -111,7 +115,7 @@ class RegistrationServicer(reg_grpc.RegistrationServicer):
             type="DRAPlugin",
             name=DRA_DRIVER,
             endpoint=endpoint,
-            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin"],
+            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"],
         )
         self._notified = notified
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuagent.domain.dra.resource_slice import HELD_TAINT
+from gpuagent.domain.dra.device_taints import HELD_TAINT
 from gpuagent.domain.pods.json_values import mapping, mappings, number, text
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.pods.quantity import amount

@@ -3,7 +3,8 @@
 from hypothesis import given
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.dra.resource_slice import HELD_TAINT, device_name, slice_spec
+from gpuagent.domain.dra.device_taints import HELD_TAINT
+from gpuagent.domain.dra.resource_slice import device_name, slice_spec
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.cli import run

@@ -88,7 +88,7 @@ class Prepared:
 def test_a_claim_is_prepared_with_isolation_and_unprepared(one):
     one.add(result(1))
     prepared, names = one.prepare()
-    assert (prepared.layer, names) == ("all", (f"gpu.gpuagent.io/claim={UID}",))
+    assert (prepared.layer, names) == ("all", ())
     assert one.env()["NVIDIA_VISIBLE_DEVICES"] == GPUS[1].uuid
     assert one.env()["ISOLATED"] == "yes"
     assert one.changes[-1] == [UID]

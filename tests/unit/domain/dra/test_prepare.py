@@ -95,13 +95,14 @@ def test_the_class_says_what_has_to_be_isolated():
 
 def test_the_cdi_specification_has_what_the_grant_has():
     (grant,) = grants(read(result(1)), Mode.SHARE, GPUS, Access(unit=UNIT, device_nodes=nodes(4)))
-    spec = cdi_spec("u-1", grant)
-    (device,) = spec["devices"]
-    assert (cdi_name("u-1"), spec["kind"], device["name"]) == (
-        "gpu.gpuagent.io/claim=u-1",
+    spec = cdi_spec("u-1", ["gpu-a", "gpu-b", "gpu-a"], grant)
+    assert cdi_name("u-1", "gpu-a") == "gpu.gpuagent.io/claim=u-1-gpu-a"
+    assert (spec["kind"], [device["name"] for device in spec["devices"]]) == (
         "gpu.gpuagent.io/claim",
-        "u-1",
+        ["u-1-gpu-a", "u-1-gpu-b"],
     )
-    assert f"NVIDIA_VISIBLE_DEVICES={list(GPUS)[1]}" in device["containerEdits"]["env"]
-    assert {"path": "/dev/nvidia1"} in device["containerEdits"]["deviceNodes"]
-    assert "mounts" not in device["containerEdits"]
+    first, second = (device["containerEdits"] for device in spec["devices"])
+    assert first == second, "a container may get one of them or both"
+    assert f"NVIDIA_VISIBLE_DEVICES={list(GPUS)[1]}" in first["env"]
+    assert {"path": "/dev/nvidia1"} in first["deviceNodes"]
+    assert "mounts" not in first

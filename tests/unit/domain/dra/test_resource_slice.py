@@ -3,7 +3,8 @@
 import pytest
 
 from gpuagent.domain import events as ev
-from gpuagent.domain.dra.resource_slice import HELD_TAINT, UNHEALTHY_TAINT, device_name, memory_text, slice_spec
+from gpuagent.domain.dra.device_taints import HELD_TAINT, UNHEALTHY_TAINT
+from gpuagent.domain.dra.resource_slice import device_name, memory_text, slice_spec
 from gpuagent.domain.reconcile.resource_slice import slice_name, slice_write
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode

@@ -11,6 +11,7 @@ from gpuagent._pb import pluginregistration_v1_pb2 as reg
 from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
+from gpuagent.kubelet.dra.health_servicer import HealthServicer
 from gpuagent.kubelet.dra.plugin import DraPlugin
 from gpuagent.kubelet.dra.servicer import SERVICES, DraServicer
 from standin.waiting import PATIENCE_S
@@ -57,7 +58,7 @@ def directory():
 @pytest.fixture
 def served(directory):
     preparing, meter, notified = Preparing(), Meter(), []
-    plugin = DraPlugin(directory, DraServicer(preparing, meter), notified.append)
+    plugin = DraPlugin(directory, DraServicer(preparing, HealthServicer("n"), meter), notified.append)
     plugin.start()
     yield preparing, meter, notified, directory
     plugin.stop()
@@ -88,7 +89,7 @@ def test_kubelet_finds_the_driver_and_says_whether_it_takes_it(served):
     *_, notified, directory = served
     found = info(directory)
     assert (found.type, found.name) == ("DRAPlugin", "gpu.gpuagent.io")
-    assert list(found.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert list(found.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
     assert notified == [None, "no such version"]
 
 
@@ -100,7 +101,10 @@ def test_each_claim_has_an_answer_of_its_own(served, service):
     answer = call(directory, "NodePrepareResources", request, pb.NodePrepareResourcesResponse, service).claims
     (device,) = answer["u-good"].devices
     assert (device.pool_name, device.device_name, device.share_id) == ("n", "gpu-a", "s")
-    assert (list(device.request_names), list(device.cdi_device_ids)) == (["gpu"], ["k=u-good"])
+    assert (list(device.request_names), list(device.cdi_device_ids)) == (
+        ["gpu"],
+        ["gpu.gpuagent.io/claim=u-good-gpu-a", "k=u-good"],
+    )
     assert (answer["u-good"].error, answer["u-refused"].error) == ("", "the layer is not ready")
     assert answer["u-odd"].error == "the agent failed: KeyError; its log has more"
     assert meter.refusals == [Reason.ISOLATION, Reason.INTERNAL]
@@ -115,7 +119,9 @@ def test_unprepare_has_an_entry_for_each_claim(served):
 
 
 def test_two_agents_serve_side_by_side_and_what_a_killed_one_left_goes(directory):
-    first, second = (DraPlugin(directory, DraServicer(Preparing(), Meter()), print) for _ in range(2))
+    first, second = (
+        DraPlugin(directory, DraServicer(Preparing(), HealthServicer("n"), Meter()), print) for _ in range(2)
+    )
     first.start()
     second.start()
     registry = directory / "plugins_registry"
