@@ -14,8 +14,9 @@ from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.known_gpus import Gpus
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.node_state.pod_list import Pods
-from gpuagent.domain.pods.holdings import held_otherwise
+from gpuagent.domain.pods.holdings import NVIDIA_GPU, held_otherwise
 from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
+from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.isolation_layers import Layer, chosen
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Kind, Mode
@@ -114,8 +115,18 @@ class State:
         return held_otherwise(self.living_holdings, self.gpus.by_uuid, self.node.mode, exclusive=exclusive)
 
     @cached_property
+    def rival_offers(self) -> int:
+        """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode has them too."""
+        serves = self.resource_kinds or self.node.mode is Mode.DRA
+        if not serves or NVIDIA_GPU in self.policy.resources.names:
+            return 0
+        return amount(str(self.node.allocatable.get(NVIDIA_GPU, 0))) or 0
+
+    @cached_property
     def blocked(self) -> frozenset[str]:
         """UUIDs of GPUs that another mode or another plugin uses, or may use."""
+        if self.rival_offers:
+            return frozenset(self.gpus.by_uuid)
         mode, lists = self.node.mode, self.advertised.lists
         listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
         claims = frozenset() if mode is Mode.DRA else self.claims.held | self.claims.published

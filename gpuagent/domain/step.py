@@ -5,7 +5,6 @@ from dataclasses import replace
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
-from gpuagent.domain.deviceplugin.advertise import rival_offers
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.domain.pods.failed_pod import Failure
 from gpuagent.domain.reconcile import failed_pods
@@ -57,7 +56,7 @@ def _audited(before: State, after: State, event: ev.Event) -> State:
         case ev.InventoryRead() if after.holdings.read_at < lists.cleared_at:
             # A GPU that appears after a switch was in no allocations that the agent read before it.
             lists = replace(lists, unaudited=lists.unaudited | (gpus - before.gpus.by_uuid.keys()))
-        case ev.NodeSeen() if mode is not before.node.mode or (rival_offers(before) and not rival_offers(after)):
+        case ev.NodeSeen() if mode is not before.node.mode or (before.rival_offers and not after.rival_offers):
             # Any GPU may have an allocation that the agent has not read yet, by another plugin or from a moment ago.
             # After a switch is reverted, units of its mode may still be listed. No other mode or plugin had those GPUs.
             blocks = (block for blocks in lists.lists.values() for block in blocks)

@@ -222,6 +222,8 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     settings = TABLE.load(flags, env)
     if not settings.node_name and settings.mode is None and not flags.get("dry_run"):
         raise ConfigError("--node-name (or NODE_NAME) is needed to read the node's label; or force a mode with --mode")
+    if settings.mode is Mode.DRA and not settings.uses_api_server and not flags.get("dry_run"):
+        raise ConfigError("mode dra needs an API server, which has the claims: set --node-name and --kubeconfig")
     if twice := settings.ignore_xids & settings.fatal_xids:
         raise ConfigError(f"--ignore-xids and --fatal-xids both name XID {min(twice)}: leave it in one of them")
     return settings

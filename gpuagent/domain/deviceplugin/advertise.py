@@ -12,8 +12,6 @@ Two rules keep every list safe:
 from dataclasses import replace
 
 from gpuagent.domain.node_state.device_lists import Advertised, DeviceRange, Draining, Lists
-from gpuagent.domain.pods.holdings import NVIDIA_GPU
-from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
 from gpuagent.domain.state import State
 
@@ -25,17 +23,10 @@ def unkept_promise(state: State) -> bool:
     return not state.layer.keeps(state.node.mode) and not state.policy.allow_unisolated
 
 
-def rival_offers(state: State) -> int:
-    """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode advertises them too."""
-    if not state.resource_kinds or NVIDIA_GPU in state.policy.resources.names:
-        return 0
-    return amount(str(state.node.allocatable.get(NVIDIA_GPU, 0))) or 0
-
-
 def at_zero(state: State) -> bool:
     """Whether no GPU may be advertised: the mode or kubelet's allocations are unknown, or isolation is missing."""
     unknown = not state.node.mode_known or state.holdings.listed is None
-    return unknown or unkept_promise(state) or rival_offers(state) > 0
+    return unknown or unkept_promise(state) or state.rival_offers > 0
 
 
 def wanted(state: State) -> Lists:

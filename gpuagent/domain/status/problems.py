@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.advertise import rival_offers
 from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import EXAMPLE, Fence
@@ -100,7 +99,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
     if node.placement_problem:
         yield Problem("InvalidPlacementLabel", node.placement_problem)
     yield from _isolation_problems(state)
-    if rivals := rival_offers(state):
+    if rivals := state.rival_offers:
         text = (
             f"another device plugin advertises {rivals} {NVIDIA_GPU} on this node: mode {node.mode} advertises "
             "nothing until it is gone, or GPUs would be allocated twice. Keep NVIDIA's device plugin off nodes "

@@ -14,7 +14,7 @@ from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Mode
 from gpuagent.domain.status.problems import problems, switch
 from gpuagent.domain.status.status_page import node_condition, status
 from gpuagent.pages.status_table import render
-from tests.unit.domain.builders import NodeUnderTest, box, in_force, uuid
+from tests.unit.domain.builders import NodeUnderTest, box, in_force, node_json, uuid
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
 
 MEMORY, CORES = "gpu.gpuagent.io/memory", "gpu.gpuagent.io/cores"
@@ -161,6 +161,14 @@ def test_an_isolation_driver_that_does_not_work_is_named_with_what_waits_for_it(
     found = node().send(ev.LayerSeen(layer, 0.0))
     assert reasons(found) == ["GPUIsolationUnsupported", "IsolationDown"]
     assert page(found)["isolation"]["driver"] == "all"
+
+
+def test_no_claim_gets_a_gpu_that_another_device_plugin_advertises():
+    found = node().send(ev.NodeSeen({**node_json("dra"), "status": {"allocatable": {"nvidia.com/gpu": "2"}}}, 1.0))
+    assert reasons(found) == ["ConflictingDevicePlugin"]
+    assert page(published(found))["resources"]["gpu.gpuagent.io"]["unhealthy"] == 2
+    found.label("dra").holdings()
+    assert page(published(found))["resources"]["gpu.gpuagent.io"]["unhealthy"] == 0
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
