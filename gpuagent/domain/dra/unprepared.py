@@ -1,7 +1,8 @@
-"""Pods of this node that may wait for a claim which kubelet has not had prepared.
+"""Pods of this node that may wait for claims whose preparation failed.
 
 Kubelet tries a pod again 60 to 90 s after a preparation failed, and at once when the pod changes
-(kubernetes/kubernetes#139836).
+(kubernetes/kubernetes#139836). It makes the pod's sandbox right after the claims are prepared. That the agent has
+prepared a claim says less: it may have answered too late for kubelet, or before a reboot.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ PREPARE_AGAIN_ANNOTATION = "gpuagent.io/prepare-again"
 
 @dataclass(frozen=True, slots=True)
 class Unprepared:
-    """A pod without a started container, and its claims that are not prepared: of this driver, or of others."""
+    """A pod without a sandbox, and its claims: of this driver, or of others."""
 
     name: PodName
     uid: str
@@ -26,10 +27,8 @@ class Unprepared:
 
 def unprepared(state: State) -> Iterator[Unprepared]:
     """The pods that kubelet may have to try again."""
-    if state.node.mode is not Mode.DRA or not state.claims.registered:
+    if not state.claims.registered or not (state.node.mode is Mode.DRA or state.claims.prepared):
         return
-    prepared = {(claim.namespace, claim.name) for claim in state.claims.prepared.values()}
     for pod in state.pods.seen:
-        left = frozenset(name for name in pod.claims if (pod.name.namespace, name) not in prepared)
-        if left and not (pod.ended or pod.deleting or pod.container_ids):
-            yield Unprepared(pod.name, pod.uid, left)
+        if pod.claims and not (pod.ended or pod.deleting or pod.sandboxed):
+            yield Unprepared(pod.name, pod.uid, frozenset(pod.claims))

@@ -22,6 +22,8 @@ _MOST_WORDS = 2048
 """Characters of the message with which kubelet failed a pod. Kubelet repeats messages of plugins at any length."""
 _MOST_NAME = 512
 """Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
+_SANDBOXED = "PodReadyToStartContainers"
+"""Condition of pods (KEP-3085, on by default from Kubernetes 1.29)."""
 _MOST_CLAIMS = 32
 _ANOTHER = "another/resource"
 """Stands for all resources of other plugins: a pod can name thousands of them."""
@@ -108,6 +110,8 @@ class Pod:
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of its ResourceClaims, in its namespace, to the containers that use each; at most `_MOST_CLAIMS`."""
+    sandboxed: bool = False
+    """Kubelet has made its sandbox, which it does once the claims are prepared, and again after a reboot."""
 
     @property
     def mirror(self) -> bool:
@@ -198,6 +202,9 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         rejected=text(status.get("message"))[:_MOST_WORDS] if _is_rejected(status) else None,
         container_ids=_container_ids(status),
         claims=_claims(spec, status),
+        sandboxed=any(
+            one.get("type") == _SANDBOXED and one.get("status") == "True" for one in mappings(status.get("conditions"))
+        ),
     )
 
 
