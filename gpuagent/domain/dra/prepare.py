@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.domain.dra.device_classes import SHARE_CLASS
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mappings, text
@@ -18,6 +17,8 @@ from gpuagent.domain.sharing.grant import Access, Grant
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 
+SHARE_CLASS = f"gpu-share.{DRA_DRIVER.removeprefix('gpu.')}"
+"""DeviceClass of shares without a promise of isolation."""
 _KINDS = {
     Mode.CORE_MEM: Kind.MEMORY_CORE_MEM,
     Mode.CGPU: Kind.MEMORY_CGPU,
@@ -86,8 +87,8 @@ def _claimed(result: Mapping[str, Any], pool: str, by_device: Mapping[str, Gpu],
 
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:
-    """What the classes of the claim's requests promise. Only shares have a promise."""
-    if gpus[0].whole or _classes(claim) == {SHARE_CLASS}:
+    """The isolation that the classes of the GPUs' requests promise. Only shares have a promise."""
+    if gpus[0].whole or _classes(claim, {one.request for one in gpus}) == {SHARE_CLASS}:
         return frozenset()
     return frozenset({Isolates.MEMORY, Isolates.COMPUTE} if gpus[0].cores else {Isolates.MEMORY})
 
@@ -120,8 +121,10 @@ def merged(parts: list[Grant]) -> Grant:
     return first
 
 
-def _classes(claim: Mapping[str, Any]) -> set[str]:
-    requests = mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests"))
+def _classes(claim: Mapping[str, Any], names: set[str]) -> set[str]:
+    """Classes of the requests of these names: others may be those of another driver."""
+    every = mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests"))
+    requests = [one for one in every if one.get("name") in names]
     exact = [mapping(one.get("exactly")) for one in requests]
     others = [other for one in requests for other in mappings(one.get("firstAvailable"))]
     return {name for one in (*exact, *others) if (name := text(one.get("deviceClassName")))}

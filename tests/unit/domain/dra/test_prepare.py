@@ -91,6 +91,10 @@ def test_the_class_says_what_has_to_be_isolated():
     assert must_isolate(claim(), share) == {Isolates.MEMORY}
     assert must_isolate(claim(), both) == {Isolates.MEMORY, Isolates.COMPUTE}
     assert must_isolate(claim(), whole) == frozenset()
+    of_two_drivers = claim(device_class="gpu-share.gpuagent.io")
+    other = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
+    of_two_drivers["spec"]["devices"]["requests"].append(other)
+    assert must_isolate(of_two_drivers, share) == frozenset()
 
 
 def test_the_cdi_specification_has_what_the_grant_has():
