@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpuagent.domain.dra.device_classes import SHARE_CLASS
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mappings, text
@@ -17,8 +18,6 @@ from gpuagent.domain.sharing.grant import Access, Grant
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 
-SHARE_CLASS = f"gpu-share.{DRA_DRIVER.removeprefix('gpu.')}"
-"""DeviceClass of shares without a promise of isolation."""
 _KINDS = {
     Mode.CORE_MEM: Kind.MEMORY_CORE_MEM,
     Mode.CGPU: Kind.MEMORY_CGPU,

@@ -10,6 +10,7 @@ import pytest
 
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.conftest import MODE, PLACEMENT, Node, kubelets_book
+from tests.e2e.chart.agents import Agents, two_agents
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import Cluster
 
@@ -56,3 +57,9 @@ def installed(cluster: Cluster, book: PodResources, release: Callable[..., Relea
             return node
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def agents(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    with two_agents(cluster, tmp_path_factory.mktemp("policies")) as tokens:
+        yield tokens
