@@ -1,6 +1,6 @@
 """Kubelet's DRA manager: has drivers prepare the claims of a pod before its containers start, and unprepare them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from gpuagent._pb import dra_v1_pb2 as pb
@@ -9,6 +9,7 @@ from standin.api.refusal import Refusal
 from standin.kubelet.connection import CallError
 from standin.kubelet.dra.claim_infos import ClaimInfo, ClaimInfos
 from standin.kubelet.dra.driver import Driver, DriverCall
+from standin.kubelet.dra.health import DeviceHealths
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.dra.registry import DriverRegistry
 from standin.scheduler.allocator import results
@@ -22,8 +23,11 @@ class ClaimError(Exception):
 class Claims:
     """Thread-safe. A call to a driver runs without a lock, so two pods with one claim call it twice at once."""
 
-    def __init__(self, objects: Objects, registry: DriverRegistry, infos: ClaimInfos, periods: Periods) -> None:
+    def __init__(
+        self, objects: Objects, registry: DriverRegistry, infos: ClaimInfos, healths: DeviceHealths, periods: Periods
+    ) -> None:
         self._objects, self._registry, self._infos, self._periods = objects, registry, infos, periods
+        self._healths = healths
         self.calls: list[DriverCall] = []
 
     def prepare(self, pod: Json) -> None:
@@ -89,16 +93,26 @@ class Claims:
                 continue
 
     def cdi_names(self, pod: Json, container: Json) -> list[str]:
-        """CDI devices of a container, from the claims and requests that it names."""
-        named = dict(zip((one["name"] for one in pod["spec"]["resourceClaims"]), claim_names(pod), strict=True))
+        """CDI devices of a container."""
         with self._infos.lock:
-            return [
-                name
-                for one in (container.get("resources") or {}).get("claims") or ()
-                for name in self._infos.infos[pod["metadata"]["namespace"], named[one["name"]]].cdi_names(
-                    one.get("request", "")
-                )
-            ]
+            return [name for _, request, info in self._of(pod, container) for name in info.cdi_names(request)]
+
+    def healths(self, pod: Json, container: Json) -> list[Json]:
+        """``allocatedResourcesStatus`` of a container."""
+        with self._infos.lock:
+            found = {
+                f"claim:{name}{'/' if request else ''}{request}": [*self._healths.entries(info.drivers, request)]
+                for name, request, info in self._of(pod, container)
+            }
+        return [{"name": name, "resources": resources} for name, resources in found.items() if resources]
+
+    def _of(self, pod: Json, container: Json) -> Iterator[tuple[str, str, ClaimInfo]]:
+        """Name, request (may be empty) and claim, as the container names them."""
+        named = dict(zip((one["name"] for one in pod["spec"]["resourceClaims"]), claim_names(pod), strict=True))
+        for one in (container.get("resources") or {}).get("claims") or ():
+            info = self._infos.infos.get((pod["metadata"]["namespace"], named[one["name"]]))
+            if info:
+                yield one["name"], one.get("request", ""), info
 
     def _checked(self, pod: Json, name: str) -> tuple[ClaimInfo, list[Driver]]:
         """The claim and its drivers, before anything is changed."""

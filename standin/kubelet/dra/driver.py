@@ -1,6 +1,8 @@
 """Kubelet's side of a connection to a DRA driver."""
 
 import socket
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +35,7 @@ class Driver:
 
     def __init__(self, name: str, endpoint: Path, service: str) -> None:
         self.name, self.endpoint, self.service = name, endpoint, service
+        self.closed = threading.Event()
         self._channel = grpc.insecure_channel(f"unix:{endpoint}", options=_OPTIONS)
 
     @property
@@ -44,8 +47,19 @@ class Driver:
         """Call its service. Raises CallError."""
         return unary(self._channel, f"/{SERVICES[self.service]}/{method}", request, answers, timeout)
 
+    def stream(self, path: str, request: Message, answers: type[_Answer]) -> Iterator[_Answer]:
+        """Call another of its services, which answers until it ends. Raises CallError."""
+        made: grpc.UnaryStreamMultiCallable[Any, _Answer] = self._channel.unary_stream(
+            path, request_serializer=lambda one: one.SerializeToString(), response_deserializer=answers.FromString
+        )
+        try:
+            yield from made(request)
+        except (grpc.RpcError, ValueError) as error:  # the second one on a channel that is closed
+            raise CallError(str(error)) from error
+
     def close(self) -> None:
         """Drop the connection and every call on it."""
+        self.closed.set()
         self._channel.close()
 
 

@@ -11,6 +11,7 @@ from standin.api.server import ApiServer
 from standin.kubelet.dra.claim_infos import ClaimInfos
 from standin.kubelet.dra.claims import Claims
 from standin.kubelet.dra.driver import DriverCall
+from standin.kubelet.dra.health import DeviceHealths
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.dra.pod_workers import Admits, PodWorkers, Runtime
 from standin.kubelet.dra.registry import DriverRegistry
@@ -42,7 +43,7 @@ class DynamicResources:
         self._root, self._api, self._kubelet, self._services = root, api, kubelet, services
         self.periods, self._rng = periods, rng
         self._runtime = Runtime(self.cdi_dir)
-        self._parts: tuple[DriverRegistry, Claims, PodWorkers] | None = None
+        self._parts: tuple[DriverRegistry, Claims, PodWorkers, DeviceHealths] | None = None
         self._calls: list[DriverCall] = []
         self._stopping = threading.Event()
         self._reconciling: threading.Thread | None = None
@@ -50,11 +51,14 @@ class DynamicResources:
     def start(self) -> None:
         """Start from the checkpoint."""
         self._stopping.clear()
-        registry = DriverRegistry(self._root / "plugins_registry", self._services, self.periods, self._wipe)
-        claims = Claims(self._api.objects, registry, ClaimInfos(self._root), self.periods)
+        healths = DeviceHealths(self.periods)
+        folder = self._root / "plugins_registry"
+        registry = DriverRegistry(folder, self._services, self.periods, self._wipe, healths.follow)
+        claims = Claims(self._api.objects, registry, ClaimInfos(self._root), healths, self.periods)
         claims.calls = self._calls
         workers = PodWorkers(self._api, self._kubelet, claims, self._runtime, self.periods, self._rng)
-        self._parts = registry, claims, workers
+        healths.changed = workers.report
+        self._parts = registry, claims, workers, healths
         registry.start()
         workers.start()
         self._reconciling = threading.Thread(target=self._reconcile, name="standin-reconcile", daemon=True)
@@ -64,11 +68,12 @@ class DynamicResources:
         """End as a killed process does: calls are dropped; checkpoint, sandboxes and containers stay."""
         if self._parts is None or self._reconciling is None:
             return
-        registry, _, workers = self._parts
+        registry, _, workers, healths = self._parts
         self._parts = None
         self._stopping.set()
         registry.stop()
         workers.stop()
+        healths.join()
         self._reconciling.join()
 
     def lose_containers(self) -> None:
@@ -103,7 +108,7 @@ class DynamicResources:
     def _reconcile(self) -> None:
         while not self._stopping.wait(self.periods.reconcile):
             if self._parts:
-                _, claims, workers = self._parts
+                _, claims, workers, _ = self._parts
                 claims.reconcile(workers.active())
 
     def _wipe(self, driver: str) -> None:

@@ -93,6 +93,18 @@ class PodWorkers:
         """UIDs of the node's pods that are not ended."""
         return {pod["metadata"]["uid"] for pod in self._pods() if pod["status"].get("phase") not in _ENDED}
 
+    def report(self) -> None:
+        """Write the health of devices to the status of the pods that run."""
+        for pod in self._pods():
+            statuses = pod["status"].get("containerStatuses") or []
+            containers = {one["name"]: one for one in pod["spec"]["containers"]}
+            if pod["metadata"]["uid"] in self._runtime.sandboxes and statuses:
+                found = [
+                    {**one, "allocatedResourcesStatus": self._claims.healths(pod, containers[one["name"]])}
+                    for one in statuses
+                ]
+                self._status(pod, {"containerStatuses": found})
+
     def _pods(self) -> list[Json]:
         return [pod for pod in self._objects.all("pods")[0] if pod["spec"].get("nodeName") == self._node_name]
 
@@ -182,7 +194,7 @@ class PodWorkers:
                 status = {"name": name, "state": {"waiting": waiting}}
                 self._event(pod, "Failed", f"Error: {error}")
                 wait_s = self._periods.back_off
-            statuses.append(status)
+            statuses.append({**status, "allocatedResourcesStatus": self._claims.healths(pod, container)})
         started = all("containerID" in one for one in statuses)
         self._status(pod, {"phase": "Running" if started else "Pending", "containerStatuses": statuses})
         return wait_s

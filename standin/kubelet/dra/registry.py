@@ -25,10 +25,19 @@ class DriverRegistry:
         folder: ``plugins_registry``.
         services: of drivers that this kubelet supports.
         wipe: deletes the node's slices of a driver, or ("") of all drivers.
+        follow: called with each new instance.
     """
 
-    def __init__(self, folder: Path, services: Collection[str], periods: Periods, wipe: Callable[[str], None]) -> None:
-        self._folder, self._services, self._periods, self._wipe = folder, services, periods, wipe
+    def __init__(
+        self,
+        folder: Path,
+        services: Collection[str],
+        periods: Periods,
+        wipe: Callable[[str], None],
+        follow: Callable[[Driver], None],
+    ) -> None:
+        self._folder, self._services, self._periods = folder, services, periods
+        self._wipe, self._follow = wipe, follow
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="standin-plugins", daemon=True)
@@ -49,13 +58,16 @@ class DriverRegistry:
     def stop(self) -> None:
         """Drop all connections, and every call on them."""
         self._stopping.set()
-        with self._lock:
-            drivers, busy = list(self._drivers), list(self._busy.values())
-        for driver in drivers:
-            driver.close()
+        self._close_all()
         self._thread.join()
-        for thread in busy:
+        for thread in list(self._busy.values()):
             thread.join()
+        self._close_all()  # one may have registered meanwhile
+
+    def _close_all(self) -> None:
+        with self._lock:
+            for driver in self._drivers:
+                driver.close()
 
     def get(self, name: str) -> Driver:
         """The instance to call: the newest one that is connected, else the newest. Raises CallError."""
@@ -134,6 +146,7 @@ class DriverRegistry:
             with self._lock:
                 self._drivers.append(driver)
                 self._registered[path] = (identity, driver)
+            self._follow(driver)
             try:
                 notify("")
             except CallError:
