@@ -53,7 +53,6 @@ class Kubelet(Observation):
 
     Attributes:
         hooks: misbehavior of the registry, which may be set at any time.
-        claims: the part that serves claims; None without an API server.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Kubelet(Observation):
         self._pod_listener: Listener | None = None
         self.hooks: Hooks = self._state.hooks
         services = self._state.personality.dra_services
-        self.claims = DynamicResources(root, api, self, services, periods or Periods(), rng) if api else None
+        self._claims = DynamicResources(root, api, self, services, periods or Periods(), rng) if api else None
 
     # Life.
 
@@ -105,16 +104,16 @@ class Kubelet(Observation):
         # Only now: an inode number that is free may be given again.
         self._clean_up()
         self._publish(listener)
-        if self.claims:
-            self.claims.start()
+        if self._claims:
+            self._claims.start()
 
     def stop(self) -> None:
         """End as a killed process does: connections drop, socket files and checkpoint stay."""
         registration = self._registration
         if registration is None:
             return
-        if self.claims:
-            self.claims.stop()
+        if self._claims:
+            self._claims.stop()
         with self._state.changed:
             self._state.stopping.set()
             for stream in self._extra:
@@ -141,6 +140,13 @@ class Kubelet(Observation):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def claims(self) -> DynamicResources:
+        """The part that serves claims. Raises LookupError without an API server."""
+        if self._claims is None:
+            raise LookupError("this kubelet has no API server")
+        return self._claims
 
     # The registration socket.
 

@@ -7,6 +7,7 @@ import pytest
 
 from gpuagent.domain.dra.device_classes import CLASSES
 from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION
+from standin.scheduler.device_classes import CLASSES as STANDIN_CLASSES
 from tests.chart.conftest import Chart, containers, find
 from tests.chart.test_render import EVERYTHING, agent_pod, check, pod_rights, settings_of
 
@@ -27,6 +28,8 @@ def test_it_is_one_value_and_off_by_default(chart: Chart) -> None:
     assert GROUP not in str(off)
     assert "cdi" not in str(off)
     assert set(classes(on)) == set(CLASSES)
+    selected = {name: spec["selectors"][0]["cel"]["expression"] for name, spec in classes(on).items()}
+    assert selected == STANDIN_CLASSES, "the demo and the contract use these"
     added = {f"gpuagent-{what}" for what in ("resourceslices", "resourceclaims", "resourceclaimtemplates")}
     assert policies(on) - policies(off) == added
     bound = {one["spec"]["policyName"] for one in on if one["kind"] == "ValidatingAdmissionPolicyBinding"}

@@ -10,16 +10,11 @@ from standin.kubelet.dra.claim_infos import FILE_NAME
 from standin.kubelet.dra.driver import DriverCall
 from standin.kubelet.dra.periods import Periods
 from standin.kubelet.pods import Granted
+from standin.scheduler.device_classes import CLASSES, create_classes
 from standin.scheduler.scheduler import ClaimScheduler, claim_names
 from tests.contract.harness import MEM, NODE, Node, box, ids_on, wait_for
 
-SHARE, ISOLATED, WHOLE = "gpu-share.gpuagent.io", "gpu-isolated.gpuagent.io", "gpu.gpuagent.io"
-_OURS = f'device.driver == "{DRA_DRIVER}"'
-CLASSES = {
-    WHOLE: _OURS,
-    SHARE: f"{_OURS} && device.allowMultipleAllocations",
-    ISOLATED: f'{_OURS} && device.attributes["{DRA_DRIVER}"].memoryIsolated',
-}
+WHOLE, SHARE, ISOLATED, _ = CLASSES
 SLICE = f"{NODE}-{DRA_DRIVER}"
 PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
 Json = dict[str, Any]
@@ -35,9 +30,7 @@ class ClaimNode(Node):
 
     def __init__(self, version: str = "1.36", *, mode: str = "dra", gpus: Any = None, **periods: float) -> None:
         super().__init__(version, gpus or box(), labels={MODE_LABEL: mode}, periods=quick(**periods))
-        for name, expression in CLASSES.items():
-            body = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
-            self.server.objects.create("deviceclasses", "", body)
+        create_classes(self.server.objects)
         self.scheduler = ClaimScheduler(self.server.objects)
         self.scheduler.start()
 
