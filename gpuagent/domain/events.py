@@ -171,10 +171,10 @@ class DraRegistered:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceSeen:
-    """The node's ResourceSlice as the API server has it (decoded JSON); None if there is none."""
+class SlicesSeen:
+    """The node's ResourceSlices as the API server has them (decoded JSON), by name."""
 
-    slice: Mapping[str, Any] | None = field(repr=False)
+    slices: Mapping[str, Mapping[str, Any]] = field(repr=False)
     at: float
 
 
@@ -248,7 +248,7 @@ Event = (
     | RegistrationChanged
     | ClaimsPrepared
     | DraRegistered
-    | SliceSeen
+    | SlicesSeen
     | SliceWritten
     | FailedPodDeleted
     | DeletionsSeen

@@ -43,3 +43,5 @@ class Policy:
     """Annotate pods that no scheduler annotated, so that schedulers count their devices."""
     evict_claims: bool = False
     """Evict the pods of claims from a GPU with a fault; if False, only new claims are kept off it."""
+    gpu_sets: bool = False
+    """Publish sets of linked GPUs as devices for claims."""

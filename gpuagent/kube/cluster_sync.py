@@ -14,7 +14,7 @@ from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
 from gpuagent.domain.reconcile.failed_pods import to_delete
 from gpuagent.domain.reconcile.published_gpus import node_annotations
-from gpuagent.domain.reconcile.resource_slice import slice_name, slice_write
+from gpuagent.domain.reconcile.resource_slice import same_slices, slice_name, slice_writes
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
@@ -75,9 +75,7 @@ class ClusterSync:
         )
         self._events = EventSender(self._client, node_name)
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
-        self._slice_writer = SliceWriter(
-            self._client, node_name, lambda problem: post(ev.SliceWritten(problem, time.monotonic()))
-        )
+        self._slice_writer = SliceWriter(self._client, lambda problem: post(ev.SliceWritten(problem, time.monotonic())))
         self._prepare_again = PrepareAgain(self._client)
         self._reconcilers = (
             *(self._node, self._config_maps, self._deleter, self._annotations),
@@ -85,6 +83,7 @@ class ClusterSync:
         )
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
+        self._sliced: State | None = None
         self._writes: tuple[pod_annotations.PodWrite, ...] = ()
         self._fetching = threading.Thread()
 
@@ -158,8 +157,9 @@ class ClusterSync:
         self._deleter.desire(to_delete(state))
         if state.node.mode is Mode.DRA or state.claims.prepared:
             self._slices.start()
-        write = slice_write(state, self._node_name)
-        self._slice_writer.desire([write] if write else [])
+        if self._sliced is None or not same_slices(self._sliced, state):
+            self._sliced = state
+            self._slice_writer.desire(slice_writes(state, self._node_name))
         self._prepare_again.desire(unprepared(state))
         return self._annotate(state)
 

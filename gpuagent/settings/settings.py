@@ -150,6 +150,12 @@ class Settings:
         "in mode dra, evict the pods of claims from a GPU that became unhealthy (taint effect NoExecute)",
         metavar="BOOL",
     )
+    gpu_sets: bool = setting(
+        False,
+        values.is_on,
+        "in mode dra, publish sets of 2, 4 and 8 linked GPUs as devices too, so that a claim can ask for one",
+        metavar="BOOL",
+    )
     http_address: tuple[str, int] | None = setting(
         ("", 9445),
         values.address,
@@ -188,6 +194,7 @@ class Settings:
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
             annotate_pods=self.annotate_pods,
             evict_claims=self.evict_claims,
+            gpu_sets=self.gpu_sets,
         )
 
     @property

@@ -11,4 +11,6 @@ ISOLATED_CLASS = f"gpu-isolated.{_DOMAIN}"
 """Shares whose memory is isolated."""
 CORE_CLASS = f"gpu-core.{_DOMAIN}"
 """Shares whose memory and compute are isolated."""
-CLASSES = (WHOLE_CLASS, SHARE_CLASS, ISOLATED_CLASS, CORE_CLASS)
+SET_CLASS = f"gpu-set.{_DOMAIN}"
+"""Sets of linked GPUs."""
+CLASSES = (WHOLE_CLASS, SHARE_CLASS, ISOLATED_CLASS, CORE_CLASS, SET_CLASS)

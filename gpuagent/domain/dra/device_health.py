@@ -9,6 +9,9 @@ from gpuagent.domain.gpus.health import GpuHealth
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 
+Health = list[tuple[bool | None, str]]
+"""Of each GPU of a device."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
@@ -29,11 +32,25 @@ def device_healths(state: State) -> tuple[DeviceHealth, ...]:
     """The health of every device that a claim can have, in the order of their names; none without mode `dra`."""
     if state.node.mode is not Mode.DRA and not state.claims.prepared:
         return ()
-    found = {device_name(gpu): _health(gpu, state) for gpu in state.gpus.by_uuid.values()}
+    gpus = {gpu.uuid: _health(gpu, state) for gpu in state.gpus.by_uuid.values()}
+    devices = {device_name(gpu): {gpu.uuid} for gpu in state.gpus.by_uuid.values()}
     for claim in state.claims.prepared.values():
         for one in claim.gpus:
-            found.setdefault(one.device, (False, f"GPU {one.uuid} is not on the node any more"))
-    return tuple(DeviceHealth(name, *found[name]) for name in sorted(found))
+            devices.setdefault(one.device, set()).add(one.uuid)
+    found = {
+        name: [gpus.get(uuid, (False, f"GPU {uuid} is not on the node any more")) for uuid in sorted(uuids)]
+        for name, uuids in devices.items()
+    }
+    return tuple(DeviceHealth(name, _worst(found[name]), _words(found[name])) for name in sorted(found))
+
+
+def _worst(members: Health) -> bool | None:
+    healths = [healthy for healthy, _ in members]
+    return False if False in healths else None if None in healths else True
+
+
+def _words(members: Health) -> str:
+    return "; ".join(message for _, message in members if message)
 
 
 def _health(gpu: Gpu, state: State) -> tuple[bool | None, str]:

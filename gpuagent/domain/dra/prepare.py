@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.domain.dra.device_classes import SHARE_CLASS
+from gpuagent.domain.dra.gpu_sets import members_of
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mappings, text
@@ -40,8 +41,7 @@ def claimed_gpus(
     Raises:
         Refusal: the claim is not allocated, or its allocation cannot be served.
     """
-    by_device = {device_name(gpu): gpu for gpu in gpus.values()}
-    found = tuple(_claimed(one, pool, by_device, unit) for one in _results(claim))
+    found = tuple(gpu for one in _results(claim) for gpu in _claimed(one, pool, gpus, unit))
     if not found:
         raise Refusal(Reason.UNKNOWN_DEVICE, f"the claim has no device of {DRA_DRIVER} allocated")
     if len({(one.memory_mib, one.cores) for one in found if not one.whole}) + any(one.whole for one in found) > 1:
@@ -63,26 +63,29 @@ def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in mappings(devices.get("results")) if one.get("driver") == DRA_DRIVER]
 
 
-def _claimed(result: Mapping[str, Any], pool: str, by_device: Mapping[str, Gpu], unit: MemoryUnit) -> ClaimedGpu:
-    device = text(result.get("device"))
-    gpu = by_device.get(device) if result.get("pool") == pool else None
-    if gpu is None:
+def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit: MemoryUnit) -> Iterator[ClaimedGpu]:
+    """The GPUs of one device: a GPU of which the claim has a share or all, or a set of whole GPUs."""
+    device, consumed = text(result.get("device")), mapping(result.get("consumedCapacity"))
+    here = gpus if result.get("pool") == pool else {}
+    members = [here[uuid] for uuid in members_of(device, here)]
+    given = [gpu for gpu in here.values() if device_name(gpu) == device] or sorted(members, key=lambda gpu: gpu.index)
+    if not given:
         raise Refusal(Reason.UNKNOWN_DEVICE, f"device {device} of pool {text(result.get('pool'))} is not on this node")
-    consumed = mapping(result.get("consumedCapacity"))
     memory, cores = (amount(text(consumed.get(name, "0"))) for name in ("memory", "cores"))
-    if not memory or cores is None:
+    if (not memory and not members) or cores is None:
         raise Refusal(Reason.INTERNAL, f"device {device}: the allocation does not say how much of it is consumed")
-    memory_mib = memory // 2**20
-    return ClaimedGpu(
-        request=text(result.get("request")).partition("/")[0],
-        pool=pool,
-        device=device,
-        share_id=text(result.get("shareID")),
-        uuid=gpu.uuid,
-        memory_mib=memory_mib,
-        cores=cores,
-        whole=memory_mib > gpu.memory_mib - unit.mib and not cores,
-    )
+    for gpu in given:
+        memory_mib = gpu.memory_mib if members else (memory or 0) // 2**20
+        yield ClaimedGpu(
+            request=text(result.get("request")).partition("/")[0],
+            pool=pool,
+            device=device,
+            share_id=text(result.get("shareID")),
+            uuid=gpu.uuid,
+            memory_mib=memory_mib,
+            cores=cores,
+            whole=memory_mib > gpu.memory_mib - unit.mib and not cores,
+        )
 
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:

@@ -1,4 +1,4 @@
-"""The node's ResourceClaims and ResourceSlice."""
+"""The node's ResourceClaims and ResourceSlices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,27 +9,27 @@ from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.sharing.claim import PreparedClaim
 
 WITHDRAWN_S = 10.0
-"""How long a scheduler may still allocate a device of a slice that was deleted."""
+"""How long a scheduler may still allocate a device of slices that were deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """Claims that are prepared, and the slice as the API server has it. Times are monotonic seconds.
+    """Claims that are prepared, and the slices as the API server has them. Times are monotonic seconds.
 
     Attributes:
         prepared: by UID.
-        slice: the node's ResourceSlice; None while there is none.
-        followed: the watch of the slice has shown whether there is one.
-        published: UUIDs of the GPUs of the slice, for `WITHDRAWN_S` after it is gone as well.
-        withdrawn_at: when the slice was last seen to be gone.
-        problem: why the slice cannot be followed.
-        write_problem: why the slice cannot be written.
+        slices: the node's ResourceSlices by name.
+        followed: the watch of the slices has shown which there are.
+        published: UUIDs of the GPUs of the slices, for `WITHDRAWN_S` after these are gone as well.
+        withdrawn_at: when the last slice was seen to be gone.
+        problem: why the slices cannot be followed.
+        write_problem: why a slice cannot be written.
         registered: kubelet accepts the driver.
         registration_problem: why not.
     """
 
     prepared: Mapping[str, PreparedClaim] = field(default_factory=dict)
-    slice: Mapping[str, Any] | None = field(default=None, repr=False)
+    slices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     followed: bool = False
     published: frozenset[str] = frozenset()
     withdrawn_at: float = float("-inf")
@@ -46,14 +46,13 @@ class Claims:
                 return replace(self, registered=event.problem is None, registration_problem=event.problem)
             case ev.SliceWritten():
                 return replace(self, write_problem=event.problem)
-            case ev.SliceSeen():
-                gone = self.slice is not None and event.slice is None
+            case ev.SlicesSeen():
                 return replace(
                     self,
-                    slice=event.slice,
+                    slices=event.slices,
                     followed=True,
-                    published=self.published | uuids_of(event.slice) if event.slice else self.published,
-                    withdrawn_at=event.at if gone else self.withdrawn_at,
+                    published=self.published.union(*map(uuids_of, event.slices.values())),
+                    withdrawn_at=event.at if self.slices and not event.slices else self.withdrawn_at,
                     problem=None,
                 )
             case ev.ApiUnavailable(what="slices"):
@@ -64,12 +63,12 @@ class Claims:
     @property
     def next(self) -> float | None:
         """Monotonic seconds when `published` changes without an event; None if it does not."""
-        return self.withdrawn_at + WITHDRAWN_S if self.published and self.slice is None else None
+        return self.withdrawn_at + WITHDRAWN_S if self.published and not self.slices else None
 
     @property
     def devices(self) -> tuple[int, int]:
-        """How many devices of the slice are free of taints, and how many have one."""
-        found = [*mappings(mapping((self.slice or {}).get("spec")).get("devices"))]
+        """How many of the published GPUs are free of taints, and how many have one."""
+        found = [device for one in self.slices.values() for device in gpus_of(one)]
         tainted = sum(bool(device.get("taints")) for device in found)
         return len(found) - tainted, tainted
 
@@ -79,8 +78,15 @@ class Claims:
         return frozenset(gpu.uuid for claim in self.prepared.values() for gpu in claim.gpus)
 
 
+def gpus_of(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The devices of a ResourceSlice that are GPUs, each with its UUID."""
+    return [device for device in mappings(mapping(found.get("spec")).get("devices")) if _uuid(device)]
+
+
 def uuids_of(found: Mapping[str, Any]) -> frozenset[str]:
     """UUIDs of the GPUs in a ResourceSlice."""
-    devices = mappings(mapping(found.get("spec")).get("devices"))
-    uuids = (text(mapping(mapping(one.get("attributes")).get("uuid")).get("string")) for one in devices)
-    return frozenset(filter(None, uuids))
+    return frozenset(map(_uuid, gpus_of(found)))
+
+
+def _uuid(device: Mapping[str, Any]) -> str:
+    return text(mapping(mapping(device.get("attributes")).get("uuid")).get("string"))

@@ -67,13 +67,14 @@ class DraServicer:
 
     def _fill(self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse) -> None:
         prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name)
-        for gpu in prepared.gpus:
+        devices = [(gpu.request, gpu.pool, gpu.device, gpu.share_id) for gpu in prepared.gpus]
+        for request, pool, device, share_id in dict.fromkeys(devices):  # a set of GPUs is one device
             entry.devices.add(
-                request_names=[gpu.request],
-                pool_name=gpu.pool,
-                device_name=gpu.device,
-                cdi_device_ids=[cdi_name(claim.uid, gpu.device), *others],
-                share_id=gpu.share_id or None,
+                request_names=[request],
+                pool_name=pool,
+                device_name=device,
+                cdi_device_ids=[cdi_name(claim.uid, device), *others],
+                share_id=share_id or None,
             )
 
     def _unprepare(

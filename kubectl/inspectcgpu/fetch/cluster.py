@@ -13,7 +13,7 @@ from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.fetch.agents import Answers, Asking, ask
-from inspectcgpu.read.claims import Claims, read_claim, read_slice
+from inspectcgpu.read.claims import Claims, by_node, read_claim, read_slice
 from inspectcgpu.read.configmaps import NAMESPACE, GpuConfigMap, read_config_map
 from inspectcgpu.read.node import RESOURCES, GpuNode, read_node
 from inspectcgpu.read.pod import GpuPod, read_pod
@@ -141,7 +141,7 @@ def read_other_sources(
 
 def _claims(client: Client) -> Claims:
     slices = list_pages(client, SLICES, read_slice, {"fieldSelector": f"spec.driver={DRA_DRIVER}"}).items
-    return Claims({one.node: one for one in slices}, list_pages(client, CLAIMS, read_claim).items)
+    return Claims(by_node(slices), list_pages(client, CLAIMS, read_claim).items)
 
 
 def _joined(one: GpuConfigMap | None, other: GpuConfigMap) -> GpuConfigMap:

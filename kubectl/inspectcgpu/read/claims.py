@@ -28,11 +28,18 @@ class NodeSlice:
         node: name of the node.
         unit: in which it shares out memory.
         gpus: by name of the device. A GPU that pods of another mode hold has no units.
+        sets: minor numbers of the GPUs of each set of GPUs, by name of the device.
     """
 
     node: str
     unit: MemoryUnit
     gpus: Mapping[str, SeenGpu]
+    sets: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def of_device(self, device: str) -> list[SeenGpu]:
+        """The GPUs of a device."""
+        minors = self.sets.get(device, frozenset())
+        return [gpu for name, gpu in self.gpus.items() if name == device or gpu.minor in minors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +92,15 @@ class Claims:
         """Node to what the claim has there."""
         found: dict[str, Shares] = {}
         for node, device, mib, cores in claim.devices:
-            one = self.slices.get(node)
-            if one and (gpu := one.gpus.get(device)):
+            if (one := self.slices.get(node)) is None:
+                continue
+            for gpu in one.of_device(device):
                 whole = mib > gpu.memory_mib - one.unit.mib and not cores
+                mine = gpu.memory_mib if device in one.sets else mib
                 shares = found.setdefault(node, {})
                 for resource, units in (
-                    (GPU_MEM, mib // one.unit.mib),
-                    (GPU_CORE, CORE_PERCENT_PER_GPU if whole else cores),
+                    (GPU_MEM, mine // one.unit.mib),
+                    (GPU_CORE, CORE_PERCENT_PER_GPU if whole or device in one.sets else cores),
                 ):
                     if units:
                         by_gpu = shares.setdefault(resource, {})
@@ -126,9 +135,9 @@ def _sharing(pod: GpuPod, claim: GpuClaim) -> GpuPod:
 
 
 def read_slice(found: Mapping[str, Any]) -> NodeSlice | None:
-    """Parse a ResourceSlice; None where it is another driver's, or has no GPU. Never raises."""
+    """Parse a ResourceSlice; None where it is another driver's, or has no GPU and no set. Never raises."""
     spec = mapping(found.get("spec"))
-    node, gpus, unit = text(spec.get("nodeName")), {}, 0
+    node, gpus, sets, unit = text(spec.get("nodeName")), {}, {}, 0
     if spec.get("driver") != DRA_DRIVER or not node:
         return None
     for device in mappings(spec.get("devices")):
@@ -137,6 +146,8 @@ def read_slice(found: Mapping[str, Any]) -> NodeSlice | None:
         total = (amount(text(memory.get("value"))) or 0) // MIB
         step = text(mapping(mapping(memory.get("requestPolicy")).get("validRange")).get("step"))
         unit = unit or (amount(step) or 0) // MIB
+        if minors := text(mapping(attributes.get("minors")).get("string")):
+            sets[text(device.get("name"))] = frozenset(int(one) for one in minors.split(",") if _is_minor(one))
         if minor is None or minor >= MOST_GPUS or not unit:
             continue
         taints = [text(taint.get("key")) for taint in mappings(device.get("taints"))]
@@ -149,7 +160,21 @@ def read_slice(found: Mapping[str, Any]) -> NodeSlice | None:
             cause=", ".join(bad).capitalize(),
             units={} if HELD_TAINT in taints else {GPU_MEM: total // unit, GPU_CORE: CORE_PERCENT_PER_GPU},
         )
-    return NodeSlice(node, MemoryUnit(unit), gpus) if gpus else None
+    return NodeSlice(node, MemoryUnit(unit) if unit else MemoryUnit(), gpus, sets) if gpus or sets else None
+
+
+def _is_minor(word: str) -> bool:
+    return word.isdecimal() and word.isascii() and len(word) <= len(str(MOST_GPUS))
+
+
+def by_node(slices: Iterable[NodeSlice]) -> dict[str, NodeSlice]:
+    """The slices of each node as one: its GPUs and its sets of them are in different ones."""
+    found: dict[str, NodeSlice] = {}
+    for one in slices:
+        other = found.get(one.node, one)
+        first = one if one.gpus else other
+        found[one.node] = NodeSlice(one.node, first.unit, {**other.gpus, **one.gpus}, {**other.sets, **one.sets})
+    return {name: one for name, one in found.items() if one.gpus}
 
 
 def read_claim(found: Mapping[str, Any]) -> GpuClaim | None:

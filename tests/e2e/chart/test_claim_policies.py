@@ -121,7 +121,7 @@ def test_an_agent_may_write_a_slice_that_an_operator_has_annotated(cluster: Clus
 
 # -- claims ----------------------------------------------------------------------------------------------------------
 
-WHOLE, SHARE, ISOLATED, CORE = CLASSES
+WHOLE, SHARE, ISOLATED, CORE, _ = CLASSES
 
 
 def requests_of(kind: str, *requests: Json) -> tuple[str, Json]:

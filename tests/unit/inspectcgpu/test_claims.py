@@ -4,13 +4,14 @@ from hypothesis import given
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.dra.device_taints import HELD_TAINT
-from gpuagent.domain.dra.resource_slice import device_name, slice_spec
+from gpuagent.domain.dra.gpu_sets import set_name
+from gpuagent.domain.dra.resource_slice import device_name, slice_spec, slice_specs
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 from inspectcgpu.cli import run
 from inspectcgpu.fetch.agents import Answers
 from inspectcgpu.fetch.cluster import OtherSources, facts
-from inspectcgpu.read.claims import Claims, read_claim, read_slice
+from inspectcgpu.read.claims import Claims, by_node, read_claim, read_slice
 from inspectcgpu.read.node import read_node
 from inspectcgpu.read.pod import read_pod
 from inspectcgpu.report import build
@@ -55,9 +56,9 @@ def claim_json(name, *shares, pods=(), driver="gpu.gpuagent.io", **more):
     }
 
 
-def reported(*claims, pods=(), found=None):
-    listed = read_slice(found or slice_json())
-    read = Claims({listed.node: listed} if listed else {}, [one for one in map(read_claim, claims) if one])
+def reported(*claims, pods=(), found=None, sets=()):
+    listed = [one for one in map(read_slice, [*sets, found or slice_json()]) if one]
+    read = Claims(by_node(listed), [one for one in map(read_claim, claims) if one])
     nodes = (read_node(node_json("n1", "dra", gpus=2, mib=16384)),)
     known = tuple(one for one in map(read_pod, pods) if one)
     return build(facts(nodes, known, OtherSources({}, Answers(), claims=read)))
@@ -104,6 +105,15 @@ def test_whole_gpus_also_those_of_limits_have_all_of_a_gpu():
     (pod,) = node.pods
     assert pod.places == {GPU_MEM: {1: 40}, GPU_CORE: {1: 100}}
     assert (pod.pending, pod.pod.phase, GPU_WHOLE in node.amounts) == ({}, "Running", False)
+
+
+def test_a_set_of_gpus_has_all_of_each():
+    slices = slice_specs(in_force(Mode.DRA, GPUS, gpu_sets=True).state, "n1")
+    result = {"driver": "gpu.gpuagent.io", "pool": "n1", "device": set_name(one.uuid for one in GPUS)}
+    claim = claim_json("c", pods=["a"])
+    claim["status"]["allocation"]["devices"]["results"] = [result]
+    found = reported(claim, sets=[{"spec": spec} for name, spec in slices.items() if name])
+    assert found.nodes[0].pods[0].places == {GPU_MEM: {0: 16, 1: 40}, GPU_CORE: {0: 100, 1: 100}}
 
 
 def test_a_claim_of_two_pods_counts_once_and_a_note_says_so():

@@ -218,7 +218,8 @@ validations:
 validations:
   {{- include "gpuagent.policy.claim" . | nindent 2 }}
   - expression: >-
-      variables.part == '' && variables.name == variables.node + '-gpu.gpuagent.io'
+      variables.part == '' && (variables.name == variables.node + '-gpu.gpuagent.io'
+      || variables.name.startsWith(variables.node + '-gpu.gpuagent.io-'))
       {{- range $one := list "object" "oldObject" }}
       && ({{ $one }} == null || {{ $one }}.spec.driver == 'gpu.gpuagent.io' && {{ $one }}.spec.pool.name == variables.node
       && has({{ $one }}.spec.nodeName) && {{ $one }}.spec.nodeName == variables.node)

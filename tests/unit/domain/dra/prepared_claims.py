@@ -9,13 +9,18 @@ from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from tests.unit.domain.builders import pod_json
 
 
-def prepared(name: str, *gpus: Gpu, mib: int = 4096, cores: int = 0, layer: str = "none") -> PreparedClaim:
-    """A claim in namespace `ml` with the same share of each of these GPUs; of all their memory, they are whole."""
+def prepared(
+    name: str, *gpus: Gpu, mib: int = 4096, cores: int = 0, layer: str = "none", device: str = ""
+) -> PreparedClaim:
+    """A claim in namespace `ml` with the same share of each of these GPUs; of all their memory, they are whole.
+
+    With `device`, they are one device of this name.
+    """
     claimed = [
         ClaimedGpu(
             request="gpu",
             pool="n",
-            device=device_name(gpu),
+            device=device or device_name(gpu),
             share_id=f"share-{name}",
             uuid=gpu.uuid,
             memory_mib=mib,

@@ -29,7 +29,7 @@ def node(*claims):
 
 
 def published(found: NodeUnderTest) -> NodeUnderTest:
-    return found.send(ev.SliceSeen({"metadata": {}, "spec": slice_spec(found.state, "n")}, found.now))
+    return found.send(ev.SlicesSeen({"s": {"metadata": {}, "spec": slice_spec(found.state, "n")}}, found.now))
 
 
 def page(found):
@@ -106,7 +106,7 @@ def test_the_table_for_people_has_claims_and_the_driver():
 def test_a_switch_to_units_waits_for_the_containers_of_claims():
     found = node(prepared("one", GPUS[0])).pods(claiming("a", "one")).label("share").wait(3).holdings()
     assert switch(found.state).phase == "settling", "the slice is still there"
-    found.send(ev.SliceSeen(None, found.now)).wait(11)
+    found.send(ev.SlicesSeen({}, found.now)).wait(11)
     assert switch(found.state).phase == "waiting"
     assert reasons(found) == ["ModeSwitchWaiting"]
     assert "ml/a[main] (gpu.gpuagent.io)" in problems(found.state)[0].message

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuagent.domain.dra.cdi_spec import cdi_name, cdi_spec
+from gpuagent.domain.dra.gpu_sets import set_name
 from gpuagent.domain.dra.prepare import claimed_gpus, grants, has_device, merged, must_isolate
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.refusal import Reason, Refusal
@@ -58,6 +59,19 @@ def test_compute_is_a_second_grant_and_one_environment():
     both = list(grants(found, Mode.CORE_MEM, GPUS, Access(unit=UNIT, device_nodes=nodes(4))))
     assert [one.units for one in both] == [4, 30]
     assert merged(both).env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
+
+
+def test_a_set_is_its_gpus_whole_in_the_order_of_the_bus():
+    name = set_name(list(GPUS)[1:3])
+    found = read(result(0, device=name, consumedCapacity=None))
+    assert [(one.device, one.uuid, one.memory_mib, one.whole) for one in found] == [
+        (name, uuid, 16384, True) for uuid in list(GPUS)[1:3]
+    ]
+    assert must_isolate(claim(), found) == frozenset()
+    (grant,) = grants(found, Mode.SHARE, GPUS, Access(unit=UNIT, device_nodes=nodes(4)))
+    assert grant.env["NVIDIA_VISIBLE_DEVICES"] == ",".join(list(GPUS)[1:3])
+    with pytest.raises(Refusal, match="not on this node"):
+        claimed_gpus(claim(result(0, device=name)), "n", {uuid: GPUS[uuid] for uuid in list(GPUS)[:2]}, UNIT)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.dra.device_taints import HELD_TAINT, UNHEALTHY_TAINT
 from gpuagent.domain.dra.resource_slice import device_name, memory_text, slice_spec
-from gpuagent.domain.reconcile.resource_slice import slice_name, slice_write
+from gpuagent.domain.reconcile.resource_slice import slice_name, slice_writes
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
 from tests.unit.domain.builders import box, gpu, holding, in_force, unit_ids
@@ -84,7 +84,7 @@ def test_binpack_has_the_fullest_gpu_first_and_spread_the_emptiest_and_full_ones
 def test_gpus_that_cannot_be_devices_are_left_out_and_unhealthy_ones_tainted():
     node = in_force(Mode.DRA, [gpu(0, mig=True), gpu(1), gpu(2)])
     node.send(ev.GpuLost(node.state.gpus.by_index[1].uuid, "fell off the bus", node.now))
-    assert order(node) == [1, 2]
+    assert order(node) == [2, 1]
     assert taints(node) == {1: [UNHEALTHY_TAINT]}
 
 
@@ -101,10 +101,10 @@ def test_a_gpu_with_units_of_another_mode_is_tainted_until_its_pod_ends():
 def test_units_are_advertised_again_when_claims_and_slice_are_gone():
     node = in_force(Mode.DRA)
     one = claim(node, 1024)
-    node.send(ev.ClaimsPrepared((one,), node.now)).send(ev.SliceSeen(seen(node), node.now))
+    node.send(ev.ClaimsPrepared((one,), node.now)).send(ev.SlicesSeen(seen(node), node.now))
     node.label("share").wait(3).holdings()
     assert node.offer(GPU_MEM) == {}, "the slice still has both GPUs"
-    node.send(ev.SliceSeen(None, node.now)).wait(9)
+    node.send(ev.SlicesSeen({}, node.now)).wait(9)
     assert node.offer(GPU_MEM) == {}, "a scheduler may have an older slice"
     node.wait(2)
     assert node.offer(GPU_MEM) == {1: 16}
@@ -114,31 +114,36 @@ def test_units_are_advertised_again_when_claims_and_slice_are_gone():
 
 def seen(node, **changes):
     metadata = {"name": slice_name("n"), "uid": "s1", "resourceVersion": "7"}
-    return {"metadata": metadata, "spec": slice_spec(node.state, "n") | changes}
+    return {slice_name("n"): {"metadata": metadata, "spec": slice_spec(node.state, "n") | changes}}
+
+
+def write(node):
+    (one,) = slice_writes(node.state, "n")
+    return one
 
 
 def test_the_slice_is_made_changed_put_back_and_deleted():
     node = in_force(Mode.DRA)
-    assert slice_write(node.state, "n") is None, "the watch has not shown yet whether there is one"
-    node.send(ev.SliceSeen(None, node.now))
-    assert slice_write(node.state, "n").verb == "create"
-    node.send(ev.SliceSeen(seen(node), node.now))
-    assert slice_write(node.state, "n") is None
+    assert not slice_writes(node.state, "n"), "the watch has not shown yet whether there is one"
+    node.send(ev.SlicesSeen({}, node.now))
+    assert write(node).verb == "create"
+    node.send(ev.SlicesSeen(seen(node), node.now))
+    assert not slice_writes(node.state, "n")
     node.send(ev.ClaimsPrepared((claim(node, 0, 1024),), node.now))
-    change = slice_write(node.state, "n")
+    change = write(node)
     assert (change.verb, change.body["metadata"]) == ("patch", {"uid": "s1", "resourceVersion": "7"})
-    node.send(ev.SliceSeen(None, node.now))
-    assert slice_write(node.state, "n").verb == "create"
-    node.send(ev.SliceSeen(seen(node), node.now)).label("share")
-    assert slice_write(node.state, "n").verb == "delete"
+    node.send(ev.SlicesSeen({}, node.now))
+    assert write(node).verb == "create"
+    node.send(ev.SlicesSeen(seen(node), node.now)).label("share")
+    assert write(node).verb == "delete"
 
 
 def test_what_the_api_server_adds_to_a_taint_is_no_change():
     node = in_force(Mode.DRA)
     node.send(ev.GpuLost(node.state.gpus.by_index[0].uuid, "gone", node.now))
     found = seen(node)
-    for device in found["spec"]["devices"]:
+    for device in found[slice_name("n")]["spec"]["devices"]:
         for taint in device.get("taints", ()):
             taint["timeAdded"] = "2026-01-01T00:00:00Z"
-    node.send(ev.SliceSeen(found, node.now))
-    assert slice_write(node.state, "n") is None
+    node.send(ev.SlicesSeen(found, node.now))
+    assert not slice_writes(node.state, "n")

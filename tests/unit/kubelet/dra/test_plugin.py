@@ -1,6 +1,7 @@
 """The driver's sockets, as kubelet uses them."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -32,7 +33,8 @@ class Preparing:
             raise Refusal(Reason.ISOLATION, "the layer is not ready")
         if name == "odd":
             raise KeyError("x")
-        return PreparedClaim(uid=uid, namespace=namespace, name=name, layer="none", gpus=(GPU,)), (f"k={uid}",)
+        gpus = (replace(GPU, device="gpus-2"), replace(GPU, device="gpus-2", uuid="GPU-b")) if name == "set" else (GPU,)
+        return PreparedClaim(uid=uid, namespace=namespace, name=name, layer="none", gpus=gpus), (f"k={uid}",)
 
     def unprepare(self, uid):
         self.unprepared.append(uid)
@@ -96,7 +98,7 @@ def test_kubelet_finds_the_driver_and_says_whether_it_takes_it(served):
 @pytest.mark.parametrize("service", SERVICES)
 def test_each_claim_has_an_answer_of_its_own(served, service):
     _, meter, _, directory = served
-    claims = [pb.Claim(uid=f"u-{name}", namespace="default", name=name) for name in ("good", "refused", "odd")]
+    claims = [pb.Claim(uid=f"u-{name}", namespace="default", name=name) for name in ("good", "set", "refused", "odd")]
     request = pb.NodePrepareResourcesRequest(claims=claims)
     answer = call(directory, "NodePrepareResources", request, pb.NodePrepareResourcesResponse, service).claims
     (device,) = answer["u-good"].devices
@@ -105,6 +107,7 @@ def test_each_claim_has_an_answer_of_its_own(served, service):
         ["gpu"],
         ["gpu.gpuagent.io/claim=u-good-gpu-a", "k=u-good"],
     )
+    assert [device.device_name for device in answer["u-set"].devices] == ["gpus-2"]
     assert (answer["u-good"].error, answer["u-refused"].error) == ("", "the layer is not ready")
     assert answer["u-odd"].error == "the agent failed: KeyError; its log has more"
     assert meter.refusals == [Reason.ISOLATION, Reason.INTERNAL]
