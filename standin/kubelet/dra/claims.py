@@ -106,6 +106,16 @@ class Claims:
             }
         return [{"name": name, "resources": resources} for name, resources in found.items() if resources]
 
+    def pods_with(self, driver: str, devices: Collection[tuple[str, str]]) -> set[str]:
+        """UIDs of the pods whose claims have one of these devices."""
+        with self._infos.lock:
+            return {
+                uid
+                for info in self._infos.infos.values()
+                if any((one["PoolName"], one["DeviceName"]) in devices for one in info.drivers.get(driver, ()))
+                for uid in info.pods
+            }
+
     def _of(self, pod: Json, container: Json) -> Iterator[tuple[str, str, ClaimInfo]]:
         """Name, request (may be empty) and claim, as the container names them."""
         named = dict(zip((one["name"] for one in pod["spec"]["resourceClaims"]), claim_names(pod), strict=True))

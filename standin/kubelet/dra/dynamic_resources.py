@@ -57,7 +57,7 @@ class DynamicResources:
         claims = Claims(self._api.objects, registry, ClaimInfos(self._root), healths, self.periods)
         claims.calls = self._calls
         workers = PodWorkers(self._api, self._kubelet, claims, self._runtime, self.periods, self._rng)
-        healths.changed = workers.report
+        healths.changed = lambda driver, devices: workers.wake(claims.pods_with(driver, devices))
         self._parts = registry, claims, workers, healths
         registry.start()
         workers.start()

@@ -21,11 +21,12 @@ class DeviceHealths:
     """Follows every instance of every driver until it is closed. Thread-safe.
 
     Attributes:
-        changed: called after a change, without a lock. Kubelet does nothing when a stream has ended.
+        changed: called without a lock with a driver and its devices that changed, by pool and name. Kubelet does
+            nothing when a stream has ended.
     """
 
     def __init__(self, periods: Periods) -> None:
-        self.changed: Callable[[], None] = lambda: None
+        self.changed: Callable[[str, set[tuple[str, str]]], None] = lambda *_: None
         self._periods = periods
         self._lock = threading.Lock()
         self._known: dict[str, dict[tuple[str, str], tuple[_Reading, float]]] = {}
@@ -70,14 +71,15 @@ class DeviceHealths:
             driver.closed.wait(self._periods.health)
 
     def _take(self, driver: str, message: pb.NodeWatchResourcesResponse) -> None:
-        now = time.monotonic()
+        now, changed = time.monotonic(), set()
         with self._lock:
             known = self._known.setdefault(driver, {})
-            before = {device: reading for device, (reading, _) in known.items()}
             for one in message.devices:
+                device = one.device.pool_name, one.device.device_name
                 lasts_s = one.health_check_timeout_seconds or _DEFAULT_S
                 reading = (_WORDS.get(one.health, "Unknown"), one.message, lasts_s)
-                known[one.device.pool_name, one.device.device_name] = (reading, now)
-            is_changed = before != {device: reading for device, (reading, _) in known.items()}
-        if is_changed:
-            self.changed()
+                if device not in known or known[device][0] != reading:
+                    changed.add(device)
+                known[device] = (reading, now)
+        if changed:
+            self.changed(driver, changed)

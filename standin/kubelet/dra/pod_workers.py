@@ -4,6 +4,7 @@ import json
 import random
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,6 +75,7 @@ class PodWorkers:
         self._objects, self._node_name, self._kubelet = api.objects, api.node_name, kubelet
         self._claims, self._runtime, self._periods, self._rng = claims, runtime, periods, rng
         self._stopping = False
+        self._woken: set[str] = set()
         self._workers: dict[str, threading.Thread] = {}
         self._thread = threading.Thread(target=self._run, name="standin-pods", daemon=True)
 
@@ -93,17 +95,11 @@ class PodWorkers:
         """UIDs of the node's pods that are not ended."""
         return {pod["metadata"]["uid"] for pod in self._pods() if pod["status"].get("phase") not in _ENDED}
 
-    def report(self) -> None:
-        """Write the health of devices to the status of the pods that run."""
-        for pod in self._pods():
-            statuses = pod["status"].get("containerStatuses") or []
-            containers = {one["name"]: one for one in pod["spec"]["containers"]}
-            if pod["metadata"]["uid"] in self._runtime.sandboxes and statuses:
-                found = [
-                    {**one, "allocatedResourcesStatus": self._claims.healths(pod, containers[one["name"]])}
-                    for one in statuses
-                ]
-                self._status(pod, {"containerStatuses": found})
+    def wake(self, uids: Collection[str]) -> None:
+        """Sync these pods now."""
+        with self._objects.updated:
+            self._woken.update(uids)
+            self._objects.updated.notify_all()
 
     def _pods(self) -> list[Json]:
         return [pod for pod in self._objects.all("pods")[0] if pod["spec"].get("nodeName") == self._node_name]
@@ -135,8 +131,9 @@ class PodWorkers:
             now = self._now(pod)
             ends = now is None or "deletionTimestamp" in now["metadata"] or uid in self._runtime.exited
             pod = now or pod
-            if (changed := _key(pod, ends)) != key or time.monotonic() >= due:
+            if (changed := _key(pod, ends)) != key or time.monotonic() >= due or uid in self._woken:
                 key = changed
+                self._woken.discard(uid)
                 if ends:
                     if self._end(pod, ours, gone=now is None):
                         del self._workers[uid]
