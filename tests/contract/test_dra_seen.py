@@ -1,4 +1,4 @@
-"""What people see of a node in mode dra that cannot serve claims: status, condition, probe."""
+"""Status, condition and probe of a node in mode dra that cannot serve claims."""
 
 from collections.abc import Callable
 

@@ -166,5 +166,6 @@ def test_what_others_write_raises_nothing(one, other):
 def test_the_cluster_without_claims_is_shown_with_the_reason(capsys, tmp_path):
     with ApiServer("n0") as server:
         server.objects.create("nodes", "", node_json("n1", "dra"))
+        server.deny("list", "resourceclaims")
         assert run(["--kubeconfig", str(server.write_kubeconfig(tmp_path / "config"))], {}) == 0
     assert "the slices and claims of nodes in mode dra cannot be read" in capsys.readouterr().out
