@@ -12,12 +12,14 @@ from standin.api.timestamps import timestamp
 
 Json = dict[str, Any]
 
-_MOST_DEVICES, _MOST_TAINTED, _MOST_VALUES, _MOST_TEXT = 128, 64, 32, 64
+_MOST_DEVICES, _MOST_SPECIAL, _MOST_VALUES, _MOST_TEXT = 128, 64, 32, 64
 
 
 def check_slice(found: Json) -> None:
     """Raise Refusal 422 for a slice that breaks a rule; note when each taint came."""
     devices = found["spec"].get("devices") or []
+    if devices and found["spec"].get("sharedCounters"):
+        raise Refusal(422, "Invalid", "spec: Invalid value: only one of sharedCounters or devices may be set")
     for device in devices:
         for taint in device.get("taints") or ():
             taint.setdefault("timeAdded", timestamp())
@@ -27,7 +29,8 @@ def check_slice(found: Json) -> None:
 
 
 def _problems(devices: list[Json]) -> Iterator[str]:
-    most = _MOST_TAINTED if any(one.get("taints") for one in devices) else _MOST_DEVICES
+    is_special = any(one.get("taints") or one.get("consumesCounters") for one in devices)
+    most = _MOST_SPECIAL if is_special else _MOST_DEVICES
     if len(devices) > most:
         yield f"spec.devices: Too many: {len(devices)}: must have at most {most} items"
     if len({one["name"] for one in devices}) < len(devices):

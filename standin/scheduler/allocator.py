@@ -1,12 +1,12 @@
 """Which devices a ResourceClaim gets: the first ones that fit, in the order of pools, slices and devices.
 
-Source: k8s.io/dynamic-resource-allocation v0.36.3, structured/internal/incubating. Left out: counters that devices
-share, admin access, allocation mode All, ``distinctAttribute``.
+Source: k8s.io/dynamic-resource-allocation v0.36.3, structured/internal/incubating. Left out: admin access,
+allocation mode All, ``distinctAttribute``.
 """
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,13 @@ class Devices:
             for one in sorted(found, key=lambda each: each["metadata"]["name"])
             for device in one["spec"].get("devices") or ()
         ]
+        self._counters = {
+            (pool, shared["name"], name): _read(value["value"])
+            for (_, pool), found in newest.items()
+            for one in found
+            for shared in one["spec"].get("sharedCounters") or ()
+            for name, value in shared["counters"].items()
+        }
         self._consumed: dict[tuple[str, str, str], Counter[str]] = {}
         for claim in claims:
             for result in results(claim):
@@ -124,11 +131,13 @@ class Devices:
         if any(one["effect"] != "None" for one in _untolerated(body, request.get("tolerations") or ())):
             return None
         used = Counter(self._consumed.get(device.key, {}))
-        taken = device.key in self._consumed
         for one in so_far:
             if one.device.key == device.key:
-                taken = True
                 used.update(one.consumed)
+        every = {*self._consumed, *(one.device.key for one in so_far)}
+        taken = device.key in every
+        if not taken and not self._has_counters(device, every):
+            return None
         wanted = (request.get("capacity") or {}).get("requests") or {}
         capacity = body.get("capacity") or {}
         if (taken and not body.get("allowMultipleAllocations")) or not wanted.keys() <= capacity.keys():
@@ -138,6 +147,14 @@ class Devices:
             if value is None or used[name] + value > _read(capacity[name]["value"]):
                 return None
         return {name: value for name, value in consumed.items() if value is not None}
+
+    def _has_counters(self, device: Device, taken: Collection[tuple[str, str, str]]) -> bool:
+        """Whether the counters of the pool are enough for the device beside those that are taken."""
+        left = Counter(self._counters)
+        for one in self._devices:
+            if one.key in taken:
+                left.subtract(_counters(one))
+        return all(left[name] >= value for name, value in _counters(device).items())
 
     def _consume(self, key: tuple[str, str, str], consumed: Mapping[str, int]) -> None:
         self._consumed.setdefault(key, Counter()).update(consumed)
@@ -154,6 +171,15 @@ def results(claim: Json) -> list[dict[str, Any]]:
 def key_of(result: Json) -> tuple[str, str, str]:
     """The device of a result."""
     return result["driver"], result["pool"], result["device"]
+
+
+def _counters(device: Device) -> dict[tuple[str, str, str], int]:
+    """What a device consumes, once: the further shares of it consume nothing."""
+    return {
+        (device.pool, shared["counterSet"], name): _read(value["value"])
+        for shared in device.body.get("consumesCounters") or ()
+        for name, value in shared["counters"].items()
+    }
 
 
 def _result(chosen: _Chosen) -> dict[str, Any]:

@@ -9,6 +9,7 @@ CLASSES = {
     "gpu-share.gpuagent.io": _SHARED,
     "gpu-isolated.gpuagent.io": f"{_SHARED} && {_ATTRIBUTES}.memoryIsolated",
     "gpu-core.gpuagent.io": f"{_SHARED} && {_ATTRIBUTES}.memoryIsolated && {_ATTRIBUTES}.computeIsolated",
+    "gpu-set.gpuagent.io": f'device.driver == "gpu.gpuagent.io" && {_ATTRIBUTES}.type == "gpu-set"',
 }
 
 

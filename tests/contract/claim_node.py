@@ -14,7 +14,7 @@ from standin.scheduler.device_classes import CLASSES, create_classes
 from standin.scheduler.scheduler import ClaimScheduler, claim_names
 from tests.contract.harness import MEM, NODE, Node, box, ids_on, wait_for
 
-WHOLE, SHARE, ISOLATED, _ = CLASSES
+WHOLE, SHARE, ISOLATED, _, SET = CLASSES
 SLICE = f"{NODE}-{DRA_DRIVER}"
 PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
 Json = dict[str, Any]

@@ -8,7 +8,8 @@ import pytest
 
 from gpuagent.domain.node_state import claims
 from gpuagent.domain.sharing.mode import GPU_MEM
-from tests.contract.claim_node import ClaimNode
+from gpuagent.simulation import boxes
+from tests.contract.claim_node import SET, ClaimNode
 from tests.contract.harness import box, observe, pod, terminate, wait_for
 
 MakeNode = Callable[..., ClaimNode]
@@ -132,3 +133,24 @@ def test_66_a_node_goes_over_to_claims_and_back_under_running_pods(
     assert {uuid for uuid in one.uuids if not one.on(uuid)} == {claimed}
     one.delete("claim")
     one.offers(mem=160)
+
+
+def test_76_sets_of_linked_gpus_and_shares_exclude_each_other(claim_node: MakeNode) -> None:
+    """On a DGX-1 with sets as devices: each GPU of a set is taken whole, and a share keeps the sets of its GPU free of
+    claims."""
+    one = claim_node(gpus=boxes.load("dgx1-v100"))
+    one.run(gpu_sets=True)
+    wait_for(lambda: len(one.server.objects.all("resourceslices")[0]) == 5)
+    one.published()
+    of_four = [{"cel": {"expression": 'device.attributes["gpu.gpuagent.io"].gpus == 4'}}]
+    for name in ("four", "other-four"):
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": SET, "selectors": of_four}}]}}
+        one.server.objects.create("resourceclaims", "default", {"metadata": {"name": name}, "spec": spec})
+    one.create("training", claim="four")
+    four = one.running("training").env["NVIDIA_VISIBLE_DEVICES"].split(",")
+    assert len(four) == 4
+    assert one.run_pod("share", memory="4Gi").env["NVIDIA_VISIBLE_DEVICES"] not in four
+    one.create("waits", claim="other-four")
+    wait_for(lambda: any(c.get("reason") == "Unschedulable" for c in one.pod("waits")["status"].get("conditions", ())))
+    one.delete("share")
+    assert not {*four} & {*one.running("waits").env["NVIDIA_VISIBLE_DEVICES"].split(",")}

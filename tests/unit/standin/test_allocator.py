@@ -114,6 +114,30 @@ def test_a_device_that_is_not_shareable_is_taken_once() -> None:
     assert got(request(), claims=[{"status": {"allocation": {"devices": {"results": first}}}}], slices=alone) is None
 
 
+def test_devices_that_share_counters_exclude_each_other() -> None:
+    """A set of two GPUs, and each GPU: of a GPU, several shares consume its counter once."""
+
+    def of(body: Json, *gpus: str) -> Json:
+        used = {"counterSet": "gpus", "counters": {gpu: {"value": "1"} for gpu in gpus}}
+        return {**body, "consumesCounters": [used]}
+
+    counters = slice_of(name="0", count=2)
+    counters["spec"]["sharedCounters"] = [{"name": "gpus", "counters": {gpu: {"value": "1"} for gpu in "ab"}}]
+    devices = slice_of(of(device("a"), "a"), of(device("b"), "b"), of({"name": "ab"}, "a", "b"), count=2)
+    share = request({"memory": "1Gi"})
+
+    def left(*claims: Json, one: Json = share) -> list[str] | None:
+        found = Devices([counters, devices], claims).allocate(claim(one), CLASSES)
+        return None if found is None else [result["device"] for result in found]
+
+    first = {"status": {"allocation": {"devices": {"results": [{"driver": "d", "pool": "n", "device": "a"}]}}}}
+    both = {"status": {"allocation": {"devices": {"results": [{"driver": "d", "pool": "n", "device": "ab"}]}}}}
+    pair = request(selectors=[{"cel": {"expression": "!device.allowMultipleAllocations"}}])
+    assert (left(), left(one=pair)) == (["a"], ["ab"])
+    assert (left(first), left(first, one=pair)) == (["a"], None)
+    assert left(both) is None
+
+
 def test_a_pool_counts_when_all_slices_of_its_newest_generation_are_there() -> None:
     old, half = slice_of(device("a")), slice_of(device("b"), generation=2, name="1", count=2)
     other = slice_of(device("c"), generation=2, name="0", count=2)
