@@ -174,7 +174,7 @@ def key_of(result: Json) -> tuple[str, str, str]:
 
 
 def _counters(device: Device) -> dict[tuple[str, str, str], int]:
-    """What a device consumes, once: the further shares of it consume nothing."""
+    """Counters that a device consumes, once: further shares of it consume none."""
     return {
         (device.pool, shared["counterSet"], name): _read(value["value"])
         for shared in device.body.get("consumesCounters") or ()

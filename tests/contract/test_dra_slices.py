@@ -136,8 +136,7 @@ def test_66_a_node_goes_over_to_claims_and_back_under_running_pods(
 
 
 def test_76_sets_of_linked_gpus_and_shares_exclude_each_other(claim_node: MakeNode) -> None:
-    """On a DGX-1 with sets as devices: each GPU of a set is taken whole, and a share keeps the sets of its GPU free of
-    claims."""
+    """On a DGX-1 with sets as devices. No set is allocated while a share has one of its GPUs."""
     one = claim_node(gpus=boxes.load("dgx1-v100"))
     one.run(gpu_sets=True)
     wait_for(lambda: len(one.server.objects.all("resourceslices")[0]) == 5)
