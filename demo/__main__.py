@@ -1,4 +1,4 @@
-"""The walk: modes, pods, a refusal, a switch that waits, a GPU that becomes unhealthy, isolation; then NVLink."""
+"""The walk: modes, pods, a refusal, a switch that waits, an unhealthy GPU, isolation, claims; then NVLink."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ from demo.node import DemoNode
 from gpuagent.pages import topology_picture, topology_table
 from gpuagent.system.output import exit_with
 from gpuagent.system.stop_signal import StopSignal
+from standin.kubelet.pods import Granted
 
 PORT = 9445
 PICTURE = Path("build/topology.svg")
@@ -106,6 +107,7 @@ def walk(node: DemoNode) -> None:
     node.inject(fault="restore", gpu=6)
 
     isolation(node)
+    claims(node)
 
     step("The label is removed: the last mode stays in force. What the node's Events say of all this:")
     node.api.label_node({"ack.node.gpu.schedule": None})
@@ -143,6 +145,38 @@ def isolation(node: DemoNode) -> None:
     until(node, offers("aliyun.com/gpu-mem", 640))
     until(node, lambda _: node.kubelet.allocatable("aliyun.com/gpu-mem") == 640)
     print(textwrap.indent(node.inspect(), "    "), flush=True)
+
+
+def claims(node: DemoNode) -> None:
+    """The node goes over to Dynamic Resource Allocation and back, under running pods."""
+    step(
+        "Mode dra, for Kubernetes 1.36 and later: the GPUs become devices in a ResourceSlice, which the stock scheduler"
+        " shares out. The GPU of the two pods has a taint until they end."
+    )
+    node.api.label_node({"ack.node.gpu.schedule": "dra"})
+    until(node, lambda _: [bool(device.get("taints")) for device in node.devices()].count(True) == 1)
+    print(textwrap.indent("\n".join(map(device_line, node.devices())), "    "), flush=True)
+
+    step("gpuagent claim --mem 8 --cores 30 prints a template, and a pod with a claim from it starts:")
+    printed, granted = node.run_claim("claimed", mem=8, cores=30)
+    print(textwrap.indent(printed, "    "))
+    print(f"    claimed: NVIDIA_VISIBLE_DEVICES={granted.env['NVIDIA_VISIBLE_DEVICES']}, {mps_limits(granted)}\n")
+    until(node, lambda page: any("claim" in one for gpu in page["gpus"] for one in gpu["containers"]))
+    print(textwrap.indent(node.table().partition("isolation by mps")[0], "    "), flush=True)
+
+    step("The label goes back to core_mem. A GPU has units again 10 s after the slice is gone, or when its claim is.")
+    node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
+    until(node, offers("aliyun.com/gpu-mem", 560))
+    print(textwrap.indent(node.table().partition("isolation by mps")[0], "    "), flush=True)
+    node.api.delete_pod("claimed", grace_s=None)
+    until(node, offers("aliyun.com/gpu-mem", 640))
+
+
+def device_line(device: dict[str, Any]) -> str:
+    """A device of a ResourceSlice in short."""
+    amounts = ", ".join(f"{name} {value['value']}" for name, value in device["capacity"].items())
+    taints = "".join(f"   taint {taint['key']}" for taint in device.get("taints") or ())
+    return f"{device['name']}   {amounts}   isolation {device['attributes']['isolation']['string']}{taints}"
 
 
 def nvlink(node: DemoNode) -> None:
@@ -196,10 +230,15 @@ def caps(node: DemoNode, name: str, **limits: int) -> None:
     admission = node.run_pod(name, None, **limits)
     if not admission:
         raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
-    env = admission.containers["main"].env
+    print(f"    {name}: {mps_limits(admission.containers['main'])}")
+
+
+def mps_limits(granted: Granted) -> str:
+    """The limits of a container that uses MPS."""
+    env = granted.env
     given = {key.removeprefix("CUDA_MPS_"): value for key, value in sorted(env.items()) if key.startswith("CUDA_MPS_")}
     given.pop("PIPE_DIRECTORY")
-    print(f"    {name}: " + ", ".join(f"{key}={value}" for key, value in given.items()))
+    return ", ".join(f"{key}={value}" for key, value in given.items())
 
 
 def offers(resource: str, healthy: int) -> Callable[[dict[str, Any]], bool]:

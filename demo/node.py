@@ -13,13 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import yaml
+
 from gpuagent.pages.status_table import render
 from gpuagent.simulation import boxes
 from standin.api.server import ApiServer
 from standin.kubelet.kubelet import Kubelet
-from standin.kubelet.pods import Admission, Container, Pod
+from standin.kubelet.pods import Admission, Container, Granted, Pod
 from standin.kubelet.reporting import StatusReporter
 from standin.mps.host import MpsHost
+from standin.scheduler.device_classes import create_classes
+from standin.scheduler.scheduler import ClaimScheduler
 from standin.waiting import PATIENCE_S
 
 NODE = "demo-node"
@@ -33,7 +37,9 @@ class DemoNode:
         self._box = box
         self.url = f"http://127.0.0.1:{port}"
         self.api = ApiServer(NODE)
-        self.kubelet = Kubelet(self._root / "kubelet")
+        create_classes(self.api.objects)
+        self._scheduler = ClaimScheduler(self.api.objects)
+        self.kubelet = Kubelet(self._root / "kubelet", api=self.api)
         self._amounts = StatusReporter(self.kubelet, self.api.patch_node_status)
         self.kubeconfig = self._root / "kubeconfig"
         self.log = self._root / "agent.log"
@@ -48,6 +54,7 @@ class DemoNode:
         self.api.start()
         self.kubelet.start()
         self._amounts.start()
+        self._scheduler.start()
         self.api.write_kubeconfig(self.kubeconfig)
         command = [
             *(sys.executable, "-m", "gpuagent", "run", "--simulate", self._box, "--node-name", NODE),
@@ -55,6 +62,7 @@ class DemoNode:
             *("--state-dir", str(self._root / "state"), "--http-address", self.url.removeprefix("http://")),
             *("--settle", "1", "--exclusive-resource", "nvidia.com/gpu", "--mps-control", str(self.mps.control)),
             *("--mps-pipe-dir", str(self.mps.own), "--fence-file", str(self._root / "unhealthyDevices.json")),
+            *("--cdi-dir", str(self.kubelet.claims.cdi_dir)),
         ]
         path = f"{self.mps.control.parent}:{os.environ['PATH']}"  # nvidia-smi's stand-in
         with self.log.open("wb") as log:
@@ -72,6 +80,7 @@ class DemoNode:
             self._agent.terminate()
             self._agent.wait(PATIENCE_S)
         self._amounts.stop()
+        self._scheduler.stop()
         self.kubelet.stop()
         self.api.stop()
         self.mps.close()
@@ -130,6 +139,28 @@ class DemoNode:
         """The pod ends and is deleted."""
         self.kubelet.remove(self._pods.pop(name))
         self.api.delete_pod(name)
+
+    def run_claim(self, name: str, **amounts: int) -> tuple[str, Granted]:
+        """Create a pod with a claim, from the template that `gpuagent claim` prints; both, once the container runs."""
+        flags = [part for flag, amount in amounts.items() for part in (f"--{flag}", str(amount))]
+        command = [sys.executable, "-m", "gpuagent", "claim", *flags]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
+        template = yaml.safe_load(printed)
+        self.api.objects.create("resourceclaimtemplates", "default", template)
+        claim = {"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}
+        container = {"name": "main", "image": "work", "resources": {"claims": [{"name": "gpu"}]}}
+        body = {"metadata": {"name": name}, "spec": {"containers": [container], "resourceClaims": [claim]}}
+        uid = self.api.objects.create("pods", "default", {**body, "status": {"phase": "Pending"}})["metadata"]["uid"]
+        self.wait(lambda: self.kubelet.claims.container(uid, "main"))
+        granted = self.kubelet.claims.container(uid, "main")
+        if granted is None:
+            events = [event["message"] for event in self.api.events()]
+            raise RuntimeError(f"pod {name} does not run: {events}")
+        return printed, granted
+
+    def devices(self) -> list[dict[str, Any]]:
+        """The devices of the node's ResourceSlice."""
+        return [one for found in self.api.objects.all("resourceslices")[0] for one in found["spec"]["devices"]]
 
     def install_mps(self) -> None:
         """NVIDIA MPS comes onto the node: the stand-in of its control program."""

@@ -12,13 +12,14 @@ from gpuagent import __version__
 from gpuagent.allocator.allocator import Allocator
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.dra.device_health import device_healths
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
-from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
 from gpuagent.domain.state import State
 from gpuagent.domain.status import problems, status_page, topology_page
@@ -30,16 +31,22 @@ from gpuagent.kube.cluster_sync import ClusterSync
 from gpuagent.kubelet.deviceplugin.device_feed import Feed
 from gpuagent.kubelet.deviceplugin.endpoint import Endpoint, Stage, sweep
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from gpuagent.kubelet.dra.health_servicer import HealthServicer
+from gpuagent.kubelet.dra.plugin import DraPlugin
+from gpuagent.kubelet.dra.servicer import DraServicer
 from gpuagent.kubelet.pod_resources import HoldingsWatch, PodResources
 from gpuagent.metrics.meter import CONTENT_TYPE, Metrics
 from gpuagent.metrics.reading import EndpointView, Sources
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.pages.http_server import HttpServer, json_page
+from gpuagent.preparer.claim_files import ClaimFiles
+from gpuagent.preparer.preparer import Preparer
 from gpuagent.settings.settings import Settings
 from gpuagent.system.fence_file import FenceWatch
 from gpuagent.system.inotify import DirectoryWatch
 from gpuagent.system.last_mode import LastMode
+from gpuagent.system.printable import error_words
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +61,8 @@ BEAT_S = 5.0
 LOOK_AGAIN_S = 0.02
 """Longest pause of the loop while an Allocate in progress delays the removal of draining units."""
 STALL_S = 30.0
+REGISTER_S = 15.0
+"""How long kubelet may take to find the DRA driver's socket; it looks each second."""
 DRIVER_PATIENCE_S = 5.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
 
@@ -104,6 +113,9 @@ class Agent:
             for name in settings.resources.names
         }
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
+        self._device_health = HealthServicer(settings.node_name)
+        self._dra: DraPlugin | None = None
+        self._dra_began = 0.0
         self._plugins = plugins
         self.nvml = NvmlWatch(self.post, clock=self._clock)
         self._fence = FenceWatch(settings.fence_file, self.post) if settings.fence_file else None
@@ -114,6 +126,16 @@ class Agent:
             self.kube = ClusterSync(
                 settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
             )
+        self.preparer = Preparer(
+            pool=settings.node_name,
+            # Without an API server, the driver is not registered.
+            read_claim=self.kube.claim if self.kube else lambda _namespace, _name: {},
+            isolation=self._isolation,
+            strategy=settings.device_strategy,
+            files=ClaimFiles(settings.state_dir, settings.cdi_dir),
+            changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
+            send_event=self._send_event,
+        )
         self._http: HttpServer | None = None
         self._threads = [
             threading.Thread(target=self._loop, name="loop", daemon=True),
@@ -142,6 +164,7 @@ class Agent:
             )
             self._http.start()
         self.metrics.show(self._metric_sources())
+        self.preparer.start()
         for thread in self._threads:
             thread.start()
         if self._fence:
@@ -173,6 +196,10 @@ class Agent:
         if self._http:
             self._http.stop()
         self._events.put(None)
+        self._threads[0].join(1.0)
+        self.preparer.stop()
+        if self._dra:
+            self._dra.stop()
         self._pod_resources.close()
         log.info("gpuagent ended")
 
@@ -249,6 +276,7 @@ class Agent:
             for announcement in corrections:
                 self._announce(announcement)
         self._follow_holdings(before, after)
+        self._serve_claims(after)
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():
                 self._watched_drivers[name].desire(need)
@@ -264,6 +292,8 @@ class Agent:
         if self.kube:
             self.kube.set_pods(state.pods.seen)  # first: an RPC that waits for a pod may send an Event about it at once
         self.allocator.publish(now)
+        self.preparer.publish(state)
+        self._device_health.publish(device_healths(state))
         former, self._unhealthy = self._unhealthy, frozenset(state.unhealthy)
         verified = state.verified
         for name, blocks in state.advertised.lists.items():
@@ -286,6 +316,33 @@ class Agent:
         unread = unread or (after.holdings.listed is None and before.holdings.listed is not None)
         if pods_left or cleared or unread or not after.advertised.unaudited <= before.advertised.unaudited:
             self.holdings.refresh()
+
+    def _serve_claims(self, state: State) -> None:
+        """Be a DRA driver while the mode says so, and until the last claim is unprepared."""
+        claims = state.claims
+        if self.kube is None or bool(self._dra) is (state.node.mode is Mode.DRA or bool(claims.prepared)):
+            waits = self._dra is not None and not claims.registered and claims.registration_problem is None
+            if waits and self._clock() >= self._dra_began + REGISTER_S:
+                why = f"it has not asked for the driver; is {self._settings.kubelet_dir}/plugins_registry kubelet's?"
+                self.post(ev.DraRegistered(why, self._clock()))
+            return
+        if self._dra:
+            self._dra.stop()
+            self._dra = None
+            return
+        plugin = DraPlugin(
+            self._settings.kubelet_dir,
+            DraServicer(self.preparer, self._device_health, self.metrics),
+            lambda problem: self.post(ev.DraRegistered(problem, self._clock())),
+        )
+        try:
+            plugin.start()
+        except OSError as err:
+            plugin.stop()
+            if (problem := error_words(err)) != claims.registration_problem:
+                self.post(ev.DraRegistered(problem, self._clock()))
+        else:
+            self._dra, self._dra_began = plugin, self._clock()
 
     def _announce(self, announcement: Announcement) -> None:
         level = logging.WARNING if announcement.warning else logging.INFO
@@ -360,6 +417,8 @@ class Agent:
             for n, e in self._endpoints.items()
             if e.stage is not Stage.CONNECTED
         ]
+        if state.node.mode is Mode.DRA and not state.claims.registered:
+            waiting.append(f"{DRA_DRIVER}: {state.claims.registration_problem or 'kubelet has not registered it yet'}")
         reasons = [state.gpus.driver_problem and f"NVIDIA driver: {state.gpus.driver_problem}", *waiting]
         if state.holdings.listed is None:
             reasons.append(f"kubelet's pod-resources API: {state.holdings.problem or 'not read yet'}")

@@ -7,12 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.dra.resource_slice import slice_spec
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.node_state.allocations import Holdings
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
-from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
 from gpuagent.domain.step import step
@@ -45,8 +46,11 @@ def dry_run(settings: Settings) -> int:
         )
         state, _ = step(state, seen)
         shown = status_page.status(state)
+        amounts = {name: view["healthy"] for name, view in shown["resources"].items()}
+        if devices := slice_spec(state, settings.node_name):
+            amounts[DRA_DRIVER] = len(devices["devices"])
         page[str(mode)] = {
-            "resources": {name: view["healthy"] for name, view in shown["resources"].items()},
+            "resources": amounts,
             "problems": [problem["message"] for problem in shown["problems"]],
         }
     gpus = [{key: gpu[key] for key in ("index", "uuid", "model", "memory_mib", "mig")} for gpu in shown["gpus"]]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gpuagent.domain.event_reasons import EventReason
-from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, GPU_WHOLE
 from gpuagent.domain.sharing.units import MEMORY_UNIT, MemoryUnit
 from gpuagent.settings import values
 from gpuagent.settings.settings import Settings
@@ -33,6 +33,7 @@ CHARTS_OWN = {
     "http_address": "http.port",
     "kubelet_dir": "paths.kubelet",
     "state_dir": "paths.state",
+    "cdi_dir": "paths.cdi",
     "mps_pipe_dir": "mps.directory",
     "mps_start": "mps: never by the agent, whose end would end the daemon",
     "clean_failed_pods": "cleanFailedPods",
@@ -147,12 +148,21 @@ def reasons() -> str:
     return "\n".join(('{{- define "gpuagent.reasons" -}}', *lines, "{{- end }}")) + "\n"
 
 
+def extended_resource_schema() -> dict[str, Any]:
+    """The schema of `dra.extendedResource`: a resource of others, or the agent's own for whole GPUs."""
+    return {"type": "string", "anyOf": [{"const": GPU_WHOLE}, TEXTS[values.resource]]}
+
+
 def write_schema() -> None:
-    """Put the settings and the start-up taint into the chart's schema; the rest is written by hand."""
+    """Put the settings, the start-up taint and the extended resource into the chart's schema.
+
+    The rest of the schema is written by hand.
+    """
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     schema["properties"]["settings"] = settings_schema()
     schema["properties"]["scheduler"]["properties"]["settings"] = scheduler_settings_schema()
     schema["properties"]["startupTaint"] = {"type": "string"} | TEXTS[values.taint_key]
+    schema["properties"]["dra"]["properties"]["extendedResource"] = extended_resource_schema()
     SCHEMA.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
 
 

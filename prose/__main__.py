@@ -9,7 +9,7 @@ from prose.sentences import findings, sentences
 from prose.sources import blocks_of
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("*.md", "docs/**/*.md", "docs/img/*.svg", "examples/*.yaml")
+DOCUMENTS = ("*.md", "docs/**/*.md", "docs/img/*.svg", "examples/**/*.yaml")
 STRINGS = (
     "gpuagent/**/*.py",
     "installer/**/*.py",

@@ -5,4 +5,4 @@ set -eu
 cd "$(dirname "$0")/.."
 exec python -m grpc_tools.protoc -I proto \
   --python_out="$1" --grpc_python_out="$1" --mypy_out="$1" --mypy_grpc_out="$1" \
-  proto/gpuagent/_pb/deviceplugin_v1beta1.proto proto/gpuagent/_pb/podresources_v1.proto
+  proto/gpuagent/_pb/*.proto

@@ -9,6 +9,7 @@ from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.gpus.health import HealthReading
 from gpuagent.domain.pods.failed_pod import FailedPod
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding, Pod
+from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer
 
 
@@ -82,7 +83,7 @@ class ApiUnavailable:
 
     reason: str
     at: float
-    what: Literal["node", "pods"] = "node"
+    what: Literal["node", "pods", "slices"] = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,38 @@ class RegistrationChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsPrepared:
+    """All ResourceClaims that are prepared now."""
+
+    claims: tuple[PreparedClaim, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraRegistered:
+    """Kubelet accepts the DRA driver (`problem` is None), or `problem` says why not."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlicesSeen:
+    """The node's ResourceSlices as the API server has them (decoded JSON), by name."""
+
+    slices: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SliceWritten:
+    """The node's ResourceSlice is written as the core wants it (`problem` is None), or `problem` says why not."""
+
+    problem: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FailedPodDeleted:
     """The API server has accepted a deletion that the core requested."""
 
@@ -213,6 +246,10 @@ Event = (
     | HoldingsRead
     | HoldingsUnavailable
     | RegistrationChanged
+    | ClaimsPrepared
+    | DraRegistered
+    | SlicesSeen
+    | SliceWritten
     | FailedPodDeleted
     | DeletionsSeen
     | AllocatesSeen

@@ -41,3 +41,7 @@ class Policy:
     """Key of the taint that keeps pods off the node until the node shows its amounts; empty for none."""
     annotate_pods: bool = True
     """Annotate pods that no scheduler annotated, so that schedulers count their devices."""
+    evict_claims: bool = False
+    """Evict the pods of claims from a GPU with a fault; if False, only new claims are kept off it."""
+    gpu_sets: bool = False
+    """Publish sets of linked GPUs as devices for claims."""

@@ -6,6 +6,7 @@ from functools import cached_property, wraps
 from typing import TypeVar
 
 from gpuagent.domain.node_state.allocations import Holdings
+from gpuagent.domain.node_state.claims import Claims
 from gpuagent.domain.node_state.cleanup import Cleanup
 from gpuagent.domain.node_state.device_lists import Advertised, AllocateCalls
 from gpuagent.domain.node_state.health_by_gpu import Health
@@ -13,11 +14,12 @@ from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.known_gpus import Gpus
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.node_state.pod_list import Pods
-from gpuagent.domain.pods.holdings import held_otherwise
-from gpuagent.domain.pods.pod import Holding
+from gpuagent.domain.pods.holdings import NVIDIA_GPU, held_otherwise
+from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
+from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.isolation_layers import Layer, chosen
-from gpuagent.domain.sharing.mode import PROMISES, Kind, Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Kind, Mode
 from gpuagent.domain.sharing.units import UnitId, parse_id
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class State:
     allocates: AllocateCalls = AllocateCalls()
     isolation: IsolationDrivers = IsolationDrivers()
     cleanup: Cleanup = Cleanup()
+    claims: Claims = Claims()
     former_units: tuple[str, ...] = ()
 
     @cached_property
@@ -71,6 +74,29 @@ class State:
         return self.holdings.living(self.pods)
 
     @cached_property
+    def claim_holders(self) -> dict[str, tuple[ContainerRef, ...]]:
+        """UID of each prepared claim to the containers that use it; one without a pod stands for those not seen yet."""
+        users: dict[tuple[str, str], list[ContainerRef]] = {}
+        for pod in self.pods.seen if self.claims.prepared else ():
+            for name, containers in pod.claims.items():
+                found = users.setdefault((pod.name.namespace, name), [])
+                found += [ContainerRef(pod.name, container) for container in containers]
+        return {
+            claim.uid: tuple(users.get((claim.namespace, claim.name), ()))
+            or (ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}"),)
+            for claim in self.claims.prepared.values()
+        }
+
+    @cached_property
+    def claim_holdings(self) -> tuple[Holding, ...]:
+        """Prepared claims as holdings, whose ids are the UUIDs of their GPUs."""
+        return tuple(
+            Holding(owner, DRA_DRIVER, frozenset(gpu.uuid for gpu in self.claims.prepared[uid].gpus))
+            for uid, owners in self.claim_holders.items()
+            for owner in owners
+        )
+
+    @cached_property
     def held_units(self) -> list[UnitId]:
         """One unit of each holding of this agent's resources, also on a GPU that was never read."""
         units = (parse_id(next(iter(holding.ids), "")) for holding in self.living_holdings)
@@ -87,6 +113,24 @@ class State:
         """GPU UUID to the holdings that block its resources in the mode in force."""
         exclusive = self.policy.resources.exclusive is not None
         return held_otherwise(self.living_holdings, self.gpus.by_uuid, self.node.mode, exclusive=exclusive)
+
+    @cached_property
+    def other_plugin_gpus(self) -> int:
+        """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode has them too."""
+        serves = self.resource_kinds or self.node.mode is Mode.DRA
+        if not serves or NVIDIA_GPU in self.policy.resources.names:
+            return 0
+        return amount(str(self.node.allocatable.get(NVIDIA_GPU, 0))) or 0
+
+    @cached_property
+    def blocked(self) -> frozenset[str]:
+        """UUIDs of GPUs that another mode or another plugin uses, or may use."""
+        if self.other_plugin_gpus:
+            return frozenset(self.gpus.by_uuid)
+        mode, lists = self.node.mode, self.advertised.lists
+        listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
+        claims = frozenset() if mode is Mode.DRA else self.claims.held | self.claims.published
+        return frozenset({*self.held_otherwise, *listed, *self.advertised.unaudited, *claims})
 
     @cached_property
     def verified(self) -> frozenset[str]:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin import advertise
-from gpuagent.domain.deviceplugin.advertise import other_plugin_gpus
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.domain.pods.failed_pod import Failure
 from gpuagent.domain.reconcile import failed_pods
@@ -28,7 +27,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
 
 def deadline(state: State) -> float | None:
     """Monotonic seconds when the next change is due without an event; None if none is."""
-    due = (advertise.deadline(state), failed_pods.deadline(state))
+    due = (advertise.deadline(state), failed_pods.deadline(state), state.claims.next)
     return min((at for at in due if at is not None), default=None)
 
 
@@ -46,6 +45,7 @@ def _taken(state: State, event: ev.Event) -> State:
         allocates=state.allocates.taken(event),
         isolation=state.isolation.taken(event),
         cleanup=state.cleanup.taken(event),
+        claims=state.claims.taken(event),
     )
 
 
@@ -57,7 +57,7 @@ def _audited(before: State, after: State, event: ev.Event) -> State:
             # A GPU that appears after a switch was in no allocations that the agent read before it.
             lists = replace(lists, unaudited=lists.unaudited | (gpus - before.gpus.by_uuid.keys()))
         case ev.NodeSeen() if mode is not before.node.mode or (
-            other_plugin_gpus(before) and not other_plugin_gpus(after)
+            before.other_plugin_gpus and not after.other_plugin_gpus
         ):
             # Any GPU may have an allocation that the agent has not read yet, by another plugin or from a moment ago.
             # After a switch is reverted, units of its mode may still be listed. No other mode or plugin had those GPUs.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.state import State
 from gpuagent.isolation.interface import Need
 
@@ -11,12 +12,14 @@ def isolation_needs(state: State, drivers: Iterable[str]) -> dict[str, Need]:
     gpus = tuple(state.gpus.by_index)
     unknown = state.holdings.listed is None or not state.node.mode_known
     held_by = [(state.layer_of(mode).driver, uuid) for mode, uuid in state.held_under]
+    held_by += [(claim.layer, gpu.uuid) for claim in state.claims.prepared.values() for gpu in claim.gpus]
+    serving = serving_layer(state)
     needs = {}
     for driver in drivers:
         held = frozenset(uuid for name, uuid in held_by if name == driver)
         needs[driver] = Need(
             gpus=gpus,
-            serves=state.node.mode_known and state.layer.driver == driver,
+            serves=state.node.mode_known and serving.driver == driver,
             in_use=bool(held) or unknown,
             held=held,
             disabled=state.node.isolation_disabled,

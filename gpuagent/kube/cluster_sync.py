@@ -8,21 +8,29 @@ from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.dra.unprepared import unprepared
 from gpuagent.domain.pods.pod import Controller, Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
 from gpuagent.domain.reconcile.failed_pods import to_delete
 from gpuagent.domain.reconcile.published_gpus import node_annotations
+from gpuagent.domain.reconcile.resource_slice import same_slices, slice_name, slice_writes
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status import status_page
+from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.watch.node_watch import Watcher
+from gpuagent.kube.watch.slice_watch import SliceWatch
 from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import EventSender, Involved
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.pod_deleter import PodDeleter
+from gpuagent.kube.write.prepare_again import PrepareAgain
+from gpuagent.kube.write.slice_writer import SliceWriter
 
 STOP_S = 1.0
 """Limit for all threads together: a thread in a call to a silent server is left behind."""
@@ -66,9 +74,16 @@ class ClusterSync:
             self._client, lambda problem: post(ev.AnnotationsKept(problem, time.monotonic()))
         )
         self._events = EventSender(self._client, node_name)
-        self._reconcilers = (self._node, self._config_maps, self._deleter, self._annotations)
+        self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
+        self._slice_writer = SliceWriter(self._client, lambda problem: post(ev.SliceWritten(problem, time.monotonic())))
+        self._prepare_again = PrepareAgain(self._client)
+        self._reconcilers = (
+            *(self._node, self._config_maps, self._deleter, self._annotations),
+            *(self._slice_writer, self._prepare_again),
+        )
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
+        self._sliced: State | None = None
         self._writes: tuple[pod_annotations.PodWrite, ...] = ()
         self._fetching = threading.Thread()
 
@@ -78,7 +93,7 @@ class ClusterSync:
 
     def stop(self) -> None:
         deadline = time.monotonic() + STOP_S
-        parts = (self._watcher, *self._reconcilers, self._events)
+        parts = (self._watcher, self._slices, *self._reconcilers, self._events)
         for part in parts:
             part.stop(0.0)
         for part in parts:
@@ -119,6 +134,13 @@ class ClusterSync:
         self._fetching.join(timeout_s)
         return found[0] if found else None
 
+    def claim(self, namespace: str, name: str) -> dict[str, Any]:
+        """Read a ResourceClaim. Raises Refusal: it cannot be read now."""
+        try:
+            return self._client.get(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+        except KubeError as err:
+            raise Refusal(Reason.NOT_READY, f"cannot read claim {namespace}/{name}: {err}") from err
+
     def desire(self, state: State) -> tuple[Announcement, ...]:
         """Set the desired Node, ConfigMaps, pod annotations and pod deletions that follow from `state`.
 
@@ -133,6 +155,12 @@ class ClusterSync:
         )
         self._config_maps.desire(node_configmaps.config_maps(state, self._node_name))
         self._deleter.desire(to_delete(state))
+        if state.node.mode is Mode.DRA or state.claims.prepared:
+            self._slices.start()
+        if self._sliced is None or not same_slices(self._sliced, state):
+            self._sliced = state
+            self._slice_writer.desire(slice_writes(state, self._node_name))
+        self._prepare_again.desire(unprepared(state))
         return self._annotate(state)
 
     def _annotate(self, state: State) -> tuple[Announcement, ...]:

@@ -17,15 +17,23 @@ def containers(reading: Reading) -> MetricValues:
 
     def named(values: Mapping[tuple[str, ContainerRef], float | None]) -> Mapping[tuple[str, ...], float]:
         gpus = reading.state.gpus.by_uuid
-        # Without an API server an init container's pod has no name.
+        # Without an API server an init container's pod has no name, and that of a claim may not be seen yet.
         return known(
             {
                 (*labels(gpus[uuid]), owner.pod.namespace, owner.pod.name, owner.container): value
                 for (uuid, owner), value in values.items()
-                if uuid in gpus and owner.pod.namespace
+                if uuid in gpus and all(owner.pod)
             }
         )
 
+    gpus = reading.state.gpus.by_uuid
+    claims = [
+        (uuid, owner, share.claim)
+        for (uuid, owner), share in reading.derived.shares.items()
+        if share.claim and all(owner.pod)
+    ]
+    who = [(*labels(gpus[uuid]), *owner.pod, owner.container, claim.name, claim.layer) for uuid, owner, claim in claims]
+    yield f.CLAIM, dict.fromkeys(who, 1.0)
     use = reading.use.by_container
     yield f.MEMORY_LIMIT, named({who: share.memory_bytes for who, share in reading.derived.shares.items()})
     yield f.MEMORY_USED, named({who: used.memory_bytes for who, used in use.items()})

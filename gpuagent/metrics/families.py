@@ -36,7 +36,7 @@ ISOLATION = Family(
     "gpuagent_isolation_up",
     "1 while the isolation driver of the mode in force works, 0 while it does not.",
     ("driver",),
-    more="Absent in modes that promise no isolation.",
+    more="Absent in modes that promise no isolation, and in mode `dra` without an isolation driver.",
 )
 HEALTH_WATCH = Family(
     "gpuagent_health_watch_up",
@@ -53,7 +53,7 @@ WATCH = Family(
     "gpuagent_watch_up",
     "1 while the agent follows these objects at the API server.",
     ("resource",),
-    more="`nodes` or `pods`. Absent where the agent has no API server.",
+    more="`nodes` or `pods`, in mode `dra` also `resourceslices`. Absent where the agent has no API server.",
 )
 API_REQUESTS = Family(
     "gpuagent_api_requests_total",
@@ -78,7 +78,12 @@ ATTRIBUTION = Family(
 
 # -- resources -----------------------------------------------------------------------------------------------------
 
-REGISTERED = Family("gpuagent_registered", "1 while kubelet follows the resource's device list.", ("resource",))
+REGISTERED = Family(
+    "gpuagent_registered",
+    "1 while kubelet follows the resource's device list.",
+    ("resource",),
+    more="Of `gpu.gpuagent.io`, in mode `dra`: while kubelet accepts the DRA driver.",
+)
 REGISTRATIONS = Family(
     "gpuagent_registrations_total", "Successful registrations with kubelet.", ("resource",), "counter"
 )
@@ -86,7 +91,8 @@ DEVICES = Family(
     "gpuagent_devices",
     "Devices advertised to kubelet.",
     ("resource", "health"),
-    more="Health `healthy` or `unhealthy`. A resource of another mode is 0, not absent.",
+    more="Health `healthy` or `unhealthy`. A resource of another mode is 0, not absent. Of `gpu.gpuagent.io`: the "
+    "devices of the ResourceSlice in mode `dra`, `unhealthy` with a taint.",
 )
 LIST_BYTES = Family(
     "gpuagent_device_list_bytes",
@@ -182,6 +188,12 @@ POWER = Family("gpuagent_gpu_power_watts", "Power that the board draws.", GPU, m
 
 # -- containers ------------------------------------------------------------------------------------------------------
 
+CLAIM = Family(
+    "gpuagent_container_claim_info",
+    "1; the ResourceClaim with which a container uses a GPU, and the isolation driver that serves it.",
+    (*CONTAINER, "claim", "isolation"),
+    more="Mode `dra`. Several containers may use one claim, which the GPU's sums have once.",
+)
 MEMORY_LIMIT = Family(
     "gpuagent_container_gpu_memory_limit_bytes",
     "GPU memory that is allocated to the container.",
@@ -229,6 +241,6 @@ CHAPTERS: dict[str, tuple[Family, ...]] = {
         *(TOTAL, RESERVED, USED, ALLOCATED, UNATTRIBUTED, UNATTRIBUTED_PROCESSES),
         *(BUSY, COMPUTE_ALLOCATED, SHARERS, TEMPERATURE, POWER),
     ),
-    "Containers": (MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),
+    "Containers": (CLAIM, MEMORY_LIMIT, MEMORY_USED, COMPUTE_LIMIT, COMPUTE_USED),
     "For arena": (ARENA_DUTY, ARENA_USED, ARENA_TOTAL),
 }

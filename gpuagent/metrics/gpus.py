@@ -1,5 +1,6 @@
 """Values of each GPU."""
 
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.usage.by_container import GpuSample
 from gpuagent.domain.usage.guarantee import MIB
 from gpuagent.metrics import families as f
@@ -34,12 +35,15 @@ def _given(reading: Reading) -> MetricValues:
     known_gpus = reading.state.gpus.by_uuid
     memory: dict[tuple[str, ...], float | None] = {}
     compute: dict[tuple[str, ...], float | None] = {}
-    by_part = any(kind.is_whole or not kind.is_memory for kind in reading.state.resource_kinds.values())
+    by_part = reading.state.node.mode is Mode.DRA or any(
+        kind.is_whole or not kind.is_memory for kind in reading.state.resource_kinds.values()
+    )
     for uuid, holders in reading.derived.holders.items():
         named = labels(known_gpus[uuid])
-        foreign = any(share.mode is None for share in holders.values())
-        memory[named] = None if foreign else sum(share.memory_bytes or 0 for share in holders.values())
-        parts = [share.compute for share in holders.values() if share.compute is not None]
+        once = {share.claim.uid if share.claim else owner: share for owner, share in holders.items()}.values()
+        foreign = any(share.mode is None for share in once)
+        memory[named] = None if foreign else sum(share.memory_bytes or 0 for share in once)
+        parts = [share.compute for share in once if share.compute is not None]
         compute[named] = min(1.0, sum(parts)) if parts or (by_part and not foreign) else None
     yield f.ALLOCATED, known(memory)
     yield f.COMPUTE_ALLOCATED, known(compute)

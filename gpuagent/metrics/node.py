@@ -3,8 +3,9 @@
 from collections import Counter
 
 from gpuagent import __version__
+from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.pods.failed_pod import Failure
-from gpuagent.domain.sharing.mode import PROMISES, Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Mode
 from gpuagent.metrics import families as f
 from gpuagent.metrics.reading import MetricValues, Reading
 
@@ -24,25 +25,32 @@ def node(reading: Reading) -> MetricValues:
     yield f.HEALTH_WATCH, {(): float(reading.health_watch_up)}
     yield f.UNTIED_XIDS, {(str(xid),): count for xid, count in state.health.untied_xids.items()}
     watches = {"nodes": state.node.object is not None and state.node.problem is None, "pods": state.pods.watched}
+    if state.node.mode is Mode.DRA:
+        watches["resourceslices"] = state.claims.followed and state.claims.problem is None
     yield f.WATCH, {(name,): float(up) for name, up in watches.items()} if reading.api else {}
     yield f.CLEANED, {(failure.value,): state.cleanup.deleted.get(failure, 0) for failure in Failure}
     yield f.ATTRIBUTION, {(): float(reading.use.pids_seen)} if reading.use.strays else {}
 
 
 def _isolation(reading: Reading) -> dict[tuple[str, ...], float]:
-    state = reading.state
-    return {(state.layer.driver,): float(state.layer.keeps(state.node.mode))} if PROMISES[state.node.mode] else {}
+    mode, layer = serving_mode(reading.state), serving_layer(reading.state)
+    return {(layer.driver,): float(layer.keeps(mode))} if PROMISES[mode] else {}
 
 
 def resources(reading: Reading) -> MetricValues:
     """The metrics of each resource."""
     views = reading.endpoints
-    yield f.REGISTERED, {(name,): float(view.registered) for name, view in views.items()}
+    claims, publishes = reading.state.claims, reading.state.node.mode is Mode.DRA
+    registered = {name: view.registered for name, view in views.items()}
+    registered |= {DRA_DRIVER: claims.registered} if publishes else {}
+    yield f.REGISTERED, {(name,): float(one) for name, one in registered.items()}
     yield f.REGISTRATIONS, {(name,): view.registrations for name, view in views.items()}
     devices: Counter[tuple[str, ...]] = Counter()
     for resource, blocks in reading.state.advertised.lists.items():
         devices.update({(resource, health): 0 for health in ("healthy", "unhealthy")})
         for block in blocks:
             devices[resource, "healthy" if block.healthy else "unhealthy"] += block.count
+    if publishes:
+        devices[DRA_DRIVER, "healthy"], devices[DRA_DRIVER, "unhealthy"] = claims.devices
     yield f.DEVICES, devices
     yield f.LIST_BYTES, {(name,): view.list_bytes for name, view in views.items()}

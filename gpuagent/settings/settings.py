@@ -33,6 +33,9 @@ class Settings:
     state_dir: Path = setting(
         Path("/var/lib/gpuagent"), values.path, "directory in which the agent stores the last mode in force"
     )
+    cdi_dir: Path = setting(
+        Path("/var/run/cdi"), values.path, "directory of CDI specifications, which the container runtime reads"
+    )
     fence_file: Path | None = setting(
         Path("/etc/nvidia-device-plugin/unhealthyDevices.json"),
         values.path_or_off,
@@ -141,6 +144,18 @@ class Settings:
         "annotate pods that no scheduler annotated, so that schedulers and inspect tools count them",
         metavar="BOOL",
     )
+    evict_claims: bool = setting(
+        False,
+        values.is_on,
+        "in mode dra, evict the pods of claims from a GPU that became unhealthy (taint effect NoExecute)",
+        metavar="BOOL",
+    )
+    gpu_sets: bool = setting(
+        False,
+        values.is_on,
+        "in mode dra, publish sets of 2, 4 and 8 linked GPUs as devices too, so that a claim can ask for one",
+        metavar="BOOL",
+    )
     http_address: tuple[str, int] | None = setting(
         ("", 9445),
         values.address,
@@ -178,6 +193,8 @@ class Settings:
             settle_s=self.settle,
             harmless_xids=(APPLICATION_XIDS | self.ignore_xids) - self.fatal_xids,
             annotate_pods=self.annotate_pods,
+            evict_claims=self.evict_claims,
+            gpu_sets=self.gpu_sets,
         )
 
     @property
@@ -212,6 +229,8 @@ def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:
     settings = TABLE.load(flags, env)
     if not settings.node_name and settings.mode is None and not flags.get("dry_run"):
         raise ConfigError("--node-name (or NODE_NAME) is needed to read the node's label; or force a mode with --mode")
+    if settings.mode is Mode.DRA and not settings.uses_api_server and not flags.get("dry_run"):
+        raise ConfigError("mode dra needs an API server, which has the claims: set --node-name and --kubeconfig")
     if twice := settings.ignore_xids & settings.fatal_xids:
         raise ConfigError(f"--ignore-xids and --fatal-xids both name XID {min(twice)}: leave it in one of them")
     return settings

@@ -2,7 +2,6 @@
 
 import copy
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,14 +12,29 @@ from standin.api.configmaps import check_config_map
 from standin.api.patching import merge
 from standin.api.podrules import check_gates
 from standin.api.refusal import Refusal
+from standin.api.slices import check_slice
+from standin.api.timestamps import timestamp
 
 Json = dict[str, Any]
 Key = tuple[str, str, str]  # resource, namespace ("" for nodes), name
 
-KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "configmaps": "ConfigMap", "leases": "Lease"}
-GROUPS = {"leases": "coordination.k8s.io"}
+KINDS = {
+    "nodes": "Node",
+    "pods": "Pod",
+    "events": "Event",
+    "configmaps": "ConfigMap",
+    "leases": "Lease",
+    "resourceslices": "ResourceSlice",
+    "resourceclaims": "ResourceClaim",
+    "resourceclaimtemplates": "ResourceClaimTemplate",
+    "deviceclasses": "DeviceClass",
+}
+GROUPS = {
+    "leases": "coordination.k8s.io",
+    **dict.fromkeys(("resourceslices", "resourceclaims", "resourceclaimtemplates", "deviceclasses"), "resource.k8s.io"),
+}
 """API groups of resources; the others are in the core group."""
-CLUSTER_WIDE = {"nodes"}
+CLUSTER_WIDE = {"nodes", "resourceslices", "deviceclasses"}
 _LOG = 1000
 _MAX_ANNOTATIONS_BYTES = 262_144
 
@@ -51,11 +65,6 @@ def status(refusal: Refusal) -> Json:
         "reason": refusal.reason,
         "code": refusal.code,
     }
-
-
-def timestamp() -> str:
-    """Return now as objects carry it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _may_go(found: Json) -> bool:
@@ -204,6 +213,8 @@ class Objects:
             raise Refusal(422, "Invalid", f'{KINDS[key[0]]} "{key[2]}" is invalid: {text}')
         if key[0] == "configmaps":
             check_config_map(before, found)
+        if key[0] == "resourceslices":
+            check_slice(found)
         self._objects[key] = found
         found |= {"kind": KINDS[key[0]], "apiVersion": f"{GROUPS[key[0]]}/v1" if key[0] in GROUPS else "v1"}
         found["metadata"]["resourceVersion"] = str(self.version + 1)

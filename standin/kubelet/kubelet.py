@@ -1,7 +1,7 @@
 """The stand-in kubelet: a faithful small device manager for demo, tests and benchmarks.
 
 It does to a device plugin what the kubelet of the chosen version does, with its bugs: see the modules beside this one.
-Left out: the plugin watcher (``plugins_registry``), the topology manager's own decisions, and containers.
+With an API server it runs pods with ResourceClaims too. Left out: the topology manager's own decisions, and containers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as dp
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as dp_grpc
+from standin.api.server import ApiServer
 from standin.kubelet.admission import Admitter
 from standin.kubelet.checkpoint import FILE_NAME
 from standin.kubelet.connection import Connection, Stream
 from standin.kubelet.devices import Slot
+from standin.kubelet.dra.dynamic_resources import DynamicResources
+from standin.kubelet.dra.periods import Periods
 from standin.kubelet.listener import Listener
 from standin.kubelet.observation import Observation
 from standin.kubelet.personality import Personality
@@ -45,6 +48,8 @@ class Kubelet(Observation):
         double_allocation: lose reservations as a real kubelet does when pod-resources is listed during ``Allocate``.
         dial_timeout: how long ``Register`` waits for the plugin's socket.
         pre_start_timeout: deadline of ``PreStartContainer``.
+        api: the API server of the pods with ResourceClaims that this kubelet runs; None for none.
+        periods: of the part that serves claims.
 
     Attributes:
         hooks: misbehavior of the registry, which may be set at any time.
@@ -61,6 +66,8 @@ class Kubelet(Observation):
         double_allocation: bool = False,
         dial_timeout: float = 10.0,
         pre_start_timeout: float = 30.0,
+        api: ApiServer | None = None,
+        periods: Periods | None = None,
     ) -> None:
         self.root = root
         self.plugins_dir = root / "device-plugins"
@@ -78,6 +85,8 @@ class Kubelet(Observation):
         self._listener: Listener | None = None
         self._pod_listener: Listener | None = None
         self.hooks: Hooks = self._state.hooks
+        services = self._state.personality.dra_services
+        self._claims = DynamicResources(root, api, self, services, periods or Periods(), rng) if api else None
 
     # Life.
 
@@ -95,12 +104,16 @@ class Kubelet(Observation):
         # Only now: an inode number that is free may be given again.
         self._clean_up()
         self._publish(listener)
+        if self._claims:
+            self._claims.start()
 
     def stop(self) -> None:
         """End as a killed process does: connections drop, socket files and checkpoint stay."""
         registration = self._registration
         if registration is None:
             return
+        if self._claims:
+            self._claims.stop()
         with self._state.changed:
             self._state.stopping.set()
             for stream in self._extra:
@@ -127,6 +140,13 @@ class Kubelet(Observation):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def claims(self) -> DynamicResources:
+        """The part that serves claims. Raises LookupError without an API server."""
+        if self._claims is None:
+            raise LookupError("this kubelet has no API server")
+        return self._claims
 
     # The registration socket.
 

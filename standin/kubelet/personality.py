@@ -92,6 +92,13 @@ class Personality:
         return self.minor >= 34
 
     @property
+    def dra_services(self) -> tuple[str, ...]:
+        """Services of DRA drivers that this version calls, the preferred one first."""
+        if self.minor >= 34:
+            return ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+        return ("v1beta1.DRAPlugin",) if self.minor >= 32 else ()
+
+    @property
     def rejection(self) -> str:
         """The words that kubelet puts before the reason when it rejects a pod."""
         return "Pod was rejected: " if self.minor >= 25 else "Pod "

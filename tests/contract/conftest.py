@@ -1,5 +1,6 @@
 """Nodes for the conformance checks, and the guard that nothing outlives its test."""
 
+import contextlib
 import gc
 import threading
 import time
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from standin.waiting import PATIENCE_S
+from tests.contract.claim_node import ClaimNode
 from tests.contract.harness import Node, open_sockets
 
 
@@ -28,6 +30,13 @@ def nothing_left() -> Iterator[None]:
         assert time.monotonic() < end, f"left behind: {found}"
         gc.collect()  # some sockets are in cycles
         time.sleep(0.02)
+
+
+@pytest.fixture
+def claim_node(nothing_left: None) -> Iterator[Callable[..., ClaimNode]]:
+    """Makes nodes whose pods use claims; see `ClaimNode`."""
+    with contextlib.ExitStack() as made:
+        yield lambda *args, **named: made.enter_context(ClaimNode(*args, **named))
 
 
 @pytest.fixture

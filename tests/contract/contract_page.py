@@ -7,10 +7,22 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 _CHECK = re.compile(r"test_(\d\d)_(\w+)")
-_INTRO = """# The device-plugin contract
+_WRITTEN = {
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "api": "API",
+    "kubelets": "kubelet's",
+    "drivers": "driver's",
+    "getinfo": "GetInfo",
+    "Dra": "DRA:",
+}
+_INTRO = """# The contract with kubelet
 
-Kubelet, schedulers and users rely on these numbered checks. Each check is a test of the agent as a process, against a
-stand-in for kubelet's device manager in several versions. `make generate` makes this page from the tests.
+Kubelet, schedulers and users rely on these numbered checks. Each check is a test of the agent against stand-ins of
+kubelet, in several versions, and of the API server. `make generate` makes this page from the tests.
+
+Checks 01 to 39 are about the device-plugin API. The checks from 40 on are about Dynamic Resource Allocation (DRA). They
+follow kubelet's own list of tests for DRA drivers, `test/e2e_node/dra_test.go` of Kubernetes 1.36.
 """
 
 
@@ -19,7 +31,7 @@ def page() -> str:
     chapters = [_INTRO]
     for path in sorted(FOLDER.glob("test_*.py"), key=_first_check):
         if lines := [line for _, line in _checks(path)]:
-            title = path.stem.removeprefix("test_").replace("_", " ").capitalize()
+            title = _sentence(path.stem.removeprefix("test_"))
             source = f"[tests/contract/{path.name}](../tests/contract/{path.name})"
             chapters.append(
                 f"## {title}\n\nIn {source}.\n\n| check | what holds |\n|---|---|\n" + "\n".join(lines) + "\n"
@@ -36,7 +48,7 @@ def _checks(path: Path) -> list[tuple[int, str]]:
 
 def _sentence(words: str) -> str:
     text = words.replace("_", " ").capitalize()
-    for word, written in {"gpu": "GPU", "gpus": "GPUs", "api": "API", "kubelets": "kubelet's"}.items():
+    for word, written in _WRITTEN.items():
         text = re.sub(rf"\b{word}\b", written, text)
     return text
 

@@ -134,12 +134,14 @@ class Node:
             (self.dev / name).touch()
         self.uuids = [gpu.uuid for gpu in self.box.gpus]
         self.simulator: Simulator = install(self.box)
-        self.kubelet = Kubelet(self.root / "k", version, **kubelet)
-        self.plugins = self.kubelet.plugins_dir
-        self.fence_file = self.root / "etc" / "unhealthyDevices.json"
         self.api: ApiServer | None = (
             ApiServer(NODE, labels, kubelet=f"v{version}.0") if api or labels is not None else None
         )
+        if "periods" in kubelet:
+            kubelet["api"] = self.api
+        self.kubelet = Kubelet(self.root / "k", version, **kubelet)
+        self.plugins = self.kubelet.plugins_dir
+        self.fence_file = self.root / "etc" / "unhealthyDevices.json"
         self.agents: list[Agent] = []
         self.processes: list[subprocess.Popen[str]] = []
         if start:
@@ -158,6 +160,7 @@ class Node:
         return Settings(
             node_name=NODE,
             kubelet_dir=self.root / "k",
+            cdi_dir=self.root / "k" / "cdi",
             state_dir=self.root / "state",
             **{**given, "mode": Mode(given["mode"]) if given.get("mode") else None},
         )

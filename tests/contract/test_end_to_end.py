@@ -168,6 +168,7 @@ def test_dry_run_prints_amounts_and_asks_nobody(node: MakeNode) -> None:
         "cgpu": {MEM: 48},
         "mps": {MEM: 48},
         "core_mem": {MEM: 48, CORE: 200},
+        "dra": {"gpu.gpuagent.io": 2},
         "topology": {WHOLE: 2},
     }
     assert [gpu["uuid"] for gpu in page["gpus"]] == one.uuids

@@ -12,8 +12,6 @@ Two rules keep every list safe:
 from dataclasses import replace
 
 from gpuagent.domain.node_state.device_lists import Advertised, DeviceRange, Draining, Lists
-from gpuagent.domain.pods.holdings import NVIDIA_GPU
-from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
 from gpuagent.domain.state import State
 
@@ -25,24 +23,10 @@ def unkept_promise(state: State) -> bool:
     return not state.layer.keeps(state.node.mode) and not state.policy.allow_unisolated
 
 
-def other_plugin_gpus(state: State) -> int:
-    """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode advertises them too."""
-    if not state.resource_kinds or NVIDIA_GPU in state.policy.resources.names:
-        return 0
-    return amount(str(state.node.allocatable.get(NVIDIA_GPU, 0))) or 0
-
-
 def at_zero(state: State) -> bool:
     """Whether no GPU may be advertised: the mode or kubelet's allocations are unknown, or isolation is missing."""
     unknown = not state.node.mode_known or state.holdings.listed is None
-    return unknown or unkept_promise(state) or other_plugin_gpus(state) > 0
-
-
-def blocked_gpus(state: State) -> set[str]:
-    """UUIDs of GPUs that another mode or another plugin uses, or may use."""
-    mode, lists = state.node.mode, state.advertised.lists
-    listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
-    return {*state.held_otherwise, *listed, *state.advertised.unaudited}
+    return unknown or unkept_promise(state) or state.other_plugin_gpus > 0
 
 
 def wanted(state: State) -> Lists:
@@ -50,7 +34,7 @@ def wanted(state: State) -> Lists:
     lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
     if at_zero(state):
         return lists
-    out = blocked_gpus(state) | state.layer.left_out.keys()
+    out = state.blocked | state.layer.left_out.keys()
     usable = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
     unhealthy = state.unhealthy
     for resource, kind in state.resource_kinds.items():

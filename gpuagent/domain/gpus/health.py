@@ -85,6 +85,13 @@ class HealthReading:
             yield "a broken row of its memory could not be replaced; have the GPU replaced"
 
     @property
+    def fault(self) -> str:
+        """The first of `against` as the value of a label; empty without a fault."""
+        if self.action not in _HARMLESS_ACTIONS:
+            return f"recovery-action-{self.action}"
+        return "row-remap-failed" if self.remap_failed else ""
+
+    @property
     def notes(self) -> Iterator[str]:
         """Minor problems that leave the GPU healthy and last until the next reset."""
         if self.remap_pending:
@@ -182,6 +189,21 @@ class GpuHealth:
         unlisted = ["the driver does not list it any more"] if self.unlisted and not self.unread else []
         unread = [f"it cannot be read: {self.unread}"] if self.unread else []
         return (*stuck, *lost, *unlisted, *unread, *self.vitals.against)
+
+    @property
+    def fault(self) -> str:
+        """What made the GPU unhealthy, as the value of a label: ``xid-79``, ``lost``. Empty while it is healthy."""
+        if self.cause is None:
+            return ""
+        if self.xids:
+            return "-".join(("xid", *map(str, self.xids)))
+        flags = {"lost": self.lost, "unreadable": self.unread, "unlisted": self.unlisted}
+        return next((name for name, flag in flags.items() if flag), self.vitals.fault)
+
+    @property
+    def only_unread(self) -> bool:
+        """Whether no more is known against the GPU than that the driver cannot read it."""
+        return self.unread is not None and len(self.against) == 1
 
     def xid(self, xid: int, vitals: HealthReading | None, harmless: frozenset[int], at: float) -> "GpuHealth":
         """The driver reported an XID; `vitals` is the reading right after it, None if that failed.

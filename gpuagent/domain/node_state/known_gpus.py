@@ -76,6 +76,13 @@ class Gpus:
         return sorted(self.by_uuid.values(), key=lambda gpu: gpu.index)
 
     @cached_property
+    def known_topology(self) -> Topology:
+        """The links between all GPUs read in this run, those that are lost included."""
+        if len(self.topology.gpus) == len(self.by_uuid):
+            return self.topology
+        return topology(tuple(self.by_uuid.values()), self.wiring)
+
+    @cached_property
     def unread(self) -> dict[str, str]:
         """UUID of each GPU that the driver still lists and could not read last, to the reason."""
         missing = {uuid: gpu for uuid, gpu in self.by_uuid.items() if uuid not in self.topology.gpus}

@@ -4,7 +4,7 @@ The rank of a set depends on the bandwidths alone. So `SetTables` ranks all sets
 searches a sorted list.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, combinations
 from math import comb, prod
 
@@ -88,6 +88,27 @@ class BestSets:
         found = _least(found, [-tables.total[tables.plain[everything ^ mask]] for mask in found])
         free, must = frozenset((*free, *job_gpus)), frozenset((*must, *job_gpus))
         return tuple(gpu for gpu in self._lowest(found, tables, free, must) if gpu not in job_gpus)
+
+    def ranked(self, free: Collection[int], sets: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Sets of one size, best first: those within `free` by the criteria of `choose`, then the rest by their links.
+
+        Sets that are equal by these keep their order.
+        """
+        everything = frozenset(free)
+
+        def links(members: tuple[int, ...]) -> tuple[int, ...]:
+            return -(self.weakest(members) or 0), -self.total(members)
+
+        def key(members: tuple[int, ...]) -> tuple[int, ...]:
+            tables = self._tables
+            if not everything.issuperset(members):
+                return (1, *links(members))
+            if tables is None:
+                return (0, *links(members))
+            mask, rest = self._mask(members, tables), self._mask(everything.difference(members), tables)
+            return 0, tables.rank[mask], tables.later[rest], tables.others[mask], -tables.total[tables.plain[rest]]
+
+        return sorted(sets, key=key)
 
     def _mask(self, gpus: Collection[int], tables: SetTables) -> int:
         return tables.firsts([sum(gpu in gpus for gpu in sort) for sort in self._sorts])

@@ -22,6 +22,9 @@ _MOST_WORDS = 2048
 """Characters of the message with which kubelet failed a pod. Kubelet repeats messages of plugins at any length."""
 _MOST_NAME = 512
 """Characters in each part of an owner reference. Kubernetes sets no limit there; its own names are shorter."""
+_SANDBOXED = "PodReadyToStartContainers"
+"""Condition of pods (KEP-3085, on by default from Kubernetes 1.29)."""
+_MOST_CLAIMS = 32
 _ANOTHER = "another/resource"
 """Stands for all resources of other plugins: a pod can name thousands of them."""
 _COUNT = re.compile(r"0{0,59}[1-9][0-9]{0,3}")  # a label has 63 characters at most
@@ -105,6 +108,10 @@ class Pod:
     """Kubelet's message if it failed the pod at admission (`UnexpectedAdmissionError`)."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
+    claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of its ResourceClaims, in its namespace, to the containers that use each; at most `_MOST_CLAIMS`."""
+    sandboxed: bool = False
+    """Kubelet has made its sandbox, which it does once the claims are prepared, and again after a reboot."""
 
     @property
     def mirror(self) -> bool:
@@ -194,6 +201,10 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         controller=_controller(meta),
         rejected=text(status.get("message"))[:_MOST_WORDS] if _is_rejected(status) else None,
         container_ids=_container_ids(status),
+        claims=_claims(spec, status),
+        sandboxed=any(
+            one.get("type") == _SANDBOXED and one.get("status") == "True" for one in mappings(status.get("conditions"))
+        ),
     )
 
 
@@ -207,7 +218,7 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
         limits = {name: 1 for found in asked for name in (*found.limits, *found.unread)}
         one = (ContainerSpec("", limits),) if limits else ()
-        return replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one)
+        return replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one, claims={})
     containers: list[ContainerSpec] = []
     same: dict[object, ContainerSpec] = {}
     asking = 0
@@ -252,6 +263,22 @@ def _container_ids(status: Mapping[str, Any]) -> dict[str, str]:
     statuses = (found for name in lists for found in mappings(status.get(name)))
     ids = ((text(found.get("containerID")).rpartition("//")[2], text(found.get("name"))) for found in statuses)
     return {container_id: name for container_id, name in ids if container_id}
+
+
+def _claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Those that the pod names, that were made from its templates, and that stand for its extended resources."""
+    users: dict[str, list[str]] = {}
+    for kind in ("initContainers", "containers"):
+        for container in mappings(spec.get(kind)):
+            for used in mappings(mapping(container.get("resources")).get("claims")):
+                users.setdefault(text(used.get("name")), []).append(text(container.get("name")))
+    named = [*mappings(spec.get("resourceClaims")), *mappings(status.get("resourceClaimStatuses"))]
+    found = [(one.get("resourceClaimName"), users.get(text(one.get("name")), [])) for one in named]
+    extended = mapping(status.get("extendedResourceClaimStatus"))
+    requests = [text(one.get("containerName")) for one in mappings(extended.get("requestMappings"))]
+    found.append((extended.get("resourceClaimName"), [*dict.fromkeys(requests)]))
+    claims = ((text(name), tuple(containers[:_MOST_CLAIMS])) for name, containers in found)
+    return dict(islice((claim for claim in claims if 0 < len(claim[0]) <= _MOST_NAME), _MOST_CLAIMS))
 
 
 def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:

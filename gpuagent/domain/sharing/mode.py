@@ -20,6 +20,8 @@ GROUP_ANNOTATION = "topology.kubernetes.io/gpu-group"
 """Pod annotation of a scheduler: the GPUs it chose for the pod, comma-separated minor numbers."""
 VISIBLE_ANNOTATION = "topology.kubernetes.io/gpu-visible"
 """Pod annotation of a scheduler: the GPUs that the pod's containers may see, those of its job on the node."""
+DRA_DRIVER = "gpu.gpuagent.io"
+"""Name of the DRA driver, in ResourceSlices and DeviceClasses."""
 DISABLE_LABEL = "cgpu.disable.isolation"
 """Node label: `true` makes cGPU run containers without isolation."""
 
@@ -35,6 +37,8 @@ class Mode(enum.StrEnum):
     MPS = "mps"
     CORE_MEM = "core_mem"
     TOPOLOGY = "topology"
+    DRA = "dra"
+    """The node's GPUs are devices of ResourceClaims, and every resource is at zero."""
 
 
 class Placement(enum.StrEnum):
@@ -97,6 +101,7 @@ PROMISES: dict[Mode, frozenset[Isolates]] = {
     Mode.MPS: frozenset({Isolates.MEMORY}),
     Mode.CORE_MEM: frozenset({Isolates.MEMORY, Isolates.COMPUTE}),
     Mode.TOPOLOGY: frozenset(),
+    Mode.DRA: frozenset(),
 }
 
 
@@ -130,4 +135,5 @@ _IN_MODE: dict[Mode, dict[str, Kind]] = {
     Mode.MPS: {GPU_MEM: Kind.MEMORY_MPS},
     Mode.CORE_MEM: {GPU_MEM: Kind.MEMORY_CORE_MEM, GPU_CORE: Kind.CORE_CORE_MEM},
     Mode.TOPOLOGY: {GPU_WHOLE: Kind.WHOLE_TOPOLOGY},
+    Mode.DRA: {},
 }

@@ -48,8 +48,8 @@ def _fence_notices(before: State, after: State) -> Iterator[tuple[str, Announcem
 def _holders(state: State, uuids: set[str]) -> dict[str, set[PodName]]:
     """The pods that hold each of these GPUs."""
     holders: dict[str, set[PodName]] = {uuid: set() for uuid in uuids}
-    for holding in state.living_holdings:
-        if holding.owner.pod.namespace:  # else only kubelet's checkpoint has it, by its UID
+    for holding in (*state.living_holdings, *state.claim_holdings):
+        if all(holding.owner.pod):  # else only kubelet's checkpoint has it, by its UID, or the pod was not seen yet
             for uuid in uuids & {uuid for uuid, _ in located(holding, state.gpus.by_uuid)}:
                 holders[uuid].add(holding.owner.pod)
     return holders

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.advertise import other_plugin_gpus
+from gpuagent.domain.dra.isolation import serving_layer, serving_mode
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.gpus.fence import EXAMPLE, Fence
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.pods.pod import Holding
 from gpuagent.domain.reconcile.startup_taint import taint_stands
-from gpuagent.domain.sharing.mode import DISABLE_LABEL, PROMISES
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, PROMISES, Mode
 from gpuagent.domain.sharing.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
 from gpuagent.domain.state import State, once
 from gpuagent.domain.status import interop
@@ -40,9 +41,12 @@ class Switch:
 @once
 def switch(state: State) -> Switch:
     """The progress of the mode switch, for people."""
-    waiting = tuple(dict.fromkeys(holding for holdings in state.held_otherwise.values() for holding in holdings))
     lists, mode = state.advertised, state.node.mode
-    if lists.unaudited or any(one.block.kind.mode is not mode for one in lists.draining):
+    of_claims = () if mode is Mode.DRA else state.claim_holdings
+    units = (holding for holdings in state.held_otherwise.values() for holding in holdings)
+    waiting = (*dict.fromkeys(units), *of_claims)
+    published = mode is not Mode.DRA and state.claims.published
+    if lists.unaudited or published or any(one.block.kind.mode is not mode for one in lists.draining):
         return Switch("settling", waiting)
     return Switch("waiting", waiting) if waiting else Switch("steady")
 
@@ -54,6 +58,7 @@ def problems(state: State) -> list[Problem]:
         *_driver_problems(state),
         *_mode_problems(state),
         *_offer_problems(state),
+        *_claim_problems(state),
         *_outside_problems(state),
         *_fence_problems(state),
         *_misread_problems(state),
@@ -94,7 +99,7 @@ def _mode_problems(state: State) -> Iterator[Problem]:
     if node.placement_problem:
         yield Problem("InvalidPlacementLabel", node.placement_problem)
     yield from _isolation_problems(state)
-    if others := other_plugin_gpus(state):
+    if others := state.other_plugin_gpus:
         text = (
             f"another device plugin advertises {others} {NVIDIA_GPU} on this node: mode {node.mode} advertises "
             "nothing until it is gone, or GPUs would be allocated twice. Keep NVIDIA's device plugin off nodes "
@@ -135,10 +140,14 @@ def _isolation_problems(state: State) -> Iterator[Problem]:
     elif state.node.isolation_disabled and layer.driver == "cgpu":
         text = f"node label {DISABLE_LABEL}=true: containers of mode {mode} run WITHOUT isolation of {promised}"
         yield Problem("IsolationDisabled", text, blocking=True)
+    yield from _layer_problems(state, layer)
+
+
+def _layer_problems(state: State, layer: Layer) -> Iterator[Problem]:
     yield from (Problem("UntrustedDaemon", text) for text in layer.untrusted)
     for gpu in state.gpus.by_index:
         if gpu.uuid in layer.left_out:
-            text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {mode}: {layer.left_out[gpu.uuid]}"
+            text = f"GPU {gpu.index} ({gpu.uuid}) is left out in mode {state.node.mode}: {layer.left_out[gpu.uuid]}"
             yield Problem("GPUIsolationUnsupported", text)
 
 
@@ -159,6 +168,33 @@ def _offer_problems(state: State) -> Iterator[Problem]:
                 f"a larger --memory-unit than {unit} is better"
             )
             yield Problem("DeviceCountHigh", text)
+
+
+def _claim_problems(state: State) -> Iterator[Problem]:
+    """While the node publishes devices, or has claims from a time when it did."""
+    claims, publishes = state.claims, state.node.mode is Mode.DRA
+    if not publishes and not claims.prepared:
+        return
+    if claims.registration_problem is not None:
+        text = (
+            f"kubelet does not accept DRA driver {DRA_DRIVER}: {claims.registration_problem}. Pods with claims wait "
+            "until it does; mode dra needs Kubernetes 1.36 or later"
+        )
+        yield Problem("DRADriverNotRegistered", text, blocking=publishes)
+    if claims.problem is not None:
+        yield Problem("ResourceSlicesUnavailable", claims.problem, blocking=publishes and not claims.followed)
+    if claims.write_problem is not None:
+        yield Problem("ResourceSliceNotWritten", claims.write_problem, blocking=publishes)
+    layer = serving_layer(state)
+    if not publishes or state.isolation.unheard:
+        return
+    yield from _layer_problems(state, layer)
+    if (problem := layer.problem_in(serving_mode(state))) and not layer.standby:
+        text = (
+            f"isolation driver {layer.driver} does not work: {problem}. Claims that must be isolated wait "
+            "until it does; running containers are not affected"
+        )
+        yield Problem("IsolationDown", text, blocking=True)
 
 
 def _outside_problems(state: State) -> Iterator[Problem]:

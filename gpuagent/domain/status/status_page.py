@@ -2,13 +2,16 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+from gpuagent.domain.dra.isolation import serving_layer
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.holdings import located
 from gpuagent.domain.pods.pod import Holding
+from gpuagent.domain.sharing.claim import CLAIM_CORES, CLAIM_MEMORY, PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer
-from gpuagent.domain.sharing.mode import GPU_COUNT, MODE_LABEL
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, GPU_COUNT, MODE_LABEL, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, problems, switch
 from gpuagent.system.printable import printable
@@ -61,7 +64,7 @@ def status(state: State) -> dict[str, Any]:
         "mode": str(state.node.mode),
         "placement": str(state.node.placement),
         "label": {MODE_LABEL: state.node.label},
-        "isolation": _isolation(state.layer),
+        "isolation": _isolation(serving_layer(state)),
         "memory_unit": str(state.policy.unit),
         "switch": {
             "phase": now.phase,
@@ -75,7 +78,8 @@ def status(state: State) -> dict[str, Any]:
                 "unhealthy": sum(block.count for block in blocks if not block.healthy),
             }
             for resource, blocks in state.advertised.lists.items()
-        },
+        }
+        | _devices(state),
         "problems": [{"reason": p.reason, "message": p.message, "warning": p.warning} for p in problems(state)],
     }
 
@@ -95,6 +99,26 @@ def _holding(holding: Holding) -> dict[str, Any]:
     return {"container": str(holding.owner), "resource": holding.resource, "units": len(holding.ids)}
 
 
+def _devices(state: State) -> dict[str, dict[str, Any]]:
+    """The devices that the node publishes for claims, as a resource."""
+    claims = state.claims
+    if state.node.mode is not Mode.DRA and not claims.prepared:
+        return {}
+    healthy, unhealthy = claims.devices
+    stage = "connected" if claims.registered else "registering"
+    view = {"healthy": healthy, "unhealthy": unhealthy, "stage": stage, "registered": claims.registered}
+    return {DRA_DRIVER: {**view, "problem": claims.registration_problem}}
+
+
+def _amounts(claim: PreparedClaim, gpu: Gpu, state: State) -> Iterator[tuple[str, int]]:
+    """Units of memory and percent of compute that a claim has of one GPU. A whole GPU has all of both."""
+    for one in claim.gpus:
+        if one.uuid == gpu.uuid:
+            yield CLAIM_MEMORY, one.memory_mib // state.policy.unit.mib
+            if cores := CORE_PERCENT_PER_GPU if one.whole else one.cores:
+                yield CLAIM_CORES, cores
+
+
 def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
     lists = state.advertised.lists
     totals = {name: sum(b.count for b in blocks if b.gpu.uuid == gpu.uuid) for name, blocks in lists.items()}
@@ -105,6 +129,15 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
         if mine := sum(uuid == gpu.uuid for uuid, _ in located(holding, state.gpus.by_uuid)):
             held[holding.resource] += mine
             containers.append({**_holding(holding), "units": mine})
+    if gpu.uuid in state.claims.published and state.node.mode is Mode.DRA:
+        totals |= {CLAIM_MEMORY: gpu.memory_mib // state.policy.unit.mib, CLAIM_CORES: CORE_PERCENT_PER_GPU}
+    for claim in state.claims.prepared.values():
+        for resource, units in _amounts(claim, gpu, state):
+            held[resource] += units
+            containers += [
+                {"container": str(owner), "resource": resource, "units": units, "claim": str(claim)}
+                for owner in state.claim_holders[claim.uid]
+            ]
     return {
         "index": gpu.index,
         "minor": gpu.minor,

@@ -1,12 +1,14 @@
 """Shares of containers on each GPU, in bytes and parts of its compute."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.holdings import foreign
 from gpuagent.domain.pods.pod import ContainerRef
+from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, PROMISES, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit, parse_id, units_of
 from gpuagent.domain.state import State
@@ -21,20 +23,39 @@ class Share:
     Attributes:
         memory_bytes: its memory limit; None without a limit, or if another device plugin assigned the GPU.
         compute: part of the GPU's compute that it may use, 0 to 1; None without a limit.
-        mode: the mode of its units; None if another device plugin assigned the GPU.
+        mode: the mode of its units; None if another device plugin assigned the GPU. A whole GPU of a claim counts as
+            one of mode `default`.
+        claim: the ResourceClaim that it is a share of. All containers with one claim have one share.
     """
 
     memory_bytes: int | None
     compute: float | None
     mode: Mode | None
+    claim: PreparedClaim | None = None
 
 
 def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
-    """GPU UUID and container to its share, for every container that holds devices."""
-    return {
+    """GPU UUID and container to its share, for every container that holds devices or uses a claim."""
+    found = {
         (uuid, owner): _share(state.gpus.by_uuid[uuid], counts, state.policy.unit)
         for (uuid, owner), counts in _held(state).items()
     }
+    for claim in state.claims.prepared.values():
+        for uuid, share in _claimed(claim, state):
+            found |= {(uuid, owner): share for owner in state.claim_holders[claim.uid]}
+    return found
+
+
+def _claimed(claim: PreparedClaim, state: State) -> Iterator[tuple[str, Share]]:
+    """GPU UUID and the claim's share of it."""
+    kind = Kind.MEMORY_SHARE if claim.layer == NONE else Kind.MEMORY_CGPU
+    for one in claim.gpus:
+        gpu, units = state.gpus.by_uuid.get(one.uuid), one.memory_mib // state.policy.unit.mib
+        if gpu and one.whole:
+            yield gpu.uuid, Share(gpu.memory_mib * MIB, 1.0, Mode.DEFAULT, claim)
+        elif gpu:
+            memory = memory_limit(gpu, kind, units, state.policy.unit)
+            yield gpu.uuid, Share(memory, one.cores / CORE_PERCENT_PER_GPU or None, Mode.DRA, claim)
 
 
 def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str]"]:

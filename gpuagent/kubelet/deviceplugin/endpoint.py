@@ -12,8 +12,6 @@ every kubelet from 1.18 to 1.37.
 import enum
 import logging
 import os
-import socket
-import stat
 import threading
 import time
 import uuid
@@ -26,6 +24,7 @@ import grpc
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as pb_grpc
 from gpuagent.kubelet.deviceplugin.servicer import Servicer
+from gpuagent.kubelet.sockets import accepts, is_socket
 from gpuagent.system.backoff import Backoff
 from gpuagent.system.printable import error_words
 
@@ -198,7 +197,7 @@ class Endpoint:
                 return "the list stream ended"
             if (now := self._kubelet()) is not None and now[:2] != kubelet[:2]:
                 return "kubelet.sock was replaced"
-            return None if _is_socket(path) else "the agent's socket file has gone"
+            return None if is_socket(path) else "the agent's socket file has gone"
 
         while not self._stopping and lost() is None:
             self._wait(lambda: lost() is not None, CONNECTED_POLL_S, poll_s=CONNECTED_POLL_S)
@@ -214,7 +213,7 @@ class Endpoint:
         fresh_until, seen, began = 0.0, None, time.monotonic()
         while not self._stopping:
             inode = self._kubelet()
-            if inode is not None and _accepts(self._kubelet_socket):
+            if inode is not None and accepts(self._kubelet_socket):
                 self.waits_for = ""
                 return inode
             if inode != seen:  # a socket that was just bound may not listen yet: check at short intervals at first
@@ -271,7 +270,7 @@ class Endpoint:
 
 def sweep(directory: Path) -> list[Path]:
     """Remove sockets that a former run left behind (no process listens on them); returns the removed paths."""
-    left = [path for path in directory.glob(f"{SOCKET_PREFIX}*.sock") if _is_socket(path) and not _accepts(path)]
+    left = [path for path in directory.glob(f"{SOCKET_PREFIX}*.sock") if is_socket(path) and not accepts(path)]
     for path in left:
         path.unlink(missing_ok=True)
     return left
@@ -279,21 +278,3 @@ def sweep(directory: Path) -> list[Path]:
 
 def _short(resource: str) -> str:
     return resource.rpartition("/")[2]
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.stat().st_mode)
-    except OSError:
-        return False
-
-
-def _accepts(path: Path) -> bool:
-    """Whether a process listens on a unix socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(os.fspath(path))
-        except OSError:
-            return False
-    return True

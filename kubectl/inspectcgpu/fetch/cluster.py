@@ -8,11 +8,12 @@ from urllib.parse import quote
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.pods.pod import PodName
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
+from gpuagent.domain.sharing.mode import DRA_DRIVER, GPU_CORE, GPU_MEM, GPU_WHOLE, MODE_LABEL, Mode
 from gpuagent.kube.api.api_errors import ApiError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.api.pages import list_pages
 from inspectcgpu.fetch.agents import Answers, Asking, ask
+from inspectcgpu.read.claims import Claims, by_node, read_claim, read_slice
 from inspectcgpu.read.configmaps import NAMESPACE, GpuConfigMap, read_config_map
 from inspectcgpu.read.gpu_node import RESOURCES, GpuNode, read_node
 from inspectcgpu.read.gpu_pod import GpuPod, read_pod
@@ -20,6 +21,7 @@ from inspectcgpu.read.unit import measure, part_of_each
 from inspectcgpu.report import ClusterFacts
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+SLICES, CLAIMS = (f"/apis/resource.k8s.io/v1/resource{kind}" for kind in ("slices", "claims"))
 NOT_SUCCEEDED = "status.phase!=Succeeded"
 """Failed pods are read too: the status of a refused pod has the reason."""
 FEW_NAMES = 8
@@ -93,6 +95,7 @@ class OtherSources:
     configmaps: Mapping[str, GpuConfigMap]
     answers: Answers
     problems: tuple[str, ...] = ()
+    claims: Claims = Claims()
 
 
 def read_other_sources(
@@ -104,6 +107,13 @@ def read_other_sources(
     """
     configmaps: dict[str, GpuConfigMap] = {}
     problems: list[str] = []
+    claims = Claims()
+    if any(node.mode == Mode.DRA for node in nodes):
+        try:
+            claims = _claims(client)
+        except KubeError as err:
+            problems.append(f"the slices and claims of nodes in mode {Mode.DRA} cannot be read: {err}")
+    nodes, pods = claims.nodes(nodes), claims.pods(pods)
     for selector in _maps_wanted(nodes):
         try:
             path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
@@ -115,10 +125,10 @@ def read_other_sources(
             configmaps[one.node] = one if one.whole else _joined(configmaps.get(one.node), one)
     if asking is None:
         problem = "agents are not asked (--no-agents)" if usage else ""
-        return OtherSources(configmaps, Answers(usage_problem=problem), tuple(problems))
+        return OtherSources(configmaps, Answers(usage_problem=problem), tuple(problems), claims)
     busy = {pod.node for pod in pods if pod.node and not pod.refused}
     names = [node.name for node in nodes]
-    wanted = agents_wanted(nodes, pods)
+    wanted = agents_wanted(nodes, pods) - claims.slices.keys()
     users = [name for name in names if name in busy] if usage else []
     # An agent that is queried for usage is queried for holders too: kubelet's allocations outrank annotations.
     marked = {node.name for node in nodes if node.agent}
@@ -126,7 +136,12 @@ def read_other_sources(
     answers = ask(client, asking, asked, marked=marked, usage_of=users)
     for name in set(users) - wanted:
         answers.unseen.pop(name, None)  # without its answer only the metrics are missing
-    return OtherSources(configmaps, answers, tuple(problems))
+    return OtherSources(configmaps, answers, tuple(problems), claims)
+
+
+def _claims(client: Client) -> Claims:
+    slices = list_pages(client, SLICES, read_slice, {"fieldSelector": f"spec.driver={DRA_DRIVER}"}).items
+    return Claims(by_node(slices), list_pages(client, CLAIMS, read_claim).items)
 
 
 def _joined(one: GpuConfigMap | None, other: GpuConfigMap) -> GpuConfigMap:
@@ -173,10 +188,10 @@ def facts(
     """All data of a report. `newer` are pods that changed since agents were queried."""
     answers = others.answers
     return ClusterFacts(
-        nodes=nodes,
-        pods=pods,
+        nodes=others.claims.nodes(nodes),
+        pods=others.claims.pods(pods),
         configmaps=others.configmaps,
-        views=answers.views,
+        views={**answers.views, **others.claims.views},
         unseen=answers.unseen,
         usage=answers.usage,
         usage_problem=answers.usage_problem,

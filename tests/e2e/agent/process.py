@@ -27,6 +27,12 @@ RBAC: tuple[dict[str, Any], ...] = (
             {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
             {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "resources": ["resourceslices"],
+                "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+            },
         ],
     },
     {
@@ -55,7 +61,7 @@ RBAC: tuple[dict[str, Any], ...] = (
 
 
 class AgentProcess(AgentPages):
-    """Starts, kills and asks one agent. Its log is kept over restarts."""
+    """Starts, kills and asks one agent. Its log is kept over restarts; `flags` count from the next start on."""
 
     def __init__(self, cluster: Cluster, workdir: Path, box: str, flags: Iterable[str] = ()) -> None:
         super().__init__(free_port())
@@ -66,13 +72,16 @@ class AgentProcess(AgentPages):
             *(AGENT_PYTHON, "-m", "gpuagent", "run", "--simulate", box, "--node-name", NODE_NAME),
             *("--kubeconfig", str(cluster.kubeconfig("gpuagent")), "--state-dir", str(self.state_dir)),
             *("--http-address", f":{self.port}", "--exclusive-resource", "nvidia.com/gpu"),
-            *("--log-level", "debug", *flags),
+            *("--log-level", "debug"),
         ]
+        self.flags = tuple(flags)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                [*self._command, *self.flags], stdout=log, stderr=log, start_new_session=True
+            )
 
     def kill(self) -> None:
         """SIGKILL, as the out-of-memory killer does."""

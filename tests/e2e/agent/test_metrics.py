@@ -151,6 +151,8 @@ def test_every_panel_shows_something_and_the_page_is_clean(scraped: tuple[Node, 
     asked = json.loads((MONITORING / "dashboard.json").read_text())
     for panel in asked["panels"]:
         for target in panel.get("targets", ()):
+            if "container_claim_info" in target["expr"]:  # mode dra only: test_claims.py has the metric
+                continue
             expression = re.sub(r"\$\w+", lambda found: ALL[found[0]], target["expr"])
             server.wait(expression)
     for variable in asked["templating"]["list"]:

@@ -10,6 +10,7 @@ import pytest
 
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.conftest import MODE, PLACEMENT, Node, connect_pod_resources
+from tests.e2e.chart.agents import Agents, two_agents
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import Cluster
 
@@ -58,3 +59,9 @@ def installed(
             return node
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def agents(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    with two_agents(cluster, tmp_path_factory.mktemp("policies")) as tokens:
+        yield tokens

@@ -6,122 +6,24 @@ have every right that RBAC can give on the kinds they write, so that each refusa
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import pytest
 
+from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION
 from gpuagent.domain.event_reasons import EventReason
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from gpuagent.kube.api.client import Client
 from gpuagent.kube.write.event_sender import MESSAGE_CHARS, EventSender, Involved
-from tests.e2e.chart.release import Release
+from tests.e2e.chart.agents import MAPS, MERGE, NODE, OTHER, TAINT, Agents, patch
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
 
-OTHER = "gpu-node.example.com"  # a name with dots, which begins as the other's
-ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/gpuagent"
-MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
-TAINT = "gpuagent/starting"
-NODE, STATUS = f"/api/v1/nodes/{NODE_NAME}", f"/api/v1/nodes/{NODE_NAME}/status"
-MAPS = "/api/v1/namespaces/kube-system/configmaps"
+STRATEGIC = "application/strategic-merge-patch+json"
+STATUS = f"{NODE}/status"
 NOT_THEIRS = "may change its own node only"
 
 Json = dict[str, Any]
-
-
-class Agents(NamedTuple):
-    """Tokens."""
-
-    ours: str
-    others: str
-    unbound: str
-
-
-WIDE: tuple[Json, ...] = (
-    {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "too-much"},
-        "rules": [{"apiGroups": ["", "events.k8s.io"], "resources": ["*"], "verbs": ["*"]}],
-    },
-    {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "too-much"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-much"},
-        "subjects": [{"kind": "ServiceAccount", "name": "gpuagent", "namespace": "kube-system"}],
-    },
-)
-
-
-def token(cluster: Cluster, pod: Json | None = None) -> str:
-    spec: Json = {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": 3600}
-    if pod is not None:
-        meta = pod["metadata"]
-        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    return str(cluster.client.expect("POST", f"{ACCOUNT}/token", request)["status"]["token"])
-
-
-def pod_of(name: str, node: str) -> Json:
-    manifest = pod_manifest(name, {}, node=node)
-    manifest["metadata"]["namespace"] = "kube-system"
-    manifest["spec"]["serviceAccountName"] = "gpuagent"
-    return manifest
-
-
-@pytest.fixture(scope="module")
-def agents(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    cluster.label_node({"ack.node.gpu.schedule": None, "aliyun.accelerator/nvidia_count": None})
-    release = Release(cluster, tmp_path_factory.mktemp("policies"))
-    # No agent runs: no node has the labels.
-    release.install(nodeLabels=["nobody/has-this"], cleanFailedPods=True, startupTaint=TAINT)
-    other = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": OTHER, "labels": {"kubernetes.io/hostname": OTHER}},
-    }
-    cluster.apply(other)
-    cluster.apply_rbac(WIDE)
-    pods = [cluster.create_pod(pod_of(f"agent-{n}", node)) for n, node in enumerate((NODE_NAME, OTHER))]
-    tokens = Agents(token(cluster, pods[0]), token(cluster, pods[1]), token(cluster))
-    # Policies and rights take a moment to be in force.
-    deadline = time.monotonic() + 30
-    for path in (
-        NODE,
-        f"{MAPS}/probe",
-        "/api/v1/namespaces/default/events/probe",
-        "/api/v1/namespaces/default/pods/probe",
-    ):
-        while "ValidatingAdmissionPolicy" not in refusal(cluster, tokens.ours, path):
-            assert time.monotonic() < deadline, refusal(cluster, tokens.ours, path)
-            time.sleep(0.1)
-    yield tokens
-    for pod in pods:
-        cluster.api(
-            "DELETE", f"/api/v1/namespaces/kube-system/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0}
-        )
-    for manifest in (*reversed(WIDE), other):
-        cluster.api("DELETE", cluster.client.path_of(manifest))
-    release.uninstall()
-
-
-def refusal(cluster: Cluster, agent: str, path: str) -> str:
-    """What an apply of something that nobody may is answered with."""
-    kind = {"nodes": "Node", "configmaps": "ConfigMap", "events": "Event", "pods": "Pod"}[path.split("/")[-2]]
-    meta = {"name": path.rpartition("/")[2], "annotations": {"probe": "yes"}}
-    body: Json = {"apiVersion": "v1", "kind": kind, "metadata": meta}
-    if kind == "Pod":
-        body["spec"] = {"containers": [{"name": "main", "image": "none"}]}
-    if kind == "Event":
-        body["involvedObject"] = {"kind": "Node", "name": "none", "namespace": "default"}
-    query = "?fieldManager=probe&force=true&dryRun=All"
-    return str(cluster.api("PATCH", path + query, body, "application/apply-patch+yaml", agent)[1].get("message", ""))
-
-
-def patch(cluster: Cluster, agent: str, path: str, body: Json, kind: str = MERGE) -> tuple[int, str]:
-    status, answer = cluster.api("PATCH", path, body, kind, agent)
-    return status, str(answer.get("message", ""))
 
 
 def condition(kind: str) -> Json:
@@ -444,6 +346,7 @@ MINE = {
     "scheduler.framework.gpushare.allocation": '{"0":{"1":4}}',
     "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
     "gpuagent.io/decided": "uid",
+    PREPARE_AGAIN_ANNOTATION: "1",
 }
 
 

@@ -2,13 +2,19 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from gpuagent.domain.reconcile.resource_slice import slice_name
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import NODE_NAME, Cluster
 
 AGENT = "system:serviceaccount:kube-system:gpuagent"
+SLICES, SLICE = "/apis/resource.k8s.io/v1/resourceslices", slice_name(NODE_NAME)
+EXAMPLES = Path(__file__).parents[3] / "examples"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
 WRITES_ONLY_WHEN = {("pods", "delete"), ("pods", "patch")}
 """Rights that have their own tests: failed pods are deleted, pods are annotated."""
@@ -39,6 +45,35 @@ def used(node: Node, since: int) -> tuple[set[tuple[str, str]], list[Any]]:
             if event.get("responseStatus", {}).get("code") in (401, 403, 422):
                 refused.append((event["verb"], event["requestURI"], event["responseStatus"]))
     return calls, refused
+
+
+def test_the_agent_uses_exactly_the_rights_for_claims_that_it_has(
+    cluster: Cluster, installed: Callable[..., Node]
+) -> None:
+    """And an unprivileged container serves claims: it has every directory that it needs."""
+    since = cluster.audit.position()
+    node = installed("share", settings={"simulate": "dgx-a100"})
+    node.wait_amounts(mem=640)
+    release: Any = node.agent
+    before = granted(node)
+    release.upgrade(dra={"enabled": True})
+    rights = granted(node) - before
+    assert {resource for resource, _ in rights} == {"resourceclaims", "resourceslices"}
+    node.switch("dra")
+    cluster.client.wait(SLICES, SLICE, bool, 30)
+    example = EXAMPLES / "claims" / "share.yaml"
+    template, pod = yaml.safe_load_all(example.read_text())
+    pod["spec"]["hostNetwork"] = True  # the cluster has no network for pods
+    cluster.apply(template)
+    node.run(pod)
+    assert len(node.gpus_of(pod["metadata"]["name"])) == 1
+    node.end(pod["metadata"]["name"])
+    cluster.api("DELETE", cluster.client.path_of(template))
+    node.switch("share", mem=640)
+    cluster.client.wait(SLICES, SLICE, lambda found: found is None, 30)
+    calls, refused = used(node, since)
+    assert refused == []
+    assert {call for call in calls if call[0] in {"resourceclaims", "resourceslices"}} == rights
 
 
 def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: Callable[..., Node]) -> None:

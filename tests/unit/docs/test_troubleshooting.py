@@ -14,14 +14,16 @@ import pytest
 
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.isolation.interface import IsolationError
-from tests.unit.allocator.refusal_cases import CASES
+from tests.unit.allocator.refusal_cases import CASES as UNIT_CASES
 from tests.unit.docs.test_docs import anchors, headings, links, quoted, section, table
+from tests.unit.preparer.refusal_cases import CLAIM_CASES
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 REFUSALS = section(TEXT, "Refusals")
 MADE_OF = (Refusal, IsolationError)
+CASES = UNIT_CASES | CLAIM_CASES
 
 
 def pattern(heading: str) -> re.Pattern[str]:
@@ -62,6 +64,8 @@ def provoked():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpuagent.allocator.preferred_allocation.WAIT_S", 0.0)
+        patch.setattr("gpuagent.preparer.preparer.WAIT_S", 0.0)
+        patch.setattr("gpuagent.preparer.preparer.RETRY_S", 0.0)
         for kind in MADE_OF:
             patch.setattr(kind, "__init__", noting(kind))
         refusals = {name: provoke() for name, provoke in CASES.items()}
@@ -96,7 +100,7 @@ def test_every_refusal_in_the_code_is_provoked(provoked):
         if name in names
         and not any(file == path and line in range(call.lineno, call.end_lineno + 1) for file, line in made)
     ]
-    assert missed == [], "add a case to tests/unit/allocator/refusal_cases.py"
+    assert missed == [], "add a case to refusal_cases.py of tests/unit/allocator or tests/unit/preparer"
 
 
 def test_every_warning_of_the_log_is_documented():

@@ -134,7 +134,9 @@ def test_what_the_schema_takes_the_agent_takes(name, data):
     # Python's $ is also before a last line feed, Go's is not.
     assume(not str(value).endswith("\n") and Draft7Validator(known).is_valid(value))
     text = value if isinstance(value, str) else json.dumps(value)
-    settings = config.load({name.replace("-", "_"): text}, {"NODE_NAME": "n1"})
+    # As in a pod, which has an API server: mode dra needs one.
+    flags = {"kubeconfig": "/kubeconfig", name.replace("-", "_"): text}
+    settings = config.load(flags, {"NODE_NAME": "n1"})
     if settings.simulate and "/" not in text and not text.endswith(".toml"):
         assert boxes.load(settings.simulate)
 

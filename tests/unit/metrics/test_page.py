@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuagent.domain import events as ev
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Gpu
-from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName
+from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, parse_pod
 from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.usage.by_container import GpuProcess, GpuSample, Samples
@@ -25,6 +25,7 @@ from gpuagent.metrics.meter import Metrics
 from gpuagent.metrics.reading import EndpointView, Sources
 from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import CORE, MEM, WHOLE, gpu, holding, state_of, unit_ids, uuid
+from tests.unit.domain.dra.prepared_claims import claiming, prepared
 
 ID = "{:064x}".format
 GIB = 1 << 30
@@ -93,6 +94,34 @@ def test_allocated_limit_and_used_of_gpus_and_containers() -> None:
     assert values(text, "gpuagent_container_gpu_memory_used_bytes") == {a: 3 * GIB, side: GIB, b: 2 * GIB, other: 0}
     assert values(text, "gpuagent_container_gpu_compute_used_ratio") == {a: 0.25, side: 0.25, b: 0.25, other: 0}
     assert values(text, "gpuagent_container_gpu_compute_limit_ratio") == {}
+
+
+def test_claims_count_as_shares_and_once_for_their_gpu() -> None:
+    """With isolation, a share is a part of the whole GPU, which has half a GiB more than its units."""
+    gpus = [gpu(0, memory_mib=16 * 1024 + 512), gpu(1)]
+    claims = (
+        prepared("one", gpus[0], cores=30, layer="mps"),
+        prepared("two", gpus[0], mib=2048),
+        prepared("all", gpus[1], mib=gpus[1].memory_mib),
+    )
+    pods = tuple(map(parse_pod, (claiming("a", "one"), claiming("b", "one", "all"), claiming("c", "two"))))
+    known = state_of(Mode.DRA, gpus, ev.ClaimsPrepared(claims, 1.0), ev.DraRegistered(None, 1.0), pods=pods)
+    text = page(known)
+    part = (16 * 1024 + 512) * 4 // 16 * (1 << 20)
+    assert values(text, "gpuagent_gpu_memory_allocated_bytes") == {g(0): part + 2 * GIB, g(1): 16 * GIB}
+    assert values(text, "gpuagent_gpu_compute_allocated_ratio") == {g(0): 0.3, g(1): 1.0}
+    assert values(text, "gpuagent_gpu_containers") == {g(0): 3, g(1): 1}
+    a, b, c = ((*g(0), "ml", name, "main") for name in "abc")
+    whole = (*g(1), "ml", "b", "main")
+    limits = {a: part, b: part, c: 2 * GIB, whole: 16 * GIB}
+    assert values(text, "gpuagent_container_gpu_memory_limit_bytes") == limits
+    assert values(text, "gpuagent_container_gpu_compute_limit_ratio") == {a: 0.3, b: 0.3, whole: 1.0}
+    assert values(text, "gpuagent_container_claim_info") == dict.fromkeys(
+        [(*a, "one", "mps"), (*b, "one", "mps"), (*c, "two", "none"), (*whole, "all", "none")], 1
+    )
+    assert values(text, "gpuagent_registered") == {("gpu.gpuagent.io",): 1}
+    modes = {key[-1] for key in values(page(known, node_name="n"), "nvidia_gpu_memory_total_bytes")}
+    assert modes == {"share", "exclusive"}
 
 
 def test_series_end_with_the_pod() -> None:

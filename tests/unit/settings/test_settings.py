@@ -273,6 +273,12 @@ def test_without_a_node_name_a_mode_must_be_forced():
     assert load({"mode": "share"}, {}).mode is Mode.SHARE
 
 
+def test_mode_dra_needs_an_api_server():
+    with pytest.raises(ConfigError, match="mode dra needs an API server"):
+        load({"mode": "dra", "node_name": "n"}, {})
+    assert load({"mode": "dra", "node_name": "n", "kubeconfig": "/k"}, {}).mode is Mode.DRA
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [

@@ -40,6 +40,7 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- /* A daemon in the agent's container would end with it, and its clients with the daemon. */ -}}
 {{- $_ := set $own "mps-start" false -}}
 {{- if .Values.mps.enabled }}{{ $_ := set $own "mps-pipe-dir" .Values.mps.directory }}{{ end -}}
+{{- if .Values.dra.enabled }}{{ $_ := set $own "cdi-dir" .Values.paths.cdi }}{{ end -}}
 {{- if include "gpuagent.cleans" . }}{{ $_ := set $own "clean-failed-pods" true }}{{ end -}}
 {{- if not (include "gpuagent.annotates" .) }}{{ $_ := set $own "annotate-pods" false }}{{ end -}}
 {{- if .Values.startupTaint }}{{ $_ := set $own "startup-taint" .Values.startupTaint }}{{ end -}}
@@ -73,6 +74,11 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- include "gpuagent.granted" (dict "value" .Values.rbac.podAnnotations "policed" (include "gpuagent.policed" .)) -}}
 {{- end }}
 
+{{/* Also to have kubelet prepare a claim again, and nothing more than that where rbac.podAnnotations is false. */}}
+{{- define "gpuagent.patchesPods" -}}
+{{- if or (include "gpuagent.annotates" .) (and .Values.dra.enabled (include "gpuagent.policed" .)) }}yes{{ end -}}
+{{- end }}
+
 {{- define "gpuagent.cleans" -}}
 {{- include "gpuagent.granted" (dict "value" .Values.cleanFailedPods "policed" (include "gpuagent.policed" .)) -}}
 {{- end }}
@@ -92,15 +98,27 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- if and (ne $file "off") (ne (dir $file) (clean .Values.paths.state)) }}{{ dir $file }}{{ end -}}
 {{- end }}
 
+{{/* Directories of mode dra, by the name of the volume. */}}
+{{- define "gpuagent.draPaths" -}}
+{{- $paths := dict -}}
+{{- if .Values.dra.enabled -}}
+{{- $_ := set $paths "dra-registration" (printf "%s/plugins_registry" .Values.paths.kubelet) -}}
+{{- $_ := set $paths "dra-plugin" (printf "%s/plugins/gpu.gpuagent.io" .Values.paths.kubelet) -}}
+{{- $_ := set $paths "cdi" .Values.paths.cdi -}}
+{{- end -}}
+{{- toJson $paths -}}
+{{- end }}
+
 {{/* Two mounts at one path: the API server refuses a new DaemonSet with them, and merges them in one that is there. */}}
 {{- define "gpuagent.distinctMounts" -}}
 {{- $paths := list (printf "%s/device-plugins" .Values.paths.kubelet) (printf "%s/pod-resources" .Values.paths.kubelet) .Values.paths.state -}}
 {{- with include "gpuagent.fenceDir" . }}{{ $paths = append $paths . }}{{ end -}}
 {{- if .Values.mps.enabled }}{{ $paths = append $paths .Values.mps.directory }}{{ end -}}
+{{- range include "gpuagent.draPaths" . | fromJson }}{{ $paths = append $paths . }}{{ end -}}
 {{- $clean := list -}}
 {{- range $paths }}{{ $clean = append $clean (clean .) }}{{ end -}}
 {{- if ne (len (uniq $clean)) (len $clean) -}}
-{{- fail (printf "two folders of the agent's pod are the same: paths.kubelet, paths.state, the folder of settings.fence-file and mps.directory have to differ (%s)" (join ", " $clean)) -}}
+{{- fail (printf "two folders of the agent's pod are the same: paths.kubelet, paths.state, paths.cdi, the folder of settings.fence-file and mps.directory have to differ (%s)" (join ", " $clean)) -}}
 {{- end -}}
 {{- end }}
 
@@ -115,6 +133,16 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- end -}}
 {{- if and (eq (get .Values.settings "device-strategy") "cdi") (semverCompare "<1.28.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "settings.device-strategy=cdi needs Kubernetes 1.28: kubelets before hand no CDI names on, and Kubernetes is %s; leave it at device-nodes" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if .Values.dra.enabled -}}
+{{- if semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version -}}
+{{- fail (printf "dra.enabled needs Kubernetes 1.36, the first that shares out devices by default, and Kubernetes is %s: set it to false" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and .Values.scheduler.setSchedulerName (has .Values.dra.extendedResource (include "gpuscheduler.resources" . | fromJsonArray)) -}}
+{{- fail (printf "scheduler.setSchedulerName gives pods that ask for %s to the scheduler %s, which places none on nodes in mode dra: set dra.extendedResource to \"\", or scheduler.setSchedulerName to false" .Values.dra.extendedResource .Values.scheduler.name) -}}
+{{- end -}}
+{{- else if .Values.dra.extendedResource -}}
+{{- fail "dra.extendedResource needs dra.enabled: without it no DeviceClass is there to have that name; set dra.enabled to true, or dra.extendedResource to \"\"" -}}
 {{- end -}}
 {{- if and (get .Values.settings "annotate-pods") (not (include "gpuagent.annotates" .)) -}}
 {{- fail "settings.annotate-pods needs the right to patch pods: set rbac.podAnnotations to true, or leave settings.annotate-pods out" -}}

@@ -91,13 +91,16 @@ validations:
 
 {{- define "gpuagent.policy.pods" -}}
 {{- include "gpuagent.policy.annotations" . }}
+{{- $dra := .Values.dra.enabled }}
+{{- $shows := or (include "gpuagent.annotates" .) (not $dra) }}
 - name: ownAnnotations
   expression: >-
-    ['scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',
+    [{{ if $dra }}'gpuagent.io/prepare-again'{{ if $shows }},
+    {{ end }}{{ end }}{{ if $shows }}'scheduler.framework.gpushare.allocation', 'gpushare.alibabacloud.com/core-percentage',
     'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME',
     'ALIYUN_COM_GPU_MEM_ASSIGNED', 'topology.kubernetes.io/gpu-group', 'topology.kubernetes.io/gpu-visible',
-    'gpuagent.io/decided']
-{{- $annotates := include "gpuagent.annotates" . }}
+    'gpuagent.io/decided'{{ end }}]
+{{- $annotates := include "gpuagent.patchesPods" . }}
 {{- $cleans := include "gpuagent.cleans" . }}
 {{- $may := list }}
 {{- if $annotates }}{{ $may = append $may "UPDATE" }}{{ end }}
@@ -207,4 +210,51 @@ validations:
     messageExpression: >-
       'the agent of node "' + variables.node + '" may write its own reports only, not ConfigMap "'
       + variables.place + '/' + variables.name + '"'
+{{- end }}
+
+{{- define "gpuagent.policy.resourceslices" -}}
+- name: name
+  expression: "(request.operation == 'DELETE' ? oldObject : object).metadata.name"
+validations:
+  {{- include "gpuagent.policy.claim" . | nindent 2 }}
+  - expression: >-
+      variables.part == '' && (variables.name == variables.node + '-gpu.gpuagent.io'
+      || variables.name.startsWith(variables.node + '-gpu.gpuagent.io-'))
+      {{- range $one := list "object" "oldObject" }}
+      && ({{ $one }} == null || {{ $one }}.spec.driver == 'gpu.gpuagent.io' && {{ $one }}.spec.pool.name == variables.node
+      && has({{ $one }}.spec.nodeName) && {{ $one }}.spec.nodeName == variables.node)
+      {{- end }}
+    messageExpression: >-
+      'the agent of node "' + variables.node + '" may write the ResourceSlice of its own node and driver only, not "'
+      + variables.name + '"'
+  - expression: >-
+      object == null
+      {{- range $n, $field := list "labels" "annotations" "finalizers" "generateName" }}
+      {{ if $n }}&&{{ else }}||{{ end }} (!has(object.metadata.{{ $field }}) || oldObject != null
+      && has(oldObject.metadata.{{ $field }}) && oldObject.metadata.{{ $field }} == object.metadata.{{ $field }})
+      {{- end }}
+      && (!has(object.metadata.ownerReferences)
+      || object.metadata.ownerReferences.all(one, one.kind == 'Node' && one.name == variables.node))
+    message: the agent may set only the name and the owner of a ResourceSlice, which is its node, and no other metadata
+{{- end }}
+
+{{- define "gpuagent.policy.claims" -}}
+{{- $memory := "one.?capacity.?requests.?memory.hasValue()" }}
+{{- $cores := "one.?capacity.?requests.?cores.hasValue()" -}}
+validations:
+  - expression: {{ include "gpuagent.policy.everyRequest" (printf "one.deviceClassName != 'gpu-core.gpuagent.io'\n|| %s && %s" $memory $cores) }}
+    message: >-
+      class gpu-core.gpuagent.io isolates memory and compute: capacity.requests has to name both memory and cores
+  - expression: {{ include "gpuagent.policy.everyRequest" (printf "one.deviceClassName != 'gpu.gpuagent.io'\n|| !%s && !%s" $memory $cores) }}
+    message: >-
+      class gpu.gpuagent.io gives whole GPUs: name neither memory nor cores, or use gpu-share.gpuagent.io for a share
+  - expression: {{ include "gpuagent.policy.everyRequest" (printf "!(one.deviceClassName in ['gpu-share.gpuagent.io', 'gpu-isolated.gpuagent.io'])\n|| %s || !%s" $memory $cores) }}
+    message: >-
+      a request for cores has to name memory, too: without an amount it takes all of the GPU's memory
+{{- end }}
+
+{{/* A request is exact, or has alternatives. */}}
+{{- define "gpuagent.policy.everyRequest" -}}
+>-
+{{ printf "variables.requests.all(request,\n(!has(request.exactly) || [request.exactly].all(one,\n%s))\n&& (!has(request.firstAvailable) || request.firstAvailable.all(one,\n%s)))" . . | indent 6 }}
 {{- end }}

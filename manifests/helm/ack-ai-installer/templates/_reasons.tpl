@@ -1,13 +1,13 @@
 {{- define "gpuagent.reasons" -}}
 ['APIServerUnavailable', 'AnnotationCorrected', 'AnnotationsNotWritten', 'ApplicationXID',
-'ConflictingDevicePlugin', 'DeviceCountHigh', 'DeviceListTooLarge', 'DevicesReallocated', 'DriverUnavailable',
-'FailedPodDeleted', 'FailedPodsNotDeleted', 'FenceUnknown', 'FenceUnreadable', 'GPUDecisionIgnored',
-'GPUDecisionNotKept', 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers', 'GPUIsolationUnsupported',
-'GPULinkDegraded', 'GPURecovered', 'GPURefused', 'GPUUnfenced', 'GPUUnhealthy', 'GPUUnreadable',
-'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled', 'IsolationDown',
-'IsolationMissing', 'MIGEnabled', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved', 'ModeNotYetKnown',
-'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NonContiguousGPUMinors', 'PlacementSwitch',
+'ConflictingDevicePlugin', 'DRADriverNotRegistered', 'DeviceCountHigh', 'DeviceListTooLarge',
+'DevicesReallocated', 'DriverUnavailable', 'FailedPodDeleted', 'FailedPodsNotDeleted', 'FenceUnknown',
+'FenceUnreadable', 'GPUDecisionIgnored', 'GPUDecisionNotKept', 'GPUDegraded', 'GPUFenced', 'GPUGroupDiffers',
+'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPURecovered', 'GPURefused', 'GPUUnfenced', 'GPUUnhealthy',
+'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled',
+'IsolationDown', 'IsolationMissing', 'MIGEnabled', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved',
+'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NonContiguousGPUMinors', 'PlacementSwitch',
 'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'Ready', 'ReportNotWritten',
-'ResourceNotRegistered', 'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon',
-'XIDUntied']
+'ResourceNotRegistered', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint',
+'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
 {{- end }}

@@ -39,6 +39,7 @@ def test_mode_default_advertises_nothing_unless_configured():
         (Mode.DEFAULT, set()),
         (Mode.SHARE, set()),
         (Mode.TOPOLOGY, set()),
+        (Mode.DRA, set()),
         (Mode.CGPU, {Isolates.MEMORY}),
         (Mode.MPS, {Isolates.MEMORY}),
         (Mode.CORE_MEM, {Isolates.MEMORY, Isolates.COMPUTE}),
@@ -50,12 +51,12 @@ def test_each_mode_promises_what_the_issue_says(mode, promised):
 
 def test_every_kind_belongs_to_one_mode_and_one_resource():
     resources = Resources(EXCLUSIVE)
-    assert {kind.mode for kind in Kind} == set(Mode)
+    assert {kind.mode for kind in Kind} == set(Mode) - {Mode.DRA}
     assert all(resources.of(kind) for kind in Kind)
     assert {kind for kind in Kind if kind.is_whole} == {Kind.WHOLE_TOPOLOGY, Kind.WHOLE_DEFAULT}
     assert {kind for kind in Kind if not kind.is_memory and not kind.is_whole} == {Kind.CORE_CORE_MEM}
 
 
 def test_label_values_are_spelled_as_the_field_spells_them():
-    assert [str(mode) for mode in Mode] == ["default", "share", "cgpu", "mps", "core_mem", "topology"]
+    assert [str(mode) for mode in Mode] == ["default", "share", "cgpu", "mps", "core_mem", "topology", "dra"]
     assert [str(placement) for placement in Placement] == ["binpack", "spread"]

@@ -1,0 +1,44 @@
+"""A claim's grant in the words of the Container Device Interface.
+
+Source: the specification at github.com/cncf-tags/container-device-interface, version 0.6.0.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpuagent.domain.sharing.grant import Grant
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+
+KIND = f"{DRA_DRIVER}/claim"
+
+
+def cdi_name(uid: str, device: str) -> str:
+    """The CDI device that containers get for a device of a claim."""
+    return f"{KIND}={_name(uid, device)}"
+
+
+def cdi_spec(uid: str, devices: Iterable[str], grant: Grant) -> dict[str, Any]:
+    """The specification of a claim, with a CDI device for each of its devices.
+
+    All have the same edits, so that it does not matter which of them a container gets. Kubelet shows the health of a
+    device under the name of its CDI device, and of several with one name it shows the first.
+    """
+    edits: dict[str, Any] = {
+        "env": [f"{name}={value}" for name, value in grant.env.items()],
+        "deviceNodes": [{"path": path} for path in grant.device_nodes],
+        "mounts": [
+            {
+                "hostPath": mount.host_path,
+                "containerPath": mount.container_path,
+                "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "bind"],
+            }
+            for mount in grant.mounts
+        ],
+    }
+    given = {name: value for name, value in edits.items() if value}
+    found = [{"name": _name(uid, device), "containerEdits": given} for device in dict.fromkeys(devices)]
+    return {"cdiVersion": "0.6.0", "kind": KIND, "devices": found}
+
+
+def _name(uid: str, device: str) -> str:
+    return f"{uid}-{device}"

@@ -1,0 +1,47 @@
+"""Taints of devices: each names why no new claim gets the GPU, and goes when the reason does.
+
+Prepared claims keep the GPU, unless the operator wants pods evicted from a GPU that needs a repair. A claim can
+tolerate a taint by its key.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuagent.domain.gpus.gpu import Gpu
+from gpuagent.domain.gpus.health import GpuHealth
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuagent.domain.state import State
+
+Json = dict[str, Any]
+
+UNHEALTHY_TAINT = f"{DRA_DRIVER}/unhealthy"
+"""The GPU has a fault, which is the taint's value: ``xid-79``, ``lost``."""
+SETTLING_TAINT = f"{DRA_DRIVER}/settling"
+"""The fault has ended, and the settle time has not."""
+UNREADABLE_TAINT = f"{DRA_DRIVER}/unreadable"
+"""The driver does not answer, so the GPU's health is not known."""
+FENCED_TAINT = f"{DRA_DRIVER}/fenced"
+"""The operator's file names the GPU."""
+HELD_TAINT = f"{DRA_DRIVER}/held"
+"""Pods of another mode or plugin have the GPU."""
+
+
+def taints(gpu: Gpu, state: State) -> Iterator[Json]:
+    """Taints of a GPU in a ResourceSlice; no two have the same key."""
+    health = state.health.by_uuid.get(gpu.uuid, GpuHealth())
+    unreadable = state.gpus.driver_problem is not None or gpu.uuid in state.health.unasked
+    if health.cause is not None and health.healthy_since is not None:
+        yield _taint(SETTLING_TAINT, health.fault)
+    elif health.cause is not None and not health.only_unread:
+        evicts = state.policy.evict_claims and bool(health.against)
+        yield _taint(UNHEALTHY_TAINT, health.fault, "NoExecute" if evicts else "NoSchedule")
+    if unreadable or health.only_unread:
+        yield _taint(UNREADABLE_TAINT)
+    if gpu.uuid in state.gpus.fenced:
+        yield _taint(FENCED_TAINT)
+    if gpu.uuid in state.blocked:
+        yield _taint(HELD_TAINT)
+
+
+def _taint(key: str, value: str = "", effect: str = "NoSchedule") -> Json:
+    return {"key": key, "effect": effect} | ({"value": value} if value else {})

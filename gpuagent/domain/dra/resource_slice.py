@@ -1,0 +1,254 @@
+"""The node's ResourceSlices: a device for each GPU, whose memory and compute the scheduler shares out, and on request
+devices for sets of linked GPUs.
+
+The scheduler takes the first device that fits, so the order of the devices is the placement. A request that names no
+memory gets all of it: whole GPUs and shares exclude each other by arithmetic. The name of a device never changes, as
+allocations name it.
+
+Source of the limits: k8s.io/api/resource/v1, types.go; what the API server accepts was tried on 1.36.3.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpuagent.domain.dra.device_taints import taints
+from gpuagent.domain.dra.gpu_sets import MOST_SETS, PART, SIZES, Mbps, in_order, set_name, singles
+from gpuagent.domain.dra.isolation import isolates_now, layer_mode
+from gpuagent.domain.gpus.gpu import Gpu, key_of
+from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Mode, Placement
+from gpuagent.domain.sharing.units import MemoryUnit
+from gpuagent.domain.state import State
+
+Json = dict[str, Any]
+
+MOST_TEXT = 64
+"""Characters of an attribute."""
+COUNTERS = "gpus"
+"""Name of the counter set."""
+
+
+def device_name(gpu: Gpu) -> str:
+    """The GPU's name in slices and allocations."""
+    return _name_of(gpu.uuid)
+
+
+def _name_of(uuid: str) -> str:
+    return f"gpu-{key_of(uuid)}"
+
+
+def memory_text(mib: int) -> str:
+    """Kubernetes quantity of so many MiB."""
+    return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
+
+
+def slice_spec(state: State, node_name: str) -> Json | None:
+    """The spec of the slice with the node's GPUs; None if there should be none."""
+    return slice_specs(state, node_name).get("")
+
+
+def slice_specs(state: State, node_name: str) -> dict[str, Json]:
+    """The specs of the node's slices, by the end of their names. Their generation is for the writer to raise.
+
+    Until the first read of driver and kubelet, they are left as they are: see `is_known`.
+
+    No device moves from one slice to another. So a new order is one write of one slice, and scheduling goes on.
+    """
+    if state.node.mode is not Mode.DRA:
+        return {}
+    devices = _Devices(state)
+    contents: dict[str, Json] = {"": {"devices": devices.gpus()}}
+    if sets := devices.sets():
+        contents["-counters"] = {"sharedCounters": [{"name": COUNTERS, "counters": devices.counters()}]}
+        contents |= {name: {"devices": found} for name, found in sets.items()}
+    pool = {"name": node_name, "generation": 1, "resourceSliceCount": len(contents)}
+    common = {"driver": DRA_DRIVER, "nodeName": node_name, "pool": pool}
+    return {name: common | content for name, content in contents.items()}
+
+
+def is_known(state: State) -> bool:
+    """Whether the mode, the GPUs, the isolation drivers and kubelet's allocations were read in this run."""
+    return bool(
+        state.node.mode_known
+        and (state.node.mode is not Mode.DRA or (state.gpus.by_uuid and not state.isolation.unheard))
+        and state.holdings.listed is not None
+    )
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """The devices of a node."""
+
+    state: State
+
+    @cached_property
+    def usable(self) -> list[Gpu]:
+        """GPUs that can be devices, in NVML's order."""
+        unit = self.state.policy.unit.mib
+        return [gpu for gpu in self.state.gpus.by_index if not gpu.mig and gpu.memory_mib >= unit]
+
+    @cached_property
+    def mbps(self) -> Mbps:
+        """Bandwidths between the usable GPUs."""
+        known = self.state.gpus.known_topology
+        places = [known.gpus.index(gpu.uuid) for gpu in self.usable]
+        return tuple(tuple(known.mbps[i][j] for j in places) for i in places)
+
+    @cached_property
+    def used(self) -> Counter[str]:
+        """MiB of each GPU that claims have."""
+        used = Counter[str]()
+        for claim in self.state.claims.prepared.values():
+            for gpu in claim.gpus:
+                used[gpu.uuid] += gpu.memory_mib
+        return used
+
+    @cached_property
+    def free(self) -> frozenset[int]:
+        """Places of the usable GPUs that a claim can have whole."""
+        return frozenset(n for n, gpu in enumerate(self.usable) if not self.used[gpu.uuid] and not self.taints(gpu))
+
+    @cached_property
+    def kept_sets(self) -> dict[str, frozenset[str]]:
+        """Sets that claims have, by name: without the device, the scheduler would give their GPUs again."""
+        members: dict[str, set[str]] = {}
+        for claim in self.state.claims.prepared.values():
+            for gpu in claim.gpus:
+                if gpu.device != _name_of(gpu.uuid):
+                    members.setdefault(gpu.device, set()).add(gpu.uuid)
+        return {name: frozenset(uuids) for name, uuids in members.items()}
+
+    @property
+    def has_sets(self) -> bool:
+        return bool(self.state.policy.gpu_sets or self.kept_sets)
+
+    def taints(self, gpu: Gpu) -> list[Json]:
+        return [*taints(gpu, self.state)]
+
+    def gpus(self) -> list[Json]:
+        """Under binpack the fullest first, under spread the emptiest; full ones last.
+
+        Of empty GPUs, those come first without which good sets are left.
+        """
+        unit, used = self.state.policy.unit, self.used
+        sign = -1 if self.state.node.placement is Placement.BINPACK else 1
+        places = {place: n for n, place in enumerate(singles(self.mbps, self.free))}
+
+        def rank(numbered: tuple[int, Gpu]) -> tuple[bool, float, int]:
+            n, gpu = numbered
+            place = places.get(n, len(places) + n)
+            return used[gpu.uuid] > gpu.memory_mib - unit.mib, sign * used[gpu.uuid] / gpu.memory_mib, place
+
+        ordered = [gpu for _, gpu in sorted(enumerate(self.usable), key=rank)]
+        return [self._gpu(gpu) for gpu in ordered[:PART]]
+
+    def counters(self) -> Json:
+        uuids = {gpu.uuid for gpu in self.usable}.union(*self.kept_sets.values())
+        return _counters(sorted(uuids))
+
+    def sets(self) -> dict[str, list[Json]]:
+        """Devices of sets by the end of their slice's name; each slice best first."""
+        found: dict[str, list[Json]] = {}
+        for size in SIZES if self.has_sets else ():
+            names = set()
+            for part in range(MOST_SETS // PART if self.state.policy.gpu_sets else 0):
+                ordered = in_order(self.mbps, size, part, self.free)
+                members = [frozenset(self.usable[n].uuid for n in one) for one in ordered]
+                if devices := [self._set(set_name(one), one) for one in members]:
+                    found[f"-sets-{size}-{part}"] = devices
+                    names |= {device["name"] for device in devices}
+            kept = {name: uuids for name, uuids in self.kept_sets.items() if len(uuids) == size and name not in names}
+            if kept:
+                found[f"-sets-{size}-kept"] = [self._set(name, kept[name]) for name in sorted(kept)]
+        return found
+
+    def _gpu(self, gpu: Gpu) -> Json:
+        device: Json = {
+            "name": device_name(gpu),
+            "allowMultipleAllocations": True,
+            "attributes": _attributes(gpu, self.state),
+            "capacity": _capacity(gpu, self.state),
+        }
+        if self.has_sets:
+            device["consumesCounters"] = [{"counterSet": COUNTERS, "counters": _counters([gpu.uuid])}]
+        if tainted := self.taints(gpu):
+            device["taints"] = tainted
+        return device
+
+    def _set(self, name: str, uuids: frozenset[str]) -> Json:
+        by_uuid, topology = self.state.gpus.by_uuid, self.state.gpus.known_topology
+        gpus = sorted((by_uuid[uuid] for uuid in uuids if uuid in by_uuid), key=lambda gpu: gpu.index)
+        places = [topology.gpus.index(gpu.uuid) for gpu in gpus]
+        slowest = min((topology.mbps[i][j] for i in places for j in places if i < j), default=0)
+        attributes: dict[str, Json] = {
+            "type": {"string": "gpu-set"},
+            "gpus": {"int": len(uuids)},
+            "minors": {"string": ",".join(str(gpu.minor) for gpu in gpus)[:MOST_TEXT]},
+            "linkGBps": {"int": slowest // 1000},
+        }
+        if len(models := {gpu.model for gpu in gpus}) == 1:
+            attributes["productName"] = {"string": models.pop()[:MOST_TEXT]}
+        device: Json = {
+            "name": name,
+            "attributes": attributes,
+            "consumesCounters": [{"counterSet": COUNTERS, "counters": _counters(sorted(uuids))}],
+        }
+        if tainted := {taint["key"]: taint for gpu in gpus for taint in self.taints(gpu)}:
+            device["taints"] = [*tainted.values()]
+        return device
+
+
+def _counters(uuids: Iterable[str]) -> Json:
+    return {_name_of(uuid): {"value": "1"} for uuid in uuids}
+
+
+def _attributes(gpu: Gpu, state: State) -> Json:
+    isolates = isolates_now(state) if gpu.uuid not in state.layer_of(layer_mode(state)).left_out else frozenset()
+    layer = state.layer_of(layer_mode(state)).driver if isolates else "none"
+    attributes: dict[str, Json] = {
+        "type": {"string": "gpu"},
+        "uuid": {"string": gpu.uuid[:MOST_TEXT]},
+        "minor": {"int": gpu.minor},
+        "productName": {"string": gpu.model[:MOST_TEXT]},
+        "isolation": {"string": layer},
+        "memoryIsolated": {"bool": Isolates.MEMORY in isolates},
+        "computeIsolated": {"bool": Isolates.COMPUTE in isolates},
+        "resource.kubernetes.io/pciBusID": {"string": _pci_bus_id(gpu)},
+    }
+    if gpu.numa_node is not None:
+        attributes["numaNode"] = {"int": gpu.numa_node}
+    return attributes
+
+
+def _capacity(gpu: Gpu, state: State) -> Json:
+    memory, unit = _memory(gpu, state.policy.unit), memory_text(state.policy.unit.mib)
+    step = state.policy.core_step
+    most_sharers = state.layer_of(layer_mode(state)).max_sharers
+    sharers = min(filter(None, (state.policy.max_pods_per_gpu, most_sharers)))
+    return {
+        "memory": {
+            "value": memory,
+            "requestPolicy": {"default": memory, "validRange": {"min": unit, "step": unit, "max": memory}},
+        },
+        "cores": {
+            "value": str(CORE_PERCENT_PER_GPU),
+            "requestPolicy": {
+                "default": "0",
+                "validRange": {"min": "0", "step": str(step), "max": str(CORE_PERCENT_PER_GPU // step * step)},
+            },
+        },
+        "sharers": {"value": str(sharers), "requestPolicy": {"default": "1", "validValues": ["1"]}},
+    }
+
+
+def _memory(gpu: Gpu, unit: MemoryUnit) -> str:
+    """Whole units: the API server takes no other default."""
+    return memory_text(gpu.memory_mib // unit.mib * unit.mib)
+
+
+def _pci_bus_id(gpu: Gpu) -> str:
+    """As Linux writes it, with a domain of four digits."""
+    domain, _, rest = gpu.pci_bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"

@@ -1,0 +1,92 @@
+"""The node's ResourceClaims and ResourceSlices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.sharing.claim import PreparedClaim
+
+WITHDRAWN_S = 10.0
+"""How long a scheduler may still allocate a device of slices that were deleted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """Claims that are prepared, and the slices as the API server has them. Times are monotonic seconds.
+
+    Attributes:
+        prepared: by UID.
+        slices: the node's ResourceSlices by name.
+        followed: the watch of the slices has shown which there are.
+        published: UUIDs of the GPUs of the slices, for `WITHDRAWN_S` after these are gone as well.
+        withdrawn_at: when the last slice was seen to be gone.
+        problem: why the slices cannot be followed.
+        write_problem: why a slice cannot be written.
+        registered: kubelet accepts the driver.
+        registration_problem: why not.
+    """
+
+    prepared: Mapping[str, PreparedClaim] = field(default_factory=dict)
+    slices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    followed: bool = False
+    published: frozenset[str] = frozenset()
+    withdrawn_at: float = float("-inf")
+    problem: str | None = None
+    write_problem: str | None = None
+    registered: bool = False
+    registration_problem: str | None = None
+
+    def taken(self, event: ev.Event) -> Self:
+        match event:
+            case ev.ClaimsPrepared():
+                return replace(self, prepared={claim.uid: claim for claim in event.claims})
+            case ev.DraRegistered():
+                return replace(self, registered=event.problem is None, registration_problem=event.problem)
+            case ev.SliceWritten():
+                return replace(self, write_problem=event.problem)
+            case ev.SlicesSeen():
+                return replace(
+                    self,
+                    slices=event.slices,
+                    followed=True,
+                    published=self.published.union(*map(uuids_of, event.slices.values())),
+                    withdrawn_at=event.at if self.slices and not event.slices else self.withdrawn_at,
+                    problem=None,
+                )
+            case ev.ApiUnavailable(what="slices"):
+                return replace(self, problem=event.reason)
+        expired = self.next is not None and event.at >= self.next
+        return replace(self, published=frozenset()) if expired else self
+
+    @property
+    def next(self) -> float | None:
+        """Monotonic seconds when `published` changes without an event; None if it does not."""
+        return self.withdrawn_at + WITHDRAWN_S if self.published and not self.slices else None
+
+    @property
+    def devices(self) -> tuple[int, int]:
+        """How many of the published GPUs are free of taints, and how many have one."""
+        found = [device for one in self.slices.values() for device in gpus_of(one)]
+        tainted = sum(bool(device.get("taints")) for device in found)
+        return len(found) - tainted, tainted
+
+    @property
+    def held(self) -> frozenset[str]:
+        """UUIDs of GPUs that prepared claims have."""
+        return frozenset(gpu.uuid for claim in self.prepared.values() for gpu in claim.gpus)
+
+
+def gpus_of(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The devices of a ResourceSlice that are GPUs, each with its UUID."""
+    return [device for device in mappings(mapping(found.get("spec")).get("devices")) if _uuid(device)]
+
+
+def uuids_of(found: Mapping[str, Any]) -> frozenset[str]:
+    """UUIDs of the GPUs in a ResourceSlice."""
+    return frozenset(map(_uuid, gpus_of(found)))
+
+
+def _uuid(device: Mapping[str, Any]) -> str:
+    return text(mapping(mapping(device.get("attributes")).get("uuid")).get("string"))

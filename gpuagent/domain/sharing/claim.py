@@ -1,0 +1,66 @@
+"""GPUs of a ResourceClaim, as the scheduler allocated them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+
+CLAIM_MEMORY, CLAIM_CORES = f"{DRA_DRIVER}/memory", f"{DRA_DRIVER}/cores"
+"""Capacities of a GPU, by their full names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedGpu:
+    """One device of a claim's allocation.
+
+    Attributes:
+        request: its request in the claim, without the name of an alternative.
+        pool: of the device.
+        device: its name in the ResourceSlice.
+        share_id: UID of this share of the device; empty for a device that is not shared.
+        uuid: of the GPU.
+        memory_mib: consumed.
+        cores: percent consumed; 0 for no guarantee.
+        whole: all of the GPU's memory is consumed, so no other claim has any of it.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share_id: str
+    uuid: str
+    memory_mib: int
+    cores: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedClaim:
+    """A claim whose containers may start.
+
+    Attributes:
+        uid: of the claim.
+        namespace: of the claim.
+        name: of the claim.
+        layer: name of the isolation driver that serves it.
+        gpus: in the order of the allocation.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    layer: str
+    gpus: tuple[ClaimedGpu, ...]
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def record(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return asdict(self)
+
+    @classmethod
+    def of_record(cls, found: Mapping[str, Any]) -> "PreparedClaim":
+        """Read what `record` returned. Raises TypeError, KeyError: it is something else."""
+        return cls(**{**found, "gpus": tuple(ClaimedGpu(**gpu) for gpu in found["gpus"])})

@@ -1,0 +1,64 @@
+"""Has kubelet try pods again whose claims were not prepared."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from gpuagent.domain.dra.prepare import has_device
+from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION, Unprepared
+from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.client import Api
+from gpuagent.kube.write.keyed_reconciler import Delays, KeyedReconciler, Outcome
+
+log = logging.getLogger(__name__)
+
+FIRST_S = 2.0
+"""How long kubelet has for its own first try."""
+QUICK, SLOW_S = 5, 30.0
+"""So many tries each `FIRST_S` seconds; further ones after `SLOW_S`."""
+_NOT_FOUND = 404
+
+
+class PrepareAgain(KeyedReconciler[Unprepared]):
+    """Changes an annotation of each such pod, which kubelet sees at once.
+
+    Args:
+        client: shared with others.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, client: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__("kube-prepare", Delays(recheck_s=FIRST_S))
+        self._client, self._clock = client, clock
+        self._tries: dict[str, tuple[int, float]] = {}
+
+    def key(self, value: Unprepared) -> str:
+        return value.uid
+
+    def attempt(self, value: Unprepared) -> Outcome:
+        now = self._clock()
+        tries, due = self._tries.setdefault(value.uid, (0, now + FIRST_S))
+        if now < due or not any(self._is_ours(value, name) for name in value.claims):
+            return Outcome.DONE
+        pod, annotation = value.name, {PREPARE_AGAIN_ANNOTATION: str(time.time_ns())}
+        body = {"metadata": {"uid": value.uid, "annotations": annotation}}
+        try:
+            self._client.patch(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body)
+        except KubeError as err:
+            if err.status != _NOT_FOUND:
+                raise
+        log.info("Had kubelet prepare a pod's claims again", extra={"pod": str(pod)})
+        self._tries[value.uid] = tries + 1, now + (FIRST_S if tries + 1 < QUICK else SLOW_S)
+        return Outcome.DONE
+
+    def describe(self, value: Unprepared, err: KubeError) -> str:
+        return f"pod {value.name} waits for its claims longer than it would have to: {err}"
+
+    def _is_ours(self, value: Unprepared, claim: str) -> bool:
+        path = f"/apis/resource.k8s.io/v1/namespaces/{value.name.namespace}/resourceclaims/{claim}"
+        try:
+            return has_device(self._client.get(path))
+        except KubeError as err:
+            if err.status != _NOT_FOUND:
+                raise
+            return False

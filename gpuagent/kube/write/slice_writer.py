@@ -1,0 +1,48 @@
+"""Writes the node's ResourceSlices."""
+
+from collections.abc import Callable
+
+from gpuagent.domain.reconcile.resource_slice import SliceWrite
+from gpuagent.kube.api.api_errors import KubeError
+from gpuagent.kube.api.client import Api
+from gpuagent.kube.watch.slice_watch import SLICES
+from gpuagent.kube.write.keyed_reconciler import DELAYS, KeyedReconciler, Outcome
+
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+
+
+class SliceWriter(KeyedReconciler[SliceWrite]):
+    """Sends each write once; the watch of the slices brings the next one.
+
+    Args:
+        client: shared with others.
+        on_problem: called with why a slice cannot be written; None when all can.
+    """
+
+    def __init__(self, client: Api, on_problem: Callable[[str | None], None] = lambda _: None) -> None:
+        super().__init__("kube-slice", DELAYS, on_problem)
+        self._client = client
+
+    def key(self, value: SliceWrite) -> str:
+        return value.name
+
+    def attempt(self, value: SliceWrite) -> Outcome:
+        try:
+            match value.verb:
+                case "create":
+                    self._client.create(SLICES, value.body)
+                case "patch":
+                    self._client.patch(f"{SLICES}/{value.name}", value.body)
+                case "delete":
+                    self._client.delete(f"{SLICES}/{value.name}", value.body)
+        except KubeError as err:
+            if err.status == _CONFLICT or (err.status == _NOT_FOUND and value.verb != "create"):
+                return Outcome.OUTDATED
+            raise
+        return Outcome.DONE
+
+    def describe(self, value: SliceWrite, err: KubeError) -> str:
+        reason = str(err)
+        if err.status == _FORBIDDEN:
+            reason += "; the agent needs get, list, watch, create, patch and delete on resourceslices"
+        return f"resource slice {value.name}: {reason}"

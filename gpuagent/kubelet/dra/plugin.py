@@ -1,0 +1,80 @@
+"""The driver's two sockets: one in kubelet's folder of registrations, and the one to which that leads.
+
+Kubelet finds the first by itself, at its start too. Both have the instance in their names, so that two agents can serve
+side by side while one replaces the other.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuagent.kubelet.dra.servicer import DraServicer, RegistrationServicer
+from gpuagent.kubelet.sockets import accepts, is_socket
+
+log = logging.getLogger(__name__)
+
+WORKERS = 32
+"""Calls at one time: each may wait for an isolation layer."""
+
+
+class DraPlugin:
+    """Serves and registers the driver from `start` to `stop`. For one thread.
+
+    Args:
+        kubelet_dir: kubelet's own folder.
+        servicer: answers kubelet's calls.
+        notified: called with why kubelet does not accept the driver; None where it does.
+    """
+
+    def __init__(self, kubelet_dir: Path, servicer: DraServicer, notified: Callable[[str | None], None]) -> None:
+        instance = uuid.uuid4().hex[:8]
+        self._folder = kubelet_dir / "plugins" / DRA_DRIVER
+        self._registry = kubelet_dir / "plugins_registry"
+        self._socket = self._folder / f"dra-{instance}.sock"
+        self._registration = self._registry / f"{DRA_DRIVER}-{instance}-reg.sock"
+        self._servicer, self._notified = servicer, notified
+        self._servers: list[grpc.Server] = []
+
+    def start(self) -> None:
+        """Serve, then register: kubelet calls as soon as it sees the second socket. Raises OSError."""
+        self._sweep()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._registry.mkdir(parents=True, exist_ok=True)
+        calls = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc dra"))
+        self._servicer.add_to(calls)
+        self._serve(calls, self._socket)
+        registration = grpc.server(ThreadPoolExecutor(2, thread_name_prefix="rpc registration"))
+        reg_grpc.add_RegistrationServicer_to_server(
+            RegistrationServicer(str(self._socket), self._notified), registration
+        )
+        self._serve(registration, self._registration)
+
+    def stop(self) -> None:
+        """Deregister first, then end; prepared claims stay."""
+        self._registration.unlink(missing_ok=True)
+        for server in reversed(self._servers):
+            server.stop(grace=0).wait(2)
+        self._servers.clear()
+        self._socket.unlink(missing_ok=True)
+
+    def _serve(self, server: grpc.Server, path: Path) -> None:
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as err:
+            raise OSError(f"cannot bind {path}: {err}") from err
+        server.start()
+        self._servers.append(server)
+
+    def _sweep(self) -> None:
+        """Remove sockets that a former run left behind."""
+        left = [*self._folder.glob("dra-*.sock"), *self._registry.glob(f"{DRA_DRIVER}-*-reg.sock")]
+        for path in left:
+            if is_socket(path) and not accepts(path):
+                path.unlink(missing_ok=True)
+                log.info("Removed a socket of a former run", extra={"path": str(path)})

@@ -1,0 +1,130 @@
+"""The services that kubelet calls: protobuf to domain and back."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import grpc
+
+from gpuagent._pb import dra_health_v1alpha1_pb2_grpc as health_grpc
+from gpuagent._pb import dra_v1_pb2 as pb
+from gpuagent._pb import pluginregistration_v1_pb2 as reg
+from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
+from gpuagent.domain.dra.cdi_spec import cdi_name
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuagent.kubelet.dra.health_servicer import HealthServicer
+from gpuagent.preparer.preparer import Preparer
+
+log = logging.getLogger(__name__)
+
+SERVICES = tuple(f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1"))
+"""Names on the wire. The versions have the same messages, but for a field that v1beta1 ignores."""
+
+
+class Meter(Protocol):
+    """Counts the calls of the service."""
+
+    def answered(self, method: str, resource: str, seconds: float) -> None:
+        """One claim was answered or refused."""
+
+    def refused(self, method: str, resource: str, reason: Reason) -> None:
+        """One claim was refused."""
+
+
+class DraServicer:
+    """Serves kubelet's calls about claims, and with them the health of the devices."""
+
+    def __init__(self, preparer: Preparer, health: HealthServicer, meter: Meter) -> None:
+        self._preparer, self._health, self._meter = preparer, health, meter
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Serve every version."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                self._prepare,
+                request_deserializer=pb.NodePrepareResourcesRequest.FromString,
+                response_serializer=pb.NodePrepareResourcesResponse.SerializeToString,
+            ),
+            "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                self._unprepare,
+                request_deserializer=pb.NodeUnprepareResourcesRequest.FromString,
+                response_serializer=pb.NodeUnprepareResourcesResponse.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers) for name in SERVICES])
+        health_grpc.add_DRAResourceHealthServicer_to_server(self._health, server)
+
+    def _prepare(
+        self, request: pb.NodePrepareResourcesRequest, _: grpc.ServicerContext
+    ) -> pb.NodePrepareResourcesResponse:
+        answer = pb.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            entry = answer.claims[claim.uid]
+            entry.error = self._counted("NodePrepareResources", claim, lambda c=claim, e=entry: self._fill(c, e))  # type: ignore[misc]
+        return answer
+
+    def _fill(self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse) -> None:
+        prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name)
+        devices = [(gpu.request, gpu.pool, gpu.device, gpu.share_id) for gpu in prepared.gpus]
+        for request, pool, device, share_id in dict.fromkeys(devices):  # a set of GPUs is one device
+            entry.devices.add(
+                request_names=[request],
+                pool_name=pool,
+                device_name=device,
+                cdi_device_ids=[cdi_name(claim.uid, device), *others],
+                share_id=share_id or None,
+            )
+
+    def _unprepare(
+        self, request: pb.NodeUnprepareResourcesRequest, _: grpc.ServicerContext
+    ) -> pb.NodeUnprepareResourcesResponse:
+        answer = pb.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            entry = answer.claims[claim.uid]
+            entry.error = self._counted(
+                "NodeUnprepareResources",
+                claim,
+                lambda c=claim: self._preparer.unprepare(c.uid),  # type: ignore[misc]
+            )
+        return answer
+
+    def _counted(self, method: str, claim: pb.Claim, work: Callable[[], None]) -> str:
+        """Do the work; why it was refused, or empty."""
+        began = time.perf_counter()
+        try:
+            work()
+        except Refusal as refusal:
+            self._meter.refused(method, DRA_DRIVER, refusal.reason)
+            log.warning("Refused claim", extra={"claim": f"{claim.namespace}/{claim.name}", "reason": refusal.message})
+            return refusal.message
+        except Exception as err:
+            log.exception("Failed to serve a claim", extra={"claim": f"{claim.namespace}/{claim.name}"})
+            self._meter.refused(method, DRA_DRIVER, Reason.INTERNAL)
+            return f"the agent failed: {type(err).__name__}; its log has more"
+        finally:
+            self._meter.answered(method, DRA_DRIVER, time.perf_counter() - began)
+        return ""
+
+
+class RegistrationServicer(reg_grpc.RegistrationServicer):
+    """Tells kubelet where the driver is; `notified` takes why kubelet does not accept it, or None."""
+
+    def __init__(self, endpoint: str, notified: Callable[[str | None], None]) -> None:
+        self._info = reg.PluginInfo(
+            type="DRAPlugin",
+            name=DRA_DRIVER,
+            endpoint=endpoint,
+            supported_versions=["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"],
+        )
+        self._notified = notified
+
+    def GetInfo(self, request: reg.InfoRequest, context: grpc.ServicerContext) -> reg.PluginInfo:
+        return self._info
+
+    def NotifyRegistrationStatus(
+        self, request: reg.RegistrationStatus, context: grpc.ServicerContext
+    ) -> reg.RegistrationStatusResponse:
+        self._notified(None if request.plugin_registered else request.error or "kubelet gave no reason")
+        return reg.RegistrationStatusResponse()

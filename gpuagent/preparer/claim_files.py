@@ -1,0 +1,64 @@
+"""The files of a prepared claim: a record that outlives the agent and the claim, and the CDI specification."""
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from gpuagent.domain.sharing.claim import PreparedClaim
+from gpuagent.domain.sharing.mode import DRA_DRIVER
+from gpuagent.system.atomic_file import write_whole
+
+log = logging.getLogger(__name__)
+
+_UID = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z-]{0,62}")
+
+
+class ClaimFiles:
+    """Records below `state_dir`, and CDI specifications in `cdi_dir`.
+
+    The record is written first and removed last. So each specification of this driver has a record.
+    """
+
+    def __init__(self, state_dir: Path, cdi_dir: Path) -> None:
+        self._records, self._cdi_dir = state_dir / "claims", cdi_dir
+
+    def read(self) -> dict[str, PreparedClaim]:
+        """The prepared claims by UID. A record that cannot be read is logged and left where it is."""
+        found = {}
+        for path in sorted(self._records.glob("*.json")):
+            try:
+                claim = PreparedClaim.of_record(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError, KeyError) as err:
+                log.warning("Failed to read a claim's record", extra={"path": str(path), "error": str(err)})
+            else:
+                found[claim.uid] = claim
+        return found
+
+    def write(self, claim: PreparedClaim, spec: dict[str, Any]) -> None:
+        """Write both, the specification also where it is there: a reboot may have emptied its folder.
+
+        Raises:
+            OSError: one could not be written.
+            ValueError: the UID cannot be a file's name.
+        """
+        write_whole(self._record(claim.uid), json.dumps(claim.record()))
+        write_whole(self._spec(claim.uid), json.dumps(spec, indent=1))
+
+    def remove(self, uid: str) -> None:
+        """Remove both; harmless if they are gone. Raises OSError and ValueError."""
+        self._spec(uid).unlink(missing_ok=True)
+        self._record(uid).unlink(missing_ok=True)
+
+    def _record(self, uid: str) -> Path:
+        return self._records / f"{_checked(uid)}.json"
+
+    def _spec(self, uid: str) -> Path:
+        return self._cdi_dir / f"{DRA_DRIVER}-claim-{_checked(uid)}.json"
+
+
+def _checked(uid: str) -> str:
+    if not _UID.fullmatch(uid):
+        raise ValueError(f"{uid!r} is not the UID of a claim")
+    return uid

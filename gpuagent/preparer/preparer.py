@@ -1,0 +1,195 @@
+"""Answers kubelet's calls about claims. Thread-safe."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from gpuagent.domain.announcement import EventSink
+from gpuagent.domain.dra.cdi_spec import cdi_spec
+from gpuagent.domain.dra.isolation import layer_mode
+from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate
+from gpuagent.domain.dra.refused import refusal_event
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
+from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
+from gpuagent.domain.sharing.isolation_layers import NONE
+from gpuagent.domain.sharing.mode import PROMISES, Mode
+from gpuagent.domain.state import State
+from gpuagent.isolation.interface import Isolation, IsolationError
+from gpuagent.preparer.claim_files import ClaimFiles
+from gpuagent.system.printable import error_words
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 40.0
+"""How long a call waits for an isolation layer that is coming. Kubelet waits 45 s, and retries after 60 to 90 s."""
+RETRY_S = 0.5
+
+ReadClaim = Callable[[str, str], Mapping[str, Any]]
+"""Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
+
+
+class Preparer:
+    """Prepares claims with devices of this node.
+
+    Args:
+        pool: name of the node's pool.
+        read_claim: kubelet gives the names of a claim only.
+        isolation: drivers by name.
+        strategy: how containers get device nodes.
+        files: of prepared claims.
+        changed: called with all prepared claims after each change.
+        send_event: called with each refusal.
+    """
+
+    def __init__(  # noqa: PLR0913 (what it is put together from)
+        self,
+        *,
+        pool: str,
+        read_claim: ReadClaim,
+        isolation: Mapping[str, Isolation],
+        strategy: DeviceStrategy,
+        files: ClaimFiles,
+        changed: Callable[[tuple[PreparedClaim, ...]], None],
+        send_event: EventSink,
+    ) -> None:
+        self._pool, self._read_claim, self._isolation, self._strategy = pool, read_claim, isolation, strategy
+        self._files, self._changed, self._send_event = files, changed, send_event
+        self._state: State | None = None
+        self._news = threading.Condition()
+        self._stopping = False
+        self._locks = WeakValueDictionary[str, threading.Lock]()
+        self._prepared: dict[str, PreparedClaim] = {}
+
+    def start(self) -> None:
+        """Read the claims that a former run prepared."""
+        self._prepared = self._files.read()
+        self._changed(tuple(self._prepared.values()))
+
+    def stop(self) -> None:
+        """End the waits of calls."""
+        self._stopping = True
+        with self._news:
+            self._news.notify_all()
+
+    def publish(self, state: State) -> None:
+        """Answer from this state from now on."""
+        with self._news:
+            self._state = state
+            self._news.notify_all()
+
+    def prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedClaim, tuple[str, ...]]:
+        """Prepare a claim, also one that is prepared already; it and the CDI devices of others that its containers get.
+
+        Raises:
+            Refusal: its containers cannot start now.
+        """
+        try:
+            return self._prepare(uid, namespace, name)
+        except Refusal as refusal:
+            self._send_event(refusal_event(self._state, namespace, name, refusal))
+            raise
+
+    def _prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedClaim, tuple[str, ...]]:
+        with self._lock(uid):
+            claim = self._read_claim(namespace, name)
+            if (found := claim.get("metadata", {}).get("uid")) != uid:
+                raise Refusal(Reason.UNKNOWN_POD, f"claim {namespace}/{name} has UID {found} by now, not {uid}")
+            state = self._known_state()
+            gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
+            self._check_held(uid, gpus, state)
+            driver, grant = self._isolated(claim, gpus)
+            prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
+            try:
+                self._files.write(prepared, cdi_spec(uid, (one.device for one in gpus), grant))
+            except (OSError, ValueError) as err:
+                raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
+            self._change(uid, prepared)
+        log.info("Prepared claim", extra={"claim": str(prepared), "gpus": ",".join(one.uuid for one in gpus)})
+        return prepared, grant.cdi_names
+
+    def unprepare(self, uid: str) -> None:
+        """Forget a claim, which may be gone by now. Raises Refusal: its files cannot be removed."""
+        with self._lock(uid):
+            try:
+                self._files.remove(uid)
+            except (OSError, ValueError) as err:
+                raise Refusal(Reason.INTERNAL, f"cannot remove the claim's files: {error_words(err)}") from err
+            if uid in self._prepared:
+                log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
+            self._change(uid, None)
+
+    def _change(self, uid: str, claim: PreparedClaim | None) -> None:
+        with self._news:
+            others = {key: other for key, other in self._prepared.items() if key != uid}
+            self._prepared = others | ({uid: claim} if claim else {})
+            self._changed(tuple(self._prepared.values()))
+
+    def _lock(self, uid: str) -> threading.Lock:
+        """Two pods may have one claim: kubelet prepares it for both at once."""
+        with self._news:
+            return self._locks.setdefault(uid, threading.Lock())
+
+    def _known_state(self) -> State:
+        """The state, once GPUs, kubelet's allocations and isolation drivers were read."""
+
+        def is_known(state: State | None) -> bool:
+            return bool(state and state.gpus.by_uuid and state.holdings.listed is not None) and not (
+                state and state.isolation.unheard
+            )
+
+        with self._news:
+            self._news.wait_for(lambda: self._stopping or is_known(self._state), WAIT_S)
+            if self._state is None or not is_known(self._state):
+                raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
+            return self._state
+
+    def _check_held(self, uid: str, gpus: tuple[ClaimedGpu, ...], state: State) -> None:
+        """The last line of defense: a GPU is given by one front end at a time."""
+        if uid in self._prepared:
+            return
+        listed = {block.gpu.uuid for blocks in state.advertised.lists.values() for block in blocks}
+        for gpu in gpus:
+            if gpu.uuid in listed or gpu.uuid in state.held_otherwise or gpu.uuid in state.advertised.unaudited:
+                index = state.gpus.by_uuid[gpu.uuid].index
+                text = f"GPU {index} is still in use by pods of another mode; the claim is prepared when they end"
+                raise Refusal(Reason.STILL_HELD, text)
+
+    def _isolated(self, claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> tuple[str, Grant]:
+        """Driver and grant, as soon as the layer works."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return self._try_isolated(claim, gpus)
+            except IsolationError as err:
+                with self._news:
+                    self._news.wait(RETRY_S)
+                    if self._stopping or time.monotonic() > end:
+                        raise Refusal(Reason.ISOLATION, str(err)) from err
+
+    def _try_isolated(self, claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> tuple[str, Grant]:
+        state = self._known_state()
+        promised, mode = must_isolate(claim, gpus), layer_mode(state)
+        layer = state.layer_of(mode)
+        if gpus[0].whole or (not promised and not layer.keeps(mode)):
+            mode, driver = Mode.SHARE, NONE
+        elif promised <= PROMISES[mode] and layer.keeps(mode):
+            driver = layer.driver
+        elif state.policy.allow_unisolated:
+            mode, driver = Mode.SHARE, NONE
+        else:
+            words = layer.problem_in(mode) or f"it does not isolate {', '.join(sorted(promised))}"
+            raise IsolationError(f"isolation driver {layer.driver} does not serve the claim now: {words}")
+        access = DeviceAccess(
+            unit=state.policy.unit,
+            device_nodes=state.gpus.device_nodes,
+            strategy=self._strategy,
+            indexes=state.policy.index_for_uuid,
+        )
+        parts = [self._isolation[driver].prepare(one) for one in grants(gpus, mode, state.gpus.by_uuid, access)]
+        grant = merged(parts)
+        self._isolation[driver].verify(grant, None)
+        return driver, grant

@@ -1,0 +1,68 @@
+"""An API server's rules for ResourceSlices: how many devices, and what capacity they can have.
+
+Source: k8s.io/kubernetes v1.36.3, pkg/apis/resource/validation/validation.go; the texts are shortened.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuagent.domain.pods.quantity import amount
+from standin.api.refusal import Refusal
+from standin.api.timestamps import timestamp
+
+Json = dict[str, Any]
+
+_MOST_DEVICES, _MOST_SPECIAL, _MOST_VALUES, _MOST_TEXT = 128, 64, 32, 64
+
+
+def check_slice(found: Json) -> None:
+    """Raise Refusal 422 for a slice that breaks a rule; note when each taint came."""
+    devices = found["spec"].get("devices") or []
+    if devices and found["spec"].get("sharedCounters"):
+        raise Refusal(422, "Invalid", "spec: Invalid value: only one of sharedCounters or devices may be set")
+    for device in devices:
+        for taint in device.get("taints") or ():
+            taint.setdefault("timeAdded", timestamp())
+    if problems := [*_problems(devices)]:
+        text = f'ResourceSlice "{found["metadata"]["name"]}" is invalid: {"; ".join(problems)}'
+        raise Refusal(422, "Invalid", text)
+
+
+def _problems(devices: list[Json]) -> Iterator[str]:
+    is_special = any(one.get("taints") or one.get("consumesCounters") for one in devices)
+    most = _MOST_SPECIAL if is_special else _MOST_DEVICES
+    if len(devices) > most:
+        yield f"spec.devices: Too many: {len(devices)}: must have at most {most} items"
+    if len({one["name"] for one in devices}) < len(devices):
+        yield "spec.devices: Duplicate value"
+    for number, device in enumerate(devices):
+        where = f"spec.devices[{number}]"
+        attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
+        if len(attributes) + len(capacity) > _MOST_VALUES:
+            yield f"{where}: the total number of attributes and capacities must not exceed {_MOST_VALUES}"
+        for name, value in attributes.items():
+            if len(value.get("string", "")) > _MOST_TEXT:
+                yield f"{where}.attributes[{name}].string: Too long: may not be more than {_MOST_TEXT} bytes"
+        for name, value in capacity.items():
+            policy = value.get("requestPolicy")
+            if policy and not device.get("allowMultipleAllocations"):
+                yield f"{where}.capacity[{name}].requestPolicy: Forbidden: needs allowMultipleAllocations"
+            if policy and not _is_consistent(policy, value["value"]):
+                yield f"{where}.capacity[{name}].requestPolicy: Invalid value: {policy} for {value['value']}"
+
+
+def _is_consistent(policy: Json, value: str) -> bool:
+    """Whether default and maximum can be requested, and the device has as much."""
+    whole, default = _read(value), _read(policy["default"])
+    if valid := policy.get("validRange"):
+        least, most = _read(valid["min"]), _read(valid.get("max", value))
+        step = _read(valid.get("step", "1"))
+        return least <= default <= most <= whole and not (default - least) % step and not (most - least) % step
+    return default in {_read(one) for one in policy.get("validValues") or ()} and default <= whole
+
+
+def _read(text: str) -> int:
+    found = amount(text)
+    if found is None:
+        raise Refusal(400, "BadRequest", f"quantities must match the regular expression: {text}")
+    return found

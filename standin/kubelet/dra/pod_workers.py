@@ -1,0 +1,264 @@
+"""Kubelet's work on pods that use claims: one thread a pod, which prepares, starts, waits, ends and unprepares."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Protocol
+
+from standin.api.objects import Json
+from standin.api.refusal import Refusal
+from standin.api.server import ApiServer
+from standin.kubelet.dra.cdi import edited
+from standin.kubelet.dra.claims import ClaimError, Claims
+from standin.kubelet.dra.periods import JITTER, Periods
+from standin.kubelet.pods import Admission, Container, Granted, Pod, StartError
+from standin.scheduler.scheduler import claim_names
+
+LOOK_S = 0.5
+_ENDED = ("Succeeded", "Failed")
+_SANDBOX = "PodReadyToStartContainers"
+
+
+class Admits(Protocol):
+    """The part of kubelet for which pods with claims are like others."""
+
+    def admit(self, pod: Pod) -> Admission:
+        """Admit a pod."""
+
+    def start_container(self, pod: Pod, container: str) -> Granted:
+        """Have device plugins start a container. Raises StartError."""
+
+    def remove(self, pod: Pod) -> None:
+        """Forget a pod."""
+
+
+class Runtime:
+    """Sandboxes and containers, which outlive kubelet.
+
+    Attributes:
+        containers: what each container got, by UID of the pod and name of the container.
+        sandboxes: UIDs of the pods that have one.
+        exited: UIDs of the pods whose containers end by themselves.
+    """
+
+    def __init__(self, cdi_dir: Path) -> None:
+        self.cdi_dir = cdi_dir
+        self.containers: dict[tuple[str, str], Granted] = {}
+        self.sandboxes: set[str] = set()
+        self.exited: set[str] = set()
+
+    def kill(self, uid: str) -> None:
+        """End a pod's containers and its sandbox."""
+        self.sandboxes.discard(uid)
+        for key in [key for key in self.containers if key[0] == uid]:
+            self.containers.pop(key)
+
+
+class PodWorkers:
+    """Runs the node's pods that have ``spec.resourceClaims``, from `start` to `stop`.
+
+    Args:
+        api: with the pods.
+        kubelet: admits them.
+        claims: prepares for them.
+        runtime: has their containers.
+        periods: how long it waits.
+        rng: of the jitter.
+    """
+
+    def __init__(
+        self, api: ApiServer, kubelet: Admits, claims: Claims, runtime: Runtime, periods: Periods, rng: random.Random
+    ) -> None:
+        self._objects, self._node_name, self._kubelet = api.objects, api.node_name, kubelet
+        self._claims, self._runtime, self._periods, self._rng = claims, runtime, periods, rng
+        self._stopping = False
+        self._woken: set[str] = set()
+        self._workers: dict[str, threading.Thread] = {}
+        self._thread = threading.Thread(target=self._run, name="standin-pods", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the work; sandboxes and containers stay."""
+        self._stopping = True
+        with self._objects.updated:
+            self._objects.updated.notify_all()
+        self._thread.join()
+        for worker in list(self._workers.values()):
+            worker.join()
+
+    def active(self) -> set[str]:
+        """UIDs of the node's pods that are not ended."""
+        return {pod["metadata"]["uid"] for pod in self._pods() if pod["status"].get("phase") not in _ENDED}
+
+    def wake(self, uids: Collection[str]) -> None:
+        """Sync these pods now."""
+        with self._objects.updated:
+            self._woken.update(uids)
+            self._objects.updated.notify_all()
+
+    def _pods(self) -> list[Json]:
+        return [pod for pod in self._objects.all("pods")[0] if pod["spec"].get("nodeName") == self._node_name]
+
+    def _run(self) -> None:
+        last = -1
+        while not self._stopping:
+            for pod in self._pods():
+                uid = pod["metadata"]["uid"]
+                ended = pod["status"].get("phase") in _ENDED
+                if pod["spec"].get("resourceClaims") and uid not in self._workers and not ended:
+                    worker = threading.Thread(target=self._work, args=(pod,), name="standin-pod", daemon=True)
+                    self._workers[uid] = worker
+                    worker.start()
+            last = self._wait(last, time.monotonic() + LOOK_S)
+
+    def _wait(self, last: int, until: float) -> int:
+        """Wait for a change after version `last`, for `stop`, or until it is time; the version then."""
+        with self._objects.updated:
+            left = until - time.monotonic()
+            if not self._stopping and self._objects.version == last and left > 0:
+                self._objects.updated.wait(min(left, LOOK_S))
+            return self._objects.version
+
+    def _work(self, pod: Json) -> None:
+        uid, key, last, due, admitted = pod["metadata"]["uid"], "", -1, 0.0, False
+        ours = _pod(pod)
+        while not self._stopping:
+            now = self._now(pod)
+            ends = now is None or "deletionTimestamp" in now["metadata"] or uid in self._runtime.exited
+            pod = now or pod
+            if (changed := _key(pod, ends)) != key or time.monotonic() >= due or uid in self._woken:
+                key = changed
+                self._woken.discard(uid)
+                if ends:
+                    if self._end(pod, ours, gone=now is None):
+                        del self._workers[uid]
+                        return
+                    due = self._later(self._periods.back_off)
+                else:
+                    if not admitted and not self._admitted(pod, ours):
+                        del self._workers[uid]
+                        return
+                    admitted = True
+                    due = self._later(self._sync(pod, ours))
+            last = self._wait(last, due)
+
+    def _later(self, seconds: float) -> float:
+        return time.monotonic() + seconds * self._rng.uniform(1.0, 1.0 + JITTER)
+
+    def _now(self, pod: Json) -> Json | None:
+        meta = pod["metadata"]
+        try:
+            now = self._objects.get(("pods", meta["namespace"], meta["name"]))
+        except Refusal:
+            return None
+        return now if now["metadata"]["uid"] == meta["uid"] else None
+
+    def _admitted(self, pod: Json, ours: Pod) -> bool:
+        admission = self._kubelet.admit(ours)
+        if not admission:
+            self._status(pod, {"phase": "Failed", "reason": admission.reason, "message": admission.failed})
+        return bool(admission)
+
+    def _sync(self, pod: Json, ours: Pod) -> float:
+        """Bring the pod to run; seconds until the next look."""
+        uid = ours.uid
+        if uid not in self._runtime.sandboxes:
+            self._report_no_sandbox(pod)
+            try:
+                self._claims.prepare(pod)
+            except ClaimError as error:
+                # Not an error of the sync: so kubelet waits for the next regular one.
+                self._event(pod, "FailedPrepareDynamicResources", f"Failed to prepare dynamic resources: {error}")
+                return self._periods.resync
+            self._runtime.sandboxes.add(uid)
+            self._status(pod, {"conditions": _conditions(pod, "True")})
+        statuses, wait_s = [], self._periods.resync
+        for container in pod["spec"]["containers"]:
+            name = container["name"]
+            status: Json = {"name": name, "containerID": f"standin://{uid}/{name}", "state": {"running": {}}}
+            try:
+                if (uid, name) not in self._runtime.containers:
+                    granted = self._kubelet.start_container(ours, name)
+                    names = self._claims.cdi_names(pod, container)
+                    self._runtime.containers[uid, name] = edited(granted, self._runtime.cdi_dir, names)
+            except StartError as error:
+                waiting = {"reason": "CreateContainerError", "message": str(error)}
+                status = {"name": name, "state": {"waiting": waiting}}
+                self._event(pod, "Failed", f"Error: {error}")
+                wait_s = self._periods.back_off
+            statuses.append({**status, "allocatedResourcesStatus": self._claims.healths(pod, container)})
+        started = all("containerID" in one for one in statuses)
+        self._status(pod, {"phase": "Running" if started else "Pending", "containerStatuses": statuses})
+        return wait_s
+
+    def _report_no_sandbox(self, pod: Json) -> None:
+        """Report this, and containers that a reboot ended; their ids stay."""
+        status: Json = {"conditions": _conditions(pod, "False")}
+        if statuses := pod["status"].get("containerStatuses"):
+            ended = {"exitCode": 255, "reason": "Unknown"}
+            status["containerStatuses"] = [{**one, "state": {"terminated": ended}} for one in statuses]
+        self._status(pod, status)
+
+    def _end(self, pod: Json, ours: Pod, *, gone: bool) -> bool:
+        """End the pod; whether that is done."""
+        uid, meta = ours.uid, pod["metadata"]
+        self._runtime.kill(uid)
+        try:
+            self._claims.unprepare(uid, ours.namespace, claim_names(pod))
+        except ClaimError:
+            return False
+        self._kubelet.remove(ours)
+        self._runtime.exited.discard(uid)
+        if not gone:
+            self._status(pod, {"phase": "Succeeded"})
+        if "deletionTimestamp" in meta:
+            try:
+                key = ("pods", meta["namespace"], meta["name"])
+                self._objects.delete(key, preconditions={"uid": uid})
+            except Refusal:
+                return True  # It was deleted by force meanwhile.
+        return True
+
+    def _status(self, pod: Json, status: Json) -> None:
+        def changed(now: Json) -> Json:
+            now["status"] = {**now.get("status", {}), **status}
+            return now
+
+        meta = pod["metadata"]
+        try:
+            self._objects.update(("pods", meta["namespace"], meta["name"]), changed)
+        except Refusal:
+            return  # It was deleted meanwhile.
+
+    def _event(self, pod: Json, reason: str, message: str) -> None:
+        meta = pod["metadata"]
+        involved = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
+        body: Json = {"metadata": {"generateName": f"{meta['name']}."}, "involvedObject": involved}
+        body |= {"type": "Warning", "reason": reason, "message": message, "source": {"component": "kubelet"}}
+        self._objects.create("events", meta["namespace"], body)
+
+
+def _key(pod: Json, ends: bool) -> str:
+    """The part of a pod whose change makes kubelet sync it at once; the status is not in it."""
+    meta = pod["metadata"]
+    return json.dumps([pod["spec"], meta.get("labels"), meta.get("annotations"), ends], sort_keys=True)
+
+
+def _conditions(pod: Json, sandbox: str) -> list[Json]:
+    others = [one for one in pod["status"].get("conditions") or () if one["type"] != _SANDBOX]
+    return [*others, {"type": _SANDBOX, "status": sandbox}]
+
+
+def _pod(pod: Json) -> Pod:
+    def limits(container: Json) -> dict[str, Any]:
+        found = (container.get("resources") or {}).get("limits") or {}
+        return {name: int(amount) for name, amount in found.items() if "/" in name}
+
+    meta = pod["metadata"]
+    containers = tuple(Container(one["name"], limits(one)) for one in pod["spec"]["containers"])
+    return Pod(meta["name"], namespace=meta["namespace"], uid=meta["uid"], containers=containers)

@@ -1,0 +1,43 @@
+"""The part of CEL in which DeviceClasses and requests usually select devices, as Python.
+
+Operators, ``in``, texts, numbers, ``device.driver``, ``device.allowMultipleAllocations``,
+``device.attributes["DOMAIN"].NAME``.
+"""
+
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+Json = Mapping[str, Any]
+
+_TEXT = re.compile(r"""("[^"]*"|'[^']*')""")
+_WORDS = ((r"&&", " and "), (r"\|\|", " or "), (r"!(?!=)", " not "), (r"\btrue\b", "True"), (r"\bfalse\b", "False"))
+
+
+def selects(expression: str, driver: str, device: Json) -> bool:
+    """Whether the expression holds for a device; false where CEL would end with an error."""
+    parts = _TEXT.split(expression)
+    for number in range(0, len(parts), 2):  # the others are texts
+        for word, python in _WORDS:
+            parts[number] = re.sub(word, python, parts[number])
+    try:
+        return eval("".join(parts).strip(), {"__builtins__": {}}, {"device": _device(driver, device)}) is True
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+
+def attribute(driver: str, device: Json, name: str) -> Any:  # noqa: ANN401 - text, number or truth
+    """Value of a fully qualified attribute; None if the device lacks it."""
+    domain, _, short = name.rpartition("/")
+    return vars(_device(driver, device).attributes.get(domain, SimpleNamespace())).get(short)
+
+
+def _device(driver: str, device: Json) -> SimpleNamespace:
+    by_domain: dict[str, dict[str, Any]] = {}
+    for name, value in (device.get("attributes") or {}).items():
+        domain, _, short = name.rpartition("/")
+        by_domain.setdefault(domain or driver, {})[short] = next(iter(value.values()))
+    attributes = {domain: SimpleNamespace(**values) for domain, values in by_domain.items()}
+    shared = bool(device.get("allowMultipleAllocations"))
+    return SimpleNamespace(driver=driver, allowMultipleAllocations=shared, attributes=attributes)

@@ -1,0 +1,257 @@
+"""Conformance checks 46 to 59: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpuagent.agent import Agent
+from tests.contract.claim_node import ISOLATED, PREPARE, UNPREPARE, ClaimNode
+from tests.contract.harness import Isolating, observe, wait_for
+
+MakeNode = Callable[..., ClaimNode]
+
+
+def serving(one: ClaimNode, isolation: Isolating | None = None) -> Agent:
+    agent = one.run(isolation)
+    one.registered()
+    one.published()
+    return agent
+
+
+@contextlib.contextmanager
+def claims_unreadable(one: ClaimNode) -> Iterator[None]:
+    """While it lasts, the agent cannot read a claim, and no preparation succeeds."""
+    one.server.deny("get", "resourceclaims")
+    yield
+    one.server.allow("get", "resourceclaims")
+
+
+@contextlib.contextmanager
+def files_stuck(one: ClaimNode) -> Iterator[None]:
+    """While it lasts, no CDI specification can be removed: a folder is in its place."""
+    kept = {path: path.read_text() for path in one.cdi.glob("*.json")}
+    for path in kept:
+        path.unlink()
+        path.mkdir()
+    yield
+    for path, text in kept.items():
+        _put_back(path, text)
+
+
+def _put_back(path: Path, text: str) -> None:
+    path.rmdir()
+    path.write_text(text)
+
+
+def failed(one: ClaimNode, method: str) -> bool:
+    return any(call.error for call in one.calls(method))
+
+
+def test_46_a_pod_created_while_kubelet_is_away_runs(claim_node: MakeNode) -> None:
+    """`must process pod created when kubelet is not running`."""
+    one = claim_node()
+    serving(one)
+    one.kubelet.stop()
+    one.create("pod", memory="8Gi")
+    one.kubelet.start()
+    assert one.running("pod").env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
+
+
+def test_47_a_pod_stays_pending_while_its_preparation_times_out(claim_node: MakeNode) -> None:
+    """`must keep pod in pending state if NodePrepareResources times out`; it runs once the layer works."""
+    one = claim_node(call=0.5)
+    isolation = Isolating()
+    serving(one, isolation)
+    isolation.failures = 1_000
+    one.create("pod", ISOLATED, memory="8Gi")
+    wait_for(lambda: any("DeadlineExceeded" in call.error for call in one.calls(PREPARE)))
+    assert one.phase("pod") == "Pending"
+    assert any("Failed to prepare dynamic resources" in text for text in one.texts())
+    isolation.failures = 0
+    one.running("pod")
+
+
+def test_48_a_pod_runs_when_its_preparation_fails_and_then_succeeds(claim_node: MakeNode) -> None:
+    """`must run pod if NodePrepareResources fails and then succeeds`. Kubelet itself would wait for 60 to 90 s."""
+    one = claim_node()
+    serving(one)
+    with claims_unreadable(one):
+        one.create("pod", memory="8Gi")
+        wait_for(lambda: failed(one, PREPARE))
+        assert any("cannot read claim" in text for text in one.texts())
+        assert one.phase("pod") == "Pending"
+    one.running("pod")
+    assert one.files() == (1, 1)
+
+
+def test_49_a_pod_ends_when_its_unpreparation_fails_and_then_succeeds(claim_node: MakeNode) -> None:
+    """`must run pod if NodeUnprepareResources fails and then succeeds`: the pod succeeds when it did."""
+    one = claim_node(back_off=0.2)
+    serving(one)
+    one.run_pod("pod", memory="8Gi")
+    with files_stuck(one):
+        one.exit("pod")
+        wait_for(lambda: failed(one, UNPREPARE))
+        assert one.phase("pod") == "Running"
+    wait_for(lambda: one.phase("pod") == "Succeeded")
+    assert one.files() == (0, 0)
+
+
+def test_50_a_preparation_is_tried_again_by_a_new_kubelet(claim_node: MakeNode) -> None:
+    """`must retry NodePrepareResources after Kubelet restart`."""
+    one = claim_node()
+    serving(one)
+    with claims_unreadable(one):
+        one.create("pod", memory="8Gi")
+        wait_for(lambda: failed(one, PREPARE))
+        one.kubelet.stop()
+    one.kubelet.start()
+    one.running("pod")
+
+
+def test_51_an_unpreparation_is_tried_again_by_a_new_kubelet(claim_node: MakeNode) -> None:
+    """`must retry NodeUnprepareResources after Kubelet restart`."""
+    one = claim_node(back_off=0.2)
+    serving(one)
+    one.run_pod("pod", memory="8Gi")
+    with files_stuck(one):
+        one.exit("pod")
+        wait_for(lambda: failed(one, UNPREPARE))
+        one.kubelet.stop()
+    one.kubelet.start()
+    wait_for(lambda: one.phase("pod") == "Succeeded")
+    assert one.files() == (0, 0)
+
+
+def test_52_the_claim_of_a_deleted_pod_is_unprepared(claim_node: MakeNode) -> None:
+    """`must call NodeUnprepareResources for deleted pod`: the pod stays until that succeeded."""
+    one = claim_node(back_off=0.2)
+    serving(one)
+    one.run_pod("pod", memory="8Gi")
+    with files_stuck(one):
+        one.delete("pod")
+        wait_for(lambda: failed(one, UNPREPARE))
+        assert "deletionTimestamp" in one.pod("pod")["metadata"]
+    one.gone("pod")
+    assert one.files() == (0, 0)
+
+
+def test_53_the_claim_of_a_pod_deleted_by_force_is_unprepared_by_a_new_kubelet(claim_node: MakeNode) -> None:
+    """`must call NodeUnprepareResources for deleted pod after Kubelet restart`: pod and claim are gone by then."""
+    one = claim_node(reconcile=0.2)
+    serving(one)
+    one.run_pod("pod", memory="8Gi")
+    with files_stuck(one):
+        one.delete("pod", grace_s=0)
+        wait_for(lambda: failed(one, UNPREPARE))
+        one.kubelet.restart()
+        before = len(one.calls(UNPREPARE))
+        wait_for(lambda: len(one.calls(UNPREPARE)) > before)
+        assert not one.server.objects.all("resourceclaims")[0]
+    wait_for(lambda: one.files() == (0, 0) and not one.checkpoint())
+
+
+def test_54_the_claim_of_a_pod_deleted_while_kubelet_was_away_is_not_prepared(claim_node: MakeNode) -> None:
+    """`must not call NodePrepareResources for deleted pod after Kubelet restart`; what was begun is undone."""
+    one = claim_node(reconcile=0.2)
+    isolation = Isolating()
+    serving(one, isolation)
+    isolation.failures = 1_000
+    one.create("pod", ISOLATED, memory="8Gi")
+    wait_for(lambda: isolation.verified)
+    one.kubelet.stop()
+    one.delete("pod", grace_s=0)
+    isolation.failures = 0
+    wait_for(lambda: one.files() == (1, 1))
+    before = len(one.calls(PREPARE))
+    one.kubelet.start()
+    one.registered()
+    wait_for(lambda: one.files() == (0, 0))
+    assert len(one.calls(PREPARE)) == before
+
+
+def test_55_the_service_accepts_before_it_is_registered(claim_node: MakeNode) -> None:
+    """`must be functional when plugin starts to listen on a service socket after registration`: the agent never makes
+    kubelet wait for that, so a pod that is there already runs at once."""
+    one = claim_node()
+    agent = serving(one)
+    one.stop(agent)
+    one.registered(0)
+    one.create("pod", memory="8Gi")
+    wait_for(lambda: any("is not registered" in text for text in one.texts()))
+    one.run()
+    one.registered()
+    one.running("pod")
+    assert not failed(one, PREPARE)
+
+
+def test_56_a_pod_that_ran_without_the_agent_is_unprepared(claim_node: MakeNode) -> None:
+    """`must be functional after service reconnect`: the slices go meanwhile, and the pod does not notice."""
+    one = claim_node(back_off=0.2)
+    agent = serving(one)
+    running = one.run_pod("pod", memory="8Gi")
+    one.stop(agent)
+    wait_for(lambda: one.slice() is None)
+    assert one.running("pod") is running
+    one.delete("pod")
+    observe(0.5)
+    assert one.phase("pod") == "Running"
+    one.run()
+    one.gone("pod")
+    assert one.files() == (0, 0)
+    assert len(one.calls(PREPARE)) == 1
+
+
+def test_57_two_pods_with_one_claim_are_prepared_at_once(claim_node: MakeNode) -> None:
+    """Kubelet has no lock for a claim; both get the same, and the last one to go unprepares it."""
+    one = claim_node()
+    serving(one)
+    one.server.objects.create(
+        "resourceclaims", "default", {"metadata": {"name": "both"}, "spec": one.spec(memory="8Gi")}
+    )
+    one.create("first", claim="both")
+    one.create("second", claim="both")
+    assert one.running("first").env == one.running("second").env
+    one.delete("first")
+    one.gone("first")
+    assert one.files() == (1, 1)
+    assert not one.calls(UNPREPARE)
+    one.delete("second")
+    one.gone("second")
+    assert one.files() == (0, 0)
+
+
+def test_58_after_a_reboot_every_pod_starts_again(claim_node: MakeNode) -> None:
+    """No container is left, and the folder of CDI specifications is empty: a claim that was prepared is again."""
+    one = claim_node()
+    serving(one)
+    before = [one.run_pod(f"pod-{n}", memory="8Gi").env for n in range(5)]
+    one.kubelet.stop()
+    one.stop(one.agents[0])
+    one.kubelet.claims.lose_containers()
+    one.kubelet.start()
+    wait_for(lambda: sum("is not registered" in text for text in one.texts()) == 5)
+    serving(one)
+    wait_for(lambda: one.files() == (5, 5) and len(one.calls(PREPARE)) == 10)
+    assert [one.running(f"pod-{n}").env for n in range(5)] == before
+    assert not any("CDI" in text for text in one.texts())
+
+
+def test_59_a_claim_with_two_shares_of_one_gpu_is_refused_with_a_sentence(claim_node: MakeNode) -> None:
+    """`same device with two ShareIDs`: a container cannot have two sizes of one GPU, and the Event says what to do."""
+    one = claim_node()
+    serving(one)
+    spec = one.spec(memory="8Gi")
+    spec["devices"]["requests"].append({**spec["devices"]["requests"][0], "name": "other"})
+    one.server.objects.create("resourceclaims", "default", {"metadata": {"name": "twice"}, "spec": spec})
+    one.create("pod", claim="twice")
+    wait_for(lambda: any("make one request for both" in text for text in one.texts()))
+    assert one.files() == (0, 0)
+    one.create("other", memory="8Gi")
+    one.running("other")
+    shares = {
+        device["ShareID"]
+        for claim in one.checkpoint()
+        for device in claim["DriverState"]["gpu.gpuagent.io"]["Devices"] or ()
+    }
+    assert len(shares) == 1

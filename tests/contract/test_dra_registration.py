@@ -1,0 +1,83 @@
+"""Conformance checks 40 to 45: how the agent registers as a DRA driver. After kubelet's own test/e2e_node/dra_test.go."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from standin.waiting import PATIENCE_S
+from tests.contract.claim_node import ClaimNode
+from tests.contract.harness import terminate, wait_for
+
+MakeNode = Callable[..., ClaimNode]
+
+
+def test_40_registers_after_a_restart_of_kubelet(claim_node: MakeNode) -> None:
+    """`must register after Kubelet restart`."""
+    one = claim_node()
+    one.run()
+    before = one.registered()
+    one.kubelet.restart()
+    assert one.registered() == before, "kubelet finds the sockets that are there"
+
+
+def test_41_registers_after_a_restart_of_the_agent(claim_node: MakeNode) -> None:
+    """`must register after plugin restart`: in order, and after a kill, whose sockets are swept."""
+    one = claim_node()
+    first = one.run()
+    ended = one.registered()
+    one.stop(first)
+    one.registered(0)
+    process = one.spawn(*one.claim_flags(), wait=False)
+    killed = one.registered()
+    assert killed != ended
+    terminate(process, signal.SIGKILL)
+    one.run()
+    wait_for(lambda: len(one.instances()) == 1 and one.instances() != killed)
+    assert len([*(one.root / "k" / "plugins_registry").iterdir()]) == 1
+
+
+def test_42_registers_after_getinfo_failed(claim_node: MakeNode) -> None:
+    """`must recover and register after registration failure`: the agent does not run when kubelet asks."""
+    one = claim_node()
+    process = one.spawn(*one.claim_flags(), wait=False)
+    one.registered()
+    one.kubelet.stop()
+    os.kill(process.pid, signal.SIGSTOP)
+    one.kubelet.start()
+    wait_for(lambda: any("DeadlineExceeded" in problem for _, problem in one.kubelet.claims.registrations))
+    assert not one.instances()
+    os.kill(process.pid, signal.SIGCONT)
+    one.registered()
+
+
+def test_43_registers_after_the_notice_failed(claim_node: MakeNode) -> None:
+    """`must recover and register after NotifyRegistrationStatus failure`."""
+    one = claim_node(notify=-1.0)
+    one.run()
+    wait_for(lambda: any("DeadlineExceeded" in problem for _, problem in one.kubelet.claims.registrations))
+    one.kubelet.claims.periods.notify = PATIENCE_S
+    one.registered()
+
+
+@pytest.mark.parametrize(("version", "service"), [("1.33", "v1beta1.DRAPlugin"), ("1.36", "v1.DRAPlugin")])
+def test_44_both_versions_of_the_service_are_served(claim_node: MakeNode, version: str, service: str) -> None:
+    """Kubelet takes the first service that it supports. (Kubernetes before 1.36 allocates no shares by default.)"""
+    one = claim_node(version)
+    one.run()
+    one.registered()
+    one.run_pod("pod", memory="8Gi")
+    one.delete("pod")
+    one.gone("pod")
+    assert {call.service for call in one.kubelet.claims.calls} == {service}
+    assert not any(call.error for call in one.kubelet.claims.calls)
+
+
+def test_45_a_registration_that_kubelet_refuses_is_reported(claim_node: MakeNode) -> None:
+    """A kubelet that supports no service of the agent says so; the agent keeps why, and no pod is promised anything."""
+    one = claim_node("1.20")
+    agent = one.run()
+    wait_for(lambda: agent.state.claims.registration_problem)
+    assert "none of services supported by the plugin" in (agent.state.claims.registration_problem or "")
+    assert not agent.state.claims.registered

@@ -1,0 +1,155 @@
+"""Conformance checks 60 to 66: the node's ResourceSlice. After kubelet's own test/e2e_node/dra_test.go."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuagent.domain.node_state import claims
+from gpuagent.domain.sharing.mode import GPU_MEM
+from gpuagent.simulation import boxes
+from tests.contract.claim_node import SET, ClaimNode
+from tests.contract.harness import box, observe, pod, terminate, wait_for
+
+MakeNode = Callable[..., ClaimNode]
+
+
+def uid(found: dict[str, Any] | None) -> str:
+    return str(found["metadata"]["uid"]) if found else ""
+
+
+def test_60_the_slice_is_back_after_a_start_of_kubelet(claim_node: MakeNode) -> None:
+    """`must be removed on kubelet startup`: the agent makes a new one, and slices of other nodes stay."""
+    one = claim_node()
+    one.run()
+    before = one.published()
+    other = {**before, "metadata": {"name": "other"}, "spec": {**before["spec"], "nodeName": "node-2"}}
+    one.server.objects.create("resourceslices", "", other)
+    one.kubelet.restart()
+    wait_for(lambda: uid(one.slice()) not in ("", uid(before)))
+    assert one.published()["spec"] == before["spec"]
+    assert one.server.objects.get(("resourceslices", "", "other"))
+
+
+def test_61_the_slice_goes_after_the_agent_has_ended(claim_node: MakeNode) -> None:
+    """`must be removed after plugin unregistration`."""
+    one = claim_node()
+    agent = one.run()
+    one.registered()
+    one.published()
+    one.stop(agent)
+    wait_for(lambda: one.slice() is None)
+
+
+def test_62_the_slice_goes_after_the_agent_was_killed(claim_node: MakeNode) -> None:
+    """`must be removed if plugin stops after registration`, `must be removed if plugin is unresponsive after
+    registration`: the sockets are there, and nothing listens."""
+    one = claim_node()
+    process = one.spawn(*one.claim_flags(), wait=False)
+    one.registered()
+    one.published()
+    terminate(process, signal.SIGKILL)
+    wait_for(lambda: one.slice() is None)
+    one.run()
+    one.published()
+    one.run_pod("pod", memory="8Gi")
+
+
+def test_63_the_slice_stays_when_the_agent_is_back_soon(claim_node: MakeNode) -> None:
+    """`must not be removed if plugin restarts quickly enough`."""
+    one = claim_node()
+    agent = one.run()
+    one.registered()
+    before = one.published()
+    one.stop(agent)
+    one.registered(0)
+    one.run()
+    one.registered()
+    observe(one.kubelet.claims.periods.wipe + 0.5, during=lambda: None)
+    assert uid(one.published()) == uid(before)
+
+
+def test_64_one_agent_replaces_another_without_a_gap(claim_node: MakeNode) -> None:
+    """Two instances serve side by side, and kubelet calls the newer one. No slice goes, and no call fails."""
+    one = claim_node()
+    old = one.run()
+    first = one.registered()
+    before = one.published()
+    one.run_pod("before", memory="8Gi")
+    one.run()
+    both = one.registered(2)
+    one.run_pod("meanwhile", memory="8Gi")
+    one.stop(old)
+    assert one.registered() == [path for path in both if path not in first]
+    one.run_pod("after", memory="8Gi")
+    for name in ("before", "meanwhile", "after"):
+        one.delete(name)
+        one.gone(name)
+    assert one.files() == (0, 0)
+    assert uid(one.slice()) == uid(before)
+    assert not any(call.error for call in one.kubelet.claims.calls)
+
+
+def test_65_a_burst_of_pods_fills_the_gpus_exactly(claim_node: MakeNode) -> None:
+    """20 sharers a GPU: 40 pods fill two GPUs, one waits for an end, and nothing is left over."""
+    one = claim_node()
+    one.run()
+    one.published()
+    names = [f"pod-{n}" for n in range(41)]
+    for name in names:
+        one.create(name, memory="4Gi")
+    wait_for(lambda: sum(one.phase(name) == "Running" for name in names) == 40)
+    [waiting] = [name for name in names if one.phase(name) != "Running"]
+    held = [one.running(name).env["NVIDIA_VISIBLE_DEVICES"] for name in names if name != waiting]
+    assert sorted(held.count(uuid) for uuid in one.uuids) == [20, 20]
+    names.remove(waiting)
+    one.delete(names.pop())
+    one.running(waiting)
+    for name in [*names, waiting]:
+        one.delete(name)
+    wait_for(lambda: not one.server.pods())
+    assert one.files() == (0, 0)
+    assert not one.checkpoint()
+
+
+def test_66_a_node_goes_over_to_claims_and_back_under_running_pods(
+    claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU has units and a claim at one time: a held one is a tainted device, and a claimed one has no units."""
+    monkeypatch.setattr(claims, "WITHDRAWN_S", 1.0)
+    one = claim_node(mode="share", gpus=box(2, 80))
+    one.run()
+    one.offers(mem=160)
+    units = one.bind(pod("units", {GPU_MEM: 8}))
+    assert one.kubelet.admit(units)
+    one.label("dra")
+    one.offers()
+    wait_for(lambda: len(one.tainted()) == 1)
+    claimed = one.run_pod("claim", memory="8Gi").env["NVIDIA_VISIBLE_DEVICES"]
+    one.label("share")
+    wait_for(lambda: one.slice() is None)
+    one.offers(mem=80)
+    assert {uuid for uuid in one.uuids if not one.on(uuid)} == {claimed}
+    one.delete("claim")
+    one.offers(mem=160)
+
+
+def test_76_sets_of_linked_gpus_and_shares_exclude_each_other(claim_node: MakeNode) -> None:
+    """On a DGX-1 with sets as devices. No set is allocated while a share has one of its GPUs."""
+    one = claim_node(gpus=boxes.load("dgx1-v100"))
+    one.run(gpu_sets=True)
+    wait_for(lambda: len(one.server.objects.all("resourceslices")[0]) == 5)
+    one.published()
+    of_four = [{"cel": {"expression": 'device.attributes["gpu.gpuagent.io"].gpus == 4'}}]
+    for name in ("four", "other-four"):
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": SET, "selectors": of_four}}]}}
+        one.server.objects.create("resourceclaims", "default", {"metadata": {"name": name}, "spec": spec})
+    one.create("training", claim="four")
+    four = one.running("training").env["NVIDIA_VISIBLE_DEVICES"].split(",")
+    assert len(four) == 4
+    assert one.run_pod("share", memory="4Gi").env["NVIDIA_VISIBLE_DEVICES"] not in four
+    one.create("waits", claim="other-four")
+    wait_for(lambda: any(c.get("reason") == "Unschedulable" for c in one.pod("waits")["status"].get("conditions", ())))
+    one.delete("share")
+    assert not {*four} & {*one.running("waits").env["NVIDIA_VISIBLE_DEVICES"].split(",")}

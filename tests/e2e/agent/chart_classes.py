@@ -1,0 +1,25 @@
+"""The DeviceClasses that the chart creates, for agents that run outside of it."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import yaml
+
+from manifests.render import CHART
+from tests.e2e.build import bin_dir
+from tests.e2e.cluster import Cluster
+
+
+@contextmanager
+def chart_classes(cluster: Cluster, **dra: str) -> Iterator[None]:
+    """The classes of a chart with these values of `dra`, as long as the context lasts."""
+    values = [f"--set-string=dra.{key}={value}" for key, value in dra.items()]
+    command = [str(bin_dir() / "helm"), "template", "x", str(CHART), "--set=dra.enabled=true", *values]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    classes = [one for one in yaml.safe_load_all(made) if one and one["kind"] == "DeviceClass"]
+    for one in classes:
+        cluster.apply(one)
+    yield
+    for one in classes:
+        cluster.api("DELETE", cluster.client.path_of(one))

@@ -1,0 +1,128 @@
+"""Claims for GPUs of the node, and what became of them: at the API server, on disk and in the containers."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from gpuagent.domain.pods.quantity import amount
+from standin.waiting import PATIENCE_S
+from tests.e2e.agent.conftest import Node
+from tests.e2e.cluster import NODE_NAME, pod_manifest
+from tests.e2e.cluster.runtime import containers
+
+DRIVER = "gpu.gpuagent.io"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+SLICE = f"{NODE_NAME}-{DRIVER}"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+CDI_DIR = Path("/var/run/cdi")
+_IS_OURS = f'device.driver == "{DRIVER}"'
+CLASSES = {
+    "gpu.gpuagent.io": _IS_OURS,
+    "gpu-share.gpuagent.io": f"{_IS_OURS} && device.allowMultipleAllocations",
+}
+
+
+def of(kind: str, name: str, spec: dict[str, Any], namespace: str | None = None) -> dict[str, Any]:
+    """An object of resource.k8s.io."""
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def device_class(name: str) -> dict[str, Any]:
+    return of("DeviceClass", name, {"selectors": [{"cel": {"expression": CLASSES[name]}}]})
+
+
+def devices(device_class: str, count: int = 1, **amounts: str) -> dict[str, Any]:
+    """The spec of a claim with one request."""
+    exactly: dict[str, Any] = {"deviceClassName": device_class, "count": count}
+    if amounts:
+        exactly["capacity"] = {"requests": amounts}
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+
+def template(name: str, device_class: str, count: int = 1, **amounts: str) -> dict[str, Any]:
+    return of("ResourceClaimTemplate", name, {"spec": devices(device_class, count, **amounts)}, "default")
+
+
+def claiming(name: str, template_name: str, *, parts: int = 1, **given: Any) -> dict[str, Any]:
+    """A pod of `parts` containers, each with a claim of its own from the template."""
+    manifest = pod_manifest(name, {}, **given)
+    (main,) = manifest["spec"]["containers"]
+    names = ["main", *(f"part-{n}" for n in range(1, parts))]
+    manifest["spec"]["containers"] = [main | {"name": one, "resources": {"claims": [{"name": one}]}} for one in names]
+    manifest["spec"]["resourceClaims"] = [{"name": one, "resourceClaimTemplateName": template_name} for one in names]
+    return manifest
+
+
+def sharing(name: str, claim: str) -> dict[str, Any]:
+    """A pod with a claim that other pods may have too."""
+    manifest = pod_manifest(name, {})
+    manifest["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    manifest["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+    return manifest
+
+
+def wait_files(node: Node, wanted: int, timeout: float = PATIENCE_S) -> None:
+    """Wait until so many claims have a record, and so many a CDI specification."""
+    end = time.monotonic() + timeout
+    while (found := (len(files(node.agent.state_dir / "claims")), len(files(CDI_DIR)))) != (wanted, wanted):
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+
+
+def files(directory: Path) -> list[Path]:
+    return [*directory.glob("*.json")]
+
+
+def tainted(found: dict[str, Any]) -> list[str]:
+    return [device["name"] for device in found["spec"]["devices"] if device.get("taints")]
+
+
+def uid(found: dict[str, Any] | None) -> str:
+    return str(found["metadata"]["uid"]) if found else ""
+
+
+def audit_claims(node: Node) -> Counter[str]:
+    """Compare API server, files and containers; device name to the number of claims on it.
+
+    No GPU is given beyond its memory, and each container has the GPUs of its claim.
+    """
+    found = {one["metadata"]["name"]: one for one in node.cluster.api("GET", CLAIMS)[1]["items"]}
+    uuids, memory = _published(node)
+    used, shares = Counter[str](), Counter[str]()
+    gpus: dict[str, set[str]] = {}
+    for name, claim in found.items():
+        results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+        for result in results:
+            used[result["device"]] += amount(result["consumedCapacity"]["memory"]) or 0
+            shares[result["device"]] += 1
+        gpus[name] = {uuids[result["device"]] for result in results}
+    assert all(units <= memory[device] for device, units in used.items()), used
+    held = {claim["metadata"]["uid"] for claim in found.values()}
+    for path in (*files(node.agent.state_dir / "claims"), *files(CDI_DIR)):
+        assert any(one in path.name for one in held), f"{path} is of no claim"
+    for container in containers():
+        if container.name and container.namespace == "default" and container.alive:
+            claims = {one["name"]: one["resourceClaimName"] for one in _statuses(node, container.pod)}
+            has = node.cluster.exec_env(container.pod, container.name)["NVIDIA_VISIBLE_DEVICES"].split(",")
+            claim_name = claims.get(container.name) or claims["gpu"]
+            assert set(has) == gpus[claim_name], (container, claim_name)
+    return shares
+
+
+def _published(node: Node) -> tuple[dict[str, str], dict[str, int]]:
+    """Device name to UUID, and to its memory in bytes."""
+    spec = node.cluster.client.expect("GET", f"{SLICES}/{SLICE}")["spec"]
+    uuids = {one["name"]: one["attributes"]["uuid"]["string"] for one in spec["devices"]}
+    return uuids, {one["name"]: amount(one["capacity"]["memory"]["value"]) or 0 for one in spec["devices"]}
+
+
+def _statuses(node: Node, pod: str) -> list[dict[str, Any]]:
+    found = node.cluster.pod(pod)
+    named = [
+        {"name": one["name"], "resourceClaimName": one["resourceClaimName"]}
+        for one in found["spec"].get("resourceClaims", ())
+        if "resourceClaimName" in one
+    ]
+    return [*found["status"].get("resourceClaimStatuses", ()), *named]

@@ -1,0 +1,132 @@
+"""Health of claimed GPUs: taints in the slice, and the status of pods on the real kubelet."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.dra.claims import SLICE, SLICES, claiming
+from tests.e2e.cluster import Cluster
+
+Json = dict[str, Any]
+SHORT = "gpu.gpuagent.io/"
+
+
+@pytest.fixture
+def settling(make_node: Callable[..., Node], classes: None) -> Callable[..., Node]:
+    def make(*flags: str) -> Node:
+        node = make_node(mode="dra", flags=("--settle", "1", *flags))
+        node.cluster.client.wait(SLICES, SLICE, bool, 30)
+        return node
+
+    return make
+
+
+def taints(found: Json | None) -> dict[str, str]:
+    """UUID to the first taint of its device: key, value and effect."""
+    devices = found["spec"]["devices"] if found else []
+    return {
+        device["attributes"]["uuid"][
+            "string"
+        ]: f"{one['key'].removeprefix(SHORT)}={one.get('value', '')}:{one['effect']}"
+        for device in devices
+        for one in device.get("taints", [])[:1]
+    }
+
+
+def wait_taints(cluster: Cluster, wanted: dict[str, str]) -> None:
+    cluster.client.wait(SLICES, SLICE, lambda found: taints(found) == wanted, 30)
+
+
+def shown(pod: Json) -> dict[str, tuple[str, str]]:
+    """Health and message by CDI device, as kubelet shows them (ResourceHealthStatus)."""
+    return {
+        unit["resourceID"]: (unit["health"], unit.get("message", ""))
+        for status in pod["status"].get("containerStatuses", ())
+        for resource in status.get("allocatedResourcesStatus", ())
+        for unit in resource["resources"]
+    }
+
+
+def wait_shown(node: Node, pod: str, *healths: str) -> list[str]:
+    """Wait until kubelet shows these states of the pod's devices; the messages."""
+    wanted = sorted(healths)
+    found = node.cluster.wait_pod(pod, lambda one: sorted(health for health, _ in shown(one).values()) == wanted, 60)
+    return [message for _, message in shown(found).values()]
+
+
+def index_of(node: Node, uuid: str) -> int:
+    return next(int(gpu["index"]) for gpu in node.agent.status()["gpus"] if gpu["uuid"] == uuid)
+
+
+def test_a_gpu_becomes_unhealthy_and_recovers_under_a_claim(settling: Callable[..., Node]) -> None:
+    node = settling()
+    node.run(claiming("holds", "share-8g"))
+    (held,) = node.gpus_of("holds")
+    assert wait_shown(node, "holds", "Healthy") == [""]
+    before = node.cluster.container("holds")
+    node.agent.inject(fault="xid", gpu=index_of(node, held), code=95)
+    wait_taints(node.cluster, {held: "unhealthy=xid-95:NoSchedule"})
+    (message,) = wait_shown(node, "holds", "Unhealthy")
+    assert f"({held}) is unhealthy: XID 95; the driver asks to reset the GPU" in message
+    node.run(claiming("elsewhere", "share-8g"))
+    assert node.gpus_of("elsewhere") != [held]
+    node.agent.inject(fault="action", gpu=index_of(node, held), value=0)
+    wait_taints(node.cluster, {})
+    wait_shown(node, "holds", "Healthy")
+    assert node.cluster.container("holds") == before, "the running pod is left alone"
+
+
+def test_every_gpu_of_a_claim_has_a_health_of_its_own(settling: Callable[..., Node]) -> None:
+    node = settling()
+    node.run(claiming("both", "two"))
+    wait_shown(node, "both", "Healthy", "Healthy")
+    second = node.gpus_of("both")[1]
+    node.agent.inject(fault="lose", gpu=index_of(node, second))
+    wait_taints(node.cluster, {second: "unhealthy=lost:NoSchedule"})
+    messages = wait_shown(node, "both", "Healthy", "Unhealthy")
+    assert any(second in message for message in messages)
+    node.agent.inject(fault="restore", gpu=index_of(node, second))
+    wait_taints(node.cluster, {})
+    wait_shown(node, "both", "Healthy", "Healthy")
+
+
+def test_kubelet_knows_nothing_while_the_agent_is_away(settling: Callable[..., Node]) -> None:
+    node = settling()
+    node.run(claiming("holds", "share-8g"))
+    wait_shown(node, "holds", "Healthy")
+    node.agent.kill()
+    node.cluster.restart_kubelet()
+    wait_shown(node, "holds", "Unknown")
+    node.agent.start()
+    node.agent.wait_ready()
+    wait_shown(node, "holds", "Healthy")
+
+
+def test_pods_are_evicted_where_the_operator_wants_it(settling: Callable[..., Node]) -> None:
+    node = settling("--evict-claims")
+    node.run(claiming("holds", "share-8g"))
+    (held,) = node.gpus_of("holds")
+    node.agent.inject(fault="xid", gpu=index_of(node, held), code=79)
+    wait_taints(node.cluster, {held: "unhealthy=xid-79:NoExecute"})
+    node.cluster.wait_pod_gone("holds", timeout=60)
+    node.pods.remove("holds")
+
+
+def test_a_fenced_gpu_keeps_its_claims_and_gets_no_new_ones(settling: Callable[..., Node], tmp_path: Path) -> None:
+    fence = tmp_path / "fence.json"
+    node = settling("--fence-file", str(fence), "--evict-claims")
+    node.run(claiming("holds", "share-8g"))
+    (held,) = node.gpus_of("holds")
+    fence.write_text(json.dumps({"uuid": [held]}))
+    wait_taints(node.cluster, {held: "fenced=:NoSchedule"})
+    (message,) = wait_shown(node, "holds", "Unhealthy")
+    assert "fenced by file" in message
+    node.run(claiming("elsewhere", "share-8g"))
+    assert node.gpus_of("elsewhere") != [held]
+    fence.unlink()
+    wait_taints(node.cluster, {})
+    wait_shown(node, "holds", "Healthy")

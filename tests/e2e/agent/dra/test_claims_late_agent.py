@@ -1,0 +1,62 @@
+"""The agent comes after kubelet has tried: pods with claims run soon, and not after kubelet's 60 to 90 s."""
+
+import time
+
+from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.dra.claims import CDI_DIR, SLICE, SLICES, audit_claims, claiming, files
+from tests.e2e.cluster import Cluster
+
+SOON_S = 20
+"""From the agent's start. A busy machine needs some of it for containers."""
+
+
+def failed(cluster: Cluster, pods: int) -> None:
+    """Wait until kubelet has failed to prepare the claims of so many pods."""
+    query = "/api/v1/namespaces/default/events?fieldSelector=reason%3DFailedPrepareDynamicResources"
+    end = time.monotonic() + 60
+    while len({one["involvedObject"]["uid"] for one in cluster.client.expect("GET", query)["items"]}) < pods:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_pods_that_came_while_the_agent_was_away_run_soon_after(node: Node) -> None:
+    node.agent.stop()
+    for number in range(3):
+        node.pods.append(f"early-{number}")
+        node.cluster.create_pod(claiming(f"early-{number}", "share-8g"))
+    failed(node.cluster, 3)
+    node.agent.start()
+    for number in range(3):
+        node.cluster.wait_phase(f"early-{number}", "Running", timeout=SOON_S)
+    audit_claims(node)
+
+
+def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> None:
+    names = [f"pod-{number}" for number in range(5)]
+    for name in names:
+        node.run(claiming(name, "share-8g", restart_policy="Always"))
+    held = [node.gpus_of(name) for name in names]
+    node.agent.stop()
+    node.cluster.stop_kubelet()
+    node.cluster.remove_containers()
+    for path in files(CDI_DIR):
+        path.unlink()
+    node.cluster.start_kubelet()
+    failed(node.cluster, len(names))
+    node.agent.start()
+    end = time.monotonic() + SOON_S
+    while len(files(CDI_DIR)) < len(names):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    node.cluster.client.wait(SLICES, SLICE, bool, SOON_S)
+    for name in names:
+        node.cluster.wait_pod(name, runs, timeout=SOON_S)
+    assert [node.gpus_of(name) for name in names] == held
+    audit_claims(node)
+
+
+def runs(pod: dict[str, object]) -> bool:
+    """Whether its container runs: the phase stays over a reboot."""
+    status = pod["status"]
+    assert isinstance(status, dict)
+    return any("running" in one["state"] for one in status.get("containerStatuses", ()))

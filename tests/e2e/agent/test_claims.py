@@ -1,0 +1,203 @@
+"""Mode `dra`: claims on the stock scheduler and the real kubelet, without an extender."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inspectcgpu.cli import run
+from standin.waiting import PATIENCE_S
+from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.test_health import wait_event
+from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+
+DRIVER = "gpu.gpuagent.io"
+MEM = "aliyun.com/gpu-mem"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+SLICE = f"{NODE_NAME}-{DRIVER}"
+CDI_DIR = Path("/var/run/cdi")
+_IS_OURS = f'device.driver == "{DRIVER}"'
+CLASSES = {
+    "gpu.gpuagent.io": _IS_OURS,
+    "gpu-share.gpuagent.io": f"{_IS_OURS} && device.allowMultipleAllocations",
+}
+
+
+def of(kind: str, name: str, spec: dict[str, Any], namespace: str | None = None) -> dict[str, Any]:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def template(name: str, device_class: str, count: int = 1, **amounts: str) -> dict[str, Any]:
+    exactly: dict[str, Any] = {"deviceClassName": device_class, "count": count}
+    if amounts:
+        exactly["capacity"] = {"requests": amounts}
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    return of("ResourceClaimTemplate", name, {"spec": claim}, "default")
+
+
+def two_sizes() -> dict[str, Any]:
+    made, other = template("two-sizes", "gpu-share.gpuagent.io", memory="4Gi"), template("", "gpu-share.gpuagent.io")
+    requests = made["spec"]["spec"]["devices"]["requests"]
+    requests += [one | {"name": "whole"} for one in other["spec"]["spec"]["devices"]["requests"]]
+    return made
+
+
+def claiming(name: str, template_name: str) -> dict[str, Any]:
+    manifest = pod_manifest(name, {})
+    manifest["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template_name}]
+    manifest["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    return manifest
+
+
+@pytest.fixture
+def classes(cluster: Cluster) -> Iterator[None]:
+    manifests = [
+        *(of("DeviceClass", name, {"selectors": [{"cel": {"expression": text}}]}) for name, text in CLASSES.items()),
+        template("share-8g", "gpu-share.gpuagent.io", memory="8Gi"),
+        template("share-4g", "gpu-share.gpuagent.io", memory="4Gi"),
+        template("two", "gpu.gpuagent.io", count=2),
+        two_sizes(),
+    ]
+    for manifest in manifests:
+        cluster.apply(manifest)
+    yield
+    for manifest in manifests:
+        cluster.api("DELETE", cluster.client.path_of(manifest))
+
+
+@pytest.fixture
+def node(make_node: Callable[..., Node], classes: None) -> Node:
+    made = make_node(mode="dra")
+    made.wait_amounts()
+    made.cluster.client.wait(SLICES, SLICE, bool, 30)
+    return made
+
+
+def test_a_share_runs_with_its_gpu(node: Node) -> None:
+    node.run(claiming("one", "share-8g"))
+    env = node.cluster.exec_env("one")
+    assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
+    assert env["NVIDIA_VISIBLE_DEVICES"] in {gpu["uuid"] for gpu in node.agent.status()["gpus"]}
+
+
+def test_two_whole_gpus_run_beside_shares(node: Node) -> None:
+    node.run(claiming("share", "share-8g"))
+    node.run(claiming("whole", "two"))
+    env = node.cluster.exec_env("whole")
+    gpus = env["NVIDIA_VISIBLE_DEVICES"].split(",")
+    assert len(gpus) == 2
+    assert not {*gpus} & {*node.gpus_of("share")}
+    assert not any(name.startswith("ALIYUN_COM_GPU_MEM") for name in env)
+    minors = {str(gpu["minor"]) for gpu in node.agent.status()["gpus"] if gpu["uuid"] in gpus}
+    assert {f"nvidia{minor}" for minor in minors} <= set(node.cluster.container_devices("whole"))
+
+
+def test_shares_fill_one_gpu_and_then_the_next(node: Node) -> None:
+    """80 GiB and 20 sharers a GPU: twenty shares of 4 GiB fill one exactly."""
+    names = [f"share-{n}" for n in range(24)]
+    for name in names:
+        node.pods.append(name)
+        node.cluster.create_pod(claiming(name, "share-4g"))
+    for name in names:
+        node.cluster.wait_phase(name, "Running", timeout=120)
+    assert sorted(Counter(node.gpus_of(name)[0] for name in names).values()) == [4, 20]
+
+
+def test_the_files_of_a_claim_go_with_its_pod_also_while_the_agent_is_away(node: Node) -> None:
+    node.run(claiming("one", "share-8g"))
+    node.run(claiming("two", "share-8g"))
+    wait_files(node, 2)
+    node.end("one")
+    wait_files(node, 1)
+    node.agent.kill()
+    node.cluster.delete_pod("two", grace=1, timeout=0)
+    node.agent.start()
+    node.cluster.wait_pod_gone("two")
+    node.pods.remove("two")
+    wait_files(node, 0)
+
+
+def test_the_slice_comes_back_when_it_is_deleted_and_when_kubelet_restarts(node: Node) -> None:
+    node.run(claiming("one", "share-8g"))
+    slice_of = node.cluster.client.wait(SLICES, SLICE, bool, 5)
+    node.cluster.api("DELETE", f"{SLICES}/{SLICE}")
+    again = node.cluster.client.wait(SLICES, SLICE, lambda found: uid(found) not in {"", uid(slice_of)}, 30)
+    node.cluster.restart_kubelet()  # which deletes the node's slices
+    node.cluster.client.wait(SLICES, SLICE, lambda found: uid(found) not in {"", uid(again)}, 60)
+    node.run(claiming("two", "share-8g"))
+    assert node.gpus_of("one") == node.gpus_of("two")
+
+
+def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Callable[..., Node], classes: None) -> None:
+    node = make_node(mode="share")
+    node.wait_amounts(mem=640)
+    node.run(pod_manifest("units", {MEM: 8}))
+    held = node.gpus_of("units")
+    node.label("dra")
+    node.wait_amounts()
+    node.cluster.client.wait(SLICES, SLICE, lambda found: found is not None and len(tainted(found)) == 1, 60)
+    node.run(claiming("claim", "share-8g"))
+    assert node.gpus_of("claim") != held
+    node.label("share")
+    node.cluster.client.wait(SLICES, SLICE, lambda found: not found, 30)
+    node.wait_amounts(mem=560, timeout=60)
+    node.end("claim")
+    node.wait_amounts(mem=640, timeout=60)
+
+
+def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    node.run(claiming("one", "share-8g"))
+    (held,) = node.gpus_of("one")
+
+    def shown(page: dict[str, Any]) -> bool:
+        return any(one["container"] == "default/one[main]" for gpu in page["gpus"] for one in gpu["containers"])
+
+    page = node.agent.wait(shown, 20)
+    assert (page["problems"], page["resources"][DRIVER]["stage"]) == ([], "connected")
+    (gpu,) = [gpu for gpu in page["gpus"] if gpu["containers"]]
+    (share,) = gpu["containers"]
+    assert (gpu["uuid"], share["units"], share["claim"].startswith("default/one-gpu-")) == (held, 8, True)
+    series = f'UUID="{held}",gpu="{gpu["minor"]}",namespace="default",pod="one",container="main"'
+    metrics = (node.agent.page("metrics") or b"").decode()
+    assert f"gpuagent_container_gpu_memory_limit_bytes{{{series}}} {float(8 << 30)}" in metrics
+    assert f'gpuagent_gpu_memory_allocated_bytes{{UUID="{held}",gpu="{gpu["minor"]}"}} {float(8 << 30)}' in metrics
+    assert f"gpuagent_container_claim_info{{{series}," in metrics
+    assert run(["--kubeconfig", str(node.cluster.kubeconfig()), "--no-agents", "-o", "json"], {}) == 0
+    (shown_node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert shown_node["amounts"][MEM] == {"allocated": 8, "total": 640, "percent": 1}
+    (pod,) = shown_node["pods"]
+    assert (pod["name"], pod["gpus"][MEM]) == ("one", [{"gpu": gpu["minor"], "units": 8}])
+
+
+def test_a_claim_that_cannot_be_prepared_is_an_event_and_is_counted(node: Node) -> None:
+    node.pods.append("odd")
+    node.cluster.create_pod(claiming("odd", "two-sizes"))
+
+    wait_event(node, "odd", "GPURefused", "the claim has different shares")
+    metrics = (node.agent.page("metrics") or b"").decode()
+    assert f'method="NodePrepareResources",reason="mixed_resources",resource="{DRIVER}"' in metrics
+
+
+def wait_files(node: Node, wanted: int) -> None:
+    """Wait until so many claims have a record, and so many a CDI specification."""
+    end = time.monotonic() + PATIENCE_S
+    while (found := (files(node.agent.state_dir / "claims"), files(CDI_DIR))) != (wanted, wanted):
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+
+
+def files(directory: Path) -> int:
+    return len([*directory.glob("*.json")])
+
+
+def tainted(found: dict[str, Any]) -> list[str]:
+    return [device["name"] for device in found["spec"]["devices"] if device.get("taints")]
+
+
+def uid(found: dict[str, Any] | None) -> str:
+    return str(found["metadata"]["uid"]) if found else ""

@@ -1,0 +1,126 @@
+"""What the containers of a claim get."""
+
+import pytest
+
+from gpuagent.domain.dra.cdi_spec import cdi_name, cdi_spec
+from gpuagent.domain.dra.gpu_sets import set_name
+from gpuagent.domain.dra.prepare import claimed_gpus, grants, has_device, merged, must_isolate
+from gpuagent.domain.dra.resource_slice import device_name
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.grant import DeviceAccess
+from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Mode
+from gpuagent.domain.sharing.units import MemoryUnit
+from tests.unit.domain.builders import box, nodes
+
+GPUS = {one.uuid: one for one in box(4, 16)}
+UNIT = MemoryUnit()
+
+
+def result(index, memory="4Gi", cores=None, **changes):
+    consumed = {"memory": memory, "sharers": "1"} | ({"cores": cores} if cores else {})
+    device = device_name(list(GPUS.values())[index])
+    given = {"request": "gpu", "driver": DRA_DRIVER, "pool": "n", "device": device, "shareID": f"s{index}"}
+    return given | {"consumedCapacity": consumed} | changes
+
+
+def claim(*results, device_class="gpu-isolated.gpuagent.io"):
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": device_class}}]}}
+    return {"spec": spec, "status": {"allocation": {"devices": {"results": list(results)}}}}
+
+
+def read(*results):
+    return claimed_gpus(claim(*results), "n", GPUS, UNIT)
+
+
+def test_a_share_gets_its_gpu_its_device_nodes_and_its_amount():
+    (one,) = read(result(1))
+    assert (one.memory_mib, one.cores, one.whole, one.share_id) == (4096, 0, False, "s1")
+    (grant,) = grants((one,), Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
+    assert grant.env["NVIDIA_VISIBLE_DEVICES"] == list(GPUS)[1]
+    assert (grant.env["ALIYUN_COM_GPU_MEM_CONTAINER"], grant.env["ALIYUN_COM_GPU_MEM_DEV"]) == ("4", "16")
+    assert "/dev/nvidia1" in grant.device_nodes
+
+
+def test_a_claim_of_all_memory_is_a_whole_gpu():
+    (one,) = read(result(0, memory="16Gi"))
+    assert one.whole
+    (grant,) = grants((one,), Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
+    assert not any(name.startswith("ALIYUN") for name in grant.env)
+
+
+def test_several_gpus_are_in_bus_order():
+    found = read(result(3, "16Gi"), result(1, "16Gi"))
+    (grant,) = grants(found, Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
+    assert [gpu.index for gpu in grant.gpus] == [1, 3]
+
+
+def test_compute_is_a_second_grant_and_one_environment():
+    found = read(result(0, cores="30"))
+    both = list(grants(found, Mode.CORE_MEM, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4))))
+    assert [one.units for one in both] == [4, 30]
+    assert merged(both).env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
+
+
+def test_a_set_is_its_gpus_whole_in_the_order_of_the_bus():
+    name = set_name(list(GPUS)[1:3])
+    found = read(result(0, device=name, consumedCapacity=None))
+    assert [(one.device, one.uuid, one.memory_mib, one.whole) for one in found] == [
+        (name, uuid, 16384, True) for uuid in list(GPUS)[1:3]
+    ]
+    assert must_isolate(claim(), found) == frozenset()
+    (grant,) = grants(found, Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
+    assert grant.env["NVIDIA_VISIBLE_DEVICES"] == ",".join(list(GPUS)[1:3])
+    with pytest.raises(Refusal, match="not on this node"):
+        claimed_gpus(claim(result(0, device=name)), "n", {uuid: GPUS[uuid] for uuid in list(GPUS)[:2]}, UNIT)
+
+
+@pytest.mark.parametrize(
+    ("results", "reason", "words"),
+    [
+        ([], Reason.UNKNOWN_DEVICE, "no device of gpu.gpuagent.io"),
+        ([result(0, driver="gpu.nvidia.com")], Reason.UNKNOWN_DEVICE, "no device of gpu.gpuagent.io"),
+        ([result(0, pool="m")], Reason.UNKNOWN_DEVICE, "not on this node"),
+        ([result(0, device="gpu-7")], Reason.UNKNOWN_DEVICE, "not on this node"),
+        ([result(0, memory="0")], Reason.INTERNAL, "does not say"),
+        ([result(0, consumedCapacity=None)], Reason.INTERNAL, "does not say"),
+        ([result(0), result(1, memory="8Gi")], Reason.MIXED_RESOURCES, "a claim for each size"),
+        ([result(0), result(1, memory="16Gi")], Reason.MIXED_RESOURCES, "a claim for each size"),
+        ([result(0), result(0)], Reason.MIXED_RESOURCES, "make one request for both"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_a_sentence(results, reason, words):
+    with pytest.raises(Refusal, match=words) as caught:
+        read(*results)
+    assert caught.value.reason is reason
+
+
+@pytest.mark.parametrize("odd", [{}, {"status": []}, {"status": {"allocation": {"devices": {"results": [1, "x"]}}}}])
+def test_an_odd_claim_has_no_device(odd):
+    assert not has_device(odd)
+
+
+def test_the_class_says_what_has_to_be_isolated():
+    share, both, whole = read(result(0)), read(result(0, cores="30")), read(result(0, "16Gi"))
+    assert must_isolate(claim(device_class="gpu-share.gpuagent.io"), share) == frozenset()
+    assert must_isolate(claim(), share) == {Isolates.MEMORY}
+    assert must_isolate(claim(), both) == {Isolates.MEMORY, Isolates.COMPUTE}
+    assert must_isolate(claim(), whole) == frozenset()
+    of_two_drivers = claim(device_class="gpu-share.gpuagent.io")
+    other = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
+    of_two_drivers["spec"]["devices"]["requests"].append(other)
+    assert must_isolate(of_two_drivers, share) == frozenset()
+
+
+def test_the_cdi_specification_has_what_the_grant_has():
+    (grant,) = grants(read(result(1)), Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
+    spec = cdi_spec("u-1", ["gpu-a", "gpu-b", "gpu-a"], grant)
+    assert cdi_name("u-1", "gpu-a") == "gpu.gpuagent.io/claim=u-1-gpu-a"
+    assert (spec["kind"], [device["name"] for device in spec["devices"]]) == (
+        "gpu.gpuagent.io/claim",
+        ["u-1-gpu-a", "u-1-gpu-b"],
+    )
+    first, second = (device["containerEdits"] for device in spec["devices"])
+    assert first == second, "a container may get one of them or both"
+    assert f"NVIDIA_VISIBLE_DEVICES={list(GPUS)[1]}" in first["env"]
+    assert {"path": "/dev/nvidia1"} in first["deviceNodes"]
+    assert "mounts" not in first

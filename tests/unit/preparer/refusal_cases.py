@@ -1,0 +1,113 @@
+"""One small case for each text in which the agent refuses a claim: what `docs/troubleshooting.md` has its headings from."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.refusal import Refusal
+from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
+from gpuagent.domain.state import State
+from gpuagent.kube.cluster_sync import ClusterSync
+from tests.unit.domain.builders import holding, in_force, unit_ids
+from tests.unit.domain.dra.test_prepare import result
+from tests.unit.preparer.test_preparer import UID, Prepared
+
+CLAIM_CASES: dict[str, Callable[[], Refusal]] = {}
+
+
+def case(work: Callable[[Prepared], Any]) -> Callable[[Prepared], Any]:
+    """Add the refusal that `work` runs into. It gets a preparer in an empty directory."""
+
+    def provoke() -> Refusal:
+        with tempfile.TemporaryDirectory() as directory, pytest.raises(Refusal) as caught:
+            work(Prepared(Path(directory)))
+        return caught.value
+
+    CLAIM_CASES[f"claim_{work.__name__}"] = provoke
+    return work
+
+
+@case
+def with_two_sizes(one: Prepared) -> None:
+    one.add(result(0, "4Gi"), result(1, "8Gi"))
+    one.prepare()
+
+
+@case
+def with_one_gpu_twice(one: Prepared) -> None:
+    one.add(result(0), result(0, shareID="s9"))
+    one.prepare()
+
+
+@case
+def of_another_driver(one: Prepared) -> None:
+    one.add(result(0, driver="gpu.example.com"))
+    one.prepare()
+
+
+@case
+def with_a_gpu_that_is_gone(one: Prepared) -> None:
+    one.add(result(0, device="gpu-ffffffff"))
+    one.prepare()
+
+
+@case
+def without_an_amount(one: Prepared) -> None:
+    one.add(result(0, consumedCapacity={}))
+    one.prepare()
+
+
+@case
+def with_another_uid(one: Prepared) -> None:
+    one.add(result(0), uid="another")
+    one.prepare()
+
+
+@case
+def of_a_gpu_in_use(one: Prepared) -> None:
+    one.node.holdings(holding("p", unit_ids(0, Kind.MEMORY_SHARE, 0), GPU_MEM))
+    one.preparer.publish(one.node.state)
+    one.add(result(0))
+    one.prepare()
+
+
+@case
+def before_anything_was_read(one: Prepared) -> None:
+    one.add(result(0))
+    one.preparer.publish(State(policy=in_force(Mode.DRA).state.policy))
+    one.prepare()
+
+
+@case
+def that_cannot_be_read(_: Prepared) -> None:
+    ClusterSync(Path("/no/such/kubeconfig"), "n", lambda _: None).claim("default", "c")
+
+
+@case
+def without_its_layer(one: Prepared) -> None:
+    one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
+    one.preparer.publish(one.node.state)
+    one.add(result(0))
+    one.prepare()
+
+
+@case
+def whose_files_cannot_be_written(one: Prepared) -> None:
+    (one.directory / "state").write_text("in the way")
+    one.add(result(0))
+    one.prepare()
+
+
+@case
+def whose_files_cannot_be_removed(one: Prepared) -> None:
+    one.add(result(0))
+    one.prepare()
+    (path,) = (one.directory / "cdi").iterdir()
+    path.unlink()
+    path.mkdir()
+    one.preparer.unprepare(UID)

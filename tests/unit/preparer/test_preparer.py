@@ -1,0 +1,196 @@
+"""Claims are prepared and unprepared; their files outlive the agent, and the claim."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.grant import DeviceStrategy
+from gpuagent.domain.sharing.isolation_layers import Layer
+from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Kind, Mode
+from gpuagent.isolation.interface import IsolationError
+from gpuagent.preparer import preparer as module
+from gpuagent.preparer.claim_files import ClaimFiles
+from gpuagent.preparer.preparer import Preparer
+from standin.waiting import PATIENCE_S
+from tests.unit.domain.builders import NodeUnderTest, box, holding, unit_ids
+from tests.unit.domain.dra.test_prepare import claim, result
+
+GPUS = box(4, 16)
+UID = "0a1b2c3d-0000-4000-8000-000000000001"
+
+
+class Driver:
+    """An isolation driver that fails as often as a test sets."""
+
+    def __init__(self):
+        self.failures = 0
+        self.tried = threading.Event()
+
+    def prepare(self, grant):
+        return replace(grant, env={**grant.env, "ISOLATED": "yes"})
+
+    def verify(self, grant, owner):
+        self.tried.set()
+        if self.failures:
+            self.failures -= 1
+            raise IsolationError("the layer is not ready")
+
+
+@pytest.fixture
+def one(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    return Prepared(tmp_path)
+
+
+class Prepared:
+    """A preparer, the claims that the API server has, and the directories."""
+
+    def __init__(self, directory):
+        self.directory, self.driver, self.claims = directory, Driver(), {}
+        self.node = NodeUnderTest(Mode.DRA, GPUS, isolates=frozenset())
+        self.layer = Layer(driver="all", installed=True, isolates=frozenset(Isolates), modes=frozenset(Mode))
+        self.node.send(ev.LayerSeen(self.layer, 0.0))
+        self.begin()
+
+    def begin(self):
+        self.changes, self.events = [], []
+        self.preparer = Preparer(
+            pool="n",
+            read_claim=lambda namespace, name: self.claims[namespace, name],
+            isolation={"all": self.driver, "none": Driver()},
+            strategy=DeviceStrategy.DEVICE_NODES,
+            files=ClaimFiles(self.directory / "state", self.directory / "cdi"),
+            changed=lambda claims: self.changes.append([one.uid for one in claims]),
+            send_event=self.events.append,
+        )
+        self.preparer.start()
+        self.preparer.publish(self.node.state)
+
+    def add(self, *results, name="c", uid=UID, **given):
+        self.claims["default", name] = claim(*results, **given) | {"metadata": {"uid": uid}}
+
+    def prepare(self, name="c", uid=UID):
+        return self.preparer.prepare(uid, "default", name)
+
+    def env(self, uid=UID):
+        (path,) = (self.directory / "cdi").glob(f"*{uid}.json")
+        (device,) = json.loads(path.read_text())["devices"]
+        return dict(text.split("=", 1) for text in device["containerEdits"]["env"])
+
+    def files(self):
+        return [len([*(self.directory / name).glob("*.json")]) for name in ("state/claims", "cdi")]
+
+
+def test_a_claim_is_prepared_with_isolation_and_unprepared(one):
+    one.add(result(1))
+    prepared, names = one.prepare()
+    assert (prepared.layer, names) == ("all", ())
+    assert one.env()["NVIDIA_VISIBLE_DEVICES"] == GPUS[1].uuid
+    assert one.env()["ISOLATED"] == "yes"
+    assert one.changes[-1] == [UID]
+    one.preparer.unprepare(UID)
+    assert (one.files(), one.changes[-1]) == ([0, 0], [])
+    one.preparer.unprepare(UID)
+
+
+def test_files_are_written_again_after_a_reboot_emptied_the_folder(one):
+    one.add(result(1))
+    first = one.prepare()
+    for path in (one.directory / "cdi").iterdir():
+        path.unlink()
+    assert one.prepare() == first
+    assert one.files() == [1, 1]
+
+
+def test_another_agent_has_the_claims_of_the_former_one_also_when_they_are_gone(one):
+    one.add(result(1))
+    one.prepare()
+    (one.directory / "state/claims/odd.json").write_text("{")
+    one.claims.clear()
+    one.begin()
+    assert one.changes == [[UID]]
+    one.preparer.unprepare(UID)
+    assert one.files() == [1, 0], "the record that cannot be read stays for people to look at"
+
+
+def test_a_call_waits_for_the_layer_that_is_coming(one):
+    one.add(result(1))
+    one.driver.failures = 3
+    one.prepare()
+    assert one.driver.failures == 0
+
+
+def test_a_layer_that_does_not_come_is_a_sentence(one, monkeypatch):
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    one.add(result(1))
+    one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
+    one.preparer.publish(one.node.state)
+    with pytest.raises(
+        Refusal, match="isolation driver all does not serve the claim now: the daemon is dead"
+    ) as caught:
+        one.prepare()
+    assert caught.value.reason is Reason.ISOLATION
+    assert one.files() == [0, 0]
+    one.add(result(1), device_class="gpu-share.gpuagent.io")
+    assert one.prepare()[0].layer == "none"
+
+
+def test_the_end_of_the_agent_ends_waiting_calls(one):
+    one.add(result(1))
+    one.driver.failures = 10**9
+    refused = []
+
+    def call():
+        try:
+            one.prepare()
+        except Refusal as refusal:
+            refused.append(refusal.reason)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert one.driver.tried.wait(PATIENCE_S)
+    one.preparer.stop()
+    thread.join(PATIENCE_S)
+    assert refused == [Reason.ISOLATION]
+
+
+def test_a_gpu_that_pods_of_another_mode_have_is_not_given_again(one):
+    one.node.holdings(holding("p", unit_ids(1, Kind.MEMORY_SHARE, 0), GPU_MEM))
+    one.preparer.publish(one.node.state)
+    one.add(result(1))
+    with pytest.raises(Refusal, match="GPU 1 is still in use by pods of another mode"):
+        one.prepare()
+    assert [event.reason for event in one.events] == ["GPURefused"]
+    one.node.holdings()
+    one.preparer.publish(one.node.state)
+    one.prepare()
+
+
+def test_another_claim_of_the_same_name_is_refused(one):
+    one.add(result(1), uid="another")
+    with pytest.raises(Refusal, match="has UID another by now"):
+        one.prepare()
+
+
+@pytest.mark.parametrize("uid", ["../x", "", "a/b", "x" * 64])
+def test_a_uid_that_cannot_be_a_file_name_is_refused(one, uid):
+    one.add(result(1), uid=uid)
+    for call in (lambda: one.prepare(uid=uid), lambda: one.preparer.unprepare(uid)):
+        with pytest.raises(Refusal, match="is not the UID of a claim"):
+            call()
+
+
+def test_two_pods_of_one_claim_are_prepared_at_once(one):
+    one.add(result(1))
+    one.driver.failures = 20
+    threads = [threading.Thread(target=one.prepare) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert one.files() == [1, 1]
+    assert one.changes[-1] == [UID]
