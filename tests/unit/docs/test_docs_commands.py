@@ -150,8 +150,10 @@ def test_the_documents_install_upgrade_and_roll_back():
 def test_examples_are_let_into_namespaces_of_level_baseline(example):
     """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
     manifest = yaml.safe_load(example.read_text(encoding="utf-8"))
-    if manifest["kind"] == "Pod":
-        spec = manifest["spec"]
-        assert spec.keys() <= {"restartPolicy", "terminationGracePeriodSeconds", "containers"}
+    if manifest["kind"] in ("Pod", "Deployment"):
+        spec = manifest["spec"] if manifest["kind"] == "Pod" else manifest["spec"]["template"]["spec"]
+        assert spec.keys() <= {"restartPolicy", "terminationGracePeriodSeconds", "containers", "runtimeClassName"}
         for container in spec["containers"]:
-            assert container.keys() <= {"name", "image", "imagePullPolicy", "command", "resources"}
+            assert container.keys() <= {
+                *"name image imagePullPolicy command args ports readinessProbe resources".split()
+            }
