@@ -30,6 +30,7 @@ from tests.unit.domain.builders import state_of
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 SECURITY = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -118,7 +119,7 @@ def test_the_settings_table_is_that_of_the_code():
             f"`{name}`" for name in (settings.TABLE.variable(setting.name), setting.metadata["env"]) if name
         )
         wanted[f"`--{setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
-    rows = table(section(README, "Settings"), "flag")
+    rows = table(section(REFERENCE, "Settings"), "flag")
     assert {row[0]: row[1:3] for row in rows} == wanted
     assert [row[0] for row in rows if len(row[3]) < 10] == []
 
@@ -145,7 +146,7 @@ def test_the_packages_of_the_other_programs_are_in_the_architecture(program):
 
 
 def test_the_table_of_modes_is_that_of_the_code():
-    rows = {quoted(row[0])[0]: row for row in table(section(README, "Modes"), "label value")}
+    rows = {quoted(row[0])[0]: row for row in table(section(REFERENCE, "Modes"), "label value")}
     assert rows.keys() == {str(mode) for mode in Mode}
     for mode in Mode:
         resource_kinds = [name for name in Resources(EXCLUSIVE).in_mode(mode) if name != EXCLUSIVE]
@@ -162,7 +163,7 @@ def test_the_environment_of_a_container_is_documented():
     at = Located(Kind.MEMORY_SHARE, {gpu.uuid: 1}, listed=True)
     share = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES)
     shown = granted("aliyun.com/gpu-mem", at, snap, DeviceStrategy.DEVICE_NODES, visible_gpus=[gpu.uuid])
-    rows = table(section(README, "What a container receives"), "variable")
+    rows = table(section(REFERENCE, "What a container receives"), "variable")
     assert {quoted(row[0])[0] for row in rows} == {*share.env, *shown.env}
 
 
@@ -198,7 +199,7 @@ def test_every_event_is_documented():
     listed = section(OPERATIONS, "Events")
     assert {quoted(row[0])[0] for row in table(listed, "reason")} == reasons
     assert set().union(*refused) <= set(quoted(listed))
-    assert set().union(*refused) <= set(quoted(section(README, "What the node shows")))
+    assert set().union(*refused) <= set(quoted(section(REFERENCE, "What the node shows")))
 
 
 def test_the_xids_that_cost_no_gpu_are_documented():
@@ -250,7 +251,7 @@ def test_every_page_is_documented():
     source = (ROOT / "gpuagent/agent.py").read_text(encoding="utf-8")
     pages = set(re.findall(r'"(/[a-z]+)":', source))
     assert pages
-    assert {quoted(row[0])[0] for row in table(section(README, "HTTP pages"), "page")} == pages
+    assert {quoted(row[0])[0] for row in table(section(REFERENCE, "HTTP pages"), "page")} == pages
 
 
 def test_every_box_is_documented():
@@ -371,3 +372,8 @@ def test_every_file_that_is_named_exists(page):
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"`((?:gpuagent|standin|demo|bench|tests|examples|docs|proto)/[A-Za-z0-9_/.-]*)`", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", 120), ("docs/run-a-workload.md", 100)])
+def test_what_a_new_user_reads_first_is_short(page, most):
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= most
