@@ -156,8 +156,12 @@ class HttpServer:
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    """A listening socket: of IPv4 and IPv6 where the address has no host. Raises OSError."""
+    both = not address[0] and socket.has_dualstack_ipv6()
+    listener = socket.socket(socket.AF_INET6 if both or ":" in address[0] else socket.AF_INET)
     try:
+        if both:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # A connection is accepted with its first bytes: a probe's request is read before another can replace it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)

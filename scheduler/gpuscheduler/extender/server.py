@@ -19,9 +19,10 @@ BACKLOG = 512
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    """A listening socket: of IPv4 and IPv6 where there is no host. Raises OSError."""
+    both = not host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 class _Server(uvicorn.Server):

@@ -185,10 +185,11 @@ def test_two_requests_on_one_connection_have_one_answer(server: HttpServer) -> N
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
-def test_an_ipv6_address_is_served() -> None:
-    server = HttpServer(("::1", 0), {}, {"/healthz": lambda: None})
+@pytest.mark.parametrize(("address", "host"), [("::1", "::1"), ("", "::1"), ("", "127.0.0.1")])
+def test_ipv6_is_served_and_both_without_a_host(address: str, host: str) -> None:
+    server = HttpServer((address, 0), {}, {"/healthz": lambda: None})
     server.start()
-    with closing(http.client.HTTPConnection("::1", server.port, timeout=LIMIT_S)) as connection:
+    with closing(http.client.HTTPConnection(host, server.port, timeout=LIMIT_S)) as connection:
         connection.request("GET", "/healthz")
         assert connection.getresponse().status == 200
     server.stop()

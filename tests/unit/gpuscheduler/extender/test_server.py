@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import signal
+import socket
 import threading
 from contextlib import closing
 
@@ -91,3 +92,9 @@ def test_signals_stay_those_of_the_process(running):
 def test_a_port_in_use_is_an_error(running):
     with pytest.raises(OSError, match="in use"):
         listen("127.0.0.1", running.port)
+
+
+def test_an_address_without_a_host_is_one_of_ipv4_and_ipv6():
+    with closing(listen("", 0)) as listener:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.getsockname()[1]), timeout=10).close()
