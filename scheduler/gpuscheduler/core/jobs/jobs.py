@@ -481,6 +481,8 @@ def _why_waiting(key: JobKey, job: _Job) -> str:
         return f"job {key[1]}: {len(job.missed)} of its pods did not come in time, and were not tried since"
     if job.plan:
         return f"job {key[1]} is planned without this pod, which comes next"
+    if job.fitting >= len(job.pending):
+        return f"job {key[1]}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
     on = " on the nodes that kube-scheduler names" if job.ask_at < float("inf") else ""
     return f"job {key[1]}: its {len(job.pending)} pods do not fit together, at most {job.fitting} of them do now{on}"
 

@@ -140,6 +140,20 @@ def test_a_plan_breaks_when_a_pod_does_not_come_and_is_made_again(two_nodes):
     two_nodes.run("a", "b")
 
 
+def test_a_job_whose_plan_cannot_be_written_says_so_and_not_that_it_does_not_fit(two_nodes):
+    """The annotations of its pod leave no room, or the API server refuses."""
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=4)
+    on = {name: two_nodes.filter(name).nodes[0] for name in ("a", "b")}
+    two_nodes.bind("a", on["a"])
+    two_nodes.scheduling.bind("b", on["b"], two_nodes.now, WALL_NS)
+    (commit,) = [action for action in two_nodes.scheduling.actions() if isinstance(action, CommitJob)]
+    two_nodes.scheduling.committed(commit.job, two_nodes.now, written=False)
+    reasons = str(two_nodes.filter("a").unresolvable)
+    assert "its last plan failed" in reasons
+    assert "do not fit" not in reasons
+
+
 def test_jobs_that_kube_scheduler_has_no_node_for_leave_the_gpus_to_others():
     """Their pods have a node selector that fits nowhere: no call comes about them."""
     cluster = JobUnderTest(whole_node("n1", gpus=4))
