@@ -146,7 +146,10 @@ def test_the_documents_install_upgrade_and_roll_back():
     assert {words[0] for page in PAGES for words in helm_commands(page)} >= {"install", "upgrade", "rollback"}
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+POD_EXAMPLES = sorted([*(ROOT / "examples").glob("*.yaml"), *(ROOT / "examples/workloads").glob("*.yaml")])
+
+
+@pytest.mark.parametrize("example", POD_EXAMPLES, ids=lambda path: path.name)
 def test_examples_are_let_into_namespaces_of_level_baseline(example):
     """By Pod Security Standards: nothing of the host, and no rights beyond the usual ones."""
     manifest = yaml.safe_load(example.read_text(encoding="utf-8"))
