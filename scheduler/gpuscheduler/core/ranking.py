@@ -38,6 +38,7 @@ class _Columns:
         gpus: number of usable GPUs.
         memory_total, core_total: units of the node's largest GPU.
         step, both: rules of the node, see `NodeGpus`.
+        wide: the node has more GPUs than these arrays.
         cpu_free, cpu_total: cores.
         model: index of the GPUs' model.
         tie: decides between nodes of equal cost: a fixed permutation.
@@ -53,6 +54,7 @@ class _Columns:
     core_total: Ints
     step: Ints
     both: Bools
+    wide: Bools
     cpu_free: Floats
     cpu_total: Floats
     model: Ints
@@ -61,7 +63,7 @@ class _Columns:
 
     @classmethod
     def empty(cls, rows: int) -> "_Columns":
-        kinds = {"free": np.float64, "cpu_free": np.float64, "cpu_total": np.float64, "both": np.bool_}
+        kinds = {"free": np.float64, "cpu_free": np.float64, "cpu_total": np.float64, "both": np.bool_, "wide": np.bool_}
         wide = {"memory", "core", "free"}
         return cls(
             **{
@@ -205,10 +207,11 @@ class Ranking:
         each = request.need.over(request.gpus)
         roomy = (columns.memory[rows] >= each.memory) & (columns.core[rows] >= each.core)
         fits = np.asarray((roomy.sum(axis=1) >= request.gpus) & self._served(request, rows))
-        if len(request.groups) > 1:  # groups may fit on different GPUs
-            for place in np.flatnonzero(~fits):
-                node = self._usage.nodes.get(self._names[rows[place]]) if rows[place] < len(self._names) else None
-                fits[place] = node is not None and fit(request, node) is not None
+        # Groups may fit on different GPUs, and a pod on a GPU that the arrays leave out.
+        unsure = ~fits if len(request.groups) > 1 else ~fits & columns.wide[rows]
+        for place in np.flatnonzero(unsure):
+            node = self._usage.nodes.get(self._names[rows[place]]) if rows[place] < len(self._names) else None
+            fits[place] = node is not None and fit(request, node) is not None
         return fits
 
     def _served(self, request: GpuRequest, rows: Ints) -> Bools:
@@ -251,6 +254,7 @@ class Ranking:
         columns.memory[row] = columns.core[row] = -1
         columns.free[row] = 0.0
         columns.unused[row] = columns.gpus[row] = 0
+        columns.wide[row] = False
         columns.version[row] = self._version
 
     def _write(self, row: int, node: NodeUsage) -> None:
@@ -267,6 +271,7 @@ class Ranking:
         columns.gpus[row] = sum(gpu.usable for gpu in facts.gpus.gpus)
         columns.memory_total[row] = max((gpu.memory for gpu in facts.gpus.gpus), default=0)
         columns.core_total[row] = max((gpu.core for gpu in facts.gpus.gpus), default=0)
+        columns.wide[row] = len(facts.gpus.gpus) > MOST_GPUS
         columns.step[row], columns.both[row] = facts.gpus.core_step, facts.gpus.both
         columns.cpu_free[row], columns.cpu_total[row] = facts.cpu - node.cpu_used, facts.cpu
         columns.model[row] = self._models.setdefault(facts.model, len(self._models))

@@ -504,3 +504,12 @@ def woken(scheduling, now):
 
 def due(scheduling):
     return scheduling.next_due(0.0)
+
+
+def test_a_node_with_more_gpus_than_the_policies_rate():
+    scheduling = cluster(shared_node("n1", gpus=18))
+    for gpu in range(17):
+        decided = {MEMORY_ANNOTATION: f'{{"0":{{"{gpu}":10}}}}'}
+        scheduling.pod_seen(pod(mem=10, on="n1", annotations=decided), 0.0)
+    assert scheduling.filter(pod(mem=10), ["n1"], 0.0).nodes == ("n1",)
+    assert scheduling.filter(pod(mem=10), ["n1"], 0.0).failed, "the 18th GPU is reserved"
