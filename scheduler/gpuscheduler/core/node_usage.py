@@ -30,7 +30,10 @@ class NodeUsage:
         self._count()
 
     def use(self, uid: str, use: Used | GpuRequest) -> None:
-        """Count a pod on these GPUs, in place of those it counted on; on every GPU where only its request is known."""
+        """Count a pod on these GPUs, in place of those it counted on.
+
+        It counts on every GPU where only its request is known, or the node lacks one of the GPUs that it names.
+        """
         self.release(uid)
         self._uses[uid] = use
         self._add(use, 1)
@@ -109,9 +112,12 @@ class NodeUsage:
         if isinstance(use, GpuRequest):
             each = WHOLE if use.kind is RequestKind.WHOLE else use.need.over(use.gpus)
             use = tuple((minor, each) for minor in self._positions)
+        elif any(minor not in self._positions for minor, _ in use):
+            named = [amounts for _, amounts in use]
+            most = Amounts(max(one.memory for one in named), max(one.core for one in named))
+            use = tuple((minor, WHOLE if WHOLE in named else most) for minor in self._positions)
         for minor, amounts in use:
-            if (position := self._positions.get(minor)) is not None:
-                self._add_at(position, amounts, sign)
+            self._add_at(self._positions[minor], amounts, sign)
 
     def _add_at(self, position: int, amounts: Amounts, sign: int) -> None:
         gpu, most = self.facts.gpus.gpus[position], self.facts.gpus.most_pods

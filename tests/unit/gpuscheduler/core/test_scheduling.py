@@ -506,6 +506,22 @@ def due(scheduling):
     return scheduling.next_due(0.0)
 
 
+def test_a_pod_that_names_a_gpu_that_the_node_lacks_counts_on_every_gpu():
+    """Its author may have rewritten the annotation: which GPU it uses is not known."""
+    scheduling = cluster(shared_node("n1"), whole_node("n2", gpus=2))
+    shared = pod(mem=6, on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"7":6}}'})
+    whole = pod(whole=1, on="n2", annotations={GROUP_ANNOTATION: "9"})
+    for one in (shared, whole):
+        scheduling.pod_seen(one, 0.0)
+    text = "6 of aliyun.com/gpu-mem wanted on one GPU, at most 4 free on one GPU"
+    assert scheduling.filter(pod(mem=6), ["n1"], 0.0).failed == {"n1": text}
+    assert scheduling.filter(pod(whole=1), ["n2"], 0.0).failed
+    for one in (shared, whole):
+        scheduling.pod_gone(one.uid, 1.0)
+    assert scheduling.filter(pod(mem=10), ["n1"], 2.0).nodes
+    assert scheduling.filter(pod(whole=2), ["n2"], 2.0).nodes
+
+
 def test_a_node_with_more_gpus_than_the_policies_rate():
     scheduling = cluster(shared_node("n1", gpus=18))
     for gpu in range(17):
