@@ -63,7 +63,13 @@ class _Columns:
 
     @classmethod
     def empty(cls, rows: int) -> "_Columns":
-        kinds = {"free": np.float64, "cpu_free": np.float64, "cpu_total": np.float64, "both": np.bool_, "wide": np.bool_}
+        kinds = {
+            "free": np.float64,
+            "cpu_free": np.float64,
+            "cpu_total": np.float64,
+            "both": np.bool_,
+            "wide": np.bool_,
+        }
         wide = {"memory", "core", "free"}
         return cls(
             **{

@@ -3,7 +3,8 @@
 Its message is then ``0/40 nodes are available: 3 40 of aliyun.com/gpu-mem wanted on one GPU, at most 36 are free.``
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, GPU_MEM, GPU_WHOLE
@@ -47,6 +48,29 @@ def reasons(
     text = _short(request, [nodes[name] for name in short])
     found.failed.update(dict.fromkeys(short, text))
     return found
+
+
+def main_reason(request: GpuRequest, names: Iterable[str], nodes: Mapping[str, NodeUsage]) -> str:
+    """The reason of most nodes among those that come closest to serving the request."""
+    found = reasons(request, names, nodes, {})
+    texts = [text for text in found.unresolvable.values() if text != NO_GPUS]
+    return Counter([*found.failed.values()] or texts or [NO_GPUS]).most_common(1)[0][0]
+
+
+def short_in_all(requests: Iterable[GpuRequest], nodes: Collection[NodeUsage]) -> tuple[str, int, int] | None:
+    """A resource of which requests want more than all nodes have, with both amounts; None if there is none."""
+    wanted: Counter[str] = Counter()
+    for request in requests:
+        wanted[GPU_WHOLE] += request.gpus if request.kind is RequestKind.WHOLE else 0
+        wanted[GPU_MEM] += request.need.memory
+        wanted[GPU_CORE] += request.need.core
+    gpus = [gpu for node in nodes for gpu in node.facts.gpus.gpus if gpu.usable]
+    there = {
+        GPU_WHOLE: sum(gpu.whole for gpu in gpus),
+        GPU_MEM: sum(gpu.memory for gpu in gpus),
+        GPU_CORE: sum(gpu.core for gpu in gpus),
+    }
+    return next(((name, amount, there[name]) for name, amount in wanted.items() if amount > there[name]), None)
 
 
 def _never(request: GpuRequest, node: NodeUsage) -> str:

@@ -26,6 +26,7 @@ from gpuscheduler.core.jobs.commit import commit_text, committed_places
 from gpuscheduler.core.jobs.plan import Places, plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.pod_facts import PodFacts
+from gpuscheduler.core.reasons import main_reason, short_in_all
 from gpuscheduler.core.reservations import Reservations
 
 BARRIER_S = 15.0
@@ -78,6 +79,7 @@ class _Job:
         fitting: how many of its pods fit when it was planned last.
         missed: UIDs of pods that did not come to the last plan. Nothing is reserved until it asks about each again.
         started: UIDs of the pods of written plans. They need not wait for others, which may have ended by now.
+        extra: UIDs of the pods that another job of the same name seems to have, see `count`.
     """
 
     members: dict[str, PodFacts] = field(default_factory=dict)
@@ -89,11 +91,32 @@ class _Job:
     fitting: int = 0
     missed: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
+    extra: set[str] = field(default_factory=set)
 
     @property
     def living(self) -> list[PodFacts]:
         """Pods that are not being deleted: when a job is created again, the former pods may not be gone yet."""
-        return [pod for pod in self.members.values() if not pod.deleting]
+        return [pod for pod in self.members.values() if not pod.deleting and pod.uid not in self.extra]
+
+    def count(self) -> None:
+        """Find the pods beyond the job's number whose controller has no pod within it; bound and older pods come first.
+
+        Several controllers may create the pods of one job, and one controller may add pods to a job that runs. Of pods
+        without a controller it is not known.
+        """
+        living = [pod for pod in self.members.values() if not pod.deleting]
+        numbers = {pod.job.replicas for pod in living if pod.job}
+        self.extra = set()
+        if len(numbers) > 1 or None in numbers or len(living) <= (wanted := max(filter(None, numbers), default=0)):
+            return
+        since: dict[str, str] = {}
+        for pod in living:
+            since[pod.owner] = min(pod.created, since.get(pod.owner, pod.created))
+        living.sort(
+            key=lambda pod: (not pod.node, pod.uid not in self.started, since[pod.owner], pod.owner, pod.created)
+        )
+        owners = {pod.owner for pod in living[:wanted]}
+        self.extra = {pod.uid for pod in living[wanted:] if pod.owner not in owners and pod.owner != pod.uid}
 
     @property
     def asking(self) -> list[PodFacts]:
@@ -148,6 +171,7 @@ class Jobs:
         job = self._jobs.setdefault(_key(pod), _Job())
         new, before = pod.uid not in job.members, self._state(job)
         job.members[pod.uid] = pod
+        job.count()
         if job.plan and pod.node:
             job.plan.places.pop(pod.uid, None)
         self._review(job, now)
@@ -171,6 +195,7 @@ class Jobs:
             return
         job.members.pop(pod.uid, None)
         job.unnamed.pop(pod.uid, None)
+        job.count()
         self._again = True  # it may have kept the others from being planned
         self._review(job, now)
         if not job.members:
@@ -216,10 +241,12 @@ class Jobs:
         key = _key(pod)
         job = self._jobs.setdefault(key, _Job())
         job.members[pod.uid] = pod
+        job.count()
         job.missed.discard(pod.uid)
         answer = self._filter(key, job, pod, names, now)
         if not (pod.uid in self._pods or (job.plan and pod.uid in job.plan.places)):
             job.members.pop(pod.uid, None)  # it counts once the watch shows it: it may be gone
+            job.count()
             if not job.members:
                 del self._jobs[key]
         return answer
@@ -229,7 +256,8 @@ class Jobs:
             return FilterAnswer(unresolvable=dict.fromkeys(names, why))
         place = self._place(job, pod, names, now)
         if place is None:
-            return FilterAnswer(unresolvable=dict.fromkeys(names, _why_waiting(key, job)))
+            why = self._why_waiting(key, job, names)
+            return FilterAnswer(unresolvable=dict.fromkeys(names, why))
         if place[0] in names:
             return FilterAnswer(nodes=(place[0],))
         self.actions.append(Nominate(pod.name, pod.uid, place[0]))
@@ -359,6 +387,9 @@ class Jobs:
 
     def _missing(self, key: JobKey, job: _Job, pod: PodFacts) -> str:
         """How many pods are there; empty if the pod need not wait for others."""
+        if pod.uid in job.extra:
+            number = next(iter(job.replicas))
+            return f"job {key[1]} has its {number} pods; a second job in the namespace needs its own name"
         if self._is_complete(job) or pod.uid in job.started:
             return ""
         return f"job {key[1]}: {len(job.living)} of {next(iter(job.replicas))} pods are there"
@@ -372,6 +403,24 @@ class Jobs:
             return f"job {key[1]}: its pods disagree on gpu-topology-replica ({numbers})"
         bad = next((pod for pod in job.pending if pod.request.problem), None)
         return f"job {key[1]}: pod {bad.name} {bad.request.problem}" if bad else ""
+
+    def _why_waiting(self, key: JobKey, job: _Job, names: Collection[str]) -> str:
+        """Why a complete job has no place for a pod."""
+        if job.missed:
+            return f"job {key[1]}: {len(job.missed)} of its pods did not come in time, and were not tried since"
+        if job.plan:
+            return f"job {key[1]} is planned without this pod, which comes next"
+        if job.fitting >= len(job.pending):
+            return f"job {key[1]}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
+        if short := short_in_all((pod.request for pod in job.asking), self._usage.nodes.values()):
+            resource, wanted, there = short
+            return f"job {key[1]} asks for {wanted} of {resource}, and the cluster has {there}"
+        on = " on the nodes that kube-scheduler names" if job.ask_at < float("inf") else ""
+        text = (
+            f"job {key[1]}: its {len(job.pending)} pods do not fit together, at most {job.fitting} of them do now{on}"
+        )
+        largest = max(job.pending, key=lambda pod: (pod.request.gpus, pod.request.need))
+        return f"{text} ({largest.name.name}: {main_reason(largest.request, names, self._usage.nodes)})"
 
     def _place(self, job: _Job, pod: PodFacts, names: Collection[str], now: float) -> tuple[str, Choice] | None:
         """Node and GPUs of a pod in the job's plan, which is made here if there is none that kube-scheduler accepts."""
@@ -467,6 +516,7 @@ class Jobs:
             job.plan = None
             # kube-scheduler may have asked about a pod that was gone already.
             job.members = {uid: pod for uid, pod in job.members.items() if uid in self._pods}
+            job.count()
             self._again = True
             job.retry_at, job.delay_s = now + job.delay_s, min(job.delay_s * 2, RETRY_LIMIT_S)
 
@@ -474,17 +524,6 @@ class Jobs:
 def _may_come(job: _Job, pending: Collection[PodFacts]) -> bool:
     """Whether kube-scheduler may place the pods, as far as is known: it asks about none that it has no node for."""
     return job.missed.isdisjoint(pod.uid for pod in pending)
-
-
-def _why_waiting(key: JobKey, job: _Job) -> str:
-    if job.missed:
-        return f"job {key[1]}: {len(job.missed)} of its pods did not come in time, and were not tried since"
-    if job.plan:
-        return f"job {key[1]} is planned without this pod, which comes next"
-    if job.fitting >= len(job.pending):
-        return f"job {key[1]}: its last plan failed, and it is planned again within {RETRY_LIMIT_S:.0f} s"
-    on = " on the nodes that kube-scheduler names" if job.ask_at < float("inf") else ""
-    return f"job {key[1]}: its {len(job.pending)} pods do not fit together, at most {job.fitting} of them do now{on}"
 
 
 def _key(pod: PodFacts) -> JobKey:

@@ -219,7 +219,8 @@ def test_a_job_that_does_not_fit_says_how_much_does_and_starts_when_room_is_made
     two_nodes.write("other", two_nodes.bind("other", two_nodes.filter("other").nodes[0]))
     for name in ("a", "b", "c"):
         two_nodes.create(name, whole=2, replicas=3)
-    text = "job j: its 3 pods do not fit together, at most 2 of them do now"
+    pod_text = "(a: 2 of aliyun.com/gpu wanted, at most 4 are free on one node)"
+    text = f"job j: its 3 pods do not fit together, at most 2 of them do now {pod_text}"
     assert set(two_nodes.filter("a").unresolvable.values()) == {text}
     assert two_nodes.reserved() == 0
     two_nodes.scheduling.pod_gone("other", two_nodes.now)
@@ -242,7 +243,7 @@ def test_a_pod_that_comes_while_its_job_starts_is_placed_afterwards(two_nodes):
         two_nodes.write(name, two_nodes.bind(name, on[name]))
     assert two_nodes.scheduling.next_due(0.0) == 0.0
     two_nodes.scheduling.tick(0.0)
-    text = "job j: its 1 pods do not fit together, at most 0 of them do now"
+    text = "job j asks for 9 of aliyun.com/gpu, and the cluster has 8"
     assert set(two_nodes.filter("c").unresolvable.values()) == {text}
 
 
@@ -527,7 +528,9 @@ def test_a_job_that_does_not_fit_on_the_named_nodes_holds_nothing_and_has_kube_s
     for name in ("a", "b"):
         two_nodes.create(name, whole=4)
     other = next(name for name in ("a", "b") if two_nodes.filter(name).nodes == ("n2",))
-    text = "job j: its 2 pods do not fit together, at most 1 of them do now on the nodes that kube-scheduler names"
+    pod_text = "(a: 4 of aliyun.com/gpu wanted, at most 4 are free on one node)"
+    where = "on the nodes that kube-scheduler names"
+    text = f"job j: its 2 pods do not fit together, at most 1 of them do now {where} {pod_text}"
     assert two_nodes.filter(other, ["n1"]).unresolvable == {"n1": text}
     assert two_nodes.reserved() == 0
     two_nodes.done.clear()
@@ -647,3 +650,42 @@ def test_a_job_whose_pods_are_being_deleted_makes_no_work(two_nodes):
 def test_a_call_about_a_pod_that_is_being_deleted_gets_an_error(two_nodes):
     two_nodes.create("a", whole=4)["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
     assert "has changed" in two_nodes.filter("a").error
+
+
+def test_the_second_job_of_a_name_waits_until_the_first_has_ended(two_nodes):
+    """Each has its own controller. A mix of both would be no job."""
+    for name in ("a0", "b0", "a1", "b1"):  # the first two seem to be a whole job
+        two_nodes.create(name, whole=1, owner=f"controller-{name[0]}")
+    two_nodes.now = RETRY_FIRST_S
+    two_nodes.scheduling.tick(two_nodes.now)
+    two_nodes.run("a0", "a1")
+    why = "job j has its 2 pods; a second job in the namespace needs its own name"
+    for name in ("b0", "b1"):
+        assert set(two_nodes.filter(name).unresolvable.values()) == {why}
+    for name in ("a0", "a1"):
+        del two_nodes.pods[name]
+        two_nodes.scheduling.pod_gone(name, two_nodes.now)
+    two_nodes.act()
+    two_nodes.run("b0", "b1")
+
+
+def test_a_controller_may_add_pods_to_a_job_that_runs(two_nodes):
+    for name in ("a", "b"):
+        two_nodes.create(name, whole=1, owner="controller")
+    two_nodes.run("a", "b")
+    two_nodes.create("c", whole=1, owner="controller")
+    assert two_nodes.filter("c").nodes
+
+
+def test_several_controllers_create_the_pods_of_a_job(two_nodes):
+    for name in ("a", "b", "c"):
+        two_nodes.create(name, replicas=3, whole=1, owner=f"controller-{name}")
+    two_nodes.run("a", "b", "c")
+
+
+def test_a_job_whose_pods_fit_on_no_node_says_why():
+    cluster = JobUnderTest(*(whole_node(f"n{n}", gpus=4) for n in range(4)))
+    for name in ("a", "b"):
+        cluster.create(name, whole=5)
+    text = "job j: its 2 pods do not fit together, at most 0 of them do now (a: fewer than 5 usable GPUs for aliyun.com/gpu)"
+    assert set(cluster.filter("a").unresolvable.values()) == {text}
