@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from gpuagent.domain.sharing.mode import GPU_WHOLE
 from gpuscheduler.core.calls import Report
@@ -54,7 +55,7 @@ class Fragmentation:
         key = pod.owner or pod.uid, pod.request
         if now < self._advised.get(key, now):
             return None
-        text = _whole(pod.request, nodes) if pod.request.kind is RequestKind.WHOLE else _share(pod.request, nodes, pods)
+        text = _whole(pod.request, nodes) if pod.request.kind is RequestKind.WHOLE else _share(pod, nodes, pods)
         if not text:
             return None
         self._advised = {one: until for one, until in self._advised.items() if now < until}
@@ -70,7 +71,8 @@ def _whole(request: GpuRequest, nodes: Iterable[NodeUsage]) -> str:
     return f"{text}at most {max(unused)} on one. A job of several pods can use them"
 
 
-def _share(request: GpuRequest, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts]) -> str:
+def _share(pod: PodFacts, nodes: Iterable[NodeUsage], pods: Mapping[str, PodFacts]) -> str:
+    request = pod.request
     each = request.need.over(request.gpus)
     free = [
         (node.free[position], node, position)
@@ -84,7 +86,7 @@ def _share(request: GpuRequest, nodes: Iterable[NodeUsage], pods: Mapping[str, P
     on = f"{len(free)} GPUs of {len({node.facts.name for _, node, _ in free})} nodes"
     most, node, _ = max(free, key=lambda one: (one[0], one[1].facts.name))
     text = f"{words(each)} wanted on one GPU: {words(total)} are free on {on}, at most {words(most)} on one"
-    if gone := victims(request, _ANY_PRIORITY, node, pods):
+    if gone := victims(replace(pod, priority=_ANY_PRIORITY), node, pods):
         names = sorted(str(pods[uid].name) for uid in gone)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         text = f"{text}. The pod fits on node {node.facts.name} when {', '.join(names[:MOST_NAMED])}{more} end"

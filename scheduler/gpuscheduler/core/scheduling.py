@@ -139,6 +139,7 @@ class Scheduling:
         pod = self.pods.pop(uid, None)
         self._wake_ups.forget(uid)
         self.reservations.end([uid])
+        self._keep_freed(uid, now)
         if pod and self.jobs.is_member(pod):
             self.jobs.pod_gone(pod, now)
 
@@ -255,9 +256,11 @@ class Scheduling:
         found: dict[str, list[str]] = {}
         for name, uids in proposed.items():
             node = self.usage.nodes.get(name)
-            chosen = victims(pod.request, pod.priority, node, self.pods, uids) if node else None
+            chosen = victims(pod, node, self.pods, uids, self.jobs.size) if node else None
             if node and chosen is not None:
-                others = [uid for uid in uids if uid not in node.users]  # they have to go for CPU or memory
+                free = node.facts.cpu - node.cpu_used + sum(self.pods[uid].cpu for uid in chosen if uid in self.pods)
+                # Others have to go for CPU or memory; those with GPUs may have been proposed for the sum of GPUs alone.
+                others = [uid for uid in uids if uid not in node.users or (node.facts.cpu and free < pod.cpu)]
                 found[name] = [*others, *sorted(chosen.difference(others))]
         self._evictions[pod.uid] = found, now + EVICTED_S
         return found
@@ -265,6 +268,15 @@ class Scheduling:
     def fragmented_memory(self, now: float) -> int:
         """Free units of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
         return self._ranking.memory_without(self._fragmentation.demands(now))
+
+    def _keep_freed(self, victim: str, now: float) -> None:
+        """Reserve what a victim freed for the pod that it went for, until kube-scheduler tries that pod again."""
+        for uid, (found, until) in self._evictions.items():
+            pod = self.pods.get(uid)
+            if pod is None or pod.node or until <= now or victim not in found.get(pod.nominated, ()):
+                continue
+            if choice := self._choice(pod, pod.nominated, ()):
+                self.reservations.keep(pod, {pod.nominated: choice}, now + RESERVED_S)
 
     def _is_of_another(self, pod: PodFacts) -> bool:
         """Whether another scheduler places the pod, which has not done so yet."""

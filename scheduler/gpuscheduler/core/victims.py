@@ -1,6 +1,6 @@
 """Preemption: the pods of one node that have to go so that a request fits, chosen by GPU."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from gpuscheduler.core.fit import fit
@@ -10,27 +10,32 @@ from gpuscheduler.core.pod_facts import PodFacts
 
 
 def victims(
-    request: GpuRequest, priority: int, node: NodeUsage, pods: Mapping[str, PodFacts], proposed: Collection[str] = ()
+    pod: PodFacts,
+    node: NodeUsage,
+    pods: Mapping[str, PodFacts],
+    proposed: Collection[str] = (),
+    size: Callable[[PodFacts], int] = lambda _: 1,
 ) -> frozenset[str] | None:
     """UIDs of the pods to evict; None if even all of lower priority are not enough.
 
-    The cheapest set has the lowest top priority, then the fewest pods, then the youngest.
+    The cheapest set has the lowest top priority, then the fewest pods that cannot go on, then the youngest.
 
     Args:
-        request: of the pod that waits.
-        priority: its priority.
+        pod: the pod that waits.
         node: with what is in use.
         pods: UID to pod, for the pods that use the node.
         proposed: UIDs that kube-scheduler proposes. They are evicted where they are enough.
+        size: how many pods cannot go on without a pod, itself included: those of its job.
     """
+    request = pod.request
     if proposed and _fits_without(request, node, proposed):
         return frozenset(proposed)
-    bound = {uid: pod for uid in node.users if (pod := pods.get(uid)) and pod.node and not pod.deleting}
-    lower = {uid: pod for uid, pod in bound.items() if pod.priority < priority}
+    bound = {uid: one for uid in node.users if (one := pods.get(uid)) and one.node and not one.deleting}
+    lower = {uid: one for uid, one in bound.items() if one.priority < pod.priority}
     minors = {minor for uid in lower for minor, _ in _gpus(node, uid)}
     pools = [[uid for uid in lower if minor in dict(_gpus(node, uid))] for minor in sorted(minors)]
     found = [some for pool in (*pools, list(lower)) if (some := _fewest(request, node, pool, pods)) is not None]
-    return min(found, key=lambda uids: _price(uids, pods), default=None)
+    return min(found, key=lambda uids: _price(uids, pods, size), default=None)
 
 
 def _fewest(
@@ -54,10 +59,14 @@ def _fits_without(request: GpuRequest, node: NodeUsage, gone: Collection[str]) -
     return fit(request, trial) is not None
 
 
-def _price(uids: frozenset[str], pods: Mapping[str, PodFacts]) -> tuple[int, int, float]:
-    top = max((pods[uid].priority for uid in uids), default=0)
-    oldest = min((pods[uid].created for uid in uids), default="")
-    return top, len(uids), -_seconds(oldest)
+def _price(
+    uids: frozenset[str], pods: Mapping[str, PodFacts], size: Callable[[PodFacts], int]
+) -> tuple[int, int, float]:
+    gone = [pods[uid] for uid in uids]
+    top = max((pod.priority for pod in gone), default=0)
+    oldest = min((pod.created for pod in gone), default="")
+    ended = {(pod.name.namespace, pod.job) if size(pod) > 1 else pod.uid: size(pod) for pod in gone}
+    return top, sum(ended.values()), -_seconds(oldest)
 
 
 def _seconds(created: str) -> float:

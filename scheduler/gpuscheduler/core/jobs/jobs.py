@@ -166,6 +166,11 @@ class Jobs:
         """Whether the pod belongs to a job of several pods."""
         return pod.job is not None and pod.job.replicas != 1
 
+    def size(self, pod: PodFacts) -> int:
+        """How many pods run with this one in a job, itself included."""
+        job = self._jobs.get(_key(pod)) if self.is_member(pod) else None
+        return max(len(job.bound), 1) if job else 1
+
     def pod_seen(self, pod: PodFacts, now: float) -> None:
         """Take a member as it is now; when the last one comes, plan the job."""
         job = self._jobs.setdefault(_key(pod), _Job())

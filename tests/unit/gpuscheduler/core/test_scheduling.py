@@ -386,6 +386,53 @@ def test_no_more_pods_are_evicted_while_the_victims_end():
     assert scheduling.preempt(asked, {"n1": [low[2].uid]}, 1.0) == {}
 
 
+def test_what_victims_freed_is_kept_for_the_pod_that_they_went_for():
+    """kube-scheduler may try a pod of lower priority first."""
+    scheduling = cluster(shared_node("n1", gpus=1))
+    low = pod(mem=10, on="n1", annotations={MEMORY_ANNOTATION: '{"0":{"0":10}}'})
+    asked = pod(mem=10, priority=5)
+    for one in (low, asked):
+        scheduling.pod_seen(one, 0.0)
+    assert scheduling.preempt(asked, {"n1": [low.uid]}, 0.0) == {"n1": [low.uid]}
+    asked = replace(asked, nominated="n1")
+    scheduling.pod_seen(asked, 0.0)
+    scheduling.pod_gone(low.uid, 1.0)
+    assert scheduling.filter(pod(mem=10), ["n1"], 1.0).failed
+    assert scheduling.filter(asked, ["n1"], 1.0).nodes == ("n1",)
+
+
+def test_a_victim_that_goes_for_cpu_goes_also_where_it_frees_no_gpu():
+    scheduling = cluster(shared_node("n1", gpus=3, cpu="4"))
+    given = ((0, 5, 9), (0, 5, 0), (1, 10, 1), (2, 5, 9), (2, 5, 0))  # GPU, units, priority
+    users = [
+        pod(mem=units, on="n1", priority=priority, annotations={MEMORY_ANNOTATION: f'{{"0":{{"{gpu}":{units}}}}}'})
+        for gpu, units, priority in given
+    ]
+    users[1] = replace(users[1], cpu=3.0)
+    for one in users:
+        scheduling.pod_seen(one, 0.0)
+    proposed = {"n1": [users[1].uid, users[4].uid]}
+    asked = pod(mem=10, priority=5)
+    assert scheduling.preempt(asked, proposed, 0.0) == {"n1": [users[2].uid]}
+    assert {users[1].uid, users[2].uid} <= {*scheduling.preempt(replace(asked, cpu=3.0), proposed, 0.0)["n1"]}
+
+
+def test_a_pod_without_which_a_job_cannot_go_on_counts_as_the_whole_job():
+    scheduling = cluster(shared_node("n1", gpus=3))
+    labels = {JOB_LABEL: "j", REPLICAS_LABEL: "2"}
+    low = [
+        pod(mem=10, on="n1", annotations={MEMORY_ANNOTATION: f'{{"0":{{"{gpu}":10}}}}'}, labels=given, created=created)
+        for gpu, given, created in (
+            (0, labels, "2026-01-01T00:00:09Z"),
+            (1, labels, "2026-01-01T00:00:09Z"),
+            (2, {}, "2026-01-01T00:00:00Z"),
+        )
+    ]
+    for one in low:
+        scheduling.pod_seen(one, 0.0)
+    assert scheduling.preempt(pod(mem=10, priority=5), {"n1": []}, 0.0) == {"n1": [low[2].uid]}
+
+
 def test_a_pod_that_is_not_bound_is_no_victim():
     scheduling = cluster(shared_node("n1", gpus=1))
     reserved = pod(mem=10)
