@@ -33,8 +33,9 @@ CALLS = Family(
     "Answered calls of kube-scheduler, by result.",
     ("verb", "result"),
     "counter",
-    more="Filter: `placed`; `full` (no node has room, preemption may help), `impossible` (no node can ever take the "
-    "pod, or its job waits), `error` (not ready). Bind: `bound`, `refused`, `unknown` (no answer from the API server). "
+    more="Filter: `placed`. Refused: `full` (no node has room), `fragmented` (GPUs have it together), "
+    "`impossible` (no node can take the pod), `job` (its job waits). Not ready: `error`. "
+    "Bind: `bound`, `refused`, `unknown` (no answer from the API server). "
     "Preempt: `victims` or `none`. All: `malformed`, `failed` (a bug).",
 )
 READY = Family(
@@ -57,11 +58,16 @@ RESERVATIONS = Family(
     "gpuscheduler_reservations",
     "Pods for which GPUs are reserved until the API server shows them bound.",
 )
-JOBS_WAITING = Family("gpuscheduler_jobs_waiting", "Jobs whose pods are all there and do not fit together.")
+JOBS = Family(
+    "gpuscheduler_jobs",
+    "Jobs, by state.",
+    ("state",),
+    more="`forming` (waits for more pods), `waiting` (its pods have no room), `planned`, `running`, or `invalid`.",
+)
 FRAGMENTED = Family(
-    "gpuscheduler_fragmented_memory",
-    "Free units of aliyun.com/gpu-mem on GPUs that have room for no pod such as those of the last hour.",
-    more="Units are those of the nodes. 0 also where no pod asked for a share.",
+    "gpuscheduler_fragmented_memory_bytes",
+    "Free memory on GPUs that have room for no pod such as those of the last hour.",
+    more="0 also where no pod asked for a share.",
 )
 AGENT_REFUSALS = Family(
     "gpuscheduler_agent_refusals_total",
@@ -103,7 +109,7 @@ WRITES = Family(
 
 CHAPTERS: dict[str, tuple[Family, ...]] = {
     "Calls of kube-scheduler": (BUILD, READY, LEADING, CALL_SECONDS, CALLS),
-    "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS_WAITING, FRAGMENTED, AGENT_REFUSALS),
+    "Pods and nodes": (NODES, PODS, RESERVATIONS, JOBS, FRAGMENTED, AGENT_REFUSALS),
     "The scheduler's API server": (WATCH, WATCH_ERRORS, WATCH_LAG, API_REQUESTS, WRITES),
 }
 

@@ -31,11 +31,11 @@ def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
         reservation = core.reservations.get(uid)
         pod = core.pods.get(uid) or (reservation and reservation.pod)
         name = str(pod.name) if pod else uid
-        if isinstance(use, GpuRequest):
+        if isinstance(use, GpuRequest) or not {minor for minor, _ in use} <= pods.keys():
             unknown.append(name)
             continue
         for minor, _ in use:
-            (reserved if reservation else pods).setdefault(minor, []).append(name)
+            (reserved if reservation else pods)[minor].append(name)
     return {
         "name": facts.name,
         "published": not facts.assumed,

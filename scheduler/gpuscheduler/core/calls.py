@@ -15,12 +15,14 @@ class FilterAnswer:
         failed: node name to why it cannot take the pod; preemption may help there.
         unresolvable: node name to why preemption cannot help there.
         error: the call cannot be answered now; kube-scheduler tries again.
+        cause: why no node takes the pod, where that is not seen from the rest: `fragmented` or `job`.
     """
 
     nodes: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     unresolvable: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class _Columns:
         gpus: number of usable GPUs.
         memory_total, core_total: units of the node's largest GPU.
         step, both: rules of the node, see `NodeGpus`.
+        unit_mib: MiB of one unit of memory.
         wide: the node has more GPUs than these arrays.
         cpu_free, cpu_total: cores.
         model: index of the GPUs' model.
@@ -54,6 +55,7 @@ class _Columns:
     core_total: Ints
     step: Ints
     both: Bools
+    unit_mib: Ints
     wide: Bools
     cpu_free: Floats
     cpu_total: Floats
@@ -148,13 +150,21 @@ class Ranking:
             self._mix.saw(demand)
 
     def memory_without(self, demands: Collection[Amounts]) -> int:
-        """Free units of memory on GPUs that have room for none of `demands`; 0 if there are none."""
+        """Free bytes of memory on GPUs that have room for none of `demands`; 0 if there are none."""
         self._read_changes()
         memory, core = self._columns.memory, self._columns.core
         useless = np.asarray(memory > 0) if demands else np.zeros_like(memory, dtype=np.bool_)
         for one in demands:
             useless &= (memory < one.memory) | (core < one.core)
-        return int(memory[useless].sum())
+        return int((memory * useless).sum(axis=1) @ self._columns.unit_mib) << 20
+
+    def has_in_all(self, request: GpuRequest) -> bool:
+        """Whether as much is free on all GPUs together as the request wants."""
+        self._read_changes()
+        if request.kind is RequestKind.WHOLE:
+            return bool(self._columns.unused.sum() >= request.gpus)
+        memory, core = (np.maximum(units, 0).sum() for units in (self._columns.memory, self._columns.core))
+        return bool(memory >= request.need.memory and core >= request.need.core)
 
     def _in_order(self, rows: Ints) -> Iterator[int]:
         """Rows of equal cost in the fixed permutation. The first is usually enough, so the others are sorted later."""
@@ -277,6 +287,7 @@ class Ranking:
         columns.gpus[row] = sum(gpu.usable for gpu in facts.gpus.gpus)
         columns.memory_total[row] = max((gpu.memory for gpu in facts.gpus.gpus), default=0)
         columns.core_total[row] = max((gpu.core for gpu in facts.gpus.gpus), default=0)
+        columns.unit_mib[row] = facts.gpus.unit_mib
         columns.wide[row] = len(facts.gpus.gpus) > MOST_GPUS
         columns.step[row], columns.both[row] = facts.gpus.core_step, facts.gpus.both
         columns.cpu_free[row], columns.cpu_total[row] = facts.cpu - node.cpu_used, facts.cpu

@@ -265,8 +265,8 @@ class Scheduling:
         self._evictions[pod.uid] = found, now + EVICTED_S
         return found
 
-    def fragmented_memory(self, now: float) -> int:
-        """Free units of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
+    def fragmented_bytes(self, now: float) -> int:
+        """Free bytes of memory on GPUs where no pod fits that asks for as much as one of the last hour."""
         return self._ranking.memory_without(self._fragmentation.demands(now))
 
     def _keep_freed(self, victim: str, now: float) -> None:
@@ -301,7 +301,8 @@ class Scheduling:
         short = [self.usage.nodes[name] for name in found.failed if name not in resting]
         if warning := self._fragmentation.advise(pod, short, self.pods, now):
             self.jobs.actions.append(warning)
-        return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable)
+        cause = "fragmented" if found.failed and self._ranking.has_in_all(request) else ""
+        return FilterAnswer(failed=found.failed, unresolvable=found.unresolvable, cause=cause)
 
     def _reserved(self, pod: PodFacts, node: str) -> Choice | BindRefused:
         """The GPUs that are reserved for a pod on a node, or others that are free there."""

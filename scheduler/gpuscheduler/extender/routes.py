@@ -158,7 +158,9 @@ class Routes:
 def _word(answer: FilterAnswer) -> str:
     if answer.error:
         return "error"
-    return "placed" if answer.nodes else "full" if answer.failed else "impossible"
+    if answer.nodes:
+        return "placed"
+    return answer.cause or ("full" if answer.failed else "impossible")
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -5,9 +5,10 @@ all of its pods fit: the plan reserves the GPUs of all. Each pod's bind call wai
 plan is written on one of them, and all are bound. Pods that replace members of a running job are planned near it.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from gpuscheduler.core.calls import (
     Action,
@@ -41,6 +42,22 @@ RETRY_FIRST_S, RETRY_LIMIT_S = 1.0, 30.0
 """Delay before a job is planned again after its plan broke. Each failure doubles it."""
 ALL_NAMED = 100
 """kube-scheduler names all nodes of a cluster up to this size; in a larger one, the planned node is nominated."""
+
+
+class JobState(Enum):
+    """What a job does."""
+
+    FORMING = "forming"
+    """It waits for more pods."""
+    WAITING = "waiting"
+    """Its pods are there and have no GPUs."""
+    PLANNED = "planned"
+    """GPUs are reserved for its pods, which start."""
+    RUNNING = "running"
+    """All of its pods are bound."""
+    INVALID = "invalid"
+    """Its labels or requests cannot be served."""
+
 
 JobKey = tuple[str, str]
 """Namespace and name of a job."""
@@ -258,16 +275,16 @@ class Jobs:
 
     def _filter(self, key: JobKey, job: _Job, pod: PodFacts, names: Collection[str], now: float) -> FilterAnswer:
         if why := self._problem(key, job) or self._missing(key, job, pod):
-            return FilterAnswer(unresolvable=dict.fromkeys(names, why))
+            return FilterAnswer(unresolvable=dict.fromkeys(names, why), cause="job")
         place = self._place(job, pod, names, now)
         if place is None:
             why = self._why_waiting(key, job, names)
-            return FilterAnswer(unresolvable=dict.fromkeys(names, why))
+            return FilterAnswer(unresolvable=dict.fromkeys(names, why), cause="job")
         if place[0] in names:
             return FilterAnswer(nodes=(place[0],))
         self.actions.append(Nominate(pod.name, pod.uid, place[0]))
         text = f"job {key[1]} is planned on node {place[0]}, which kube-scheduler tries next"
-        return FilterAnswer(unresolvable=dict.fromkeys(names, text))
+        return FilterAnswer(unresolvable=dict.fromkeys(names, text), cause="job")
 
     def bind(self, pod: PodFacts, node: str, now: float) -> Choice | BindWait | BindRefused:
         """The GPUs of a member whose job is complete in bind and written; otherwise it waits."""
@@ -354,9 +371,18 @@ class Jobs:
                 job.plan = _Plan(places, now + COMMITTED_S, sent=True, committed=True)
                 self._keep(job, job.plan)
 
-    def waiting(self) -> int:
-        """Number of complete jobs that do not fit."""
-        return sum(self._waits(job) for job in self._jobs.values())
+    def states(self) -> Counter[JobState]:
+        """Number of jobs by state."""
+        return Counter(map(self._job_state, self._jobs.values()))
+
+    def _job_state(self, job: _Job) -> JobState:
+        if self._problem(("", ""), job):
+            return JobState.INVALID
+        if job.plan:
+            return JobState.PLANNED
+        if not self._is_complete(job):
+            return JobState.FORMING
+        return JobState.WAITING if job.pending else JobState.RUNNING
 
     @property
     def _may_fit(self) -> bool:

@@ -7,6 +7,7 @@ from tests.unit.gpuscheduler.core.api_objects import pod, pod_object, shared_nod
 from tests.unit.gpuscheduler.core.test_scheduling import cluster, place
 
 BOTH = ("n1", "n2")
+GIB = 2**30
 
 
 def halves(**given):
@@ -68,17 +69,30 @@ def test_whole_gpus_on_two_nodes_are_not_enough_for_one_pod():
 
 def test_memory_that_no_pod_of_the_last_hour_could_use_is_counted():
     scheduling = halves()
-    assert scheduling.fragmented_memory(0.0) == 16, "4 on each of 4 GPUs, and all pods asked for 6"
+    assert scheduling.fragmented_bytes(0.0) == 16 * GIB, "4 on each of 4 GPUs, and all pods asked for 6"
     scheduling.filter(pod(mem=4), BOTH, 10.0)
-    assert scheduling.fragmented_memory(10.0) == 0
-    assert scheduling.fragmented_memory(10.0 + HOUR_S) == 0, "nothing is asked for"
+    assert scheduling.fragmented_bytes(10.0) == 0
+    assert scheduling.fragmented_bytes(10.0 + HOUR_S) == 0, "nothing is asked for"
     scheduling.filter(pod(mem=7), BOTH, 20.0)
-    assert scheduling.fragmented_memory(19.0 + HOUR_S) == 12, "the pod of 4 keeps its reservation until it lapses"
+    assert scheduling.fragmented_bytes(19.0 + HOUR_S) == 12 * GIB, "the pod of 4 keeps its reservation until it lapses"
 
 
 def test_compute_counts_where_pods_ask_for_both():
     scheduling = cluster(shared_node("n1", gpus=1, memory=10, core=100))
     place(scheduling, pod_object(mem=2, core=80), names=("n1",))
-    assert scheduling.fragmented_memory(0.0) == 8, "8 units, and 20 percent of 80"
+    assert scheduling.fragmented_bytes(0.0) == 8 * GIB, "8 units, and 20 percent of 80"
     scheduling.filter(pod_facts(pod_object(mem=1, core=10)), ("n1",), 0.0)
-    assert scheduling.fragmented_memory(0.0) == 0
+    assert scheduling.fragmented_bytes(0.0) == 0
+
+
+def test_a_refusal_for_fragmentation_is_told_from_one_for_lack_of_room():
+    scheduling = halves()
+    assert scheduling.filter(pod(mem=6), BOTH, 0.0).cause == "fragmented"
+    assert scheduling.filter(pod(mem=17, gpu_count=1), BOTH, 0.0).cause == ""
+    assert cluster(whole_node("n1", gpus=2)).filter(pod(whole=3), ("n1",), 0.0).cause == ""
+
+
+def test_memory_counts_in_bytes_whatever_a_unit_is():
+    scheduling = cluster(shared_node("n1", gpus=1, memory=40, unit_mib=256))
+    scheduling.filter(pod(mem=41), ("n1",), 0.0)
+    assert scheduling.fragmented_bytes(0.0) == 10 * GIB

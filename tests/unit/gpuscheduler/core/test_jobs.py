@@ -8,7 +8,7 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_L
 from gpuscheduler.core.calls import BindRefused, BindWait, BindWrite, CommitJob, Nominate, Nudge, Ungate
 from gpuscheduler.core.fit import fit
 from gpuscheduler.core.gpu_request import Amounts
-from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, RETRY_FIRST_S, UNSUITABLE_S
+from gpuscheduler.core.jobs.jobs import BARRIER_S, COMMITTED_S, MOST_AT_ONCE, RETRY_FIRST_S, UNSUITABLE_S, JobState
 from gpuscheduler.core.jobs.plan import plan
 from gpuscheduler.core.links import Links
 from gpuscheduler.core.node_usage import NodeUsage
@@ -689,3 +689,17 @@ def test_a_job_whose_pods_fit_on_no_node_says_why():
         cluster.create(name, whole=5)
     text = "job j: its 2 pods do not fit together, at most 0 of them do now (a: fewer than 5 usable GPUs for aliyun.com/gpu)"
     assert set(cluster.filter("a").unresolvable.values()) == {text}
+
+
+def test_jobs_are_counted_by_state(two_nodes):
+    states = two_nodes.scheduling.jobs.states
+    two_nodes.create("a", whole=1)
+    two_nodes.create("odd", job="invalid", replicas="x", whole=1)
+    assert states() == {JobState.FORMING: 1, JobState.INVALID: 1}
+    two_nodes.create("b", whole=1)
+    assert states()[JobState.PLANNED] == 1
+    two_nodes.run("a", "b")
+    assert states()[JobState.RUNNING] == 1
+    for name in ("c", "d"):
+        two_nodes.create(name, job="large", whole=4)
+    assert states()[JobState.WAITING] == 1
