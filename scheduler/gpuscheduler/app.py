@@ -13,6 +13,7 @@ from gpuscheduler.cluster_api.connection import Connection
 from gpuscheduler.cluster_api.lease import Lease
 from gpuscheduler.cluster_api.list_watch import ListWatch, ObjectFollower
 from gpuscheduler.cluster_api.writes import Writes
+from gpuscheduler.core.jobs.jobs import JobState
 from gpuscheduler.core.policy.mix import Mix
 from gpuscheduler.core.policy.named import named
 from gpuscheduler.core.scheduling import Scheduling
@@ -93,7 +94,7 @@ class App:
                 servers = [group.create_task(serve(Routes(service, self._metrics), self._listener, self._stop))]
                 if self._pages:
                     pages = Routes(service, self._metrics, calls=False)
-                    servers.append(group.create_task(serve(pages, self._pages, self._stop)))
+                    servers.append(group.create_task(serve(pages, self._pages, self._stop, limited=True)))
                 pages_at = _address(self._pages) if self._pages else "off"
                 log.info("Listening", extra={"address": self.address, "pages": pages_at})
                 await self._stop.wait()
@@ -132,6 +133,7 @@ class App:
 
     def _values(self) -> Values:
         core = self._core
+        jobs = core.jobs.states()
         bound = sum(bool(pod.node) for pod in core.pods.values())
         up: dict[tuple[str, ...], float] = {
             (name,): float(follow.lost_at is None) for name, follow in self._follows.items()
@@ -142,8 +144,8 @@ class App:
             families.NODES: {(): float(len(core.usage.nodes))},
             families.PODS: {("bound",): float(bound), ("waiting",): float(len(core.pods) - bound)},
             families.RESERVATIONS: {(): float(len(core.reservations))},
-            families.JOBS_WAITING: {(): float(core.jobs.waiting())},
-            families.FRAGMENTED: {(): float(core.fragmented_memory(time.monotonic()))},
+            families.JOBS: {(state.value,): float(jobs[state]) for state in JobState},
+            families.FRAGMENTED: {(): float(core.fragmented_bytes(time.monotonic()))},
             families.AGENT_REFUSALS: {(): float(core.refusals.total())},
             families.WATCH: up,
         }

@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from gpuscheduler.extender.routes import Routes
-from gpuscheduler.extender.server import listen, serve
+from gpuscheduler.extender.server import MOST_PAGE_CONNECTIONS, listen, serve
 from gpuscheduler.metrics import SchedulerMetrics
 from tests.unit.gpuscheduler.extender.test_routes import BIND, FILTER, FirstNodeExtender
 
@@ -27,8 +27,8 @@ class SlowExtender(FirstNodeExtender):
 
 
 class RunningServer:
-    def __init__(self, service):
-        self.service = service
+    def __init__(self, service, *, limited=False):
+        self.service, self.limited = service, limited
         self.listener = listen("127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
         self.stop = asyncio.Event()
@@ -38,7 +38,7 @@ class RunningServer:
 
     def run(self):
         routes = Routes(self.service, SchedulerMetrics(dict))
-        self.loop.run_until_complete(serve(routes, self.listener, self.stop))
+        self.loop.run_until_complete(serve(routes, self.listener, self.stop, limited=self.limited))
         self.loop.close()
 
     def set(self, event):
@@ -98,3 +98,20 @@ def test_an_address_without_a_host_is_one_of_ipv4_and_ipv6():
     with closing(listen("", 0)) as listener:
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, listener.getsockname()[1]), timeout=10).close()
+
+
+def test_clients_that_send_nothing_keep_no_client_out():
+    pages = RunningServer(FirstNodeExtender(), limited=True)
+    try:
+        silent = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(2 * MOST_PAGE_CONNECTIONS)]
+        with pages.connect() as connection:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"ok\n"
+        for one in silent[:MOST_PAGE_CONNECTIONS]:
+            one.settimeout(30)
+            assert one.recv(1) == b"", "the oldest are closed"
+        for one in silent:
+            one.close()
+    finally:
+        pages.set(pages.stop)
+        pages.thread.join()
