@@ -15,22 +15,14 @@ DRIVER = "gpu.gpuagent.io"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 SLICE = f"{NODE_NAME}-{DRIVER}"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+PODS = "/api/v1/namespaces/default/pods"
 CDI_DIR = Path("/var/run/cdi")
-_IS_OURS = f'device.driver == "{DRIVER}"'
-CLASSES = {
-    "gpu.gpuagent.io": _IS_OURS,
-    "gpu-share.gpuagent.io": f"{_IS_OURS} && device.allowMultipleAllocations",
-}
 
 
 def of(kind: str, name: str, spec: dict[str, Any], namespace: str | None = None) -> dict[str, Any]:
     """An object of resource.k8s.io."""
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
     return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def device_class(name: str) -> dict[str, Any]:
-    return of("DeviceClass", name, {"selectors": [{"cel": {"expression": CLASSES[name]}}]})
 
 
 def devices(device_class: str, count: int = 1, **amounts: str) -> dict[str, Any]:
@@ -45,13 +37,11 @@ def template(name: str, device_class: str, count: int = 1, **amounts: str) -> di
     return of("ResourceClaimTemplate", name, {"spec": devices(device_class, count, **amounts)}, "default")
 
 
-def claiming(name: str, template_name: str, *, parts: int = 1, **given: Any) -> dict[str, Any]:
-    """A pod of `parts` containers, each with a claim of its own from the template."""
+def claiming(name: str, template_name: str, **given: Any) -> dict[str, Any]:
+    """A pod with a claim of its own from the template."""
     manifest = pod_manifest(name, {}, **given)
-    (main,) = manifest["spec"]["containers"]
-    names = ["main", *(f"part-{n}" for n in range(1, parts))]
-    manifest["spec"]["containers"] = [main | {"name": one, "resources": {"claims": [{"name": one}]}} for one in names]
-    manifest["spec"]["resourceClaims"] = [{"name": one, "resourceClaimTemplateName": template_name} for one in names]
+    manifest["spec"]["containers"][0]["resources"] = {"claims": [{"name": "main"}]}
+    manifest["spec"]["resourceClaims"] = [{"name": "main", "resourceClaimTemplateName": template_name}]
     return manifest
 
 
@@ -84,7 +74,7 @@ def uid(found: dict[str, Any] | None) -> str:
 
 
 def audit_claims(node: Node) -> Counter[str]:
-    """Compare API server, files and containers; device name to the number of claims on it.
+    """Compare API server and containers; device name to the number of claims on it.
 
     No GPU is given beyond its memory, and each container has the GPUs of its claim.
     """
@@ -99,16 +89,22 @@ def audit_claims(node: Node) -> Counter[str]:
             shares[result["device"]] += 1
         gpus[name] = {uuids[result["device"]] for result in results}
     assert all(units <= memory[device] for device, units in used.items()), used
-    held = {claim["metadata"]["uid"] for claim in found.values()}
-    for path in (*files(node.agent.state_dir / "claims"), *files(CDI_DIR)):
-        assert any(one in path.name for one in held), f"{path} is of no claim"
+    items = node.cluster.client.expect("GET", PODS)["items"]
+    pods = {one["metadata"]["uid"]: one for one in items if "deletionTimestamp" not in one["metadata"]}
     for container in containers():
-        if container.name and container.namespace == "default" and container.alive:
-            claims = {one["name"]: one["resourceClaimName"] for one in _statuses(node, container.pod)}
+        if container.name and container.alive and (pod := pods.get(container.pod_uid)):
+            claims = {one["name"]: one["resourceClaimName"] for one in _statuses(pod)}
             has = node.cluster.exec_env(container.pod, container.name)["NVIDIA_VISIBLE_DEVICES"].split(",")
-            claim_name = claims.get(container.name) or claims["gpu"]
+            claim_name = claims.get("main") or claims["gpu"]
             assert set(has) == gpus[claim_name], (container, claim_name)
     return shares
+
+
+def audit_files(node: Node) -> None:
+    """Every file is of a claim that there is."""
+    held = {claim["metadata"]["uid"] for claim in node.cluster.client.expect("GET", CLAIMS)["items"]}
+    for path in (*files(node.agent.state_dir / "claims"), *files(CDI_DIR)):
+        assert any(one in path.name for one in held), f"{path} is of no claim"
 
 
 def _published(node: Node) -> tuple[dict[str, str], dict[str, int]]:
@@ -118,11 +114,10 @@ def _published(node: Node) -> tuple[dict[str, str], dict[str, int]]:
     return uuids, {one["name"]: amount(one["capacity"]["memory"]["value"]) or 0 for one in spec["devices"]}
 
 
-def _statuses(node: Node, pod: str) -> list[dict[str, Any]]:
-    found = node.cluster.pod(pod)
+def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
     named = [
         {"name": one["name"], "resourceClaimName": one["resourceClaimName"]}
-        for one in found["spec"].get("resourceClaims", ())
+        for one in pod["spec"].get("resourceClaims", ())
         if "resourceClaimName" in one
     ]
-    return [*found["status"].get("resourceClaimStatuses", ()), *named]
+    return [*pod["status"].get("resourceClaimStatuses", ()), *named]

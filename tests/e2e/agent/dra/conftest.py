@@ -4,24 +4,28 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.e2e.agent.chart_classes import chart_classes
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import CLASSES, SLICE, SLICES, device_class, template
+from tests.e2e.agent.dra.claims import CDI_DIR, SLICE, SLICES, files, template
 from tests.e2e.cluster import Cluster
 
 
 @pytest.fixture
 def classes(cluster: Cluster) -> Iterator[None]:
+    """The chart's classes, and templates."""
     manifests = [
-        *map(device_class, CLASSES),
         template("share-8g", "gpu-share.gpuagent.io", memory="8Gi"),
         template("share-4g", "gpu-share.gpuagent.io", memory="4Gi"),
         template("two", "gpu.gpuagent.io", count=2),
     ]
-    for manifest in manifests:
-        cluster.apply(manifest)
-    yield
-    for manifest in manifests:
-        cluster.api("DELETE", cluster.client.path_of(manifest))
+    for path in files(CDI_DIR):  # of a run that was ended
+        path.unlink()
+    with chart_classes(cluster):
+        for manifest in manifests:
+            cluster.apply(manifest)
+        yield
+        for manifest in manifests:
+            cluster.api("DELETE", cluster.client.path_of(manifest))
 
 
 @pytest.fixture

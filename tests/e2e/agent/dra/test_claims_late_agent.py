@@ -3,7 +3,7 @@
 import time
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import CDI_DIR, SLICE, SLICES, audit_claims, claiming, files
+from tests.e2e.agent.dra.claims import CDI_DIR, PODS, SLICE, SLICES, audit_claims, audit_files, claiming, files
 from tests.e2e.cluster import Cluster
 
 SOON_S = 20
@@ -12,11 +12,17 @@ SOON_S = 20
 
 def failed(cluster: Cluster, pods: int) -> None:
     """Wait until kubelet has failed to prepare the claims of so many pods."""
-    query = "/api/v1/namespaces/default/events?fieldSelector=reason%3DFailedPrepareDynamicResources"
     end = time.monotonic() + 60
-    while len({one["involvedObject"]["uid"] for one in cluster.client.expect("GET", query)["items"]}) < pods:
+    while len(failures(cluster)) < pods:
         assert time.monotonic() < end
         time.sleep(0.2)
+
+
+def failures(cluster: Cluster) -> set[str]:
+    """UIDs of the pods for which kubelet has failed to prepare the claims, of those that there are."""
+    query = "/api/v1/namespaces/default/events?fieldSelector=reason%3DFailedPrepareDynamicResources"
+    told = {one["involvedObject"]["uid"] for one in cluster.client.expect("GET", query)["items"]}
+    return told & {one["metadata"]["uid"] for one in cluster.client.expect("GET", PODS)["items"]}
 
 
 def test_pods_that_came_while_the_agent_was_away_run_soon_after(node: Node) -> None:
@@ -29,6 +35,7 @@ def test_pods_that_came_while_the_agent_was_away_run_soon_after(node: Node) -> N
     for number in range(3):
         node.cluster.wait_phase(f"early-{number}", "Running", timeout=SOON_S)
     audit_claims(node)
+    audit_files(node)
 
 
 def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> None:
@@ -53,6 +60,7 @@ def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> No
         node.cluster.wait_pod(name, runs, timeout=SOON_S)
     assert [node.gpus_of(name) for name in names] == held
     audit_claims(node)
+    audit_files(node)
 
 
 def runs(pod: dict[str, object]) -> bool:

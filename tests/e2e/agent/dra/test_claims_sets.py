@@ -29,7 +29,7 @@ def node(make_node: Callable[..., Node], sets: None) -> Node:
 
 @pytest.fixture
 def sets(cluster: Cluster, classes: None) -> Iterator[None]:
-    manifests = [class_of("gpu-set"), class_of("gpu"), *(template_of(size) for size in SHORT), template_of(1)]
+    manifests = [*(template_of(size) for size in SHORT), template_of(1)]
     for manifest in manifests:
         cluster.apply(manifest)
     yield
@@ -39,11 +39,6 @@ def sets(cluster: Cluster, classes: None) -> Iterator[None]:
 
 def union(*found: set[int]) -> set[int]:
     return {minor for one in found for minor in one}
-
-
-def class_of(kind: str) -> Json:
-    text = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "{kind}"'
-    return of("DeviceClass", f"{kind}.gpuagent.io", {"selectors": [{"cel": {"expression": text}}]})
 
 
 def template_of(size: int) -> Json:

@@ -1,81 +1,30 @@
 """Mode `dra`: claims on the stock scheduler and the real kubelet, without an extender."""
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inspectcgpu.cli import run
-from standin.waiting import PATIENCE_S
 from tests.e2e.agent.conftest import Node
+from tests.e2e.agent.dra.claims import DRIVER, SLICE, SLICES, claiming, tainted, template, uid, wait_files
 from tests.e2e.agent.test_health import wait_event
-from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+from tests.e2e.cluster import Cluster, pod_manifest
 
-DRIVER = "gpu.gpuagent.io"
 MEM = "aliyun.com/gpu-mem"
-SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-SLICE = f"{NODE_NAME}-{DRIVER}"
-CDI_DIR = Path("/var/run/cdi")
-_IS_OURS = f'device.driver == "{DRIVER}"'
-CLASSES = {
-    "gpu.gpuagent.io": _IS_OURS,
-    "gpu-share.gpuagent.io": f"{_IS_OURS} && device.allowMultipleAllocations",
-}
 
 
-def of(kind: str, name: str, spec: dict[str, Any], namespace: str | None = None) -> dict[str, Any]:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def template(name: str, device_class: str, count: int = 1, **amounts: str) -> dict[str, Any]:
-    exactly: dict[str, Any] = {"deviceClassName": device_class, "count": count}
-    if amounts:
-        exactly["capacity"] = {"requests": amounts}
-    claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    return of("ResourceClaimTemplate", name, {"spec": claim}, "default")
-
-
-def two_sizes() -> dict[str, Any]:
+@pytest.fixture
+def two_sizes(cluster: Cluster) -> Iterator[str]:
+    """A template for a share and a whole GPU in one claim."""
     made, other = template("two-sizes", "gpu-share.gpuagent.io", memory="4Gi"), template("", "gpu-share.gpuagent.io")
     requests = made["spec"]["spec"]["devices"]["requests"]
     requests += [one | {"name": "whole"} for one in other["spec"]["spec"]["devices"]["requests"]]
-    return made
-
-
-def claiming(name: str, template_name: str) -> dict[str, Any]:
-    manifest = pod_manifest(name, {})
-    manifest["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template_name}]
-    manifest["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
-    return manifest
-
-
-@pytest.fixture
-def classes(cluster: Cluster) -> Iterator[None]:
-    manifests = [
-        *(of("DeviceClass", name, {"selectors": [{"cel": {"expression": text}}]}) for name, text in CLASSES.items()),
-        template("share-8g", "gpu-share.gpuagent.io", memory="8Gi"),
-        template("share-4g", "gpu-share.gpuagent.io", memory="4Gi"),
-        template("two", "gpu.gpuagent.io", count=2),
-        two_sizes(),
-    ]
-    for manifest in manifests:
-        cluster.apply(manifest)
-    yield
-    for manifest in manifests:
-        cluster.api("DELETE", cluster.client.path_of(manifest))
-
-
-@pytest.fixture
-def node(make_node: Callable[..., Node], classes: None) -> Node:
-    made = make_node(mode="dra")
-    made.wait_amounts()
-    made.cluster.client.wait(SLICES, SLICE, bool, 30)
-    return made
+    cluster.apply(made)
+    yield "two-sizes"
+    cluster.api("DELETE", cluster.client.path_of(made))
 
 
 def test_a_share_runs_with_its_gpu(node: Node) -> None:
@@ -161,7 +110,7 @@ def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.C
     assert (page["problems"], page["resources"][DRIVER]["stage"]) == ([], "connected")
     (gpu,) = [gpu for gpu in page["gpus"] if gpu["containers"]]
     (share,) = gpu["containers"]
-    assert (gpu["uuid"], share["units"], share["claim"].startswith("default/one-gpu-")) == (held, 8, True)
+    assert (gpu["uuid"], share["units"], share["claim"].startswith("default/one-main-")) == (held, 8, True)
     series = f'UUID="{held}",gpu="{gpu["minor"]}",namespace="default",pod="one",container="main"'
     metrics = (node.agent.page("metrics") or b"").decode()
     assert f"gpuagent_container_gpu_memory_limit_bytes{{{series}}} {float(8 << 30)}" in metrics
@@ -174,30 +123,10 @@ def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.C
     assert (pod["name"], pod["gpus"][MEM]) == ("one", [{"gpu": gpu["minor"], "units": 8}])
 
 
-def test_a_claim_that_cannot_be_prepared_is_an_event_and_is_counted(node: Node) -> None:
+def test_a_claim_that_cannot_be_prepared_is_an_event_and_is_counted(node: Node, two_sizes: str) -> None:
     node.pods.append("odd")
-    node.cluster.create_pod(claiming("odd", "two-sizes"))
+    node.cluster.create_pod(claiming("odd", two_sizes))
 
     wait_event(node, "odd", "GPURefused", "the claim has different shares")
     metrics = (node.agent.page("metrics") or b"").decode()
     assert f'method="NodePrepareResources",reason="mixed_resources",resource="{DRIVER}"' in metrics
-
-
-def wait_files(node: Node, wanted: int) -> None:
-    """Wait until so many claims have a record, and so many a CDI specification."""
-    end = time.monotonic() + PATIENCE_S
-    while (found := (files(node.agent.state_dir / "claims"), files(CDI_DIR))) != (wanted, wanted):
-        assert time.monotonic() < end, found
-        time.sleep(0.05)
-
-
-def files(directory: Path) -> int:
-    return len([*directory.glob("*.json")])
-
-
-def tainted(found: dict[str, Any]) -> list[str]:
-    return [device["name"] for device in found["spec"]["devices"] if device.get("taints")]
-
-
-def uid(found: dict[str, Any] | None) -> str:
-    return str(found["metadata"]["uid"]) if found else ""
