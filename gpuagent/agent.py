@@ -115,6 +115,8 @@ class Agent:
         self._directory_watch = DirectoryWatch(plugins, self._nudge_endpoints)
         self._device_health = HealthServicer(settings.node_name)
         self._dra: DraPlugin | None = None
+        self._claims_watch: DirectoryWatch | None = None
+        self._claim_files = ClaimFiles(settings.state_dir, settings.cdi_dir)
         self._dra_began = 0.0
         self._plugins = plugins
         self.nvml = NvmlWatch(self.post, clock=self._clock)
@@ -132,7 +134,7 @@ class Agent:
             read_claim=self.kube.claim if self.kube else lambda _namespace, _name: {},
             isolation=self._isolation,
             strategy=settings.device_strategy,
-            files=ClaimFiles(settings.state_dir, settings.cdi_dir),
+            files=self._claim_files,
             changed=lambda claims: self.post(ev.ClaimsPrepared(claims, self._clock())),
             send_event=self._send_event,
         )
@@ -180,6 +182,8 @@ class Agent:
         """End streams, servers, threads; no empty list is sent: running pods and amounts stay as they are."""
         with self._starting:
             self._stopping.set()
+        self.preparer.stop()
+        self._stop_dra()  # first: calls in progress still need the API server
         self._directory_watch.stop()
         for endpoint in self._endpoints.values():
             endpoint.begin_stop()
@@ -197,9 +201,6 @@ class Agent:
             self._http.stop()
         self._events.put(None)
         self._threads[0].join(1.0)
-        self.preparer.stop()
-        if self._dra:
-            self._dra.stop()
         self._pod_resources.close()
         log.info("gpuagent ended")
 
@@ -276,7 +277,9 @@ class Agent:
             for announcement in corrections:
                 self._announce(announcement)
         self._follow_holdings(before, after)
-        self._serve_claims(after)
+        with self._starting:
+            if not self._stopping.is_set():
+                self._serve_claims(after)
         if after is not before:
             for name, need in isolation_needs(after, self._watched_drivers).items():
                 self._watched_drivers[name].desire(need)
@@ -327,13 +330,14 @@ class Agent:
                 self.post(ev.DraRegistered(why, self._clock()))
             return
         if self._dra:
-            self._dra.stop()
-            self._dra = None
+            self._stop_dra()
+            self.post(ev.DraSuperseded(by_newer=False, at=self._clock()))
             return
         plugin = DraPlugin(
             self._settings.kubelet_dir,
             DraServicer(self.preparer, self._device_health, self.metrics),
             lambda problem: self.post(ev.DraRegistered(problem, self._clock())),
+            lambda newer: self.post(ev.DraSuperseded(newer, self._clock())),
         )
         try:
             plugin.start()
@@ -343,6 +347,14 @@ class Agent:
                 self.post(ev.DraRegistered(problem, self._clock()))
         else:
             self._dra, self._dra_began = plugin, self._clock()
+            self._claims_watch = DirectoryWatch(self._claim_files.records, self.preparer.refresh, name="claims-watch")
+            self._claims_watch.start()
+
+    def _stop_dra(self) -> None:
+        if self._dra and self._claims_watch:
+            self._claims_watch.stop()
+            self._dra.stop()
+            self._dra = None
 
     def _announce(self, announcement: Announcement) -> None:
         level = logging.WARNING if announcement.warning else logging.INFO

@@ -171,6 +171,14 @@ class DraRegistered:
 
 
 @dataclass(frozen=True, slots=True)
+class DraSuperseded:
+    """A newer agent serves claims beside this one (`by_newer`), or does so no longer."""
+
+    by_newer: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlicesSeen:
     """The node's ResourceSlices as the API server has them (decoded JSON), by name."""
 
@@ -248,6 +256,7 @@ Event = (
     | RegistrationChanged
     | ClaimsPrepared
     | DraRegistered
+    | DraSuperseded
     | SlicesSeen
     | SliceWritten
     | FailedPodDeleted

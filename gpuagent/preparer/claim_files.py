@@ -3,7 +3,9 @@
 import json
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpuagent.domain.sharing.claim import PreparedClaim
@@ -18,18 +20,26 @@ _UID = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z-]{0,62}")
 class ClaimFiles:
     """Records below `state_dir`, and CDI specifications in `cdi_dir`.
 
-    The record is written first and removed last. So each specification of this driver has a record.
+    The record is written first and removed last. So each specification of this driver has a record. While one agent
+    replaces another, both use the files.
     """
 
     def __init__(self, state_dir: Path, cdi_dir: Path) -> None:
-        self._records, self._cdi_dir = state_dir / "claims", cdi_dir
+        self.records = state_dir / "claims"
+        self._cdi_dir = cdi_dir
 
-    def read(self) -> dict[str, PreparedClaim]:
-        """The prepared claims by UID. A record that cannot be read is logged and left where it is."""
+    def read(self, known: Mapping[str, PreparedClaim] = MappingProxyType({})) -> dict[str, PreparedClaim]:
+        """The prepared claims by UID. A record that cannot be read is logged and left where it is.
+
+        Args:
+            known: are not read again.
+        """
         found = {}
-        for path in sorted(self._records.glob("*.json")):
+        for path in sorted(self.records.glob("*.json")):
             try:
-                claim = PreparedClaim.of_record(json.loads(path.read_text(encoding="utf-8")))
+                claim = known.get(path.stem) or PreparedClaim.of_record(json.loads(path.read_text(encoding="utf-8")))
+            except FileNotFoundError:
+                continue
             except (OSError, ValueError, TypeError, KeyError) as err:
                 log.warning("Failed to read a claim's record", extra={"path": str(path), "error": str(err)})
             else:
@@ -52,7 +62,7 @@ class ClaimFiles:
         self._record(uid).unlink(missing_ok=True)
 
     def _record(self, uid: str) -> Path:
-        return self._records / f"{_checked(uid)}.json"
+        return self.records / f"{_checked(uid)}.json"
 
     def _spec(self, uid: str) -> Path:
         return self._cdi_dir / f"{DRA_DRIVER}-claim-{_checked(uid)}.json"

@@ -69,6 +69,14 @@ class Preparer:
         self._prepared = self._files.read()
         self._changed(tuple(self._prepared.values()))
 
+    def refresh(self) -> None:
+        """Read the claims that another agent has prepared since, or unprepared."""
+        with self._news:
+            found = self._files.read(self._prepared)
+            if found != self._prepared:
+                self._prepared = found
+                self._changed(tuple(found.values()))
+
     def stop(self) -> None:
         """End the waits of calls."""
         self._stopping = True

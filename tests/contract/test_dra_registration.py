@@ -2,13 +2,15 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 import pytest
 
+from gpuagent.kubelet.dra import plugin
 from standin.waiting import PATIENCE_S
-from tests.contract.claim_node import ClaimNode
-from tests.contract.harness import terminate, wait_for
+from tests.contract.claim_node import ISOLATED, ClaimNode
+from tests.contract.harness import Isolating, observe, terminate, wait_for
 
 MakeNode = Callable[..., ClaimNode]
 
@@ -81,3 +83,37 @@ def test_45_a_registration_that_kubelet_refuses_is_reported(claim_node: MakeNode
     wait_for(lambda: agent.state.claims.registration_problem)
     assert "none of services supported by the plugin" in (agent.state.claims.registration_problem or "")
     assert not agent.state.claims.registered
+
+
+def test_77_one_agent_replaces_another_and_no_call_fails(claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both serve for a while, and each has the claims of both; what is in progress when the former ends is answered."""
+    monkeypatch.setattr(plugin, "GRACE_S", PATIENCE_S)
+    one, isolation = claim_node(), Isolating()
+    former = one.run(isolation)
+    one.registered()
+    one.run_pod("before", memory="8Gi")
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(_: object) -> None:
+        entered.set()
+        assert release.wait(PATIENCE_S)
+
+    isolation.on_prepare = slow
+    one.create("amid", ISOLATED, memory="8Gi")
+    assert entered.wait(PATIENCE_S)
+    newer = one.run()
+    one.registered(2)
+    wait_for(lambda: former.state.claims.superseded)
+    stopping = threading.Thread(target=one.stop, args=[former])
+    stopping.start()
+    observe(0.3)
+    assert stopping.is_alive()
+    release.set()
+    stopping.join()
+    one.registered(1)
+    one.running("amid")
+    one.run_pod("after", memory="8Gi")
+    assert not any(call.error for call in one.kubelet.claims.calls)
+    wait_for(lambda: len(newer.state.claims.prepared) == 3)
+    assert one.files() == (3, 3)
+    assert not newer.state.claims.superseded

@@ -27,7 +27,8 @@ class Unprepared:
 
 def unprepared(state: State) -> Iterator[Unprepared]:
     """The pods that kubelet may have to try again."""
-    if not state.claims.registered or not (state.node.mode is Mode.DRA or state.claims.prepared):
+    claims = state.claims
+    if not claims.registered or claims.superseded or not (state.node.mode is Mode.DRA or claims.prepared):
         return
     for pod in state.pods.seen:
         if pod.claims and not (pod.ended or pod.deleting or pod.sandboxed):

@@ -26,6 +26,7 @@ class Claims:
         write_problem: why a slice cannot be written.
         registered: kubelet accepts the driver.
         registration_problem: why not.
+        superseded: a newer agent serves beside this one, which leaves to it what both would write.
     """
 
     prepared: Mapping[str, PreparedClaim] = field(default_factory=dict)
@@ -37,17 +38,20 @@ class Claims:
     write_problem: str | None = None
     registered: bool = False
     registration_problem: str | None = None
+    superseded: bool = False
 
     def taken(self, event: ev.Event) -> Self:
         match event:
             case ev.ClaimsPrepared():
-                return replace(self, prepared={claim.uid: claim for claim in event.claims})
+                found = replace(self, prepared={claim.uid: claim for claim in event.claims})
             case ev.DraRegistered():
-                return replace(self, registered=event.problem is None, registration_problem=event.problem)
+                found = replace(self, registered=event.problem is None, registration_problem=event.problem)
+            case ev.DraSuperseded():
+                found = replace(self, superseded=event.by_newer)
             case ev.SliceWritten():
-                return replace(self, write_problem=event.problem)
+                found = replace(self, write_problem=event.problem)
             case ev.SlicesSeen():
-                return replace(
+                found = replace(
                     self,
                     slices=event.slices,
                     followed=True,
@@ -56,9 +60,12 @@ class Claims:
                     problem=None,
                 )
             case ev.ApiUnavailable(what="slices"):
-                return replace(self, problem=event.reason)
-        expired = self.next is not None and event.at >= self.next
-        return replace(self, published=frozenset()) if expired else self
+                found = replace(self, problem=event.reason)
+            case _ if self.next is not None and event.at >= self.next:
+                found = replace(self, published=frozenset())
+            case _:
+                found = self
+        return found
 
     @property
     def next(self) -> float | None:

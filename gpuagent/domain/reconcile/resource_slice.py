@@ -34,7 +34,7 @@ def slice_name(node_name: str) -> str:
 
 def slice_writes(state: State, node_name: str) -> list[SliceWrite]:
     """The writes that are needed now; none if the slices are as they should be, or that is not known yet."""
-    if not state.claims.followed or not is_known(state):
+    if not state.claims.followed or state.claims.superseded or not is_known(state):
         return []
     specs = {slice_name(node_name) + end: spec for end, spec in slice_specs(state, node_name).items()}
     found = state.claims.slices

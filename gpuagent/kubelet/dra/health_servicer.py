@@ -25,6 +25,7 @@ class HealthServicer(pb_grpc.DRAResourceHealthServicer):
         self._pool = pool
         self._changed = threading.Condition()
         self._devices: tuple[DeviceHealth, ...] = ()
+        self._streams = set[threading.Event]()
 
     def publish(self, devices: tuple[DeviceHealth, ...]) -> None:
         """Replace the devices."""
@@ -32,6 +33,13 @@ class HealthServicer(pb_grpc.DRAResourceHealthServicer):
             with self._changed:
                 self._devices = devices
                 self._changed.notify_all()
+
+    def end_streams(self) -> None:
+        """End every stream that is open."""
+        with self._changed:
+            for ended in self._streams:
+                ended.set()
+            self._changed.notify_all()
 
     def NodeWatchResources(  # noqa: N802 (gRPC name)
         self,
@@ -41,12 +49,15 @@ class HealthServicer(pb_grpc.DRAResourceHealthServicer):
         ended = threading.Event()
 
         def end() -> None:
-            ended.set()
             with self._changed:
+                ended.set()
+                self._streams.discard(ended)
                 self._changed.notify_all()
 
+        with self._changed:
+            self._streams.add(ended)
         if not context.add_callback(end):
-            return
+            end()
         while not ended.is_set():
             with self._changed:
                 devices = self._devices

@@ -1,7 +1,7 @@
 """The driver's two sockets: one in kubelet's folder of registrations, and the one to which that leads.
 
 Kubelet finds the first by itself, at its start too. Both have the instance in their names, so that two agents can serve
-side by side while one replaces the other.
+side by side while one replaces the other. Kubelet calls the one that registered last.
 """
 
 import logging
@@ -16,11 +16,16 @@ from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from gpuagent.kubelet.dra.servicer import DraServicer, RegistrationServicer
 from gpuagent.kubelet.sockets import accepts, is_socket
+from gpuagent.system.inotify import DirectoryWatch
 
 log = logging.getLogger(__name__)
 
 WORKERS = 32
 """Calls at one time: each may wait for an isolation layer."""
+GRACE_S = 1.0
+"""How long a call may go on when the agent ends."""
+LOOK_AGAIN_S = 1.0
+"""How often to look whether another agent still serves: one that was killed leaves its socket."""
 
 
 class DraPlugin:
@@ -30,9 +35,16 @@ class DraPlugin:
         kubelet_dir: kubelet's own folder.
         servicer: answers kubelet's calls.
         notified: called with why kubelet does not accept the driver; None where it does.
+        superseded: called with whether a newer agent serves beside this one, when that changes.
     """
 
-    def __init__(self, kubelet_dir: Path, servicer: DraServicer, notified: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        kubelet_dir: Path,
+        servicer: DraServicer,
+        notified: Callable[[str | None], None],
+        superseded: Callable[[bool], None],
+    ) -> None:
         instance = uuid.uuid4().hex[:8]
         self._folder = kubelet_dir / "plugins" / DRA_DRIVER
         self._registry = kubelet_dir / "plugins_registry"
@@ -40,6 +52,8 @@ class DraPlugin:
         self._registration = self._registry / f"{DRA_DRIVER}-{instance}-reg.sock"
         self._servicer, self._notified = servicer, notified
         self._servers: list[grpc.Server] = []
+        self._superseded, self._is_superseded = superseded, False
+        self._watch = DirectoryWatch(self._registry, self._look, name="registry-watch")
 
     def start(self) -> None:
         """Serve, then register: kubelet calls as soon as it sees the second socket. Raises OSError."""
@@ -54,13 +68,16 @@ class DraPlugin:
             RegistrationServicer(str(self._socket), self._notified), registration
         )
         self._serve(registration, self._registration)
+        self._watch.start()
 
     def stop(self) -> None:
-        """Deregister first, then end; prepared claims stay."""
-        self._registration.unlink(missing_ok=True)
-        for server in reversed(self._servers):
-            server.stop(grace=0).wait(2)
+        """End with the calls in progress, then deregister: kubelet cancels its calls then. Prepared claims stay."""
+        self._watch.stop()
+        self._servicer.end_streams()
+        for server in self._servers:
+            server.stop(grace=GRACE_S).wait(2 * GRACE_S)
         self._servers.clear()
+        self._registration.unlink(missing_ok=True)
         self._socket.unlink(missing_ok=True)
 
     def _serve(self, server: grpc.Server, path: Path) -> None:
@@ -71,6 +88,17 @@ class DraPlugin:
         server.start()
         self._servers.append(server)
 
+    def _look(self) -> float | None:
+        """Look for a newer agent."""
+        others = [path for path in self._registry.glob(f"{DRA_DRIVER}-*-reg.sock") if path != self._registration]
+        mine = _made(self._registration)
+        superseded = any(_made(path) > mine and accepts(path) for path in others)
+        if superseded != self._is_superseded:
+            self._is_superseded = superseded
+            log.info("A newer agent serves claims" if superseded else "No newer agent serves claims any more")
+            self._superseded(superseded)
+        return LOOK_AGAIN_S if others else None
+
     def _sweep(self) -> None:
         """Remove sockets that a former run left behind."""
         left = [*self._folder.glob("dra-*.sock"), *self._registry.glob(f"{DRA_DRIVER}-*-reg.sock")]
@@ -78,3 +106,11 @@ class DraPlugin:
             if is_socket(path) and not accepts(path):
                 path.unlink(missing_ok=True)
                 log.info("Removed a socket of a former run", extra={"path": str(path)})
+
+
+def _made(path: Path) -> tuple[int, str]:
+    """When a socket was made, and of two at one time which counts as newer; a time before all others if it is gone."""
+    try:
+        return path.stat().st_mtime_ns, path.name
+    except OSError:
+        return 0, path.name

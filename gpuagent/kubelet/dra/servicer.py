@@ -56,6 +56,10 @@ class DraServicer:
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers) for name in SERVICES])
         health_grpc.add_DRAResourceHealthServicer_to_server(self._health, server)
 
+    def end_streams(self) -> None:
+        """End every stream that is open."""
+        self._health.end_streams()
+
     def _prepare(
         self, request: pb.NodePrepareResourcesRequest, _: grpc.ServicerContext
     ) -> pb.NodePrepareResourcesResponse:

@@ -194,3 +194,15 @@ def test_two_pods_of_one_claim_are_prepared_at_once(one):
         thread.join(PATIENCE_S)
     assert one.files() == [1, 1]
     assert one.changes[-1] == [UID]
+
+
+def test_each_of_two_agents_has_the_claims_of_the_other(one):
+    other = Prepared(one.directory)
+    one.add(result(1))
+    one.prepare()
+    other.preparer.refresh()
+    assert other.changes[-1] == [UID]
+    other.preparer.unprepare(UID)
+    one.preparer.refresh()
+    one.preparer.refresh()
+    assert one.changes == [[], [UID], []], "what is known already is no change"

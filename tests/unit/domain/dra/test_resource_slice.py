@@ -147,3 +147,9 @@ def test_what_the_api_server_adds_to_a_taint_is_no_change():
             taint["timeAdded"] = "2026-01-01T00:00:00Z"
     node.send(ev.SlicesSeen(found, node.now))
     assert not slice_writes(node.state, "n")
+
+
+def test_the_newer_of_two_agents_writes_the_slice():
+    node = in_force(Mode.DRA).send(ev.SlicesSeen({}, 0.0))
+    assert not slice_writes(node.send(ev.DraSuperseded(by_newer=True, at=node.now)).state, "n")
+    assert slice_writes(node.send(ev.DraSuperseded(by_newer=False, at=node.now)).state, "n")

@@ -52,3 +52,9 @@ def test_a_pod_without_claims_or_that_ends_does_not_wait():
 def test_no_pod_waits_for_a_driver_that_is_not_registered_or_not_in_use():
     assert not waiting(node().send(ev.DraRegistered("no", 1.0)).pods(pod()))
     assert not waiting(node(Mode.SHARE).pods(pod()))
+
+
+def test_the_newer_of_two_agents_has_pods_tried_again():
+    one = node().pods(pod())
+    assert not waiting(one.send(ev.DraSuperseded(by_newer=True, at=1.0)))
+    assert waiting(one.send(ev.DraSuperseded(by_newer=False, at=2.0)))

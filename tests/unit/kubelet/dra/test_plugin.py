@@ -1,17 +1,24 @@
 """The driver's sockets, as kubelet uses them."""
 
+import os
+import queue
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
+from gpuagent._pb import dra_health_v1alpha1_pb2 as health
+from gpuagent._pb import dra_health_v1alpha1_pb2_grpc as health_grpc
 from gpuagent._pb import dra_v1_pb2 as pb
 from gpuagent._pb import pluginregistration_v1_pb2 as reg
 from gpuagent._pb import pluginregistration_v1_pb2_grpc as reg_grpc
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
+from gpuagent.kubelet.dra import plugin as module
 from gpuagent.kubelet.dra.health_servicer import HealthServicer
 from gpuagent.kubelet.dra.plugin import DraPlugin
 from gpuagent.kubelet.dra.servicer import SERVICES, DraServicer
@@ -60,7 +67,7 @@ def directory():
 @pytest.fixture
 def served(directory):
     preparing, meter, notified = Preparing(), Meter(), []
-    plugin = DraPlugin(directory, DraServicer(preparing, HealthServicer("n"), meter), notified.append)
+    plugin = DraPlugin(directory, DraServicer(preparing, HealthServicer("n"), meter), notified.append, print)
     plugin.start()
     yield preparing, meter, notified, directory
     plugin.stop()
@@ -123,7 +130,7 @@ def test_unprepare_has_an_entry_for_each_claim(served):
 
 def test_two_agents_serve_side_by_side_and_what_a_killed_one_left_goes(directory):
     first, second = (
-        DraPlugin(directory, DraServicer(Preparing(), HealthServicer("n"), Meter()), print) for _ in range(2)
+        DraPlugin(directory, DraServicer(Preparing(), HealthServicer("n"), Meter()), print, print) for _ in range(2)
     )
     first.start()
     second.start()
@@ -132,3 +139,53 @@ def test_two_agents_serve_side_by_side_and_what_a_killed_one_left_goes(directory
     first.stop()
     assert len([*registry.iterdir()]) == 1
     second.stop()
+
+
+def test_the_older_of_two_agents_leaves_what_both_would_write_to_the_newer(directory):
+    told = queue.Queue()
+    first, second = (
+        DraPlugin(directory, DraServicer(Preparing(), HealthServicer("n"), Meter()), print, told.put) for _ in range(2)
+    )
+    first.start()
+    (path,) = (directory / "plugins_registry").iterdir()
+    os.utime(path, (0, 0))  # times of files are those of the last tick, which may be the same for both
+    second.start()
+    assert told.get(timeout=PATIENCE_S) is True
+    second.stop()
+    assert told.get(timeout=PATIENCE_S) is False
+    first.stop()
+    assert told.empty()
+
+
+def test_a_call_in_progress_is_answered_when_the_agent_ends(directory, monkeypatch):
+    monkeypatch.setattr(module, "GRACE_S", PATIENCE_S)
+    entered, release = threading.Event(), threading.Event()
+
+    class Slow(Preparing):
+        def unprepare(self, uid):
+            entered.set()
+            assert release.wait(PATIENCE_S)
+
+    plugin = DraPlugin(directory, DraServicer(Slow(), HealthServicer("n"), Meter()), print, print)
+    plugin.start()
+    request = pb.NodeUnprepareResourcesRequest(claims=[pb.Claim(uid="u")])
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(call, directory, "NodeUnprepareResources", request, pb.NodeUnprepareResourcesResponse)
+        assert entered.wait(PATIENCE_S)
+        ended = pool.submit(plugin.stop)
+        with pytest.raises(TimeoutError):
+            ended.result(0.3)
+        release.set()
+        assert answer.result(PATIENCE_S).claims["u"].error == ""
+        ended.result(PATIENCE_S)
+
+
+def test_streams_end_with_the_agent(directory):
+    plugin = DraPlugin(directory, DraServicer(Preparing(), HealthServicer("n"), Meter()), print, print)
+    plugin.start()
+    with grpc.insecure_channel(f"unix:{info(directory).endpoint}") as channel:
+        stream = health_grpc.DRAResourceHealthStub(channel).NodeWatchResources(health.NodeWatchResourcesRequest())
+        next(stream)
+        plugin.stop()
+        assert [*stream] == []
+        assert stream.code() is grpc.StatusCode.OK
