@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -53,8 +53,11 @@ lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the langu
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/python -m prose
 
+docs: $(STAMP)  ## the documentation site in build/site; fails on a link that leads nowhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests prose tests/chart tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests prose docsite tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm

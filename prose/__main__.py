@@ -19,6 +19,7 @@ STRINGS = (
     "bench/**/*.py",
     "image/**/*.py",
     "manifests/*.py",
+    "docsite/*.py",
     "Makefile",
     "Dockerfile",
     "manifests/helm/*/values.yaml",

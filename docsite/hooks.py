@@ -1,0 +1,67 @@
+"""Hooks of mkdocs: files outside docs/ that a page links to are part of the site, so that the site is whole by itself.
+
+A page of the site stands where it stands in the repository, less the folder docs/: CONTRIBUTING.md is /CONTRIBUTING/.
+A folder is one page with its files.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files that pages link to, and those that these link to."""
+    new = [_in_repository(page.src_uri) for page in files.documentation_pages()]
+    while new:
+        page = new.pop()
+        for link in _LINK.findall((ROOT / page).read_text(encoding="utf-8")):
+            target = _target(page, link)
+            uri = _in_site(target)
+            if (ROOT / target).exists() and files.get_file_from_path(uri) is None:
+                files.append(_file(config, target, uri))
+                if target.endswith(".md"):
+                    new.append(target)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 (mkdocs)
+    """Let links lead to where their targets stand in the site."""
+    uri = page.file.src_uri
+    return _LINK.sub(
+        lambda link: posixpath.relpath(_in_site(_target(_in_repository(uri), link[1])), posixpath.dirname(uri) or "."),
+        markdown,
+    )
+
+
+def _target(page: str, link: str) -> str:
+    """The path in the repository that a link of a page leads to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
+
+
+def _in_repository(uri: str) -> str:
+    return uri if (ROOT / uri).exists() else f"docs/{uri}"
+
+
+def _in_site(target: str) -> str:
+    return f"{target}/index.md" if (ROOT / target).is_dir() else target.removeprefix("docs/")
+
+
+def _file(config: MkDocsConfig, target: str, uri: str) -> File:
+    path = ROOT / target
+    if path.is_dir():
+        return File.generated(config, uri, content=_listing(path))
+    return File.generated(config, uri, abs_src_path=str(path))
+
+
+def _listing(folder: Path) -> str:
+    files = "\n".join(
+        f"## {file.name}\n\n```yaml\n{file.read_text(encoding='utf-8')}```\n" for file in sorted(folder.glob("*.yaml"))
+    )
+    return f"# {folder.relative_to(ROOT)}/\n\n{files}"
