@@ -4,19 +4,19 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import inspecting, result
-from bench.agent import attacking, memory, reacting, resting, rpc, scraping, starting
+from bench.agent import attacking, claims, memory, reacting, resting, rpc, scraping, starting
 from bench.node import BenchError, compile_everything
 from bench.placement import topology
 from bench.scheduling import cluster, jobs
 from bench.trace import placing
 from gpuagent.system.output import exit_with
 
-PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "topology", "inspect")
+PARTS = ("start", "calls", "react", "rest", "memory", "scrape", "attack", "claims", "topology", "inspect")
 PLACEMENT, SCHEDULER = "placement", "scheduler"
 
 
@@ -64,28 +64,26 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure(part: str, results: result.Results, *, quick: bool) -> None:
-    match part:
-        case "start":
-            starting.measure(results, 1 if quick else 9, _say)
-        case "calls":
-            _calls(results, quick=quick)
-        case "react":
-            reacting.labels(results, 2 if quick else 20, _say)
-            reacting.faults(results, 1 if quick else 2, 3 if quick else 8, _say)
-            reacting.silent_losses(results, 1 if quick else 5, _say)
-            reacting.connections(results, 2 if quick else 10, _say)
-        case "rest":
-            resting.measure(results, 5 if quick else 60, _say)
-        case "memory":
-            memory.measure(results, 3 if quick else 20, _say, quick=quick)
-        case "scrape":
-            scraping.measure(results, 5 if quick else 40, _say)
-        case "attack":
-            attacking.measure(results, 10 if quick else 60, _say)
-        case "topology":
-            topology.measure(results, _say, quick=quick)
-        case "inspect":
-            inspecting.measure(results, 1 if quick else 5, _say)
+    measures: dict[str, Callable[[], None]] = {
+        "start": lambda: starting.measure(results, 1 if quick else 9, _say),
+        "calls": lambda: _calls(results, quick=quick),
+        "react": lambda: _reactions(results, quick=quick),
+        "rest": lambda: resting.measure(results, 5 if quick else 60, _say),
+        "memory": lambda: memory.measure(results, 3 if quick else 20, _say, quick=quick),
+        "scrape": lambda: scraping.measure(results, 5 if quick else 40, _say),
+        "attack": lambda: attacking.measure(results, 10 if quick else 60, _say),
+        "claims": lambda: claims.measure(results, 2 if quick else 10, 50 if quick else 1000, _say),
+        "topology": lambda: topology.measure(results, _say, quick=quick),
+        "inspect": lambda: inspecting.measure(results, 1 if quick else 5, _say),
+    }
+    measures[part]()
+
+
+def _reactions(results: result.Results, *, quick: bool) -> None:
+    reacting.labels(results, 2 if quick else 20, _say)
+    reacting.faults(results, 1 if quick else 2, 3 if quick else 8, _say)
+    reacting.silent_losses(results, 1 if quick else 5, _say)
+    reacting.connections(results, 2 if quick else 10, _say)
 
 
 def _calls(results: result.Results, *, quick: bool) -> None:

@@ -48,10 +48,18 @@ class Node:
         flags: further flags of the agent.
         api: whether an API server is named to the agent.
         fresh: whether no agent has run on this node before; otherwise one has stored `mode`.
+        claims: whether kubelet runs pods with ResourceClaims.
     """
 
-    def __init__(
-        self, box: str, mode: str | None = None, flags: Sequence[str] = (), *, api: bool = True, fresh: bool = False
+    def __init__(  # noqa: PLR0913 (by name)
+        self,
+        box: str,
+        mode: str | None = None,
+        flags: Sequence[str] = (),
+        *,
+        api: bool = True,
+        fresh: bool = False,
+        claims: bool = False,
     ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="gb-"))
         (self.root / "s").mkdir()
@@ -60,7 +68,7 @@ class Node:
         self._ended: list[str] = []
         self._received: dict[str, Pod] = {}
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})
-        self.kubelet = Kubelet(self.root / "k")
+        self.kubelet = Kubelet(self.root / "k", api=self.api if claims else None)
         self.log = self.root / "agent.log"
         self.http_port = _free_port()
         self.started = 0.0
@@ -69,7 +77,7 @@ class Node:
         self._command = [
             *(AGENT_PYTHON, "-m", "gpuagent", "run", "--node-name", NODE, "--exclusive-resource", EXCLUSIVE),
             *("--kubelet-dir", str(self.root / "k"), "--state-dir", str(self.root / "s"), "--fence-file", "off"),
-            *("--http-address", f"127.0.0.1:{self.http_port}"),
+            *("--http-address", f"127.0.0.1:{self.http_port}", "--cdi-dir", str(self.root / "k" / "cdi")),
             *(("--simulate", box) if box else ()),
             *(("--kubeconfig", str(self.api.write_kubeconfig(self.root / "kubeconfig"))) if api else ()),
             *flags,
