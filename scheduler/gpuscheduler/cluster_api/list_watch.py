@@ -16,8 +16,10 @@ from gpuscheduler.cluster_api.connection import Connection, Json
 
 log = logging.getLogger(__name__)
 
-PAGE = 100
-"""Objects in one answer to a list. A pod may have 1.5 MiB."""
+PAGE, MOST_IN_PAGE = 100, 500
+"""Objects in the first answer to a list, and the most in one."""
+PAGE_BYTES = 2 * 1024 * 1024
+"""Size of a further answer, about: a pod may have 1.5 MiB."""
 WATCH_S = 300
 """The server is asked to end a watch after this long."""
 STEADY_S = 5.0
@@ -117,24 +119,35 @@ class ListWatch:
 
     async def _list(self) -> None:
         keys: set[str] = set()
-        params = {"limit": str(PAGE)}
-        while True:
-            try:
-                page = _decode_page(await self._connection.get(self._path, params))
-            except (msgspec.DecodeError, RecursionError) as err:
-                raise ApiError(0, "BadAnswer", "the answer is no list; is this an API server?") from err
-            for position, item in enumerate(page.items or ()):
-                keys.add(self._take(msgspec.json.decode(item)))
-                if position % YIELD == 0:
-                    await asyncio.sleep(0)
-            if not page.metadata.get("continue"):
-                break
-            params["continue"] = text(page.metadata["continue"])
+        reading = asyncio.ensure_future(self._page(PAGE, ""))
+        try:
+            while True:
+                page, following = await reading
+                if token := text(page.metadata.get("continue")):  # the server makes the next page meanwhile
+                    reading = asyncio.ensure_future(self._page(following, token))
+                for position, item in enumerate(page.items or ()):
+                    keys.add(self._take(msgspec.json.decode(item)))
+                    if position % YIELD == 0:
+                        await asyncio.sleep(0)
+                if not token:
+                    break
+        finally:
+            reading.cancel()
         for key in self._keys - keys:
             self._drop(key)
         self._version, self.lost_at = text(page.metadata.get("resourceVersion")), None
         self.tried.set()
         self.listed.set()
+
+    async def _page(self, limit: int, token: str) -> tuple[_Page, int]:
+        """A page of a list, and how many objects to ask for next. Raises KubeError."""
+        body = await self._connection.get(self._path, {"limit": str(limit)} | ({"continue": token} if token else {}))
+        try:
+            page = _decode_page(body)
+        except (msgspec.DecodeError, RecursionError) as err:
+            raise ApiError(0, "BadAnswer", "the answer is no list; is this an API server?") from err
+        fitting = len(page.items or ()) * PAGE_BYTES // max(len(body), 1)
+        return page, min(max(fitting, 1), MOST_IN_PAGE)
 
     async def _watch(self) -> None:
         """Watch until the server ends the watch."""
