@@ -99,9 +99,10 @@ mps-check: $(STAMP)  ## MPS's limits, its death and its cost on the real driver
 inspect-onefile: $(STAMP)  ## build/kubectl-inspect-cgpu: the kubectl plugin as one file, every library inside
 	$(BIN)/python kubectl/onefile.py build/kubectl-inspect-cgpu
 
-generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, the tables of docs/metrics.md, and docs/contract.md
+generate: $(STAMP)  ## regenerate gpuagent/_pb from proto/, the tables of docs/metrics.md, docs/reference/, and docs/contract.md
 	PATH="$(CURDIR)/$(BIN):$$PATH" proto/generate.sh .
 	$(BIN)/python -m gpuagent.metrics.reference docs/metrics.md gpuagent.metrics.families gpuscheduler.metrics
+	$(BIN)/python -m docsite
 	$(BIN)/python -m tests.contract.contract_page docs/contract.md
 
 lock: $(STAMP)  ## resolve the dependencies again (needs uv)

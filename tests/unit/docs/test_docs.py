@@ -3,12 +3,12 @@
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
+from docsite.pages import FOLDER, pages
 from gpuagent.domain.deviceplugin.device_ids import Located, granted
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
@@ -19,12 +19,8 @@ from gpuagent.metrics import reference
 from gpuagent.metrics.families import CHAPTERS
 from gpuagent.metrics.meter import Metrics
 from gpuagent.metrics.reading import Sources
-from gpuagent.settings import settings
-from gpuagent.settings.settings import Settings
-from gpuagent.settings.table import setting_key
 from gpuagent.simulation import boxes
 from gpuscheduler import metrics as scheduler_metrics
-from gpuscheduler import scheduler_settings
 from tests.contract import contract_page as contract
 from tests.unit.domain.builders import state_of
 
@@ -101,36 +97,31 @@ def strings_given_to(path: str, function: str) -> set[str]:
     return found
 
 
-# -- settings --------------------------------------------------------------------------------------------------
+# -- pages made from the code ------------------------------------------------------------------------------------
 
 
-def shown_default(value: object) -> str:
-    if value is None or value in ("", frozenset()):
-        return "none"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f"`{':'.join(map(str, value)) if isinstance(value, tuple) else value}`"
+@pytest.mark.parametrize(("name", "made"), pages().items())
+def test_the_pages_made_from_the_code_are_those_of_the_code(name, made):
+    assert (FOLDER / name).read_text(encoding="utf-8") == made, "run make generate"
 
 
-def test_the_settings_table_is_that_of_the_code():
-    wanted = {}
-    for setting in fields(Settings):
-        env = " or ".join(
-            f"`{name}`" for name in (settings.TABLE.variable(setting.name), setting.metadata["env"]) if name
-        )
-        wanted[f"`--{setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
-    rows = table(section(REFERENCE, "Settings"), "flag")
-    assert {row[0]: row[1:3] for row in rows} == wanted
-    assert [row[0] for row in rows if len(row[3]) < 10] == []
+NAMES_ON_OBJECTS = re.compile(
+    r"((ack\.node|aliyun\.(com|accelerator)/|gpuagent\.io/|gpu-topology|topology\.kubernetes\.io/gpu|gpushare\.|"
+    r"scheduler\.framework|cgpu\.disable)[\w./-]*|[\w-]+\.gpuagent\.io)(?<![/_])"
+)
 
 
-def test_the_settings_table_of_the_scheduler_is_that_of_the_code():
-    page = (ROOT / "docs/gpuscheduler.md").read_text(encoding="utf-8")
-    wanted = {}
-    for setting in fields(scheduler_settings.SchedulerSettings):
-        env = f"`{scheduler_settings.TABLE.variable(setting.name)}`"
-        wanted[f"`--{setting_key(setting.name)}`"] = [env, shown_default(setting.default)]
-    assert {row[0]: row[1:3] for row in table(section(page, "Settings"), "flag")} == wanted
+def test_every_label_and_annotation_of_the_code_is_in_the_reference():
+    page = quoted(pages()["labels-and-annotations.md"])
+    written = {
+        value.value
+        for folder in ("gpuagent", "scheduler/gpuscheduler")
+        for path in (ROOT / folder).rglob("*.py")
+        for value in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(value, ast.Constant) and isinstance(value.value, str) and NAMES_ON_OBJECTS.fullmatch(value.value)
+    }
+    assert len(written) > 15
+    assert written - set(page) == set()
 
 
 @pytest.mark.parametrize("program", ["installer/gpuisolation", "kubectl/inspectcgpu", "scheduler/gpuscheduler"])

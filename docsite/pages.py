@@ -1,0 +1,17 @@
+"""The reference pages that are made from the code."""
+
+from pathlib import Path
+
+from docsite import environment_page, events_page, names_page, settings_page
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+
+
+def pages() -> dict[str, str]:
+    """Text by file name."""
+    return {
+        "container-environment.md": environment_page.page(),
+        "events.md": events_page.page(),
+        "labels-and-annotations.md": names_page.page(),
+        "settings.md": settings_page.page(),
+    }
