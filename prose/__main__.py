@@ -31,7 +31,11 @@ STRINGS = (
 
 def files() -> Iterator[Path]:
     for pattern in (*DOCUMENTS, *STRINGS):
-        yield from sorted(path for path in ROOT.glob(pattern) if "_pb" not in path.parts)
+        yield from sorted(path for path in ROOT.glob(pattern) if "_pb" not in path.parts and not _is_chinese(path))
+
+
+def _is_chinese(path: Path) -> bool:
+    return path.name.endswith(".zh-CN.md") or "zh" in path.parts
 
 
 def problems(path: Path, *, with_remarks: bool = False) -> Iterator[str]:

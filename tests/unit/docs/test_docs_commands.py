@@ -146,6 +146,14 @@ def test_the_documents_install_upgrade_and_roll_back():
     assert {words[0] for page in PAGES for words in helm_commands(page)} >= {"install", "upgrade", "rollback"}
 
 
+@pytest.mark.parametrize(
+    ("chinese", "english"),
+    [("README.zh-CN.md", "README.md"), ("docs/zh/quick-start.md", "docs/run-a-workload.md")],
+)
+def test_the_chinese_pages_have_the_commands_of_the_english_ones(chinese, english):
+    assert list(blocks(ROOT / chinese, "sh", "text")) == list(blocks(ROOT / english, "sh", "text"))
+
+
 POD_EXAMPLES = sorted([*(ROOT / "examples").glob("*.yaml"), *(ROOT / "examples/workloads").glob("*.yaml")])
 
 
