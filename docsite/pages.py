@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from docsite import environment_page, events_page, names_page, settings_page
+from docsite import chart_page, environment_page, events_page, names_page, settings_page
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -10,6 +10,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 def pages() -> dict[str, str]:
     """Text by file name."""
     return {
+        "chart-values.md": chart_page.page(),
         "container-environment.md": environment_page.page(),
         "events.md": events_page.page(),
         "labels-and-annotations.md": names_page.page(),
