@@ -73,6 +73,11 @@ def connect_pod_resources() -> closing[PodResources]:
     return closing(PodResources(POD_RESOURCES))
 
 
+NODE_SHOWS_S = 120.0
+"""Until kubelet shows in the Node what it knows. It writes only what differs from its own view of the Node, and a watch
+that broke silently shows it the former amounts for up to 45 s."""
+
+
 class Node:
     """Cluster, agent and kubelet's allocations together, for one test."""
 
@@ -118,7 +123,7 @@ class Node:
             assert time.monotonic() < end, f"wanted {wanted}, kubelet has {self._kubelet_has()}: {self.agent.status()}"
             time.sleep(0.05)
         try:
-            self.cluster.wait_node(lambda node: _has(node, wanted), timeout)
+            self.cluster.wait_node(lambda node: _has(node, wanted), max(timeout, NODE_SHOWS_S))
         except TimeoutError as err:
             shown = {name: self.cluster.node()["status"]["allocatable"].get(name) for name in wanted}
             raise TimeoutError(f"wanted {wanted}, the node has {shown}; agent: {self.agent.status()}") from err
