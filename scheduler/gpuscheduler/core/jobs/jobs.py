@@ -404,7 +404,8 @@ class Jobs:
         """The pods that may be planned now."""
         if self._problem(("", ""), job):
             return []
-        return [pod for pod in job.pending if self._is_complete(job) or pod.uid in job.started]
+        pending = job.pending
+        return pending if self._is_complete(job) else [pod for pod in pending if pod.uid in job.started]
 
     def _is_complete(self, job: _Job) -> bool:
         if job.bound:  # it has started: these replace members, or are added
