@@ -9,7 +9,7 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile generate lock clean
+.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -57,7 +57,7 @@ docs: $(STAMP)  ## the documentation site in build/site; fails on a link that le
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 types: $(STAMP)  ## strict typing
-	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests prose docsite tests/chart tests/e2e
+	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests prose docsite release tests/chart tests/e2e
 
 chart: $(STAMP)  ## the chart, rendered and held against the schemas of Kubernetes 1.18 to 1.36 (needs Go, which builds Helm)
 	$(BIN)/python tests/e2e/build.py helm
@@ -74,6 +74,9 @@ e2e: $(STAMP)  ## the agent on a real kubelet, the scheduler on a real control p
 
 image:  ## the container image, with Docker or buildah (IMAGE=name:tag, ARGS: see python -m image --help)
 	$(PYTHON) -m image $(if $(IMAGE),--tag $(IMAGE)) --revision "$$(git rev-parse HEAD 2>/dev/null)" $(ARGS)
+
+release-files: $(STAMP)  ## wheel, chart, kubectl plugin and krew manifest in build/release (ARGS: see python -m release --help; needs Go)
+	$(BIN)/python -m release --helm "$$($(BIN)/python tests/e2e/build.py helm | tail -1)" $(ARGS)
 
 sbom: $(STAMP)  ## image/sbom.cdx.json, the bill of materials, from requirements-scheduler.lock
 	$(BIN)/python -m image.sbom

@@ -1,0 +1,1 @@
+"""What a release publishes beside the image: wheel, chart, kubectl plugin, krew manifest and checksums."""

@@ -1,0 +1,90 @@
+"""Make the files of a release in build/release: wheel, chart, kubectl plugin, krew manifest, checksums.
+
+Without --tag it is a rehearsal, which says what keeps the tree from being released. The image has its own command.
+"""
+
+import argparse
+import gzip
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import yaml
+
+from gpuagent.system.output import exit_with
+from release.krew import NAME, PROGRAM, manifest
+from release.versions import CHART, ROOT, VERSION, problems
+
+PLATFORMS = ("linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64")
+HOME = "https://github.com/OWNER/gpuagent"
+"""Stands for the repository in a rehearsal."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the files; 1 if the tree cannot be released under the tag, or a tool is missing."""
+    parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
+    parser.add_argument("--tag", help="of the release, such as v0.1.0")
+    parser.add_argument("--home", default=HOME, help="address of the repository, from which krew loads the archives")
+    parser.add_argument("--helm", default="helm", metavar="FILE", help="the program helm (default: from PATH)")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "release", metavar="DIR")
+    options = parser.parse_args(arguments)
+    found = problems(options.tag or f"v{VERSION}")
+    for problem in found:
+        print(f"release: {problem}", file=sys.stderr)
+    if found and options.tag:
+        return 1
+    if shutil.which(options.helm) is None:
+        print(f"release: there is no program {options.helm}: name one with --helm", file=sys.stderr)
+        return 1
+    shutil.rmtree(options.out, ignore_errors=True)
+    options.out.mkdir(parents=True)
+    _run(sys.executable, "-m", "hatchling", "build", "-d", str(options.out))
+    _run(options.helm, "package", str(CHART), "--destination", str(options.out))
+    archives = dict(_plugins(options.out, f"{options.home}/releases/download/v{VERSION}"))
+    text = yaml.safe_dump(manifest(VERSION, options.home, archives), sort_keys=False)
+    (options.out / f"{NAME}.yaml").write_text(text, encoding="utf-8")
+    made = sorted(options.out.iterdir())
+    sums = "".join(f"{_digest(path)}  {path.name}\n" for path in made)
+    (options.out / "SHA256SUMS").write_text(sums, encoding="ascii")
+    print(sums, end="")
+    return 0
+
+
+def _plugins(out: Path, address: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Make the archive of the plugin for each platform; its address and digest."""
+    for platform in PLATFORMS:
+        program = out / PROGRAM
+        _run(sys.executable, "kubectl/onefile.py", str(program), "--platform", platform)
+        archive = out / f"{PROGRAM}-{VERSION}-{platform.replace('/', '-')}.tar.gz"
+        archive.write_bytes(_archive({PROGRAM: program, "LICENSE": ROOT / "LICENSE"}))
+        program.unlink()
+        yield platform, (f"{address}/{archive.name}", _digest(archive))
+
+
+def _archive(files: dict[str, Path]) -> bytes:
+    """A tar.gz that is the same for the same files: without owners and times."""
+    plain = BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name, path in files.items():
+            data = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o755 if name == PROGRAM else 0o644
+            tar.addfile(entry, BytesIO(data))
+    return gzip.compress(plain.getvalue(), mtime=0)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, cwd=ROOT, stdout=sys.stderr)  # noqa: S603 (our own, and helm)
+
+
+if __name__ == "__main__":
+    exit_with("release", lambda: main(sys.argv[1:]))
