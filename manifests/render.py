@@ -23,7 +23,7 @@ from gpuagent.simulation import boxes
 from gpuscheduler.scheduler_settings import SchedulerSettings
 
 FOLDER = Path(__file__).parent
-CHART = FOLDER / "helm" / "ack-ai-installer"
+CHART = FOLDER / "helm" / "gpuagent"
 SCHEMA = CHART / "values.schema.json"
 REASONS = CHART / "templates" / "_reasons.tpl"
 
@@ -132,10 +132,10 @@ def digest() -> str:
 def plain(helm: str, name: str) -> str:
     """One of the plain YAML files, as it should be."""
     version, fits = PLAIN[name]
-    command = [helm, "template", "ack-ai-installer", str(CHART), "--namespace=kube-system", f"--kube-version={version}"]
+    command = [helm, "template", "gpuagent", str(CHART), "--namespace=kube-system", f"--kube-version={version}"]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 (Helm)
     return (
-        f"# Made from helm/ack-ai-installer ({digest()}) with `make manifests`: do not edit.\n"
+        f"# Made from helm/gpuagent ({digest()}) with `make manifests`: do not edit.\n"
         f"# For {fits}.\n"
         f"# For other values than the chart's own, use Helm; docs/install.md says how.\n{made}"
     )

@@ -28,7 +28,7 @@ class Chart:
         *,
         version: str = "1.36",
         namespace: str = "kube-system",
-        release: str = "ack-ai-installer",
+        release: str = "gpuagent",
         **values: Any,
     ) -> list[dict[str, Any]]:
         """The objects, in Helm's order."""
@@ -52,7 +52,7 @@ class Chart:
 
     def refusal(self, *, version: str = "1.36", **values: Any) -> str:
         """What Helm says of values, or of a version, that it does not take."""
-        done = self._helm("template", "ack-ai-installer", "--kube-version", version, values=values)
+        done = self._helm("template", "gpuagent", "--kube-version", version, values=values)
         assert done.returncode != 0, "Helm took them"
         return done.stderr
 

@@ -18,7 +18,7 @@ from tests.e2e.cluster import container, pod_manifest
 MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 GIB = 1 << 30
 ROOT = Path(__file__).parents[3]
-MONITORING = ROOT / "manifests/helm/ack-ai-installer/monitoring"
+MONITORING = ROOT / "manifests/helm/gpuagent/monitoring"
 ALL = {"$instance": ".*", "$gpu": ".*", "$namespace": ".*", "$__rate_interval": "30s"}
 USED, LIMIT = "gpuagent_container_gpu_memory_used_bytes", "gpuagent_container_gpu_memory_limit_bytes"
 

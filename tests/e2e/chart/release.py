@@ -13,7 +13,7 @@ from tests.e2e.build import AGENT_IMAGE, bin_dir
 from tests.e2e.cluster import Cluster, free_port
 
 HELM = bin_dir() / "helm"
-NAME = "ack-ai-installer"
+NAME = "gpuagent"
 REPOSITORY, _, TAG = AGENT_IMAGE.rpartition(":")
 
 Values = dict[str, Any]

@@ -145,7 +145,7 @@ def test_the_api_server_takes_everything_that_the_chart_can_be(
         *("mps.enabled=true", "cgpu.enabled=true", "cgpu.image=none", "startupTaint=a/b", "driver.libraries=/lib"),
         *("dra.enabled=true", "dra.extendedResource=aliyun.com/gpu"),
     )
-    text = release().helm("template", "ack-ai-installer", str(CHART), "--set", ",".join(values))
+    text = release().helm("template", "gpuagent", str(CHART), "--set", ",".join(values))
     taken(cluster, [one for one in yaml.safe_load_all(text) if one])
 
 

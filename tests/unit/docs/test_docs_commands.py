@@ -18,7 +18,7 @@ from gpuisolation import cli as installer
 from gpuscheduler import cli as scheduler
 from tests.unit.docs.test_docs import PAGES, ROOT, name_of
 
-RELEASE = "ack-ai-installer"
+RELEASE = "gpuagent"
 CHART = ROOT / "manifests/helm" / RELEASE
 
 
@@ -102,7 +102,7 @@ def test_yaml_and_toml_load(page):
 def values_set(page: Path) -> Iterator[list[str]]:
     """Keys of `--set` of commands that install or upgrade the chart."""
     for words in commands(page):
-        if after(words, "helm") and any("ack-ai-installer" in word for word in words):
+        if after(words, "helm") and any("gpuagent" in word for word in words):
             for flag, value in zip(words, words[1:], strict=False):
                 if flag in {"--set", "--set-string", "--set-json"}:
                     yield re.split(r"(?<!\\)\.", value.partition("=")[0])

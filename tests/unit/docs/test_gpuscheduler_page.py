@@ -77,7 +77,7 @@ def test_every_event_is_documented():
 
 def test_the_example_is_the_charts_configuration_without_a_scheduler_of_its_own():
     example = yaml.safe_load((ROOT / "examples/kube-scheduler-gpuscheduler.yaml").read_text(encoding="utf-8"))
-    template = (ROOT / "manifests/helm/ack-ai-installer/templates/_scheduler.tpl").read_text(encoding="utf-8")
+    template = (ROOT / "manifests/helm/gpuagent/templates/_scheduler.tpl").read_text(encoding="utf-8")
     (extender,) = example["extenders"]
     for name, value in extender.items():
         if name not in {"managedResources", "httpTimeout"}:

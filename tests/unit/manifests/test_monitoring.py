@@ -14,7 +14,7 @@ from gpuscheduler import metrics as scheduler_metrics
 from tests.e2e.agent.prometheus import documented
 
 ROOT = Path(__file__).parents[3]
-MONITORING = ROOT / "manifests/helm/ack-ai-installer/monitoring"
+MONITORING = ROOT / "manifests/helm/gpuagent/monitoring"
 FAMILIES = {
     family.name: family
     for chapters in (CHAPTERS, scheduler_metrics.CHAPTERS)
