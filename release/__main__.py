@@ -13,6 +13,8 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import yaml
 
@@ -44,7 +46,11 @@ def main(arguments: Sequence[str]) -> int:
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
     _run(sys.executable, "-m", "hatchling", "build", "-d", str(options.out))
-    _run(options.helm, "package", str(CHART), "--destination", str(options.out))
+    with TemporaryDirectory(prefix="release-") as folder:
+        chart = shutil.copytree(CHART, Path(folder) / CHART.name)
+        with (chart / "Chart.yaml").open("a", encoding="utf-8") as metadata:
+            yaml.safe_dump(addresses(options.home), metadata, sort_keys=False)
+        _run(options.helm, "package", str(chart), "--destination", str(options.out))
     archives = dict(_plugins(options.out, f"{options.home}/releases/download/v{VERSION}"))
     text = yaml.safe_dump(manifest(VERSION, options.home, archives), sort_keys=False)
     (options.out / f"{NAME}.yaml").write_text(text, encoding="utf-8")
@@ -53,6 +59,12 @@ def main(arguments: Sequence[str]) -> int:
     (options.out / "SHA256SUMS").write_text(sums, encoding="ascii")
     print(sums, end="")
     return 0
+
+
+def addresses(home: str) -> dict[str, Any]:
+    """What Chart.yaml says of the repository, whose address no file of the tree has."""
+    icon = f"{home}/raw/v{VERSION}/docs/img/icon.svg"
+    return {"home": home, "sources": [home], "icon": icon}
 
 
 def _plugins(out: Path, address: str) -> Iterator[tuple[str, tuple[str, str]]]:
