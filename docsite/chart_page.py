@@ -1,4 +1,4 @@
-"""docs/reference/chart-values.md: every value of the chart, with its default and its comment in values.yaml."""
+"""Every value of the chart, with its default and its comment in values.yaml: a page, and the chart's README."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,7 @@ from docsite.markdown import MADE, table
 
 def page() -> str:
     """The page."""
-    text = VALUES.read_text(encoding="utf-8")
-    values = yaml.compose(text, Loader=yaml.SafeLoader)
-    if not isinstance(values, yaml.MappingNode):
-        raise TypeError(f"{VALUES} has no values")
-    rows = _rows(values, text.splitlines())
+    rows = _all_rows()
     return f"""# Chart values
 
 {MADE}
@@ -26,6 +22,39 @@ All values of the chart, by path: `--set http.port=9445`. The [page of the chart
 and what depends on what. The chart refuses a value that is not here, or one of another type.
 
 {table(("value", "default", "meaning"), rows)}"""
+
+
+def readme() -> str:
+    """The README that is packed with the chart: registries of charts show it."""
+    rows = _all_rows()
+    chart = yaml.safe_load((VALUES.parent / "Chart.yaml").read_text(encoding="utf-8"))
+    return f"""# Chart {chart["name"]}
+
+{MADE}
+
+{chart["description"]}: an agent on each node with GPUs, isolation by NVIDIA MPS or cGPU,
+and on request a GPU scheduler. It needs Kubernetes 1.18 or later, nodes with the NVIDIA driver, and an image in a
+registry of yours.
+
+```sh
+helm install gpuagent CHART --namespace kube-system --set image.repository=registry.example.com/gpuagent
+kubectl label node NODE ack.node.gpu.schedule=share
+kubectl -n kube-system rollout status daemonset/gpuagent
+```
+
+It takes the place of ACK's component `ack-ai-installer`: labels, resource names and annotations are the same.
+
+## Values
+
+{table(("value", "default", "meaning"), rows)}"""
+
+
+def _all_rows() -> Iterator[tuple[str, str, str]]:
+    text = VALUES.read_text(encoding="utf-8")
+    values = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(values, yaml.MappingNode):
+        raise TypeError(f"{VALUES} has no values")
+    return _rows(values, text.splitlines())
 
 
 def _rows(group: yaml.MappingNode, lines: Sequence[str], path: str = "") -> Iterator[tuple[str, str, str]]:

@@ -5,11 +5,13 @@ from pathlib import Path
 from docsite import chart_page, environment_page, events_page, names_page, settings_page
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+README = chart_page.VALUES.parent / "README.md"
 
 
 def pages() -> dict[str, str]:
-    """Text by file name."""
+    """Text by path, from `FOLDER`."""
     return {
+        str(README): chart_page.readme(),
         "chart-values.md": chart_page.page(),
         "container-environment.md": environment_page.page(),
         "events.md": events_page.page(),

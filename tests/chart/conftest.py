@@ -60,6 +60,7 @@ class Chart:
         return self._helm("lint", "--strict", values=values)
 
     def _helm(self, *arguments: str, values: dict[str, Any], chart: Path = CHART) -> subprocess.CompletedProcess[str]:
+        values = values | {"image": {"repository": "gpuagent"} | values.get("image", {})}
         self._values.write_text(json.dumps(values))
         command = [str(HELM), *arguments, str(chart), "--values", str(self._values)]
         return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -28,8 +28,16 @@ EVERYTHING: dict[str, Any] = {
     "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["regcred"]},
     "settings": {"memory-unit": "256MiB", "max-pods-per-gpu": 10, "settle": 0.5, "core-mem-both": False},
     "nodeSelector": {"kubernetes.io/arch": "amd64"},
+    "nodeAffinity": [{"key": "pool", "operator": "In", "values": ["gpu"]}],
+    "annotations": {"note": "daemonset"},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"}],
     "seLinuxOptions": {"type": "spc_t"},
-    "driver": {"runtimeClassName": "nvidia", "libraries": "/home/kubernetes/bin/nvidia/lib64", "programs": "/opt/nv"},
+    "driver": {
+        "runtimeClassName": "nvidia",
+        "createRuntimeClass": True,
+        "libraries": "/home/kubernetes/bin/nvidia/lib64",
+        "programs": "/opt/nv",
+    },
     "networkPolicy": {
         "enabled": True,
         "from": [
@@ -384,6 +392,10 @@ OWN_LABEL = {"app.kubernetes.io/name": "mine"}
         ({"settings": {"http-address": ":1"}}, "'http-address' not allowed"),
         ({"settings": {"node-name": "n"}}, "'node-name' not allowed"),
         ({"cgpu": {"enabled": True}}, "/cgpu/image"),
+        ({"image": {"repository": ""}}, "image.repository is not set"),
+        ({"driver": {"createRuntimeClass": True}}, "driver.createRuntimeClass needs driver.runtimeClassName"),
+        ({"extraEnv": [{"name": "NODE_NAME", "value": "other"}]}, "/extraEnv/0/name"),
+        ({"nodeAffinity": [{"key": "pool", "operator": "Is"}]}, "/nodeAffinity/0/operator"),
         ({"mps": {"directory": "/" + "a" * 100}}, "/mps/directory"),
         ({"paths": {"kubelet": "/var/lib/kubelet/"}}, "/paths/kubelet"),
         ({"updateStrategy": {"maxUnavailable": 0}}, "/updateStrategy/maxUnavailable"),
@@ -518,6 +530,26 @@ def test_labels_of_ones_own_come_beside_the_charts(chart: Chart) -> None:
 
 
 # -- nodes and modes ------------------------------------------------------------------------------------------------
+
+
+def test_what_an_operator_adds_reaches_the_agent(chart: Chart) -> None:
+    objects = chart.render(**EVERYTHING)
+    agent = find(objects, "DaemonSet", "gpuagent")
+    assert agent["metadata"]["annotations"] == {"note": "daemonset"}
+    spec = agent["spec"]["template"]["spec"]
+    assert spec["containers"][0]["env"][-1] == EVERYTHING["extraEnv"][0]
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert all(EVERYTHING["nodeAffinity"][0] in term["matchExpressions"] for term in terms)
+    assert len(terms) == 2
+    made = find(objects, "RuntimeClass", "nvidia")
+    assert (made["handler"], spec["runtimeClassName"]) == ("nvidia", "nvidia")
+    assert "RuntimeClass" not in {one["kind"] for one in chart.render(driver={"runtimeClassName": "nvidia"})}
+
+
+def test_the_notes_say_what_to_do_next(chart: Chart) -> None:
+    notes = chart.notes()
+    assert "kubectl label node NODE ack.node.gpu.schedule=share" in notes
+    assert "rollout status daemonset/gpuagent" in notes
 
 
 def test_a_node_without_the_label_keeps_its_agent_by_what_the_agent_wrote(chart: Chart) -> None:

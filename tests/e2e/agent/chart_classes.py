@@ -15,7 +15,15 @@ from tests.e2e.cluster import Cluster
 def chart_classes(cluster: Cluster, **dra: str) -> Iterator[None]:
     """The classes of a chart with these values of `dra`, as long as the context lasts."""
     values = [f"--set-string=dra.{key}={value}" for key, value in dra.items()]
-    command = [str(bin_dir() / "helm"), "template", "x", str(CHART), "--set=dra.enabled=true", *values]
+    command = [
+        str(bin_dir() / "helm"),
+        "template",
+        "x",
+        str(CHART),
+        "--set=image.repository=gpuagent",
+        "--set=dra.enabled=true",
+    ]
+    command += values
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     classes = [one for one in yaml.safe_load_all(made) if one and one["kind"] == "DeviceClass"]
     for one in classes:

@@ -32,7 +32,7 @@ from tests.e2e.scheduler.pods import job, pod
 NAME, NAMESPACE = "gpu-scheduler", "gpu"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
-VALUES = "--set=scheduler.enabled=true,scheduler.setSchedulerName=true"
+VALUES = "--set=image.repository=gpuagent,scheduler.enabled=true,scheduler.setSchedulerName=true"
 
 
 def rendered(control_plane: ControlPlane) -> list[Json]:

@@ -142,6 +142,14 @@ def test_helm_commands_name_one_release_and_take_over_values_in_one_way(page):
         assert ("--reset-then-reuse-values" in rest) == (verb == "upgrade"), (verb, rest)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_installation_names_an_image(page):
+    """The chart refuses one without."""
+    for words in helm_commands(page):
+        if words[0] in {"install", "template"} and any(str(CHART.name) in word for word in words):
+            assert any("image.repository=" in word or word in {"-f", "--values"} for word in words), words
+
+
 def test_the_documents_install_upgrade_and_roll_back():
     assert {words[0] for page in PAGES for words in helm_commands(page)} >= {"install", "upgrade", "rollback"}
 

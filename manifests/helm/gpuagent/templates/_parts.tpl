@@ -27,6 +27,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 
 {{- define "gpuagent.image" -}}
 {{- with .Values.image -}}
+{{- if not .repository }}{{ fail "image.repository is not set, and no registry has a public image yet: build one with `make image IMAGE=REGISTRY/gpuagent:VERSION`, push it, and set image.repository to REGISTRY/gpuagent" }}{{ end -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
@@ -144,6 +145,9 @@ a pod that starts again amid an upgrade, or after one that failed, has the setti
 {{- else if .Values.dra.extendedResource -}}
 {{- fail "dra.extendedResource needs dra.enabled: without it no DeviceClass is there to have that name; set dra.enabled to true, or dra.extendedResource to \"\"" -}}
 {{- end -}}
+{{- if and .Values.driver.createRuntimeClass (not .Values.driver.runtimeClassName) -}}
+{{- fail "driver.createRuntimeClass needs driver.runtimeClassName: set it to the handler's name in the container runtime, such as nvidia" -}}
+{{- end -}}
 {{- if and (get .Values.settings "annotate-pods") (not (include "gpuagent.annotates" .)) -}}
 {{- fail "settings.annotate-pods needs the right to patch pods: set rbac.podAnnotations to true, or leave settings.annotate-pods out" -}}
 {{- end -}}
@@ -173,6 +177,9 @@ affinity:
         {{- range .Values.nodeLabels }}
         - matchExpressions:
             - {key: {{ . | quote }}, operator: Exists}
+            {{- with $.Values.nodeAffinity }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
         {{- end }}
 {{- end }}
 
