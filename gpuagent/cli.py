@@ -22,6 +22,7 @@ from gpuagent.settings import values
 from gpuagent.settings.settings import Settings
 from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
+from gpuagent.system.command_line import CommandLine
 from gpuagent.system.printable import printable
 from gpuagent.system.stop_signal import StopSignal
 
@@ -31,6 +32,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_STATUS_URL = "http://127.0.0.1:9445"
+EXAMPLES = (
+    "gpuagent status                               # what this node's agent does",
+    "gpuagent run --dry-run --simulate dgx-a100 --mode share",
+    "gpuagent claim --mem 8 | kubectl apply -f -   # 8 GiB of a GPU, in mode dra",
+)
+RUN_EXAMPLES = (
+    'gpuagent run --node-name "$NODE_NAME"         # in a pod, as the chart does',
+    "gpuagent run --dry-run --simulate dgx-a100 --mode share",
+    "gpuagent run --kubeconfig ~/.kube/config --memory-unit 256MiB",
+)
 STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
 FAULT_EXAMPLE = '{"fault": "xid", "gpu": 0, "code": 79}'
 TOPOLOGY_KEYS = frozenset({"node", "version", "gpus", "links", "best", "notes"})
@@ -56,19 +67,18 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpuagent", description="The per-node GPU agent for Kubernetes.", allow_abbrev=False
-    )
+def make_parser() -> CommandLine:
+    parser = CommandLine(prog="gpuagent", description="The per-node GPU agent for Kubernetes.", examples=EXAMPLES)
     parser.add_argument("--version", action="version", version=f"gpuagent {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_commands()
 
     running = commands.add_parser(
         "run",
         help="run the agent on this node",
         description="Discover GPUs, advertise them to kubelet as the node label says, and serve allocations.",
+        usage="gpuagent run [flags]",
         epilog="Every flag has its twin in the environment (in brackets) and in the --config file; flags win.",
-        allow_abbrev=False,
+        examples=RUN_EXAMPLES,
     )
     config.TABLE.add_flags(running)
     running.add_argument(
@@ -81,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
         "metavar": "URL",
         "help": f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})",
     }
-    status = commands.add_parser("status", help="show what the agent on this node does", allow_abbrev=False)
+    status = commands.add_parser("status", help="show what the agent on this node does")
     status.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
     status.add_argument("--url", **url)
     status.set_defaults(command=_status)
@@ -90,7 +100,6 @@ def make_parser() -> argparse.ArgumentParser:
         "topology",
         help="show what joins the GPUs of this node, and the best sets of them",
         description="Asks the agent on this node. Where none answers, reads the driver, and every GPU counts as free.",
-        allow_abbrev=False,
     )
     topology.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
     topology.add_argument("--svg", type=Path, metavar="FILE", help="draw a picture into FILE instead")
@@ -102,8 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
         "claim",
         help="print a ResourceClaimTemplate for an amount of GPUs",
         description="Prints what a pod on nodes in mode dra needs to get GPUs, for Kubernetes 1.36 and later.",
-        epilog="Example: gpuagent claim --mem 8 --cores 30 | kubectl apply -f -",
-        allow_abbrev=False,
+        examples=("gpuagent claim --mem 8 --cores 30 | kubectl apply -f -",),
     )
     claim.add_argument("--mem", metavar="AMOUNT", help="memory of each GPU: 8 for 8 GiB, 512Mi (default: all of it)")
     claim.add_argument("--cores", metavar="PERCENT", help="percent of the compute of each GPU; isolates both amounts")
@@ -117,7 +125,6 @@ def make_parser() -> argparse.ArgumentParser:
         "mps-control",
         help="run NVIDIA MPS's control daemon in a container of its own",
         description="Runs the daemon in the foreground, so that it does not end with the agent, until SIGTERM.",
-        allow_abbrev=False,
     )
     mps.add_argument("--program", default=CONTROL, help=f"MPS's control program (default: {CONTROL})")
     mps.add_argument("--pipe-dir", type=Path, default=ACK, help=f"where clients find it (default: {ACK})")
@@ -133,7 +140,6 @@ def make_parser() -> argparse.ArgumentParser:
         description=f"Example: gpuagent simulate '{FAULT_EXAMPLE}'."
         ' A GPU that is lost without an XID: \'{"fault": "lose", "gpu": 0, "silent": true}\'.'
         " docs/operations.md lists every fault.",
-        allow_abbrev=False,
     )
     simulate.add_argument("fault", help="the fault as JSON")
     simulate.add_argument("--state-dir", type=Path, default=Path("/var/lib/gpuagent"), help="the agent's state dir")

@@ -221,7 +221,27 @@ class Settings:
         return self.mode is None or (named and bool(self.node_name))
 
 
-TABLE = Table(Settings, "gpuagent", others=("GPUAGENT_DRY_RUN", "GPUAGENT_URL"))
+GROUPS = {
+    "node and API server": (
+        *("node_name", "kubeconfig", "kubelet_dir", "state_dir", "cdi_dir", "fence_file", "startup_taint"),
+        *("http_address", "simulate"),
+    ),
+    "modes and amounts": (
+        *("mode", "memory_unit", "max_pods_per_gpu", "core_step", "core_mem_both", "exclusive_resource", "gpu_sets"),
+    ),
+    "isolation": (
+        *("isolation", "allow_unisolated", "cgpu_percent_per_weight", "mps_control", "mps_pipe_dir", "mps_start"),
+        *("mps_exclusive",),
+    ),
+    "health": ("settle", "ignore_xids", "fatal_xids", "evict_claims"),
+    "pods and schedulers": (
+        *("decided_gpu_full", "trust_gpu_visible", "annotate_pods", "clean_failed_pods", "visible_devices"),
+        *("device_strategy",),
+    ),
+    "metrics and log": ("compat_metrics", "log_format", "log_level"),
+}
+"""Titles of the help, and the settings below each."""
+TABLE = Table(Settings, "gpuagent", others=("GPUAGENT_DRY_RUN", "GPUAGENT_URL"), groups=GROUPS)
 
 
 def load(flags: Mapping[str, str | None], env: Mapping[str, str]) -> Settings:

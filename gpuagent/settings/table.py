@@ -52,9 +52,17 @@ class Table(Generic[T]):
         kind: a dataclass whose fields are made with `setting`.
         program: its name, with which its environment variables begin.
         others: further variables of the program, which are no settings.
+        groups: title in the help to the fields below it; those of none are below "settings".
     """
 
-    def __init__(self, kind: type[T], program: str, others: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        kind: type[T],
+        program: str,
+        others: Collection[str] = (),
+        groups: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        self._title = {name: title for title, names in (groups or {}).items() for name in names}
         self._kind, self._prefix = kind, f"{program.upper()}_"
         self._fields = fields(kind)  # type: ignore[arg-type] # a dataclass
         self._config = f"{self._prefix}CONFIG"
@@ -66,11 +74,15 @@ class Table(Generic[T]):
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         """Give `parser` one flag a setting, and `--config`."""
+        titles = dict.fromkeys(
+            [*self._title.values(), *(self._title.get(one.name, "settings") for one in self._fields)]
+        )
+        groups = {title: parser.add_argument_group(title) for title in titles}
         for one in self._fields:
             meta = one.metadata
             env = " or ".join(name for name in (self.variable(one.name), meta["env"]) if name)
             is_switch = meta["parse"] is values.is_on
-            parser.add_argument(
+            groups[self._title.get(one.name, "settings")].add_argument(
                 f"--{setting_key(one.name)}",
                 dest=one.name,
                 metavar=meta["metavar"] or one.name.rpartition("_")[2].upper(),

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gpuagent import __version__
 from gpuagent.host import cgpu_proc
+from gpuagent.system.command_line import CommandLine
 from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
 from gpuisolation.cgpu_policy import Wish
 from gpuisolation.change import package
@@ -26,6 +28,11 @@ log = logging.getLogger(__name__)
 
 EPILOG = (
     "Exit codes: 0 well, 1 failed, 2 a mistake in flags, 3 refused (a check forbids it, or containers use the GPUs)."
+)
+EXAMPLES = (
+    "gpu-isolation-installer preflight --package cgpu-1.5.10.tar.gz",
+    "gpu-isolation-installer install --package cgpu-1.5.10.tar.gz --policy 3",
+    "gpu-isolation-installer status",
 )
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -61,19 +68,18 @@ def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
     return code
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> CommandLine:
+    parser = CommandLine(
         prog="gpu-isolation-installer",
         description="Checks, installs, sets, upgrades and removes the GPU isolation layer of a node.",
         epilog=EPILOG,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"gpu-isolation-installer {__version__}")
+    commands = parser.add_commands()
 
-    def command(
-        name: str, does: str, function: Callable[[argparse.Namespace, Host, Files], int]
-    ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=does, description=f"{does}.", epilog=EPILOG, allow_abbrev=False)
+    def command(name: str, does: str, function: Callable[[argparse.Namespace, Host, Files], int]) -> CommandLine:
+        sub = commands.add_parser(name, help=does, description=f"{does}.", epilog=EPILOG)
         sub.set_defaults(command=function)
         sub.add_argument("--root", type=Path, default=Path("/"), help="the host's root (default: /)")
         sub.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")

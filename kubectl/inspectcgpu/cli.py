@@ -12,6 +12,7 @@ from typing import Any
 from gpuagent import __version__
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
+from gpuagent.system.command_line import CommandLine
 from gpuagent.system.printable import printable
 from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.choose_cluster import connect
@@ -28,6 +29,12 @@ PROG = "kubectl-inspect-cgpu"
 NO_GPUS = (
     "no GPU nodes: no node has aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage or aliyun.com/gpu, or the label "
     "ack.node.gpu.schedule with another mode than default"
+)
+EXAMPLES = (
+    "kubectl inspect cgpu              # every node with GPUs",
+    "kubectl inspect cgpu -d gpu-1     # the pods of one node, and what they use",
+    "kubectl inspect cgpu -w           # every change, until Ctrl-C",
+    "kubectl inspect cgpu -o json      # for a program",
 )
 _DAY_S = 86400
 
@@ -127,13 +134,13 @@ def _asking(options: argparse.Namespace) -> Asking | None:
     return Asking(namespace=options.agent_namespace, port=options.agent_port, timeout_s=options.agent_timeout)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandLine:
+    parser = CommandLine(
         prog="kubectl inspect cgpu",
         description="Show which GPU of the cluster has what on it: memory, compute, whole GPUs, and the pods.",
         epilog="Exit codes: 0 well, 1 the cluster cannot be read or there is no such node, 2 a mistake in flags or in "
         "the kubeconfig.",
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="(default: every node with GPUs)")
     parser.add_argument("-d", "--details", action="store_true", help="show the pods on each node, and what they use")

@@ -1,6 +1,5 @@
 """The command line: `gpuscheduler run`."""
 
-import argparse
 import asyncio
 import os
 import signal
@@ -13,6 +12,7 @@ from gpuagent import __version__
 from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
+from gpuagent.system.command_line import CommandLine
 from gpuagent.system.printable import printable
 from gpuscheduler.app import App
 from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
@@ -32,21 +32,21 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandLine:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="gpuscheduler",
         description="Places GPU shares, whole GPUs and jobs for the stock kube-scheduler.",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gpuscheduler {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_commands()
     running = commands.add_parser(
         "run",
         help="serve a kube-scheduler as its extender",
         description="Follow nodes and pods, and answer the filter, bind and preempt calls of a kube-scheduler.",
+        usage="gpuscheduler run [flags]",
         epilog="Every flag has its twin in the environment (in brackets) and in the --config file; flags win.",
-        allow_abbrev=False,
+        examples=("gpuscheduler run --kubeconfig ~/.kube/config --policy strand",),
     )
     TABLE.add_flags(running)
     return parser

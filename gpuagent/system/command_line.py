@@ -1,0 +1,70 @@
+"""Command lines that help: the whole help on a bare call, and the nearest name for one that is not known."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from textwrap import fill
+from typing import Any, NoReturn
+
+_UNKNOWN = re.compile(r"unrecognized arguments: ([^\s=]+)")
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.+)\)")
+_WIDTH = 79
+
+
+class CommandLine(argparse.ArgumentParser):
+    """A parser whose errors name what was meant. Flags cannot be abbreviated: a later flag could change what they mean.
+
+    Args:
+        description: what the program or command does.
+        epilog: what to know beside the flags.
+        examples: command lines, shown at the end of the help.
+        given: as of ArgumentParser.
+    """
+
+    def __init__(self, *, description: str = "", epilog: str = "", examples: Sequence[str] = (), **given: Any) -> None:  # noqa: ANN401
+        self._commands: argparse._SubParsersAction[CommandLine] | None = None
+        shown = "\n".join(["examples:", *(f"  {line}" for line in examples)]) if examples else ""
+        super().__init__(
+            description=_wrapped(description),
+            epilog="\n\n".join(filter(None, (_wrapped(epilog), shown))),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **given,
+        )
+
+    def add_commands(self) -> "argparse._SubParsersAction[CommandLine]":
+        """Take commands; a call without one gets the help."""
+        self._commands = self.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandLine)
+        return self._commands
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
+        """As of ArgumentParser."""
+        given = sys.argv[1:] if args is None else args
+        if self._commands and not given:
+            self.print_help(sys.stderr)
+            raise SystemExit(2)
+        return super().parse_args(given, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2, the mistake, what was meant, and where help is."""
+        if unknown := _UNKNOWN.search(message):
+            message += _meant(unknown[1], self._flags())
+        elif choice := _CHOICE.search(message):
+            message += _meant(choice[1], re.findall(r"[\w.-]+", choice[2]))
+        self.exit(2, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
+
+    def _flags(self) -> Iterator[str]:
+        yield from self._option_string_actions
+        for one in self._commands.choices.values() if self._commands else ():
+            yield from one._option_string_actions  # noqa: SLF001 (of the same class)
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, _WIDTH, break_on_hyphens=False)
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
