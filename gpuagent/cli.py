@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def make_parser() -> CommandLine:
     parser = CommandLine(prog="gpuagent", description="The per-node GPU agent for Kubernetes.", examples=EXAMPLES)
-    parser.add_argument("--version", action="version", version=f"gpuagent {__version__}")
+    parser.add_version("gpuagent")
     commands = parser.add_commands()
 
     running = commands.add_parser(

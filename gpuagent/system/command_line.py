@@ -8,6 +8,9 @@ from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, NoReturn
 
+from gpuagent import __version__
+
+SHELLS = ("bash", "zsh", "fish")
 _UNKNOWN = re.compile(r"unrecognized arguments: ([^\s=]+)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.+)\)")
 _WIDTH = 79
@@ -39,6 +42,18 @@ class CommandLine(argparse.ArgumentParser):
         self._commands = self.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandLine)
         return self._commands
 
+    def add_version(self, program: str) -> None:
+        """Take --version and --completion of a program, named as its file is."""
+        self.add_argument("--version", action="version", version=f"{program} {__version__}")
+        self.add_argument(
+            "--completion",
+            action=_Completion,
+            choices=SHELLS,
+            metavar="SHELL",
+            help="print the completion for bash, zsh or fish",
+            program=program,
+        )
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
         """As of ArgumentParser."""
         given = sys.argv[1:] if args is None else args
@@ -63,6 +78,21 @@ class CommandLine(argparse.ArgumentParser):
 
 def _wrapped(text: str) -> str:
     return fill(text, _WIDTH, break_on_hyphens=False)
+
+
+class _Completion(argparse.Action):
+    """Print the script and end."""
+
+    def __init__(self, *, program: str, **given: Any) -> None:  # noqa: ANN401 (as of Action)
+        super().__init__(**given)
+        self._program = program
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:  # noqa: ANN401 (as of Action)
+        import shtab  # noqa: PLC0415 (rarely needed, and memory for as long as the agent runs)
+
+        parser.prog = self._program
+        print(shtab.complete(parser, str(given[1])))
+        parser.exit()
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

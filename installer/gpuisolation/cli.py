@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpuagent import __version__
 from gpuagent.host import cgpu_proc
 from gpuagent.system.command_line import CommandLine
 from gpuisolation import cgpu_policy, layer, preflight_checks, show, status
@@ -75,7 +74,7 @@ def make_parser() -> CommandLine:
         epilog=EPILOG,
         examples=EXAMPLES,
     )
-    parser.add_argument("--version", action="version", version=f"gpu-isolation-installer {__version__}")
+    parser.add_version("gpu-isolation-installer")
     commands = parser.add_commands()
 
     def command(name: str, does: str, function: Callable[[argparse.Namespace, Host, Files], int]) -> CommandLine:

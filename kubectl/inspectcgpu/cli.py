@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpuagent import __version__
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.command_line import CommandLine
@@ -170,7 +169,7 @@ def _parser() -> CommandLine:
     }
     for flag, how in agents.items():
         parser.add_argument(flag, **how)
-    parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
+    parser.add_version(PROG)
     return parser
 
 

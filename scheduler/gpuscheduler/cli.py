@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import uvloop
 
-from gpuagent import __version__
 from gpuagent.kube.api.api_errors import ApiConfigError
 from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
@@ -38,7 +37,7 @@ def make_parser() -> CommandLine:
         prog="gpuscheduler",
         description="Places GPU shares, whole GPUs and jobs for the stock kube-scheduler.",
     )
-    parser.add_argument("--version", action="version", version=f"gpuscheduler {__version__}")
+    parser.add_version("gpuscheduler")
     commands = parser.add_commands()
     running = commands.add_parser(
         "run",

@@ -1,6 +1,8 @@
 """What every program says of itself: its help as a whole, and what was meant by a mistake."""
 
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from gpuagent import cli as agent
 from gpuagent.settings.settings import GROUPS, Settings
+from gpuagent.system.command_line import SHELLS
 from gpuisolation import cli as installer
 from gpuscheduler import cli as scheduler
 from inspectcgpu import cli as inspect
@@ -76,6 +79,33 @@ def test_a_mistake_is_answered_with_what_was_meant(program, arguments, meant, ca
 def test_what_is_like_nothing_is_no_mistake_for_something(capsys):
     _, _, err = said(capsys, "gpuagent", "run", "--zzz")
     assert "did you mean" not in err
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_prints_its_completion(program, shell, capsys):
+    code, script, _ = said(capsys, program, "--completion", shell)
+    assert code == 0
+    assert re.search(rf"\b{program}\b", script)
+
+
+@pytest.mark.parametrize(
+    ("program", "typed", "offered"),
+    [
+        ("gpuagent", "gpuagent stat", "status"),
+        ("gpuagent", "gpuagent run --memory-u", "--memory-unit"),
+        ("gpuscheduler", "gpuscheduler run --pol", "--policy"),
+        ("gpu-isolation-installer", "gpu-isolation-installer pre", "preflight"),
+        ("kubectl-inspect-cgpu", "kubectl-inspect-cgpu --det", "--details"),
+    ],
+)
+def test_bash_completes(program, typed, offered, capsys):
+    _, script, _ = said(capsys, program, "--completion", "bash")
+    words = " ".join(map(shlex.quote, typed.split()))
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={len(typed.split()) - 1}; "
+    ask += f"$(complete -p {program} | sed 's/.*-F \\([^ ]*\\).*/\\1/') {program} {typed.split()[-1]}; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", script + ask], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [offered], done.stderr
 
 
 def test_every_setting_is_below_one_title_of_the_help():
