@@ -29,10 +29,12 @@ class Chart:
         version: str = "1.36",
         namespace: str = "kube-system",
         release: str = "gpuagent",
+        path: Path = CHART,
         **values: Any,
     ) -> list[dict[str, Any]]:
         """The objects, in Helm's order."""
-        done = self._helm("template", release, "--kube-version", version, "--namespace", namespace, values=values)
+        command = ("template", release, "--kube-version", version, "--namespace", namespace)
+        done = self._helm(*command, values=values, chart=path)
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.safe_load_all(done.stdout) if found]
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from referencing.jsonschema import DRAFT202012
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.settings import settings as config
 from manifests.render import CHART, FOLDER, PLAIN, plain
+from release.__main__ import addresses
+from release.versions import VERSION
 from tests.chart.conftest import HELM, Chart, containers, find
 
 ROOT = Path(__file__).parents[2]
@@ -644,6 +647,33 @@ def test_rules_and_dashboard_reach_the_cluster_as_they_are(chart: Chart) -> None
     kinds = {one["kind"] for one in chart.render()}
     assert not kinds & {"PodMonitor", "PrometheusRule"}
     assert "gpuagent-dashboard" not in {one["metadata"]["name"] for one in chart.render()}
+
+
+def runbooks(objects: list[dict[str, Any]]) -> dict[str, str]:
+    """Where each alert leads."""
+    rules = [
+        one for name in ("gpuagent", "gpu-scheduler") for one in find(objects, "PrometheusRule", name)["spec"]["groups"]
+    ]
+    return {rule["alert"]: rule["annotations"]["runbook_url"] for group in rules for rule in group["rules"]}
+
+
+def test_alerts_lead_to_the_page_that_the_operator_names(chart: Chart) -> None:
+    page = "https://git.example.com:8443/gpuagent/docs/alerts.md"
+    metrics = {"prometheusRule": {"enabled": True, "runbookUrl": page}}
+    led = runbooks(chart.render(scheduler={"enabled": True}, metrics=metrics))
+    assert {name: f"{page}#{name.lower()}" for name in led} == led
+    for wrong in ("docs/alerts.md", "https://a b", "https://a#b"):
+        assert "runbookUrl" in chart.refusal(metrics={"prometheusRule": {"runbookUrl": wrong}})
+
+
+def test_alerts_of_a_published_chart_lead_to_its_repository(chart: Chart, tmp_path: Path) -> None:
+    published = shutil.copytree(CHART, tmp_path / "published")
+    with (published / "Chart.yaml").open("a") as metadata:
+        yaml.safe_dump(addresses("https://git.example.com/gpuagent"), metadata)
+    metrics = {"prometheusRule": {"enabled": True}}
+    led = runbooks(chart.render(path=published, scheduler={"enabled": True}, metrics=metrics))
+    page = f"https://git.example.com/gpuagent/blob/v{VERSION}/docs/alerts.md"
+    assert {name: f"{page}#{name.lower()}" for name in led} == led
 
 
 def test_the_charts_version_is_the_agents() -> None:

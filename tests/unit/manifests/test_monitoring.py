@@ -93,12 +93,24 @@ def test_every_metric_is_asked_for_somewhere() -> None:
 def test_every_alert_says_how_bad_what_and_where_to_read_on(name: str) -> None:
     rule = RULES[name]
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-    assert {"summary", "description", "runbook"} == rule["annotations"].keys()
-    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     headings = re.findall(r"^### (.*)$", (ROOT / page).read_text(), re.MULTILINE)
     assert anchor == name.lower()
     assert name in headings
     assert set(headings) == set(RULES)
+
+
+def test_every_alerts_section_has_commands_that_can_be_pasted_as_they_are() -> None:
+    """Each variable has its value at the top of the page or in the same section, and no word waits to be replaced."""
+    first, *sections = re.split(r"^### ", (ROOT / "docs/alerts.md").read_text(), flags=re.MULTILINE)
+    for section in sections:
+        name, _, text = section.partition("\n")
+        shell = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+        assert shell, name
+        given = set(re.findall(r"\b([A-Z]+)=", "\n".join([*re.findall(r"```sh\n(.*?)```", first, re.DOTALL), shell])))
+        assert set(re.findall(r"\$([A-Z]+)", shell)) <= given, name
+        assert not re.search(r"(?<![\w\"$-])(?:NODE|POD|NAMESPACE)(?![\w:=\"-])", shell), name
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -231,3 +231,10 @@ tolerations:
 - {name: driver-programs, hostPath: {path: {{ . | quote }}, type: Directory}}
 {{- end }}
 {{- end }}
+
+{{/* Alert rules, whose runbook_url leads to the operator's copy of the page, or to the repository of a release. */}}
+{{- define "gpuagent.rules" -}}
+{{- $page := .root.Values.metrics.prometheusRule.runbookUrl -}}
+{{- if and (not $page) .root.Chart.Home }}{{ $page = printf "%s/blob/v%s/docs/alerts.md" .root.Chart.Home .root.Chart.Version }}{{ end -}}
+{{- .root.Files.Get (printf "monitoring/%s" .file) | trim | replace "runbook_url: docs/alerts.md" (printf "runbook_url: %s" ($page | default "docs/alerts.md")) -}}
+{{- end }}
