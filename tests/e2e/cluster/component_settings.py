@@ -174,6 +174,8 @@ class ComponentSettings:
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "evictionHard": {},
+            # Images stay on a machine whose disk is nearly full: nothing could pull them again.
+            "imageGCHighThresholdPercent": 100,
             "failSwapOn": False,
             "resolvConf": "",
             "makeIPTablesUtilChains": False,
