@@ -143,7 +143,8 @@ def test_the_api_server_takes_everything_that_the_chart_can_be(
 ) -> None:
     values = (
         *("mps.enabled=true", "cgpu.enabled=true", "cgpu.image=none", "startupTaint=a/b", "driver.libraries=/lib"),
-        *("dra.enabled=true", "dra.extendedResource=aliyun.com/gpu"),
+        *("dra.enabled=true", "dra.extendedResource=aliyun.com/gpu", "image.repository=gpuagent"),
+        *("driver.runtimeClassName=new", "driver.createRuntimeClass=true"),
     )
     text = release().helm("template", "gpuagent", str(CHART), "--set", ",".join(values))
     taken(cluster, [one for one in yaml.safe_load_all(text) if one])
