@@ -20,6 +20,7 @@ from inspectcgpu.fetch.following import Following
 from inspectcgpu.report import ClusterFacts, ClusterReport, build
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
+from inspectcgpu.show.health import health, problems
 from inspectcgpu.show.screen import Screen, has_colour
 from inspectcgpu.show.summary import summary
 from inspectcgpu.usage_error import UsageError
@@ -32,6 +33,7 @@ NO_GPUS = (
 EXAMPLES = (
     "kubectl inspect cgpu              # every node with GPUs",
     "kubectl inspect cgpu -d gpu-1     # the pods of one node, and what they use",
+    "kubectl inspect cgpu --health     # what is wrong on which node",
     "kubectl inspect cgpu -w           # every change, until Ctrl-C",
     "kubectl inspect cgpu -o json      # for a program",
 )
@@ -41,7 +43,7 @@ Lines = Callable[[ClusterReport], list[str]]
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Run the command; the exit code: 0 well, 1 the cluster cannot be read or has no such node, 2 a mistake."""
+    """Run the command; the exit code: 0 well, 1 not read, no such node, or a problem with --health, 2 a mistake."""
     options = _parser().parse_args(arguments)
     try:
         client = connect(options.kubeconfig, options.context, environ)
@@ -77,7 +79,7 @@ def _once(client: Client, options: argparse.Namespace, environ: Mapping[str, str
         _complain(f"node {name} has no GPUs to share or to place")
     for name in nodes.missing:
         _complain(f"there is no node {name}")
-    return 1 if nodes.missing else 0
+    return 1 if nodes.missing or (options.health and any(map(problems, report.nodes))) else 0
 
 
 def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -121,6 +123,8 @@ def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) 
         return [*(["---"] if compact else []), *yaml_lines(report, yaml_text.dump)]
 
     def as_table(report: ClusterReport) -> list[str]:
+        if options.health:
+            return health(report, colour=colour)
         wide = options.output == "wide"
         return (details if options.details else summary)(report, wide=wide, colour=colour)
 
@@ -138,11 +142,12 @@ def _parser() -> CommandLine:
         prog="kubectl inspect cgpu",
         description="Show which GPU of the cluster has what on it: memory, compute, whole GPUs, and the pods.",
         epilog="Exit codes: 0 well, 1 the cluster cannot be read or there is no such node, 2 a mistake in flags or in "
-        "the kubeconfig.",
+        "the kubeconfig. With --health, 1 also if a node has a problem.",
         examples=EXAMPLES,
     )
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="(default: every node with GPUs)")
     parser.add_argument("-d", "--details", action="store_true", help="show the pods on each node, and what they use")
+    parser.add_argument("--health", action="store_true", help="show what is wrong on which node, and nothing else")
     parser.add_argument(
         "-o", "--output", choices=["table", "wide", "json", "yaml"], default="table", help="(default: table)"
     )

@@ -16,7 +16,7 @@ def notes(report: ClusterReport) -> list[str]:
     found = list(report.problems)
     alike: dict[str, list[str]] = defaultdict(list)
     for node in report.nodes:
-        for text in _of_node(node):
+        for text in node_notes(node):
             alike[text].append(node.node.name)
     found.extend(f"node {some(names)}: {text}" for text, names in alike.items())
     units: dict[str, list[str]] = defaultdict(list)
@@ -41,7 +41,8 @@ def _pods(report: ClusterReport) -> Iterator[PodReport]:
         yield from node.pods
 
 
-def _of_node(node: NodeReport) -> Iterator[str]:
+def node_notes(node: NodeReport) -> Iterator[str]:
+    """What the inspector sees of a node that is not as it should be."""
     spec = node.node
     unhealthy = [gpu for gpu in node.gpus if gpu.cause]
     for gpu in unhealthy:

@@ -528,3 +528,29 @@ def test_a_watch_on_a_terminal_draws_over_what_was_there(server, config):
     os.close(leader)
     assert out.startswith(b"\x1b[H\x1b[2J")
     assert time.strftime("%Y-%m-%d").encode() in out
+
+
+def test_health_shows_nodes_with_problems_first_and_fails(server, call):
+    add_node(server, "n1", mem=60)
+    add_node(server, "n2", "topology", whole=4, allocatable={"aliyun.com/gpu": 3})
+    add_node(
+        server,
+        "n3",
+        "mps",
+        conditions=[{"type": "GPUAgentReady", "status": "False", "reason": "NoIsolation", "message": "no MPS"}],
+    )
+    code, out, _ = call("--health", "--no-agents")
+    assert (code, out) == (1, HEALTH)
+    code, out, _ = call("--health", "--no-agents", "n1")
+    assert code == 0
+    assert out.endswith("\n\n0 of 1 nodes have a problem\n")
+
+
+HEALTH = """\
+NODE  MODE      HEALTHY GPUS  PROBLEM
+n2    topology  4/4           3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away
+n3    mps       4/4           mode mps, and nothing is advertised: NoIsolation: no MPS
+n1    share     4/4           -
+
+2 of 3 nodes have a problem
+"""
