@@ -23,8 +23,8 @@ $(STAMP):
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end by itself)
-	$(BIN)/python -m demo $(if $(ONCE),--once)
+demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end by itself; LONG=1: everything)
+	$(BIN)/python -m demo $(if $(ONCE),--once) $(if $(LONG),--long)
 
 demo-scheduler: $(STAMP)  ## walk through the scheduler on twenty simulated nodes (ONCE=1: without pauses)
 	$(BIN)/python -m demo.scheduler $(if $(ONCE),--once)

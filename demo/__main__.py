@@ -1,9 +1,12 @@
-"""The walk: modes, pods, a refusal, a switch that waits, an unhealthy GPU, isolation, claims; then NVLink."""
+"""The walk: shares, a refusal, a mode switch under running pods, a GPU that fails and comes back, and a job.
+
+With --long also placement, a GPU that is lost, isolation, claims, what a removed label does, and links.
+"""
 
 import argparse
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,11 @@ PICTURE = Path("build/topology.svg")
 
 def main() -> int:
     """Walk once; then serve the metrics page, except with `--once`. The exit code: 1 if a step did not happen."""
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="make demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--once", action="store_true", help="end after the walk")
+    parser.add_argument("--long", action="store_true", help="walk through everything")
     parser.add_argument("--port", type=int, default=PORT, help="of the agent's HTTP pages (default: %(default)s)")
     options = parser.parse_args()
     try:
@@ -34,11 +40,11 @@ def main() -> int:
 def _walk_both(options: argparse.Namespace) -> None:
     note("A node with eight 80-GB A100 GPUs. The GPUs, kubelet and the API server are stand-ins; the agent is real.")
     with DemoNode("dgx-a100", options.port) as node:
-        walk(node)
+        walk(node, long=options.long)
     note("Another node: a DGX-1 with eight V100 GPUs, each joined by NVLink to four others, by one or two links.")
     with DemoNode("dgx1-v100", options.port) as node:
-        nvlink(node)
-        print("\nThat was the walk.")
+        nvlink(node, long=options.long)
+        print(f"\nThat was the walk.{'' if options.long else ' make demo LONG=1 shows more.'}")
         if not options.once:
             stop = StopSignal()
             note(
@@ -48,45 +54,75 @@ def _walk_both(options: argparse.Namespace) -> None:
             stop.wait()
 
 
-def walk(node: DemoNode) -> None:
+def walk(node: DemoNode, *, long: bool) -> None:
     """Every step says what happens, does it, and shows the node's table."""
-    step("No label yet: mode default. GPUs are whole; --exclusive-resource has the agent serve nvidia.com/gpu.")
-    until(node, offers("nvidia.com/gpu", 8))
-    show(node)
+    if long:
+        step("No label yet: mode default. GPUs are whole; --exclusive-resource has the agent serve nvidia.com/gpu.")
+        until(node, offers("nvidia.com/gpu", 8))
+        show(node)
+    switch(node, shares(node, long=long))
+    faults(node, long=long)
+    if not long:
+        return
+    isolation(node)
+    claims(node)
 
+    step("The label is removed: the last mode stays in force. What the node's Events say of all this:")
+    node.api.label_node({"ack.node.gpu.schedule": None})
+    until(node, lambda _: any(event["reason"] == "ModeLabelRemoved" for event in node.api.events()))
+    for event in node.api.events():
+        print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 96)}")
+
+
+def shares(node: DemoNode, *, long: bool) -> list[str]:
+    """Pods share GPUs, and one that fits on none is refused; the names of those that run."""
+    pods = ["chat", "embed", "rank"]
     step("The operator labels the node ack.node.gpu.schedule=share. GPUs are now advertised by the GiB, 80 each.")
     node.api.label_node({"ack.node.gpu.schedule": "share"})
     until(node, offers("aliyun.com/gpu-mem", 640))
-    show(node)
+    if long:
+        show(node)
 
     step("Three pods ask for 10, 20 and 50 GiB. Placement is binpack: they fill one GPU before the next is touched.")
-    for name, amount in (("chat", 10), ("embed", 20), ("rank", 50)):
+    for name, amount in zip(pods, (10, 20, 50), strict=True):
         run(node, name, mem=amount)
+    until(node, holds(pods))
     show(node)
 
-    step("Placement spread, for pods from now on: the next two get GPUs of their own.")
-    node.api.label_node({"ack.node.gpu.placement": "spread"})
-    until(node, lambda page: page["placement"] == "spread")
-    for name in ("web-1", "web-2"):
-        run(node, name, mem=8)
-    show(node)
+    if long:
+        step("Placement spread, for pods from now on: the next two get GPUs of their own.")
+        node.api.label_node({"ack.node.gpu.placement": "spread"})
+        until(node, lambda page: page["placement"] == "spread")
+        pods += ["web-1", "web-2"]
+        for name in pods[3:]:
+            run(node, name, mem=8)
+        until(node, holds(pods))
+        show(node)
 
-    step("A pod asks for 100 GiB. The node has 544 GiB free, but no GPU has 100: refused, with a text for its owner.")
+    step("A pod asks for 100 GiB. The node has more free, but no GPU has 100: refused, with a text for its owner.")
     admission = node.run_pod("too-big", mem=100)
     print(textwrap.indent(textwrap.fill(admission.failed, 100), "    "))
+    return pods
 
+
+def switch(node: DemoNode, pods: Sequence[str]) -> None:
+    """The mode changes under these running pods."""
+    held = sum(bool(gpu["containers"]) for gpu in node.status()["gpus"])
     step("The label changes to topology while pods run. Free GPUs change hands at once, held ones when their pods end.")
     node.api.label_node({"ack.node.gpu.schedule": "topology", "ack.node.gpu.placement": None})
-    until(node, offers("aliyun.com/gpu", 5))
+    until(node, offers("aliyun.com/gpu", 8 - held))
     show(node)
 
     step("A training pod takes two whole GPUs meanwhile, and the old pods end one by one.")
     run(node, "train", gpus=2)
-    for name in ("chat", "embed", "rank", "web-1", "web-2"):
+    for name in pods:
         node.end_pod(name)
     until(node, offers("aliyun.com/gpu", 8))
     show(node)
 
+
+def faults(node: DemoNode, *, long: bool) -> None:
+    """GPUs fail and come back."""
     step(
         "GPU 7 reports XID 79, and the driver hands the event to a thread that waits for another GPU. The agent takes"
         " the GPU from the event: its neighbors go on serving."
@@ -98,6 +134,8 @@ def walk(node: DemoNode) -> None:
     step("GPU 7 was reset: the driver asks for nothing any more. After --settle (1 s here) it is advertised.")
     node.inject(fault="action", gpu=7, value=0)
     until(node, offers("aliyun.com/gpu", 8))
+    if not long:
+        return
     show(node)
 
     step("GPU 6 falls off the bus without an XID. The agent detects it within 5 s.")
@@ -105,15 +143,6 @@ def walk(node: DemoNode) -> None:
     until(node, offers("aliyun.com/gpu", 7))
     show(node)
     node.inject(fault="restore", gpu=6)
-
-    isolation(node)
-    claims(node)
-
-    step("The label is removed: the last mode stays in force. What the node's Events say of all this:")
-    node.api.label_node({"ack.node.gpu.schedule": None})
-    until(node, lambda _: any(event["reason"] == "ModeLabelRemoved" for event in node.api.events()))
-    for event in node.api.events():
-        print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 96)}")
 
 
 def isolation(node: DemoNode) -> None:
@@ -179,12 +208,13 @@ def device_line(device: dict[str, Any]) -> str:
     return f"{device['name']}   {amounts}   isolation {device['attributes']['isolation']['string']}{taints}"
 
 
-def nvlink(node: DemoNode) -> None:
+def nvlink(node: DemoNode, *, long: bool) -> None:
     """Whole GPUs as sets: by links, beside their job's, and as a picture."""
-    step("Mode topology. What joins the GPUs, how fast it is, and the best set of each size (gpuagent topology):")
     node.api.label_node({"ack.node.gpu.schedule": "topology"})
     until(node, offers("aliyun.com/gpu", 8))
-    print(textwrap.indent(topology_table.render(node.topology()), "    "), flush=True)
+    if long:
+        step("Mode topology. What joins the GPUs, how fast it is, and the best set of each size (gpuagent topology):")
+        print(textwrap.indent(topology_table.render(node.topology()), "    "), flush=True)
 
     step("A notebook takes one GPU. Then two pods of one job come, with a GPU each: their GPUs have a double link.")
     run(node, "notebook", gpus=1)
@@ -195,6 +225,8 @@ def nvlink(node: DemoNode) -> None:
     until(node, lambda _: sum(bool(gpu["holders"]) for gpu in node.topology()["gpus"]) == 7)
     print(textwrap.indent("\n".join(node.table().splitlines()[2:11]), "    "), flush=True)
 
+    if not long:
+        return
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(topology_picture.svg(node.topology()), encoding="utf-8")
     step(f"The same as a picture (gpuagent topology --svg FILE): {PICTURE}")
@@ -243,6 +275,10 @@ def mps_limits(granted: Granted) -> str:
 
 def offers(resource: str, healthy: int) -> Callable[[dict[str, Any]], bool]:
     return lambda page: page["resources"][resource]["healthy"] == healthy
+
+
+def holds(pods: Collection[str]) -> Callable[[dict[str, Any]], bool]:
+    return lambda page: sum(len(gpu["containers"]) for gpu in page["gpus"]) == len(pods)
 
 
 def settled(mode: str) -> Callable[[dict[str, Any]], bool]:

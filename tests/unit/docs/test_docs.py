@@ -302,7 +302,7 @@ def test_every_make_target_is_documented():
 def test_the_steps_of_the_demo_are_counted():
     tree = ast.walk(ast.parse((ROOT / "demo/__main__.py").read_text(encoding="utf-8")))
     steps = [call for call in tree if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "step"]
-    assert f"`make demo`. {len(steps)} steps" in README
+    assert f"`make demo LONG=1` has all {len(steps)} steps" in README
 
 
 def threads() -> set[str]:
