@@ -3,7 +3,9 @@
 import json
 import logging
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +16,8 @@ from gpuagent.system.atomic_file import write_whole
 
 log = logging.getLogger(__name__)
 
+WRITTEN_S = 60.0
+"""A scratch file is older than this only if its agent has ended: another one may be writing now."""
 _UID = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z-]{0,62}")
 
 
@@ -27,6 +31,14 @@ class ClaimFiles:
     def __init__(self, state_dir: Path, cdi_dir: Path) -> None:
         self.records = state_dir / "claims"
         self._cdi_dir = cdi_dir
+
+    def sweep(self) -> None:
+        """Remove what an agent left that ended amid a write; harmless where it cannot be removed."""
+        for folder, pattern in ((self.records, ".*.json.*"), (self._cdi_dir, f".{DRA_DRIVER}-claim-*")):
+            for path in folder.glob(pattern):
+                with suppress(OSError):
+                    if time.time() - path.stat().st_mtime > WRITTEN_S:
+                        path.unlink()
 
     def read(self, known: Mapping[str, PreparedClaim] = MappingProxyType({})) -> dict[str, PreparedClaim]:
         """The prepared claims by UID. A record that cannot be read is logged and left where it is.

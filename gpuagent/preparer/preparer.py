@@ -66,6 +66,7 @@ class Preparer:
 
     def start(self) -> None:
         """Read the claims that a former run prepared."""
+        self._files.sweep()
         self._prepared = self._files.read()
         self._changed(tuple(self._prepared.values()))
 

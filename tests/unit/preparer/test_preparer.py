@@ -1,6 +1,7 @@
 """Claims are prepared and unprepared; their files outlive the agent, and the claim."""
 
 import json
+import os
 import threading
 from dataclasses import replace
 
@@ -115,6 +116,22 @@ def test_another_agent_has_the_claims_of_the_former_one_also_when_they_are_gone(
     assert one.changes == [[UID]]
     one.preparer.unprepare(UID)
     assert one.files() == [1, 0], "the record that cannot be read stays for people to look at"
+
+
+def test_what_an_agent_left_that_ended_amid_a_write_is_removed_later(one):
+    one.add(result(1))
+    one.prepare()
+    scratch = [one.directory / "state/claims/.x.json.a1", one.directory / f"cdi/.gpu.gpuagent.io-claim-{UID}.json.b2"]
+    others = [one.directory / "cdi/.of-another.json.c3"]
+    for path in (*scratch, *others):
+        path.write_text("{")
+    one.begin()
+    assert all(path.exists() for path in scratch), "another agent may be writing them"
+    for path in (*scratch, *others):
+        os.utime(path, (0, 0))
+    one.begin()
+    assert not any(path.exists() for path in scratch)
+    assert all(path.exists() for path in others)
 
 
 def test_a_call_waits_for_the_layer_that_is_coming(one):
