@@ -1,5 +1,6 @@
 """Answers kubelet's calls: GetPreferredAllocation (`preferred_allocation`), Allocate (`allocator`), and
-PreStartContainer (`pre_start`). One lock guards immutable values and is never held during a query. The package may
-not access the API server, NVML or a disk. It uses kubelet's pod-resources API only through the Protocol in
-`kubelet_allocations`.
+PreStartContainer (`pre_start`). `preferred_allocation` also decides what a pod gets that the agent has not seen. It
+waits, serves or refuses where kubelet or the API server is silent. One lock guards immutable values and is never held
+during a query. The package may not access the API server, NVML or a disk. It uses kubelet's pod-resources API only
+through the Protocol in `kubelet_allocations`.
 """

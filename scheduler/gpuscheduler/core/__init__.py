@@ -3,7 +3,8 @@
 - `scheduling`: where every event and every call of kube-scheduler enters.
 - `fit`, `links`: which GPUs of one node a request gets.
 - `ranking`: which nodes are the cheapest.
-- `reasons`, `fragmentation`: why a node cannot take a pod, and what would help.
+- `reasons`, `fragmentation`: why a node cannot take a pod, and what would help. Jobs have reasons of their own.
+- `jobs`: pods that start together.
 - `reservations`: which GPUs are kept until a pod is bound.
 - `wake_ups`: when to wake single pods that were refused.
 - `victims`: which pods to evict for a pod of higher priority.

@@ -294,6 +294,13 @@ def test_every_make_target_that_is_named_exists(page):
     assert set(named) <= targets()
 
 
+def test_tables_of_the_code_that_contributors_are_sent_to_exist():
+    named = set(re.findall(r"`(_[A-Z_]+|PROMISES)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gpuagent").rglob("*.py"))
+    assert len(named) > 3
+    assert {name for name in named if not re.search(rf"^{name}\b.*=", code, re.MULTILINE)} == set()
+
+
 def test_every_make_target_is_documented():
     rows = table((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "target")
     assert {quoted(row[0])[0].removeprefix("make ") for row in rows} == targets()

@@ -1,1 +1,6 @@
-"""Jobs start whole or not at all: the plan of a job's pods over nodes and links, and its states."""
+"""Jobs start whole or not at all.
+
+- `jobs`: the barrier that all pods of a job wait at, and why a job waits.
+- `plan`: nodes and GPUs for all pods of a job, over links.
+- `commit`: the plan as text, written before the first pod is bound.
+"""
