@@ -14,7 +14,7 @@ from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
 from gpuagent.domain.reconcile.failed_pods import to_delete
 from gpuagent.domain.reconcile.published_gpus import node_annotations
-from gpuagent.domain.reconcile.resource_slice import same_slices, slice_name, slice_writes
+from gpuagent.domain.reconcile.slice_writes import same_slices, slice_name, slice_writes
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gpuagent.domain.reconcile.resource_slice import SliceWrite
+from gpuagent.domain.reconcile.slice_writes import SliceWrite
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Api
 from gpuagent.kube.watch.slice_watch import SLICES

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuagent.domain.reconcile.resource_slice import slice_name
+from gpuagent.domain.reconcile.slice_writes import slice_name
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from tests.e2e.chart.release import Release
 from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest

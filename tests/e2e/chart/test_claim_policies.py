@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuagent.domain.dra.device_classes import CLASSES
-from gpuagent.domain.reconcile.resource_slice import slice_name
+from gpuagent.domain.reconcile.slice_writes import slice_name
 from tests.e2e.chart.agents import MERGE, OTHER, SLICES, Agents, Json, patch, resource_slice
 from tests.e2e.cluster import NODE_NAME, Cluster
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpuagent.domain.reconcile.resource_slice import slice_name
+from gpuagent.domain.reconcile.slice_writes import slice_name
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.cluster import NODE_NAME, Cluster

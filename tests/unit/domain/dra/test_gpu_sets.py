@@ -20,7 +20,7 @@ from gpuagent.domain.dra.gpu_sets import (
     worth_having,
 )
 from gpuagent.domain.dra.resource_slice import slice_specs
-from gpuagent.domain.reconcile.resource_slice import slice_name, slice_writes
+from gpuagent.domain.reconcile.slice_writes import slice_name, slice_writes
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.domain.builders import DGX1V, box, gpu, in_force, uuid
 from tests.unit.domain.dra.prepared_claims import prepared

@@ -5,7 +5,7 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.dra.device_taints import HELD_TAINT, UNHEALTHY_TAINT
 from gpuagent.domain.dra.resource_slice import device_name, memory_text, slice_spec
-from gpuagent.domain.reconcile.resource_slice import slice_name, slice_writes
+from gpuagent.domain.reconcile.slice_writes import slice_name, slice_writes
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
 from tests.unit.domain.builders import box, gpu, holding, in_force, unit_ids
