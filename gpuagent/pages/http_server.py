@@ -1,4 +1,4 @@
-"""One HTTP port: /metrics, /healthz, /readyz, /status and /topology. `agent` gives it the pages and the probes."""
+"""One HTTP port of pages and probes, such as /metrics and /healthz, which `agent` gives it."""
 
 import asyncio
 import json

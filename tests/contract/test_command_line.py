@@ -16,7 +16,7 @@ from gpuagent.cli import TOPOLOGY_KEYS
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.pages.http_server import HttpServer, json_page
 from gpuagent.simulation import boxes
-from tests.contract.harness import MEM, PATIENCE_S, REPOSITORY, WHOLE, Node, box, command, free_port, wait_for
+from tests.contract.harness import MEM, PATIENCE_S, REPOSITORY, WHOLE, Node, box, command, fetch, free_port, wait_for
 
 MakeNode = Callable[..., Node]
 
@@ -136,6 +136,7 @@ def test_the_topology_is_shown_as_table_json_and_picture(node: MakeNode, tmp_pat
     done = command("topology", "--svg", str(picture), *url)
     assert (done.returncode, done.stdout) == (0, "")
     assert picture.read_text().startswith("<svg")
+    assert fetch(agent.http_port, "/topology.svg") == (200, picture.read_text())
     done = command("topology", "--svg", "/nonexistent/box.svg", *url)
     assert done.returncode == 1
     assert "cannot write /nonexistent/box.svg: No such file or directory" in done.stderr

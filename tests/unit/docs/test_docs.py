@@ -240,7 +240,7 @@ def test_every_right_has_its_reason():
 
 def test_every_page_is_documented():
     source = (ROOT / "gpuagent/agent.py").read_text(encoding="utf-8")
-    pages = set(re.findall(r'"(/[a-z]+)":', source))
+    pages = set(re.findall(r'"(/[a-z.]+)":', source))
     assert pages
     assert {quoted(row[0])[0] for row in table(section(REFERENCE, "HTTP pages"), "page")} == pages
 
