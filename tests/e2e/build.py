@@ -42,6 +42,8 @@ DEBIAN_PACKAGES = (
     *("buildah", "mmdebstrap"),
     # It scrapes the agent; promtool comes with it.
     "prometheus",
+    # They show the pages of the agent and of the scheduler.
+    *("chromium-headless-shell", "fonts-dejavu-core"),
 )
 # Asked by Debian's packages whether they may start what they bring; 101 is no.
 POLICY = Path("/usr/sbin/policy-rc.d")
