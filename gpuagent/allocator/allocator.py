@@ -12,7 +12,7 @@ from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin import counts
-from gpuagent.domain.deviceplugin.allocate_checks import check_allocated
+from gpuagent.domain.deviceplugin.allocate_checks import check_allocated, check_claimed
 from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers, identify
 from gpuagent.domain.deviceplugin.job import differences, visible_gpus_of
@@ -108,7 +108,7 @@ class Allocator:
 
     def _allocate(self, resource: str, ids: frozenset[str], exchanged: Exchanged) -> Grant:
         view = self._state.view()
-        occupancy, answered, at = view.occupancy(), view.answered, locate(resource, ids, view.snap)
+        occupancy, answered, at = view.occupancy, view.answered, locate(resource, ids, view.snap)
         # Kubelet's device list from before a mode switch may still have units of mode core_mem, which never span GPUs.
         listed = at.listed and (len(at.counts) == 1 or at.kind.mode is not Mode.CORE_MEM)
         chosen = answered is not None and answered[0] == (resource, ids) and listed
@@ -116,6 +116,8 @@ class Allocator:
         request = AllocationRequest(resource, len(ids), fixed=ids)
         requester = answered[1] if answered and chosen else identify(request, view.tracker, view.snap)
         try:
+            if not before:
+                check_claimed(resource, at, view.snap)
             if not chosen:
                 check_allocated(request, requester, before, at, occupancy)
             visible_gpus = self._visible(ids, at, before, requester, occupancy)
@@ -133,7 +135,7 @@ class Allocator:
         uuids = frozenset(gpu.uuid for gpu in share.gpus)
         new = RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, guessed, exchanged)
         self._state.allocated(new, share)
-        log.debug("allocated", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
+        log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share
 
     def _visible(
@@ -161,7 +163,7 @@ class Allocator:
     def _exchanged(self, resource: str, picked: frozenset[str], view: View) -> Exchanged:
         """Units in exchange for ids that kubelet picked without GetPreferredAllocation."""
         view.check_units_known(resource)
-        occupancy = view.occupancy()
+        occupancy = view.occupancy
         admission = view.tracker.admission
         current = frozenset[str]().union(*(one.ids for one in admission))
         fixed = current.intersection(filter(None, map(occupancy.exchanged.get, picked)))

@@ -28,6 +28,7 @@ class View:
         now: monotonic seconds.
         answered: the last answer to GetPreferredAllocation and its container, until kubelet allocates it.
         counts_only: kubelet's ids are counts. Kubelet picks ids itself, or still holds ids that it picked so.
+        occupancy: the devices in use.
     """
 
     tracker: AdmissionTracker
@@ -35,10 +36,7 @@ class View:
     now: float
     answered: tuple[Allocation, Requester] | None
     counts_only: bool
-
-    def occupancy(self, offered: frozenset[str] = frozenset()) -> Occupancy:
-        """Devices in use, as seen from a call in which kubelet calls the ids in `offered` free."""
-        return Occupancy(self.snap, self.tracker.recent, offered, self.tracker.refused)
+    occupancy: Occupancy
 
     def check_units_known(self, resource: str) -> None:
         """Raise Refusal if ids are counts and the agent has not read kubelet's allocations, which map them to units."""
@@ -58,14 +56,17 @@ class AllocatorState:
         self._snapshot: Snapshot | None = None
         self._answered: tuple[Allocation, Requester] | None = None
         self._asked = False
+        self._occupancy: Occupancy | None = None
         self._granted: OrderedDict[Allocation, Grant] = OrderedDict()
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
         with self._changed:
             former, self._snapshot = self._snapshot, snapshot
-            self._tracker = self._tracker.seeing(former, snapshot, self.clock())
+            tracker = self._tracker = self._tracker.seeing(former, snapshot, self.clock())
+            occupancy = self._occupancy = Occupancy(snapshot, tracker.recent, refused=tracker.refused)
             self._changed.notify_all()
+        occupancy.work_out()
 
     def view(self, *, asked: bool = False) -> View:
         """The current view; with `asked`, kubelet asks which ids to take.
@@ -80,9 +81,12 @@ class AllocatorState:
             snap, now = self._snapshot, self.clock()
             if snap is None:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
-            tracker = self._tracker = self._tracker.fresh(now)
+            tracker = self._tracker = self._tracker.fresh(now, snap)
             counts = snap.exchanged or tracker.recent.exchanged or picks_itself(snap.kubelet, asked=self._asked)
-            return View(tracker, snap, now, self._answered, bool(counts))
+            occupancy = self._occupancy
+            if occupancy is None or not occupancy.is_of(snap, tracker.recent, tracker.refused):
+                occupancy = self._occupancy = Occupancy(snap, tracker.recent, refused=tracker.refused)
+            return View(tracker, snap, now, self._answered, bool(counts), occupancy)
 
     def wait(self, condition: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait for a snapshot with which `condition` holds; False if none came in time."""

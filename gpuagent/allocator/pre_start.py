@@ -49,16 +49,16 @@ class PreStart:
             read = self._kubelet.read(timeout_s=READ_S)
             owner = holder(resource, picked, read.holdings if read else ())
             extra = {"resource": resource, "container": str(owner)}
-            log.info("a container of another plugin starts again", extra=extra)
+            log.info("Let a container of another plugin start again", extra=extra)
             return owner
         view = state.view()
         view.check_units_known(resource)
-        snap, exchanged = view.snap, view.occupancy().exchanged
+        snap, exchanged = view.snap, view.occupancy.exchanged
         units = frozenset(exchanged.get(device_id, device_id) for device_id in picked)
         at = locate(resource, units, snap)
         start = Start(resource, units, at, snap, lambda: state.granted_after(resource, units))
         owner = self._checked_owner(start, picked, view)
-        log.info("container starts", extra={"resource": resource, "units": len(units), "container": str(owner)})
+        log.info("Verified container", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
         share = state.granted(resource, units) or granted(resource, at, snap, self._strategy)
         with refusals_name(owner.pod if owner else None):

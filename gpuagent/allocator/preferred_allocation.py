@@ -62,7 +62,7 @@ class PreferredAllocation:
 
     def choose(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
         """The ids for this container. Raises Refusal."""
-        occupancy = self._state.view().occupancy(request.offered)
+        occupancy = self._state.view().occupancy.seen_with(request.offered)
         if isinstance(requester, Unknown) and requester.between:
             raise in_doubt(request.resource, requester)
         chosen = choose(request, requester, occupancy)
@@ -76,7 +76,7 @@ class PreferredAllocation:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
         view, fixed = self._state.view(), request.fixed
         # Kubelet has only reserved the fixed ids of a first request, and a list query would make kubelet lose them.
-        may_list = not fixed or view.occupancy(request.offered).given(request.resource, fixed) is not None
+        may_list = not fixed or view.occupancy.seen_with(request.offered).given(request.resource, fixed) is not None
         silent = False
 
         def query(pods: Collection[PodName]) -> Listed | None:
@@ -137,7 +137,7 @@ class PreferredAllocation:
         view = self._state.view()
         if request.fixed or not view.tracker.recent.some_unnamed:
             return
-        if view.occupancy(request.offered).full_gpus(None):
+        if view.occupancy.seen_with(request.offered).full_gpus(None):
             began = self._state.clock()
             if self._kubelet.read(timeout_s=NAMING_S) is not None:
                 self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
@@ -152,7 +152,7 @@ class PreferredAllocation:
             if not all(h.ids.isdisjoint(ids) for h in held):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
                 raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")
-        log.warning("devices allocated again soon", extra={"resource": request.resource, "devices": len(ids)})
+        log.warning("Allocated devices again soon after", extra={"resource": request.resource, "devices": len(ids)})
         names = ", ".join(sorted(map(str, owners))) or "a container"
         text = f"{request.resource}: kubelet offers {len(ids)} units again that {names} got a moment ago"
         text = f"{text}, and no others are free; if that container still runs, they are held twice"

@@ -40,7 +40,8 @@ class Snapshot:
     `pods_known`: the pods were read in this run. `pods_watched`: the agent follows their changes now. `pods_awaited`:
     the first list of pods is still to come. `living_pods` are in the order in which the agent saw them; of one name,
     the newest. `decided` maps them to containers with a scheduler's decision. `schedulers`: a scheduler has decided on
-    a pod of this node before the pod held devices; later, annotations of the agent look the same.
+    a pod of this node before the pod held devices; later, annotations of the agent look the same. `claimed` are UUIDs
+    of the GPUs that prepared ResourceClaims have.
     """
 
     policy: Policy
@@ -68,6 +69,7 @@ class Snapshot:
     decisions: Mapping[PodName, Decision | Ignored]
     decided: Mapping[PodName, tuple[DecidedContainer, ...]]
     schedulers: bool
+    claimed: frozenset[str]
 
     @property
     def holdings_known(self) -> bool:
@@ -112,6 +114,11 @@ class Snapshot:
     def decided_pods(self) -> tuple[Pod, ...]:
         """Living pods with a scheduler's decision in their annotations."""
         return tuple(pod for pod in self.living_pods.values() if pod.annotations)
+
+    @cached_property
+    def arrival(self) -> dict[PodName, int]:
+        """Place of each living pod in the order in which the agent saw them."""
+        return {name: place for place, name in enumerate(self.living_pods)}
 
     @cached_property
     def pod_by_uid(self) -> dict[str, Pod]:
@@ -217,6 +224,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         decisions=decisions,
         decided=decided,
         schedulers=_schedulers(state, living, decisions, former),
+        claimed=state.claims.held,
     )
 
 

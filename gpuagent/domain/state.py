@@ -117,20 +117,34 @@ class State:
     @cached_property
     def other_plugin_gpus(self) -> int:
         """Number of GPUs that another plugin advertises as `nvidia.com/gpu` while this agent's mode has them too."""
-        serves = self.resource_kinds or self.node.mode is Mode.DRA
-        if not serves or NVIDIA_GPU in self.policy.resources.names:
+        return self._nvidia_gpus if self.resource_kinds or self.node.mode is Mode.DRA else 0
+
+    @property
+    def _nvidia_gpus(self) -> int:
+        """Number of GPUs that another plugin advertises as `nvidia.com/gpu`."""
+        if NVIDIA_GPU in self.policy.resources.names:
             return 0
         return amount(str(self.node.allocatable.get(NVIDIA_GPU, 0))) or 0
 
     @cached_property
     def blocked(self) -> frozenset[str]:
         """UUIDs of GPUs that another mode or another plugin uses, or may use."""
-        if self.other_plugin_gpus:
+        if self.other_plugin_gpus or (self.node.mode is not Mode.DRA and self.claims.unreadable):
             return frozenset(self.gpus.by_uuid)
         mode, lists = self.node.mode, self.advertised.lists
         listed = {block.gpu.uuid for blocks in lists.values() for block in blocks if block.kind.mode is not mode}
         claims = frozenset() if mode is Mode.DRA else self.claims.held | self.claims.published
         return frozenset({*self.held_otherwise, *listed, *self.advertised.unaudited, *claims})
+
+    @cached_property
+    def barred_to_claims(self) -> frozenset[str]:
+        """UUIDs of GPUs that no further claim may get, in any mode: containers have units of them, or may get some."""
+        gpus = self.gpus.by_uuid
+        if self._nvidia_gpus:
+            return frozenset(gpus)
+        listed = (block.gpu.uuid for blocks in self.advertised.lists.values() for block in blocks)
+        held = held_otherwise(self.living_holdings, gpus, Mode.DRA, exclusive=True)
+        return frozenset({*held, *listed, *self.advertised.unaudited})
 
     @cached_property
     def verified(self) -> frozenset[str]:

@@ -51,6 +51,12 @@ def check_allocated(
         raise Refusal(Reason.TOO_MANY_PODS, f"{text}, the most allowed")
 
 
+def check_claimed(resource: str, at: Located, snap: Snapshot) -> None:
+    """The last line of defense: a GPU is given by one front end at a time. Raises Refusal."""
+    if held := snap.claimed & at.counts.keys():
+        raise Refusal(Reason.STILL_HELD, f"{resource}: {_gpus(held, snap)} is still in use by ResourceClaims")
+
+
 def _check_offered(request: AllocationRequest, before: InUse | None, at: Located, snap: Snapshot) -> None:
     """New units must be listed, and on one GPU unless the pod requests a spread. Units allocated before pass."""
     resource, counts, kind = request.resource, at.counts, snap.resource_kinds.get(request.resource)

@@ -168,7 +168,7 @@ class AdmissionTracker:
 
     def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
         """With the deleted pods and the container names of a new snapshot."""
-        kept = self.fresh(now)
+        kept = self.fresh(now, snap)
         deleted, refused, recent = kept.deleted, kept.refused, kept.recent
         if former and former.living_pods is not snap.living_pods:
             present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
@@ -180,11 +180,11 @@ class AdmissionTracker:
             recent = recent.read(snap.recorded, snap.holdings_at)
         return replace(kept, recent=recent, deleted=deleted, refused=refused)
 
-    def fresh(self, now: float) -> "AdmissionTracker":
+    def fresh(self, now: float, snap: Snapshot) -> "AdmissionTracker":
         """Without entries that are too old."""
         admission = self.admission if self.admission and now - self.admission[-1].at < ADMISSION_S else ()
         deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S])
-        return replace(self, recent=self.recent.fresh(now), admission=admission, deleted=deleted)
+        return replace(self, recent=self.recent.fresh(now, snap), admission=admission, deleted=deleted)
 
 
 def identify(

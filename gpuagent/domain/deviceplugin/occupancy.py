@@ -9,10 +9,11 @@ from itertools import chain
 from gpuagent.domain.pods.exchange import Exchanged, joined
 from gpuagent.domain.pods.holdings import Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
+from gpuagent.domain.scheduling.decision import DecidedContainer
 from gpuagent.domain.snapshot import Snapshot
 
 REMEMBER_S = 120.0
-"""How long to keep an allocation. Kubelet may offer again an id that it lost from its allocations during Allocate."""
+"""How long to keep an allocation at least. Kubelet may offer again an id that it lost during Allocate."""
 
 LAPSE_S = 30.0
 """Within this time kubelet writes an allocation to its checkpoint, even on a slow disk."""
@@ -56,13 +57,15 @@ class RecentAllocations:
         """With `new`."""
         kept = self.all
         if new.exchanged or not self.ids.isdisjoint(new.ids):
-            kept = tuple(replace(old, ids=left) for old in kept if (left := _left(old, new)))
+            kept = tuple([left for old in kept if (left := _left(old, new))])
         return RecentAllocations((*kept, new))
 
-    def fresh(self, now: float) -> "RecentAllocations":
-        """Without allocations that are too old."""
-        kept = self.since(now - REMEMBER_S)
-        return self if kept is self.all else RecentAllocations(kept)
+    def fresh(self, now: float, snapshot: Snapshot) -> "RecentAllocations":
+        """Without old allocations, unless their pod lives and kubelet's allocations were not read since."""
+        young = self.since(now - REMEMBER_S)
+        old = self.all[: len(self.all) - len(young)]
+        kept = tuple([one for one in old if one.at >= snapshot.holdings_at and one.pod_uid in snapshot.pod_by_uid])
+        return self if len(kept) == len(old) else RecentAllocations((*kept, *young))
 
     def since(self, at: float) -> tuple[RecentAllocation, ...]:
         """Those that were made after `at`."""
@@ -106,10 +109,13 @@ class RecentAllocations:
         return tuple([one.exchanged for one in self.all if one.exchanged])
 
 
-def _left(older: RecentAllocation, newer: RecentAllocation) -> frozenset[str]:
-    """Units of `older` that are not in `newer`, and whose ids `newer` does not exchange for other units."""
+def _left(older: RecentAllocation, newer: RecentAllocation) -> RecentAllocation | None:
+    """`older` with the units that are not in `newer` and whose ids `newer` does not exchange; None without any."""
+    if not older.exchanged and older.ids.isdisjoint(newer.ids):
+        return older
     again = [unit for device_id, unit in older.exchanged.items() if device_id in newer.exchanged]
-    return older.ids.difference(newer.ids, again)
+    left = older.ids.difference(newer.ids, again)
+    return replace(older, ids=left) if left else None
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,23 @@ class Occupancy:
         """Whether its pod may still be alive."""
         uid = one.pod_uid if isinstance(one, RecentAllocation) else None
         return one.owner is None or self._lives(one.owner.pod, uid)
+
+    def work_out(self) -> None:
+        """Work out now what calls need, and what lasts on a node with many pods."""
+        _ = self.ids, self._sharers, self._unserved
+
+    def is_of(self, snapshot: Snapshot, recent: RecentAllocations, refused: frozenset[str]) -> bool:
+        """Whether it is made of these very values."""
+        return self.snapshot is snapshot and self.recent is recent and self.refused is refused
+
+    def seen_with(self, offered: frozenset[str]) -> "Occupancy":
+        """As seen from a call in which kubelet calls these ids free. Usually that changes nothing."""
+        return self if self.ids.isdisjoint(offered) else replace(self, offered=offered)
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Ids of everything in `all`."""
+        return frozenset[str]().union(*[one.ids for one, _ in self.all])
 
     @cached_property
     def standing(self) -> list[tuple[InUse, frozenset[str]]]:
@@ -198,6 +221,19 @@ class Occupancy:
         For the requesting pod, its own GPUs do not count as full of pods; the same holds for its container.
         """
         most_pods, most_containers = self.snapshot.policy.max_pods_per_gpu, self.snapshot.max_sharers
+
+        def is_full(containers: set[ContainerRef]) -> bool:
+            if len(containers) >= most_pods:
+                pods = {container.pod for container in containers}
+                if len(pods) >= most_pods and (requester is None or requester.pod not in pods):
+                    return True
+            return most_containers is not None and len(containers - {requester}) >= most_containers
+
+        return {uuid for uuid, containers in self._sharers.items() if is_full(containers)}
+
+    @cached_property
+    def _sharers(self) -> dict[str, set[ContainerRef]]:
+        """GPU UUID to the containers there; one without a name stands for each that is not identified."""
         sharers: dict[str, set[ContainerRef]] = defaultdict(set)
         unnamed: Counter[tuple[str, str]] = Counter()
         for one, uuids in self.standing:
@@ -207,14 +243,7 @@ class Occupancy:
                     unnamed[uuid, one.resource] += 1
                     owner = ContainerRef(PodName("", str(unnamed[uuid, one.resource])), "")
                 sharers[uuid].add(owner)
-
-        def is_full(containers: set[ContainerRef]) -> bool:
-            pods = {container.pod for container in containers}
-            if len(pods) >= most_pods and (requester is None or requester.pod not in pods):
-                return True
-            return most_containers is not None and len(containers - {requester}) >= most_containers
-
-        return {uuid for uuid, containers in sharers.items() if is_full(containers)}
+        return sharers
 
     def reserved(self, resource: str, requester: PodName | None) -> Counter[str]:
         """GPU UUID to units that schedulers chose for pods which kubelet has still to admit.
@@ -226,17 +255,25 @@ class Occupancy:
         if not self.snapshot.decided:
             return found
         free = self.free(resource)
-        served = {one.owner for one, _ in self.standing}.union(one.owner for one in self.suspect)
         for pod in self._to_come(requester):
             wanted: Counter[str] = Counter()
-            for one in self.snapshot.decided[pod.name]:
-                if one.owner not in served:
-                    wanted.update({uuid: units.get(resource, 0) for uuid, units in one.units.items()})
+            for one in self._unserved[pod.name]:
+                wanted.update({uuid: units.get(resource, 0) for uuid, units in one.units.items()})
             if all(free.get(uuid, 0) >= units for uuid, units in wanted.items()):
                 found.update(wanted)
                 for uuid, units in wanted.items():
                     free[uuid] -= units
         return found
+
+    @cached_property
+    def _unserved(self) -> dict[PodName, list[DecidedContainer]]:
+        """Pods that lack devices which a scheduler chose, each with those containers."""
+        served = {one.owner for one, _ in self.standing}.union([one.owner for one in self.suspect])
+        lacking = (
+            (name, [one for one in containers if one.owner not in served])
+            for name, containers in self.snapshot.decided.items()
+        )
+        return {name: containers for name, containers in lacking if containers}
 
     def _to_come(self, requester: PodName | None) -> Iterator[Pod]:
         """Pods with a decision that kubelet may still admit, while it admits `requester`, oldest first.
@@ -245,12 +282,11 @@ class Occupancy:
         or rejected every pod that precedes the requesting pod in both orders. A running pod was admitted: its GPUs are
         in use even if kubelet has lost its checkpoint.
         """
-        living = self.snapshot.living_pods
+        living, order = self.snapshot.living_pods, self.snapshot.arrival
         until = living.get(requester) if requester else None
-        for name, pod in living.items():
-            if until and name == until.name:
-                until = None
-            if name in self.snapshot.decided and not pod.deleting and pod.uid not in self.refused:
-                passed_over = until is not None and pod.created <= until.created
+        for name in self._unserved:
+            pod = living[name]
+            if not pod.deleting and pod.uid not in self.refused:
+                passed_over = until and order[name] < order[until.name] and pod.created <= until.created
                 if pod.container_ids or not (pod.mirror or passed_over):
                     yield pod

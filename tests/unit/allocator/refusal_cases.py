@@ -47,6 +47,7 @@ from tests.unit.domain.builders import (
     unit_ids,
     uuid,
 )
+from tests.unit.domain.dra.test_resource_slice import claim
 from tests.unit.domain.scheduling.test_decision import v1, v2
 
 SHARE = Kind.MEMORY_SHARE
@@ -101,6 +102,14 @@ def nothing_asked() -> Refusal:
 def more_fixed_than_asked() -> Refusal:
     ids = sorted(unit_ids(0, SHARE, 0, 1))
     return refused(share(), lambda a: a.prefer(MEM, ids, ids, 1))
+
+
+@case
+def a_gpu_with_a_claim() -> Refusal:
+    kubelet = share(*box(1))
+    kubelet.node.send(ev.ClaimsPrepared((claim(kubelet.node, 1024),), kubelet.node.now))
+    kubelet.publish()
+    return refused(kubelet, lambda a: a.allocate(MEM, unit_ids(0, SHARE, 0)))
 
 
 @case

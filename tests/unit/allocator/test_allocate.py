@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.allocator.allocator import Allocator
+from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
@@ -21,6 +22,7 @@ from tests.unit.domain.builders import (
     pod_json,
     unit_ids,
 )
+from tests.unit.domain.dra.test_resource_slice import claim
 
 COUNT = GPU_COUNT_LABEL
 SHARE = Kind.MEMORY_SHARE
@@ -65,6 +67,22 @@ def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason
     before = kubelet.allocator.view().tracker
     assert kubelet.refusal(lambda: call(kubelet.allocator)).reason is reason
     assert kubelet.allocator.view().tracker == before
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_gpu_that_a_claim_holds_by_now_is_not_given(asked):
+    """The list was sent to kubelet a moment before. What a container has already, it is given again."""
+    kubelet = kubelet_in_share(*box(1))
+    ids = unit_ids(0, SHARE, 0)
+    kubelet.allocator.allocate(MEM, ids)
+    late = unit_ids(0, SHARE, 1)
+    if asked:
+        assert kubelet.allocator.prefer(MEM, late, [], 1) == tuple(late)
+    kubelet.node.send(ev.ClaimsPrepared((claim(kubelet.node, 1024),), kubelet.node.now))
+    kubelet.publish()
+    refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, late))
+    assert refusal.reason is Reason.STILL_HELD
+    kubelet.allocator.allocate(MEM, ids)
 
 
 def test_when_the_last_allocate_ended_is_known_also_if_it_was_refused():
@@ -173,3 +191,15 @@ def test_a_container_whose_layer_died_meanwhile_is_refused_with_the_cause():
     refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CGPU, 1)))
     assert refusal.reason is Reason.ISOLATION
     assert "its daemon died" in refusal.message
+
+
+def test_an_allocation_is_known_until_kubelets_list_was_read_after_it():
+    """Kubelet's pod-resources API is silent for minutes, and the mode changes meanwhile."""
+    kubelet = kubelet_in_share(*box(2)).pods(pod_json("a", {MEM: 4}))
+    given = kubelet.prefer(MEM, 4)
+    share = kubelet.allocator.allocate(MEM, given)
+    kubelet.node.label("topology").wait(200)
+    kubelet.publish()
+    assert kubelet.allocator.allocate(MEM, given).env == share.env
+    kubelet.pods()
+    assert "not advertised" in kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, given)).message
