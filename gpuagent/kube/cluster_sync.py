@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.dra.unprepared import unprepared
+from gpuagent.domain.dra.unprepared import left_over, unprepared
 from gpuagent.domain.pods.pod import Controller, Pod, PodName
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.reconcile import node_configmaps, pod_annotations
@@ -27,6 +27,7 @@ from gpuagent.kube.watch.slice_watch import SliceWatch
 from gpuagent.kube.write.annotation_writer import AnnotationWriter
 from gpuagent.kube.write.configmap_writer import ConfigMapWriter
 from gpuagent.kube.write.event_sender import EventSender, Involved
+from gpuagent.kube.write.forgotten_claims import ForgottenClaims
 from gpuagent.kube.write.node_writer import NodeWriter
 from gpuagent.kube.write.pod_deleter import PodDeleter
 from gpuagent.kube.write.prepare_again import PrepareAgain
@@ -39,16 +40,18 @@ STOP_S = 1.0
 class ClusterSync:
     """Watches this node and its pods, writes the node, ConfigMaps and annotations, deletes failed pods, sends Events.
 
-    Never blocks the caller. `answered` is called for every request with its verb, and its HTTP status or ``none``.
+    Never blocks the caller. `answered` is called for every request with its verb, and its HTTP status or ``none``, and
+    `forget` with the UID of each prepared claim that is gone and that kubelet does not unprepare.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it is put together from)
         self,
         kubeconfig: Path | None,
         node_name: str,
         post: Callable[[ev.Event], None],
         answered: Callable[[str, str], None] = lambda _verb, _code: None,
         policy: Policy | None = None,
+        forget: Callable[[str], None] = lambda _uid: None,
     ) -> None:
         policy = policy or Policy()
         self._node_name = node_name
@@ -77,9 +80,10 @@ class ClusterSync:
         self._slices = SliceWatch(self._client, node_name, slice_name(node_name), post)
         self._slice_writer = SliceWriter(self._client, lambda problem: post(ev.SliceWritten(problem, time.monotonic())))
         self._prepare_again = PrepareAgain(self._client)
+        self._forgotten = ForgottenClaims(self._client, forget)
         self._reconcilers = (
             *(self._node, self._config_maps, self._deleter, self._annotations),
-            *(self._slice_writer, self._prepare_again),
+            *(self._slice_writer, self._prepare_again, self._forgotten),
         )
         self._uids: dict[PodName, str] = {}
         self._annotated: State | None = None
@@ -161,6 +165,7 @@ class ClusterSync:
             self._sliced = state
             self._slice_writer.desire(slice_writes(state, self._node_name))
         self._prepare_again.desire(unprepared(state))
+        self._forgotten.desire(left_over(state))
         return self._annotate(state)
 
     def _annotate(self, state: State) -> tuple[Announcement, ...]:

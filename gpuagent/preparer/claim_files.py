@@ -43,19 +43,23 @@ class ClaimFiles:
     def read(self, known: Mapping[str, PreparedClaim] = MappingProxyType({})) -> dict[str, PreparedClaim]:
         """The prepared claims by UID. A record that cannot be read is logged and left where it is.
 
+        It stands for a claim without GPUs, as its claim may have any.
+
         Args:
             known: are not read again.
         """
         found = {}
         for path in sorted(self.records.glob("*.json")):
+            claim = known.get(path.stem)
             try:
-                claim = known.get(path.stem) or PreparedClaim.of_record(json.loads(path.read_text(encoding="utf-8")))
+                if claim is None or not claim.gpus:
+                    claim = PreparedClaim.of_record(json.loads(path.read_text(encoding="utf-8")))
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, TypeError, KeyError) as err:
+            except (OSError, ValueError, TypeError, KeyError, RecursionError) as err:
                 log.warning("Failed to read a claim's record", extra={"path": str(path), "error": str(err)})
-            else:
-                found[claim.uid] = claim
+                claim = PreparedClaim(uid=path.stem, namespace="", name=f"in {path}", layer="", gpus=())
+            found[claim.uid] = claim
         return found
 
     def write(self, claim: PreparedClaim, spec: dict[str, Any]) -> None:

@@ -28,6 +28,8 @@ WAIT_S = 40.0
 """How long a call waits for an isolation layer that is coming. Kubelet waits 45 s, and retries after 60 to 90 s."""
 RETRY_S = 0.5
 
+IsWanted = Callable[[], bool]
+"""Whether kubelet still waits for the answer of a call."""
 ReadClaim = Callable[[str, str], Mapping[str, Any]]
 """Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
 
@@ -73,7 +75,9 @@ class Preparer:
     def refresh(self) -> None:
         """Read the claims that another agent has prepared since, or unprepared."""
         with self._news:
-            found = self._files.read(self._prepared)
+            # A call in progress holds its claim before it has written the files.
+            in_progress = {uid: claim for uid, claim in self._prepared.items() if uid in self._locks}
+            found = in_progress | self._files.read(self._prepared)
             if found != self._prepared:
                 self._prepared = found
                 self._changed(tuple(found.values()))
@@ -90,33 +94,40 @@ class Preparer:
             self._state = state
             self._news.notify_all()
 
-    def prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedClaim, tuple[str, ...]]:
+    def prepare(
+        self, uid: str, namespace: str, name: str, is_wanted: IsWanted = lambda: True
+    ) -> tuple[PreparedClaim, tuple[str, ...]]:
         """Prepare a claim, also one that is prepared already; it and the CDI devices of others that its containers get.
 
         Raises:
-            Refusal: its containers cannot start now.
+            Refusal: its containers cannot start now, or kubelet no longer waits.
         """
         try:
-            return self._prepare(uid, namespace, name)
+            return self._prepare(uid, namespace, name, is_wanted)
         except Refusal as refusal:
-            self._send_event(refusal_event(self._state, namespace, name, refusal))
+            if is_wanted():
+                self._send_event(refusal_event(self._state, namespace, name, refusal))
             raise
 
-    def _prepare(self, uid: str, namespace: str, name: str) -> tuple[PreparedClaim, tuple[str, ...]]:
+    def _prepare(
+        self, uid: str, namespace: str, name: str, is_wanted: IsWanted
+    ) -> tuple[PreparedClaim, tuple[str, ...]]:
+        end = time.monotonic() + WAIT_S
+
+        def is_over() -> bool:
+            return self._stopping or time.monotonic() > end or not is_wanted()
+
         with self._lock(uid):
             claim = self._read_claim(namespace, name)
             if (found := claim.get("metadata", {}).get("uid")) != uid:
                 raise Refusal(Reason.UNKNOWN_POD, f"claim {namespace}/{name} has UID {found} by now, not {uid}")
-            state = self._known_state()
-            gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
-            self._check_held(uid, gpus, state)
-            driver, grant = self._isolated(claim, gpus)
+            driver, gpus, grant = self._isolated(uid, claim, is_over)
             prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
+            self._hold(prepared, is_wanted)
             try:
                 self._files.write(prepared, cdi_spec(uid, (one.device for one in gpus), grant))
             except (OSError, ValueError) as err:
                 raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
-            self._change(uid, prepared)
         log.info("Prepared claim", extra={"claim": str(prepared), "gpus": ",".join(one.uuid for one in gpus)})
         return prepared, grant.cdi_names
 
@@ -131,6 +142,19 @@ class Preparer:
                 log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
             self._change(uid, None)
 
+    def _hold(self, claim: PreparedClaim, is_wanted: IsWanted) -> None:
+        """Hold the GPUs for the claim, unless the other front end gave them meanwhile, or kubelet no longer waits.
+
+        The other front end gives none of them from now on. If the files cannot be written, the GPUs stay held until
+        kubelet tries again or unprepares the claim.
+        """
+        with self._news:
+            if self._state:
+                self._check_held(claim.uid, claim.gpus, self._state)
+            if not is_wanted():
+                raise Refusal(Reason.NOT_READY, "kubelet no longer waits for the claim")
+            self._change(claim.uid, claim)
+
     def _change(self, uid: str, claim: PreparedClaim | None) -> None:
         with self._news:
             others = {key: other for key, other in self._prepared.items() if key != uid}
@@ -142,55 +166,56 @@ class Preparer:
         with self._news:
             return self._locks.setdefault(uid, threading.Lock())
 
-    def _known_state(self) -> State:
+    def _known_state(self, is_over: Callable[[], bool]) -> State:
         """The state, once GPUs, kubelet's allocations and isolation drivers were read."""
-
-        def is_known(state: State | None) -> bool:
-            return bool(state and state.gpus.by_uuid and state.holdings.listed is not None) and not (
-                state and state.isolation.unheard
-            )
-
         with self._news:
-            self._news.wait_for(lambda: self._stopping or is_known(self._state), WAIT_S)
-            if self._state is None or not is_known(self._state):
-                raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
-            return self._state
+            while not ((state := self._state) and _is_known(state)):
+                if is_over():
+                    raise Refusal(Reason.NOT_READY, "the agent has not read the GPUs and kubelet's allocations yet")
+                self._news.wait(RETRY_S)
+            return state
 
     def _check_held(self, uid: str, gpus: tuple[ClaimedGpu, ...], state: State) -> None:
         """The last line of defense: a GPU is given by one front end at a time."""
         if uid in self._prepared:
             return
-        listed = {block.gpu.uuid for blocks in state.advertised.lists.values() for block in blocks}
         for gpu in gpus:
-            if gpu.uuid in listed or gpu.uuid in state.held_otherwise or gpu.uuid in state.advertised.unaudited:
+            if gpu.uuid in state.barred_to_claims:
                 index = state.gpus.by_uuid[gpu.uuid].index
                 text = f"GPU {index} is still in use by pods of another mode; the claim is prepared when they end"
                 raise Refusal(Reason.STILL_HELD, text)
 
-    def _isolated(self, claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> tuple[str, Grant]:
-        """Driver and grant, as soon as the layer works."""
-        end = time.monotonic() + WAIT_S
+    def _isolated(
+        self, uid: str, claim: Mapping[str, Any], is_over: Callable[[], bool]
+    ) -> tuple[str, tuple[ClaimedGpu, ...], Grant]:
+        """Driver, GPUs and grant, as soon as the layer works."""
         while True:
+            state = self._known_state(is_over)
+            gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
+            self._check_held(uid, gpus, state)
             try:
-                return self._try_isolated(claim, gpus)
+                driver, grant = self._try_isolated(claim, gpus, state)
             except IsolationError as err:
                 with self._news:
                     self._news.wait(RETRY_S)
-                    if self._stopping or time.monotonic() > end:
-                        raise Refusal(Reason.ISOLATION, str(err)) from err
+                if is_over():
+                    raise Refusal(Reason.ISOLATION, str(err)) from err
+            else:
+                return driver, gpus, grant
 
-    def _try_isolated(self, claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> tuple[str, Grant]:
-        state = self._known_state()
+    def _try_isolated(self, claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...], state: State) -> tuple[str, Grant]:
         promised, mode = must_isolate(claim, gpus), layer_mode(state)
         layer = state.layer_of(mode)
-        if gpus[0].whole or (not promised and not layer.keeps(mode)):
+        out = next((layer.left_out[one.uuid] for one in gpus if one.uuid in layer.left_out), None)
+        works = layer.keeps(mode) and out is None
+        if gpus[0].whole or not (promised or works):
             mode, driver = Mode.SHARE, NONE
-        elif promised <= PROMISES[mode] and layer.keeps(mode):
+        elif promised <= PROMISES[mode] and works:
             driver = layer.driver
         elif state.policy.allow_unisolated:
             mode, driver = Mode.SHARE, NONE
         else:
-            words = layer.problem_in(mode) or f"it does not isolate {', '.join(sorted(promised))}"
+            words = layer.problem_in(mode) or out or f"it does not isolate {', '.join(sorted(promised))}"
             raise IsolationError(f"isolation driver {layer.driver} does not serve the claim now: {words}")
         access = DeviceAccess(
             unit=state.policy.unit,
@@ -202,3 +227,7 @@ class Preparer:
         grant = merged(parts)
         self._isolation[driver].verify(grant, None)
         return driver, grant
+
+
+def _is_known(state: State) -> bool:
+    return bool(state.gpus.by_uuid) and state.holdings.listed is not None and not state.isolation.unheard

@@ -1,6 +1,7 @@
-"""Conformance checks 46 to 59: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
+"""Conformance checks 46 to 59 and 78: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -151,7 +152,8 @@ def test_53_the_claim_of_a_pod_deleted_by_force_is_unprepared_by_a_new_kubelet(c
 
 
 def test_54_the_claim_of_a_pod_deleted_while_kubelet_was_away_is_not_prepared(claim_node: MakeNode) -> None:
-    """`must not call NodePrepareResources for deleted pod after Kubelet restart`; what was begun is undone."""
+    """`must not call NodePrepareResources for deleted pod after Kubelet restart`; what was begun ends with kubelet's call,
+    and kubelet undoes what it knows of."""
     one = claim_node(reconcile=0.2)
     isolation = Isolating()
     serving(one, isolation)
@@ -161,11 +163,11 @@ def test_54_the_claim_of_a_pod_deleted_while_kubelet_was_away_is_not_prepared(cl
     one.kubelet.stop()
     one.delete("pod", grace_s=0)
     isolation.failures = 0
-    wait_for(lambda: one.files() == (1, 1))
     before = len(one.calls(PREPARE))
     one.kubelet.start()
     one.registered()
-    wait_for(lambda: one.files() == (0, 0))
+    wait_for(lambda: one.calls(UNPREPARE) and not one.checkpoint())
+    assert one.files() == (0, 0)
     assert len(one.calls(PREPARE)) == before
 
 
@@ -254,3 +256,21 @@ def test_59_a_claim_with_two_shares_of_one_gpu_is_refused_with_a_sentence(claim_
         for device in claim["DriverState"]["gpu.gpuagent.io"]["Devices"] or ()
     }
     assert len(shares) == 1
+
+
+def test_78_many_pods_that_wait_for_isolation_delay_no_other_pod(claim_node: MakeNode) -> None:
+    """Each waits inside a call of its own: 40 pods of one claim leave room for the calls of other pods."""
+    one = claim_node()
+    isolation = Isolating()
+    serving(one, isolation)
+    one.run_pod("ends", memory="8Gi")
+    isolation.failures = 1_000_000
+    body = {"metadata": {"name": "many"}, "spec": one.spec(ISOLATED, memory="8Gi")}
+    one.server.objects.create("resourceclaims", "default", body)
+    for n in range(40):
+        one.create(f"waits-{n}", claim="many")
+    uids = [one.pod(f"waits-{n}")["metadata"]["uid"] for n in range(40)]
+    wait_for(lambda: all(uid in json.dumps(one.checkpoint()) for uid in uids))
+    one.delete("ends")
+    one.gone("ends")
+    isolation.failures = 0

@@ -1,4 +1,4 @@
-"""Conformance checks 60 to 66: the node's ResourceSlice. After kubelet's own test/e2e_node/dra_test.go."""
+"""Conformance checks 60 to 66 and 79 to 82: the node's ResourceSlice. After kubelet's own test/e2e_node/dra_test.go."""
 
 import signal
 from collections.abc import Callable
@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from gpuagent.domain.node_state import claims
-from gpuagent.domain.sharing.mode import GPU_MEM
+from gpuagent.domain.sharing.mode import GPU_MEM, Mode
+from gpuagent.domain.status.problems import switch
+from gpuagent.kube.write import forgotten_claims
 from gpuagent.simulation import boxes
-from tests.contract.claim_node import SET, ClaimNode
+from standin.kubelet.dra.claim_infos import FILE_NAME
+from standin.waiting import PATIENCE_S
+from tests.contract.claim_node import SET, SLICE, UNPREPARE, ClaimNode
 from tests.contract.harness import box, observe, pod, terminate, wait_for
 
 MakeNode = Callable[..., ClaimNode]
@@ -153,3 +157,72 @@ def test_76_sets_of_linked_gpus_and_shares_exclude_each_other(claim_node: MakeNo
     wait_for(lambda: any(c.get("reason") == "Unschedulable" for c in one.pod("waits")["status"].get("conditions", ())))
     one.delete("share")
     assert not {*four} & {*one.running("waits").env["NVIDIA_VISIBLE_DEVICES"].split(",")}
+
+
+def test_79_no_slice_stays_of_an_agent_that_ended_amid_a_switch(claim_node: MakeNode) -> None:
+    """Kubelet would delete it after 30 s. Until then the scheduler would place claims that no agent prepares."""
+    one = claim_node(wipe=PATIENCE_S * 2)
+    agent = one.run()
+    one.published()
+    one.server.deny("delete", "resourceslices")
+    one.label("share")
+    wait_for(lambda: agent.state.claims.write_problem)
+    one.stop(agent)
+    one.server.allow("delete", "resourceslices")
+    one.run()
+    wait_for(lambda: one.slice() is None)
+
+
+def test_80_a_slice_of_another_node_in_the_way_is_reported(claim_node: MakeNode) -> None:
+    """The agent does not see it, so its own can never be written. Once it is gone, the agent's comes."""
+    one = claim_node(wipe=PATIENCE_S * 2)
+    agent = one.run()
+    before = one.published()
+    one.stop(agent)
+    of_another = {"metadata": {"name": SLICE}, "spec": {**before["spec"], "nodeName": "node-2"}}
+    one.server.objects.delete(("resourceslices", "", SLICE))
+    one.server.objects.create("resourceslices", "", of_another)
+    agent = one.run()
+    wait_for(lambda: "of another node or driver: delete it" in (agent.state.claims.write_problem or ""))
+    one.server.objects.delete(("resourceslices", "", SLICE))
+    assert one.published()["spec"]["nodeName"] == before["spec"]["nodeName"]
+
+
+def test_81_no_gpu_is_given_otherwise_while_the_record_of_a_claim_cannot_be_read(
+    claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim may have any of them. Its end removes the record, also one that nobody can read."""
+    monkeypatch.setattr(claims, "WITHDRAWN_S", 1.0)
+    one = claim_node(gpus=box(2, 80))
+    agent = one.run()
+    one.published()
+    one.run_pod("claim", memory="8Gi")
+    one.stop(agent)
+    (record,) = (one.root / "state" / "claims").iterdir()
+    record.write_text(record.read_text()[:40])
+    one.label("share")
+    agent = one.run()
+    wait_for(lambda: agent.state.node.mode is Mode.SHARE and one.slice() is None and not agent.state.claims.published)
+    one.connected(agent)
+    assert not one.ids(GPU_MEM)
+    assert any(str(record) in str(holding) for holding in switch(agent.state).waiting_for)
+    one.delete("claim")
+    one.offers(mem=160)
+
+
+def test_82_a_claim_that_kubelet_forgot_is_forgotten(claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubelet's state was removed, so it never unprepares the claim. It would keep a GPU from other modes for ever."""
+    monkeypatch.setattr(forgotten_claims, "LOOK_S", 0.2)
+    one = claim_node(reconcile=0.2)
+    one.run()
+    one.published()
+    one.run_pod("forgotten", memory="8Gi")
+    one.run_pod("stays", memory="8Gi")
+    one.kubelet.stop()
+    one.kubelet.claims.lose_containers()
+    (one.root / "k" / FILE_NAME).unlink()
+    one.delete("forgotten", grace_s=0)
+    one.kubelet.start()
+    wait_for(lambda: one.files() == (1, 1))
+    one.running("stays")
+    assert not one.calls(UNPREPARE)

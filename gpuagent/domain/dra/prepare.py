@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.domain.dra.device_classes import SHARE_CLASS
+from gpuagent.domain.dra.device_classes import CORE_CLASS, SHARE_CLASS
 from gpuagent.domain.dra.gpu_sets import members_of
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
@@ -50,6 +50,9 @@ def claimed_gpus(
     if len({one.uuid for one in found}) < len(found):
         text = "the claim has two shares of one GPU, and a container can have one: make one request for both"
         raise Refusal(Reason.MIXED_RESOURCES, text)
+    if _classes(claim) == {CORE_CLASS} and not (found[0].whole or found[0].cores):
+        text = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
+        raise Refusal(Reason.CORE_MEM_BOTH, text)
     return found
 
 
@@ -90,7 +93,7 @@ def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:
     """The isolation that the classes of the GPUs' requests promise. Only shares have a promise."""
-    if gpus[0].whole or _classes(claim, {one.request for one in gpus}) == {SHARE_CLASS}:
+    if gpus[0].whole or _classes(claim) == {SHARE_CLASS}:
         return frozenset()
     return frozenset({Isolates.MEMORY, Isolates.COMPUTE} if gpus[0].cores else {Isolates.MEMORY})
 
@@ -123,10 +126,12 @@ def merged(parts: list[Grant]) -> Grant:
     return first
 
 
-def _classes(claim: Mapping[str, Any], names: set[str]) -> set[str]:
-    """Classes of the requests of these names: others may be those of another driver."""
-    every = mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests"))
-    requests = [one for one in every if one.get("name") in names]
-    exact = [mapping(one.get("exactly")) for one in requests]
-    others = [other for one in requests for other in mappings(one.get("firstAvailable"))]
-    return {name for one in (*exact, *others) if (name := text(one.get("deviceClassName")))}
+def _classes(claim: Mapping[str, Any]) -> set[str]:
+    """Classes of the requests, and of the alternatives of requests, that have a device of this driver."""
+    given = {text(one.get("request")) for one in _results(claim)}
+    found = {}
+    for one in mappings(mapping(mapping(claim.get("spec")).get("devices")).get("requests")):
+        name = text(one.get("name"))
+        found[name] = mapping(one.get("exactly"))
+        found |= {f"{name}/{text(other.get('name'))}": other for other in mappings(one.get("firstAvailable"))}
+    return {text(request.get("deviceClassName")) for name, request in found.items() if name in given}

@@ -168,7 +168,7 @@ class _Devices:
         device: Json = {
             "name": device_name(gpu),
             "allowMultipleAllocations": True,
-            "attributes": _attributes(gpu, self.state),
+            "attributes": _attributes(gpu, self.state) | self._domain(gpu),
             "capacity": _capacity(gpu, self.state),
         }
         if self.has_sets:
@@ -176,6 +176,18 @@ class _Devices:
         if tainted := self.taints(gpu):
             device["taints"] = tainted
         return device
+
+    def _domain(self, gpu: Gpu) -> Json:
+        """What is the same for GPUs that reach each other over NVLinks, for `matchAttribute`; empty without NVLinks."""
+        topology = self.state.gpus.known_topology
+        start = topology.gpus.index(gpu.uuid)
+        reached, found = {start}, [start]
+        for i in found:
+            new = [j for j, link in enumerate(topology.links[i]) if link and link.nvlinks and j not in reached]
+            reached.update(new)
+            found += new
+        first = topology.gpus[min(reached)]
+        return {"nvlinkDomain": {"string": _name_of(first)}} if len(reached) > 1 else {}
 
     def _set(self, name: str, uuids: frozenset[str]) -> Json:
         by_uuid, topology = self.state.gpus.by_uuid, self.state.gpus.known_topology
@@ -217,9 +229,17 @@ def _attributes(gpu: Gpu, state: State) -> Json:
         "computeIsolated": {"bool": Isolates.COMPUTE in isolates},
         "resource.kubernetes.io/pciBusID": {"string": _pci_bus_id(gpu)},
     }
+    if version := _version(state.gpus.driver_version):
+        attributes["driverVersion"] = {"version": version}
     if gpu.numa_node is not None:
-        attributes["numaNode"] = {"int": gpu.numa_node}
+        attributes |= {key: {"int": gpu.numa_node} for key in ("numaNode", "resource.kubernetes.io/numaNode")}
     return attributes
+
+
+def _version(text: str) -> str:
+    """The driver's version as a semantic one: ``570.124.06`` is ``570.124.6``; empty if it is none."""
+    parts = [int(part) for part in text.split(".") if part.isascii() and part.isdecimal()]
+    return ".".join(str(part) for part in (*parts, 0, 0)[:3]) if parts else ""
 
 
 def _capacity(gpu: Gpu, state: State) -> Json:

@@ -80,6 +80,11 @@ class Claims:
         return len(found) - tainted, tainted
 
     @property
+    def unreadable(self) -> bool:
+        """Whether the record of a prepared claim cannot be read, so that the claim may have any GPU."""
+        return not all(claim.gpus for claim in self.prepared.values())
+
+    @property
     def held(self) -> frozenset[str]:
         """UUIDs of GPUs that prepared claims have."""
         return frozenset(gpu.uuid for claim in self.prepared.values() for gpu in claim.gpus)

@@ -1,6 +1,7 @@
 """The startup taint keeps pods off a node until the node shows its amounts."""
 
 from gpuagent.domain.reconcile.desired_node import same_quantity
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.state import State
 
 
@@ -13,9 +14,11 @@ def shows_amounts(state: State) -> bool:
     """Whether every resource of the mode is above 0, with the same amount on kubelet's lists and on the Node.
 
     The Node may still show amounts from before a reboot, so kubelet must also follow every list. In a mode without
-    resources, that is enough.
+    resources, that is enough. In mode dra, kubelet must accept the driver, and a published GPU be free of taints.
     """
     if not state.node.mode_known or not state.advertised.connected.issuperset(state.policy.resources.names):
+        return False
+    if state.node.mode is Mode.DRA and not (state.claims.registered and state.claims.devices[0]):
         return False
     return all(_shows(state, resource) for resource in state.resource_kinds)
 

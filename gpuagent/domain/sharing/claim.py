@@ -44,7 +44,7 @@ class PreparedClaim:
         namespace: of the claim.
         name: of the claim.
         layer: name of the isolation driver that serves it.
-        gpus: in the order of the allocation.
+        gpus: in the order of the allocation; none if its record cannot be read, so that it may have any.
     """
 
     uid: str

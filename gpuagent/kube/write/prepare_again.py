@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpuagent.domain.dra.prepare import has_device
 from gpuagent.domain.dra.unprepared import PREPARE_AGAIN_ANNOTATION, Unprepared
@@ -35,10 +35,21 @@ class PrepareAgain(KeyedReconciler[Unprepared]):
     def key(self, value: Unprepared) -> str:
         return value.uid
 
+    def desire(self, values: Iterable[Unprepared]) -> None:
+        """As every reconciler; a pod that has a sandbox by now is forgotten."""
+        waiting = {self.key(value): value for value in values}
+        super().desire(waiting.values())
+        for uid in [*self._tries]:
+            if uid not in waiting:
+                self._tries.pop(uid, None)
+
     def attempt(self, value: Unprepared) -> Outcome:
         now = self._clock()
         tries, due = self._tries.setdefault(value.uid, (0, now + FIRST_S))
-        if now < due or not any(self._is_ours(value, name) for name in value.claims):
+        if now < due:
+            return Outcome.DONE
+        if not any(self._is_ours(value, name) for name in value.claims):
+            self._tries[value.uid] = tries, now + SLOW_S  # an allocation does not change while a pod uses it
             return Outcome.DONE
         pod, annotation = value.name, {PREPARE_AGAIN_ANNOTATION: str(time.time_ns())}
         body = {"metadata": {"uid": value.uid, "annotations": annotation}}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gpuagent.domain.pods.json_values import mapping
 from gpuagent.domain.reconcile.slice_writes import SliceWrite
 from gpuagent.kube.api.api_errors import KubeError
 from gpuagent.kube.api.client import Api
@@ -36,13 +37,22 @@ class SliceWriter(KeyedReconciler[SliceWrite]):
                 case "delete":
                     self._client.delete(f"{SLICES}/{value.name}", value.body)
         except KubeError as err:
-            if err.status == _CONFLICT or (err.status == _NOT_FOUND and value.verb != "create"):
-                return Outcome.OUTDATED
-            raise
+            if err.status not in (_CONFLICT, _NOT_FOUND) or (err.status == _NOT_FOUND and value.verb == "create"):
+                raise
+            if value.verb == "create" and not self._is_followed(value):
+                raise
+            return Outcome.OUTDATED
         return Outcome.DONE
+
+    def _is_followed(self, value: SliceWrite) -> bool:
+        """Whether the slice that is in the way is of this node and driver, so that the watch shows it."""
+        spec = mapping(self._client.get(f"{SLICES}/{value.name}").get("spec"))
+        return all(spec.get(name) == value.body["spec"][name] for name in ("driver", "nodeName"))
 
     def describe(self, value: SliceWrite, err: KubeError) -> str:
         reason = str(err)
         if err.status == _FORBIDDEN:
             reason += "; the agent needs get, list, watch, create, patch and delete on resourceslices"
+        elif err.status == _CONFLICT:
+            reason += "; it is of another node or driver: delete it"
         return f"resource slice {value.name}: {reason}"

@@ -20,8 +20,9 @@ from gpuagent.system.inotify import DirectoryWatch
 
 log = logging.getLogger(__name__)
 
-WORKERS = 32
-"""Calls at one time: each may wait for an isolation layer."""
+WORKERS = 512
+"""Calls at one time. Each may wait for an isolation layer, so there is one for each pod that a node can have: kubelet
+calls for each of them separately. A thread is made when there is a call for it."""
 GRACE_S = 1.0
 """How long a call may go on when the agent ends."""
 LOOK_AGAIN_S = 1.0
@@ -51,7 +52,7 @@ class DraPlugin:
         self._socket = self._folder / f"dra-{instance}.sock"
         self._registration = self._registry / f"{DRA_DRIVER}-{instance}-reg.sock"
         self._servicer, self._notified = servicer, notified
-        self._servers: list[grpc.Server] = []
+        self._servers: list[tuple[grpc.Server, ThreadPoolExecutor]] = []
         self._superseded, self._is_superseded = superseded, False
         self._watch = DirectoryWatch(self._registry, self._look, name="registry-watch")
 
@@ -60,33 +61,37 @@ class DraPlugin:
         self._sweep()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._registry.mkdir(parents=True, exist_ok=True)
-        calls = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc dra"))
-        self._servicer.add_to(calls)
-        self._serve(calls, self._socket)
-        registration = grpc.server(ThreadPoolExecutor(2, thread_name_prefix="rpc registration"))
-        reg_grpc.add_RegistrationServicer_to_server(
-            RegistrationServicer(str(self._socket), self._notified), registration
+        registration = RegistrationServicer(str(self._socket), self._notified)
+        self._serve("rpc dra", WORKERS, self._socket, self._servicer.add_to)
+        self._serve(
+            "rpc registration",
+            2,
+            self._registration,
+            lambda server: reg_grpc.add_RegistrationServicer_to_server(registration, server),
         )
-        self._serve(registration, self._registration)
         self._watch.start()
 
     def stop(self) -> None:
         """End with the calls in progress, then deregister: kubelet cancels its calls then. Prepared claims stay."""
         self._watch.stop()
         self._servicer.end_streams()
-        for server in self._servers:
+        for server, threads in self._servers:
             server.stop(grace=GRACE_S).wait(2 * GRACE_S)
+            threads.shutdown(wait=False)
         self._servers.clear()
         self._registration.unlink(missing_ok=True)
         self._socket.unlink(missing_ok=True)
 
-    def _serve(self, server: grpc.Server, path: Path) -> None:
+    def _serve(self, name: str, workers: int, path: Path, add_to: Callable[[grpc.Server], None]) -> None:
+        threads = ThreadPoolExecutor(workers, thread_name_prefix=name)
+        server = grpc.server(threads)
+        add_to(server)
         try:
             server.add_insecure_port(f"unix:{path}")
         except RuntimeError as err:
             raise OSError(f"cannot bind {path}: {err}") from err
         server.start()
-        self._servers.append(server)
+        self._servers.append((server, threads))
 
     def _look(self) -> float | None:
         """Look for a newer agent."""

@@ -61,16 +61,20 @@ class DraServicer:
         self._health.end_streams()
 
     def _prepare(
-        self, request: pb.NodePrepareResourcesRequest, _: grpc.ServicerContext
+        self, request: pb.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> pb.NodePrepareResourcesResponse:
         answer = pb.NodePrepareResourcesResponse()
         for claim in request.claims:
             entry = answer.claims[claim.uid]
-            entry.error = self._counted("NodePrepareResources", claim, lambda c=claim, e=entry: self._fill(c, e))  # type: ignore[misc]
+            entry.error = self._counted(
+                "NodePrepareResources",
+                claim,
+                lambda c=claim, e=entry: self._fill(c, e, context),  # type: ignore[misc]
+            )
         return answer
 
-    def _fill(self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse) -> None:
-        prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name)
+    def _fill(self, claim: pb.Claim, entry: pb.NodePrepareResourceResponse, context: grpc.ServicerContext) -> None:
+        prepared, others = self._preparer.prepare(claim.uid, claim.namespace, claim.name, context.is_active)
         devices = [(gpu.request, gpu.pool, gpu.device, gpu.share_id) for gpu in prepared.gpus]
         for request, pool, device, share_id in dict.fromkeys(devices):  # a set of GPUs is one device
             entry.devices.add(

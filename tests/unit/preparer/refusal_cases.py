@@ -45,6 +45,12 @@ def with_one_gpu_twice(one: Prepared) -> None:
 
 
 @case
+def of_gpu_core_without_compute(one: Prepared) -> None:
+    one.add(result(0), device_class="gpu-core.gpuagent.io")
+    one.prepare()
+
+
+@case
 def of_another_driver(one: Prepared) -> None:
     one.add(result(0, driver="gpu.example.com"))
     one.prepare()
@@ -86,6 +92,12 @@ def before_anything_was_read(one: Prepared) -> None:
 @case
 def that_cannot_be_read(_: Prepared) -> None:
     ClusterSync(Path("/no/such/kubeconfig"), "n", lambda _: None).claim("default", "c")
+
+
+@case
+def that_kubelet_gave_up(one: Prepared) -> None:
+    one.add(result(0))
+    one.prepare(is_wanted=lambda: False)
 
 
 @case

@@ -1,5 +1,6 @@
 """Claims are prepared and unprepared; their files outlive the agent, and the claim."""
 
+import contextlib
 import json
 import os
 import threading
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.isolation_layers import Layer
@@ -17,7 +19,7 @@ from gpuagent.preparer import preparer as module
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
 from standin.waiting import PATIENCE_S
-from tests.unit.domain.builders import NodeUnderTest, box, holding, unit_ids
+from tests.unit.domain.builders import NodeUnderTest, box, holding, node_json, unit_ids
 from tests.unit.domain.dra.test_prepare import claim, result
 
 GPUS = box(4, 16)
@@ -58,24 +60,45 @@ class Prepared:
         self.begin()
 
     def begin(self):
-        self.changes, self.events = [], []
+        self.changes, self.seen, self.events = [], [], []
         self.preparer = Preparer(
             pool="n",
             read_claim=lambda namespace, name: self.claims[namespace, name],
             isolation={"all": self.driver, "none": Driver()},
             strategy=DeviceStrategy.DEVICE_NODES,
             files=ClaimFiles(self.directory / "state", self.directory / "cdi"),
-            changed=lambda claims: self.changes.append([one.uid for one in claims]),
+            changed=self.change,
             send_event=self.events.append,
         )
         self.preparer.start()
         self.preparer.publish(self.node.state)
 
+    def change(self, claims):
+        self.seen.append(claims)
+        self.changes.append([one.uid for one in claims])
+
     def add(self, *results, name="c", uid=UID, **given):
         self.claims["default", name] = claim(*results, **given) | {"metadata": {"uid": uid}}
 
-    def prepare(self, name="c", uid=UID):
-        return self.preparer.prepare(uid, "default", name)
+    def prepare(self, name="c", uid=UID, is_wanted=lambda: True):
+        return self.preparer.prepare(uid, "default", name, is_wanted)
+
+    @contextlib.contextmanager
+    def waiting(self, is_wanted=lambda: True):
+        """While a call waits for the layer; the refusals of that call, once it has ended."""
+        self.driver.failures, refused = 10**9, []
+
+        def call():
+            try:
+                self.prepare(is_wanted=is_wanted)
+            except Refusal as refusal:
+                refused.append(refusal)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        assert self.driver.tried.wait(PATIENCE_S)
+        yield refused
+        thread.join(PATIENCE_S)
 
     def env(self, uid=UID):
         (path,) = (self.directory / "cdi").glob(f"*{uid}.json")
@@ -113,9 +136,23 @@ def test_another_agent_has_the_claims_of_the_former_one_also_when_they_are_gone(
     (one.directory / "state/claims/odd.json").write_text("{")
     one.claims.clear()
     one.begin()
-    assert one.changes == [[UID]]
+    assert one.changes == [[UID, "odd"]]
     one.preparer.unprepare(UID)
     assert one.files() == [1, 0], "the record that cannot be read stays for people to look at"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"gpus": 5}', "[" * 100_000, "\0\xff"])
+def test_a_record_that_cannot_be_read_is_a_claim_that_may_have_any_gpu(one, text):
+    one.add(result(1))
+    one.prepare()
+    (record,) = (one.directory / "state/claims").iterdir()
+    record.write_text(text, encoding="latin-1")
+    one.begin()
+    assert [[claim.gpus for claim in claims] for claims in one.seen] == [[()]]
+    one.prepare()
+    assert [len(claim.gpus) for claim in one.seen[-1]] == [1]
+    one.preparer.unprepare(UID)
+    assert one.files() == [0, 0]
 
 
 def test_what_an_agent_left_that_ended_amid_a_write_is_removed_later(one):
@@ -156,23 +193,49 @@ def test_a_layer_that_does_not_come_is_a_sentence(one, monkeypatch):
     assert one.prepare()[0].layer == "none"
 
 
+def test_a_gpu_that_cannot_be_isolated_is_shared_without_isolation_alone(one, monkeypatch):
+    """One GPU of the node is too old for MPS, for example. Its device has the attribute ``isolation: none``."""
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    one.node.send(ev.LayerSeen(replace(one.layer, left_out={GPUS[1].uuid: "it is too old"}), 0.0))
+    one.preparer.publish(one.node.state)
+    one.add(result(1))
+    with pytest.raises(Refusal, match="all does not serve the claim now: it is too old"):
+        one.prepare()
+    one.add(result(1), device_class="gpu-share.gpuagent.io")
+    assert one.prepare()[0].layer == "none"
+    one.add(result(2), device_class="gpu-share.gpuagent.io")
+    assert one.prepare()[0].layer == "all"
+
+
 def test_the_end_of_the_agent_ends_waiting_calls(one):
     one.add(result(1))
-    one.driver.failures = 10**9
-    refused = []
+    with one.waiting() as refused:
+        one.preparer.stop()
+    assert [refusal.reason for refusal in refused] == [Reason.ISOLATION]
 
-    def call():
-        try:
-            one.prepare()
-        except Refusal as refusal:
-            refused.append(refusal.reason)
 
-    thread = threading.Thread(target=call)
-    thread.start()
-    assert one.driver.tried.wait(PATIENCE_S)
-    one.preparer.stop()
-    thread.join(PATIENCE_S)
-    assert refused == [Reason.ISOLATION]
+def test_a_call_that_kubelet_gave_up_ends_and_leaves_nothing(one):
+    """Else it would delay the end of its pod, or prepare the claim after it was unprepared."""
+    one.add(result(1))
+    wanted = threading.Event()
+    wanted.set()
+    with one.waiting(wanted.is_set) as refused:
+        wanted.clear()
+    assert [refusal.reason for refusal in refused] == [Reason.ISOLATION]
+    one.driver.failures = 0
+    with pytest.raises(Refusal, match="kubelet no longer waits"):
+        one.prepare(is_wanted=wanted.is_set)
+    assert (one.files(), one.changes, one.events) == ([0, 0], [[]], [])
+
+
+def test_a_gpu_that_is_given_otherwise_during_a_wait_is_not_given_again(one):
+    one.add(result(1))
+    with one.waiting() as refused:
+        one.node.holdings(holding("p", unit_ids(1, Kind.MEMORY_SHARE, 0), GPU_MEM))
+        one.preparer.publish(one.node.state)
+        one.driver.failures = 0
+    assert [refusal.reason for refusal in refused] == [Reason.STILL_HELD]
+    assert (one.files(), one.changes) == ([0, 0], [[]])
 
 
 def test_a_gpu_that_pods_of_another_mode_have_is_not_given_again(one):
@@ -185,6 +248,32 @@ def test_a_gpu_that_pods_of_another_mode_have_is_not_given_again(one):
     one.node.holdings()
     one.preparer.publish(one.node.state)
     one.prepare()
+
+
+def offered_elsewhere(node):
+    """NVIDIA's own plugin advertises the GPUs. The claim tolerates the taint of the device."""
+    node.send(ev.NodeSeen({**node_json("dra"), "status": {"allocatable": {NVIDIA_GPU: "4"}}}, 1.0))
+
+
+def held_in_mode_default(node):
+    """A pod of NVIDIA's own plugin has it, after the node was given back."""
+    node.label("default").holdings(holding("p", [GPUS[1].uuid], NVIDIA_GPU), began=1.0)
+
+
+def held_without_a_list(node):
+    """A pod of the mode in force has it, and the mode advertises nothing for want of isolation."""
+    node.label("cgpu").holdings(holding("p", unit_ids(1, Kind.MEMORY_CGPU, 0), GPU_MEM), began=1.0)
+
+
+@pytest.mark.parametrize("happen", [offered_elsewhere, held_in_mode_default, held_without_a_list])
+def test_a_claim_that_comes_late_gets_no_gpu_that_others_have_or_may_get(one, happen):
+    one.node.send(ev.LayerSeen(replace(one.layer, problem="the daemon is dead"), 0.0))
+    happen(one.node)
+    one.preparer.publish(one.node.state)
+    one.add(result(1), device_class="gpu-share.gpuagent.io")
+    with pytest.raises(Refusal) as caught:
+        one.prepare()
+    assert caught.value.reason is Reason.STILL_HELD
 
 
 def test_another_claim_of_the_same_name_is_refused(one):
@@ -211,6 +300,21 @@ def test_two_pods_of_one_claim_are_prepared_at_once(one):
         thread.join(PATIENCE_S)
     assert one.files() == [1, 1]
     assert one.changes[-1] == [UID]
+
+
+def test_a_claim_is_held_while_its_files_are_written(one, monkeypatch):
+    """Another claim's record may come meanwhile, and have the agent read all of them."""
+    write = ClaimFiles.write
+
+    def written(files, *given):
+        one.preparer.refresh()
+        write(files, *given)
+
+    monkeypatch.setattr(ClaimFiles, "write", written)
+    one.add(result(1))
+    one.prepare()
+    one.preparer.refresh()
+    assert one.changes == [[], [UID]]
 
 
 def test_each_of_two_agents_has_the_claims_of_the_other(one):

@@ -98,8 +98,8 @@ def test_the_devices_of_the_slice_are_a_resource():
 def test_the_table_for_people_has_claims_and_the_driver():
     found = node(prepared("one", GPUS[0], cores=30)).pods(claiming("a", "one"))
     text = render({**page(found), "node": "n", "version": "0"})
-    assert "4/16 memory, 30/100 cores" in text
-    assert "ml/a[main]=4, ml/a[main]=30" in text
+    assert "4/16 GiB, 30/100 %" in text
+    assert "ml/a[main] 4 GiB, 30 %" in text
     assert "gpu.gpuagent.io                 2        0          connected" in text
 
 

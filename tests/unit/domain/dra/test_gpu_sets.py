@@ -19,7 +19,7 @@ from gpuagent.domain.dra.gpu_sets import (
     singles,
     worth_having,
 )
-from gpuagent.domain.dra.resource_slice import slice_specs
+from gpuagent.domain.dra.resource_slice import device_name, slice_specs
 from gpuagent.domain.reconcile.slice_writes import slice_name, slice_writes
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.domain.builders import DGX1V, box, gpu, in_force, uuid
@@ -283,3 +283,14 @@ def test_no_slice_has_more_devices_than_the_api_takes():
     node = in_force(Mode.DRA, box(16), gpu_sets=True)
     sizes = [len(spec.get("devices", ())) for spec in slice_specs(node.state, "n").values()]
     assert max(sizes) == PART
+
+
+def test_gpus_that_reach_each_other_over_nvlinks_have_the_same_attribute():
+    """In a DGX-1 all do, over others. Without NVLinks none has it."""
+
+    def domains(node):
+        return [one["attributes"].get("nvlinkDomain") for one in slice_specs(node.state, "n")[""]["devices"]]
+
+    (domain,) = {one["string"] for one in domains(dgx1())}
+    assert domain == device_name(gpu(0, 16))
+    assert domains(in_force(Mode.DRA, box(2, 16))) == [None, None]

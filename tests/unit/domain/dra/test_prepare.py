@@ -94,6 +94,15 @@ def test_what_cannot_be_served_is_refused_with_a_sentence(results, reason, words
     assert caught.value.reason is reason
 
 
+def test_a_share_of_gpu_core_has_to_name_its_compute():
+    core = {"device_class": "gpu-core.gpuagent.io"}
+    with pytest.raises(Refusal, match="name cores beside memory") as caught:
+        claimed_gpus(claim(result(0), **core), "n", GPUS, UNIT)
+    assert caught.value.reason is Reason.CORE_MEM_BOTH
+    for given in (result(0, cores="30"), result(0, "16Gi")):
+        assert len(claimed_gpus(claim(given, **core), "n", GPUS, UNIT)) == 1
+
+
 @pytest.mark.parametrize("odd", [{}, {"status": []}, {"status": {"allocation": {"devices": {"results": [1, "x"]}}}}])
 def test_an_odd_claim_has_no_device(odd):
     assert not has_device(odd)
@@ -101,14 +110,28 @@ def test_an_odd_claim_has_no_device(odd):
 
 def test_the_class_says_what_has_to_be_isolated():
     share, both, whole = read(result(0)), read(result(0, cores="30")), read(result(0, "16Gi"))
-    assert must_isolate(claim(device_class="gpu-share.gpuagent.io"), share) == frozenset()
-    assert must_isolate(claim(), share) == {Isolates.MEMORY}
-    assert must_isolate(claim(), both) == {Isolates.MEMORY, Isolates.COMPUTE}
-    assert must_isolate(claim(), whole) == frozenset()
-    of_two_drivers = claim(device_class="gpu-share.gpuagent.io")
+    of_a_share = claim(result(0), device_class="gpu-share.gpuagent.io")
+    assert must_isolate(of_a_share, share) == frozenset()
+    assert must_isolate(claim(result(0)), share) == {Isolates.MEMORY}
+    assert must_isolate(claim(result(0)), both) == {Isolates.MEMORY, Isolates.COMPUTE}
+    assert must_isolate(claim(result(0)), whole) == frozenset()
     other = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
-    of_two_drivers["spec"]["devices"]["requests"].append(other)
-    assert must_isolate(of_two_drivers, share) == frozenset()
+    of_a_share["spec"]["devices"]["requests"].append(other)
+    of_a_share["status"]["allocation"]["devices"]["results"].append(result(1, request="nic", driver="nic.example.com"))
+    assert must_isolate(of_a_share, share) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "promised"), [("gpu/isolated", frozenset({Isolates.MEMORY})), ("gpu/any", frozenset())]
+)
+def test_of_alternatives_the_chosen_one_says_what_has_to_be_isolated(chosen, promised):
+    alternatives = [
+        {"name": "isolated", "deviceClassName": "gpu-isolated.gpuagent.io"},
+        {"name": "any", "deviceClassName": "gpu-share.gpuagent.io"},
+    ]
+    found = claim(result(0, request=chosen))
+    found["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": alternatives}]
+    assert must_isolate(found, claimed_gpus(found, "n", GPUS, UNIT)) == promised
 
 
 def test_the_cdi_specification_has_what_the_grant_has():

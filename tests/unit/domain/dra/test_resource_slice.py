@@ -5,6 +5,7 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.dra.device_taints import HELD_TAINT, UNHEALTHY_TAINT
 from gpuagent.domain.dra.resource_slice import device_name, memory_text, slice_spec
+from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.reconcile.slice_writes import slice_name, slice_writes
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.mode import GPU_MEM, Kind, Mode
@@ -65,6 +66,18 @@ def test_memory_is_published_in_whole_units_and_compute_in_whole_steps():
 @pytest.mark.parametrize(("mib", "text"), [(1024, "1Gi"), (1500, "1500Mi"), (2048, "2Gi")])
 def test_quantities(mib, text):
     assert memory_text(mib) == text
+
+
+@pytest.mark.parametrize(
+    ("driver", "version"),
+    [("570.124.06", "570.124.6"), ("580.1", "580.1.0"), ("570.124.06-1", "570.124.0"), ("", None), ("N/A", None)],
+)
+def test_the_drivers_version_is_a_semantic_one(driver, version):
+    """The API server refuses leading zeros, and takes three numbers."""
+    node = in_force(Mode.DRA, box(1, 16))
+    node.send(ev.InventoryRead(Inventory(box(1, 16), driver_version=driver), 0.0))
+    found = devices(node)[0]["attributes"].get("driverVersion")
+    assert found == (version and {"version": version})
 
 
 def test_no_other_mode_publishes():

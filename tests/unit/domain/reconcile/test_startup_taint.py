@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.dra.resource_slice import slice_spec
 from gpuagent.domain.reconcile.startup_taint import unwanted_taint
 from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.status.problems import problems
@@ -67,6 +68,20 @@ def test_a_mode_that_advertises_nothing_needs_kubelet_only() -> None:
     node = show(node_with_taint(Mode.DEFAULT), KEY)
     assert unwanted_taint(node.state) == ""
     assert unwanted_taint(connect(node).state) == KEY
+
+
+def test_mode_dra_needs_the_driver_at_kubelet_and_a_gpu_without_a_taint() -> None:
+    node = show(connect(node_with_taint(Mode.DRA)), KEY)
+    assert unwanted_taint(node.state) == ""
+    spec = slice_spec(node.state, "n")
+    assert spec is not None
+    node.send(ev.SlicesSeen({"n": {"spec": spec}}, node.now))
+    assert unwanted_taint(node.state) == "", "a slice of before a reboot"
+    node.send(ev.DraRegistered(None, node.now))
+    assert unwanted_taint(node.state) == KEY
+    tainted = [device | {"taints": [{"key": "k", "effect": "NoSchedule"}]} for device in spec["devices"]]
+    node.send(ev.SlicesSeen({"n": {"spec": spec | {"devices": tainted}}}, node.now))
+    assert unwanted_taint(node.state) == ""
 
 
 def test_a_mode_that_is_at_zero_keeps_it() -> None:
