@@ -20,7 +20,7 @@ from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.nvml.binding import DOUBLE_BIT_ECC, XID, Nvml
 from gpuagent.nvml.driver_errors import CallError, DriverError
 from gpuagent.nvml.gpu_reader import discover
-from gpuagent.pages.columns import align
+from gpuagent.pages.cells import table
 from gpuagent.pages.status_table import render
 from gpuagent.system.output import exit_with
 from standin.kubelet.pods import Granted
@@ -60,7 +60,7 @@ def _show(title: str, text: str) -> None:
 def _inventory(inventory: Inventory) -> str:
     rows = [["GPU", "MINOR", "UUID", "PCI", "MODEL", "MIB", "RESERVED", "CC", "NUMA", "MIG"]]
     rows += [_row(gpu) for gpu in inventory.gpus]
-    lines = [align(rows)]
+    lines = [table(rows)]
     lines += [f"GPU {gpu.index} cannot be read: {gpu.reason}" for gpu in inventory.unreadable]
     lines.append(f"device nodes: {' '.join(sorted(inventory.device_nodes)) or 'none'}")
     return "\n".join(lines)
@@ -80,7 +80,7 @@ def _links(inventory: Inventory) -> str:
     own += [[str(gpu.index), *_ends(inventory.wiring[gpu.uuid])] for gpu in inventory.gpus]
     indices = [str(gpu.index) for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.index)]
     pairs = [["GPU", *indices], *([index, *map(_pair, row)] for index, row in zip(indices, found.links, strict=True))]
-    return "\n".join([align(own), "", align(pairs), *found.notes])
+    return "\n".join([table(own), "", table(pairs), *found.notes])
 
 
 def _ends(wiring: Wiring) -> list[str]:
@@ -111,10 +111,10 @@ def _events() -> str:
         try:
             event = nvml.wait(events, 0.5)
         except CallError as err:
-            return f"{align(rows)}\nwaiting for events fails: {err}"
+            return f"{table(rows)}\nwaiting for events fails: {err}"
         waited = time.monotonic() - began
     heard = "nothing happened" if event is None else f"heard {event}"
-    return f"{align(rows)}\nwaited {waited:.2f} s for an event: {heard}"
+    return f"{table(rows)}\nwaited {waited:.2f} s for an event: {heard}"
 
 
 def _yes(bit: int) -> str:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ from gpuagent.settings.settings import Settings
 from gpuagent.settings.table import ConfigError
 from gpuagent.system import log
 from gpuagent.system.command_line import CommandLine
+from gpuagent.system.output import has_colour
 from gpuagent.system.printable import printable
 from gpuagent.system.stop_signal import StopSignal
 
@@ -43,8 +45,11 @@ RUN_EXAMPLES = (
     "gpuagent run --kubeconfig ~/.kube/config --memory-unit 256MiB",
 )
 STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
+OUTPUTS = ("table", "json", "yaml")
 FAULT_EXAMPLE = '{"fault": "xid", "gpu": 0, "code": 79}'
 TOPOLOGY_KEYS = frozenset({"node", "version", "gpus", "links", "best", "notes"})
+SWITCH_S = 0.0005
+"""How long a thread that reads a long list may keep a call of kubelet's waiting, instead of Python's 5 ms."""
 LOADED_S = 10.0
 """Seconds after the start by which every module is loaded; the garbage collector then ignores the objects made so far.
 
@@ -92,7 +97,7 @@ def make_parser() -> CommandLine:
         "help": f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})",
     }
     status = commands.add_parser("status", help="show what the agent on this node does")
-    status.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
+    status.add_argument("-o", "--output", choices=OUTPUTS, default="table", help="(default: table)")
     status.add_argument("--url", **url)
     status.set_defaults(command=_status)
 
@@ -101,7 +106,7 @@ def make_parser() -> CommandLine:
         help="show what joins the GPUs of this node, and the best sets of them",
         description="Asks the agent on this node. Where none answers, reads the driver, and every GPU counts as free.",
     )
-    topology.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
+    topology.add_argument("-o", "--output", choices=OUTPUTS, default="table", help="(default: table)")
     topology.add_argument("--svg", type=Path, metavar="FILE", help="draw a picture into FILE instead")
     topology.add_argument("--simulate", metavar="BOX", help="show a simulated box instead")
     topology.add_argument("--url", **url)
@@ -158,6 +163,7 @@ def _run(options: argparse.Namespace) -> int:
         return dryrun.dry_run(settings)
     from gpuagent.agent import Agent  # noqa: PLC0415 (imports grpc: slow, and useless to the other commands)
 
+    sys.setswitchinterval(SWITCH_S)
     stop = StopSignal()
     agent = Agent(settings)
     try:
@@ -255,13 +261,22 @@ def _simulate(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     page = ask(options.url, "status", STATUS_KEYS)
-    if options.output == "json":
-        print(json.dumps(page, indent=2))
+    if options.output != "table":
+        _print_document(page, options.output)
     else:
         from gpuagent.pages.status_table import render  # noqa: PLC0415 (only this command needs it)
 
-        print(_shown(render, page))
+        print(_shown(partial(render, colour=has_colour(sys.stdout, os.environ)), page))
     return 0
+
+
+def _print_document(page: dict[str, Any], form: str) -> None:
+    if form == "json":
+        print(json.dumps(page, indent=2))
+    else:
+        from gpuagent.system import yaml_text  # noqa: PLC0415 (only this output needs it)
+
+        print(yaml_text.dump(page), end="")
 
 
 def _topology(options: argparse.Namespace) -> int:
@@ -274,8 +289,8 @@ def _topology(options: argparse.Namespace) -> int:
         except OSError as err:
             print(f"gpuagent: cannot write {options.svg}: {err.strerror}", file=sys.stderr)
             return 1
-    elif options.output == "json":
-        print(json.dumps(page, indent=2))
+    elif options.output != "table":
+        _print_document(page, options.output)
     else:
         from gpuagent.pages.topology_table import render  # noqa: PLC0415 (only this command needs it)
 

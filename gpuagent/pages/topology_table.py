@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpuagent.pages.columns import align
+from gpuagent.pages.cells import table
 from gpuagent.pages.topology_words import MEANING, gbps, models, nvlinks, pairs, state
 
 
@@ -18,10 +18,10 @@ def render(page: dict[str, Any]) -> str:
     numa = ["NUMA AFFINITY", *("-" if gpu["numa_node"] is None else str(gpu["numa_node"]) for gpu in gpus)]
     parts = [
         f"{node}   {models(gpus)}   gpuagent {page['version']}",
-        align([[*row, cell] for row, cell in zip(types, numa, strict=True)]),
-        align(list(_legend(page))),
-        "GB/s each way between two GPUs:\n" + align(_square(page, lambda link: gbps(link["gbps"]))),
-        align([["GPU", "PCI BUS", "MODEL", "STATE"], *map(_gpu, gpus)]),
+        table([[*one, cell] for one, cell in zip(types, numa, strict=True)]),
+        table(list(_legend(page))),
+        "GB/s each way between two GPUs:\n" + table(_square(page, lambda link: gbps(link["gbps"]))),
+        table([["GPU", "PCI BUS", "MODEL", "STATE"], *map(_gpu, gpus)]),
         _best(page["best"]),
         notes,
     ]
@@ -60,4 +60,4 @@ def _best(best: Sequence[dict[str, Any]]) -> str:
         alone = found["weakest_gbps"] is None
         speeds = ("-", "-") if alone else (gbps(found["weakest_gbps"]), gbps(found["total_gbps"]))
         rows.append([str(found["size"]), *speeds, " ".join(map(str, found["gpus"]))])
-    return f"best sets of free GPUs, GB/s:\n{align(rows)}"
+    return f"best sets of free GPUs, GB/s:\n{table(rows)}"

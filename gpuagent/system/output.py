@@ -1,11 +1,11 @@
-"""The end of a command-line program: its exit code, also where its output cannot be written."""
+"""The output of a command-line program: whether it has colors, and the exit code, also where it cannot be written."""
 
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 INTERRUPTED = 130
 """Exit code as of a program that SIGINT ends."""
@@ -36,6 +36,19 @@ def exit_with(program: str, run: Callable[[], int | str | None]) -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     sys.exit(code)
+
+
+def has_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether to use colors: on a terminal, unless NO_COLOR is set or the terminal is a dumb one."""
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """Width of the terminal that `stream` is; None if it is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except OSError:
+        return None
 
 
 def _have_streams() -> None:

@@ -125,7 +125,7 @@ def make_parser() -> CommandLine:
 
 
 def _output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(default: table)")
+    parser.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table", help="(default: table)")
 
 
 def _package(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +188,8 @@ def _weight(text: str) -> tuple[str, int]:
 
 def _preflight(options: argparse.Namespace, host: Host, _: Files) -> int:
     rows, forbidding = _checked(options, host, options.layer)
-    print((show.checks_json if options.output == "json" else show.checks)(rows, forbidding))
+    form = options.output
+    print(show.checks(rows, forbidding) if form == "table" else show.checks_document(rows, forbidding, form))
     return RefusedError.code if forbidding else 0
 
 
@@ -238,7 +239,7 @@ def _must_pass(options: argparse.Namespace, host: Host) -> None:
     for row in rows:
         log.log(
             logging.ERROR if row in forbidding and row.check != "users" else logging.INFO,
-            "check",
+            "Checked",
             extra={"check": row.check, "verdict": str(row.verdict), "found": row.found},
         )
     if named := [row for row in forbidding if row.check != "users"]:
@@ -269,13 +270,14 @@ def _policy(options: argparse.Namespace, host: Host, files: Files) -> int:
     state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
     if state is None:
         raise InstallerError(cgpu_proc.problem(state) or "")
-    print(show.as_json(cgpu_policy.page(state)) if options.output == "json" else cgpu_policy.table(state))
+    form = options.output
+    print(cgpu_policy.table(state) if form == "table" else show.document(cgpu_policy.page(state), form))
     return 0
 
 
 def _status(options: argparse.Namespace, host: Host, files: Files) -> int:
     page = status.page(host, files, [options.mps_pipe_dir] if options.mps_pipe_dir else mps_servers.PIPE_DIRS)
-    print(show.as_json(page) if options.output == "json" else status.render(page))
+    print(status.render(page) if options.output == "table" else show.document(page, options.output))
     return 0
 
 

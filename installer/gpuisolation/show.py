@@ -1,4 +1,4 @@
-"""The output of commands: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON and YAML for programs."""
 
 import json
 from collections.abc import Sequence
@@ -24,8 +24,14 @@ def known(value: object) -> str:
     return "?" if value is None else str(value)
 
 
-def as_json(value: Any) -> str:  # noqa: ANN401 (whatever json takes)
-    return json.dumps(value, indent=2, default=str, ensure_ascii=False)
+def document(value: Any, form: str) -> str:  # noqa: ANN401 (whatever json takes)
+    """As ``json`` or ``yaml``."""
+    text = json.dumps(value, indent=2, default=str, ensure_ascii=False)
+    if form == "json":
+        return text
+    from gpuagent.system import yaml_text  # noqa: PLC0415 (only this output needs it)
+
+    return yaml_text.dump(json.loads(text)).rstrip()
 
 
 def checks(rows: Sequence[Row], forbidding: Sequence[Row]) -> str:
@@ -37,5 +43,7 @@ def checks(rows: Sequence[Row], forbidding: Sequence[Row]) -> str:
     return "\n\n".join(part for part in (align(lines), "\n".join(todo), last) if part)
 
 
-def checks_json(rows: Sequence[Row], forbidding: Sequence[Row]) -> str:
-    return as_json({"checks": [asdict(row) for row in rows], "refused": [row.check for row in forbidding]})
+def checks_document(rows: Sequence[Row], forbidding: Sequence[Row], form: str) -> str:
+    """The same as ``json`` or ``yaml``."""
+    found = {"checks": [asdict(row) for row in rows], "refused": [row.check for row in forbidding]}
+    return document(found, form)

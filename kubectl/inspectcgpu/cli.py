@@ -7,11 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpuagent.kube.api.api_errors import ApiConfigError, KubeError
 from gpuagent.kube.api.client import Client
 from gpuagent.system.command_line import CommandLine
+from gpuagent.system.output import has_colour, terminal_columns
 from gpuagent.system.printable import printable
 from inspectcgpu.fetch.agents import Asking
 from inspectcgpu.fetch.choose_cluster import connect
@@ -21,7 +23,8 @@ from inspectcgpu.report import ClusterFacts, ClusterReport, build
 from inspectcgpu.show.details import details
 from inspectcgpu.show.documents import document, json_lines, json_text, yaml_lines
 from inspectcgpu.show.health import health, problems
-from inspectcgpu.show.screen import Screen, has_colour
+from inspectcgpu.show.narrow import fits, narrow
+from inspectcgpu.show.screen import Screen
 from inspectcgpu.show.summary import summary
 from inspectcgpu.usage_error import UsageError
 
@@ -118,15 +121,18 @@ def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) 
         return [json_text(document(report))] if compact else list(json_lines(report))
 
     def as_yaml(report: ClusterReport) -> list[str]:
-        from inspectcgpu.show import yaml_text  # noqa: PLC0415 (only this output needs it)
+        from gpuagent.system import yaml_text  # noqa: PLC0415 (only this output needs it)
 
         return [*(["---"] if compact else []), *yaml_lines(report, yaml_text.dump)]
 
     def as_table(report: ClusterReport) -> list[str]:
         if options.health:
             return health(report, colour=colour)
-        wide = options.output == "wide"
-        return (details if options.details else summary)(report, wide=wide, colour=colour)
+        table = partial(details if options.details else summary, report, wide=options.output == "wide")
+        columns = terminal_columns(sys.stdout)
+        if options.output == "wide" or columns is None or fits(table(colour=False), columns):
+            return table(colour=colour)
+        return narrow(report, columns, pods=options.details, colour=colour)
 
     return {"json": as_json, "yaml": as_yaml}.get(options.output, as_table)
 

@@ -137,6 +137,8 @@ def test_the_topology_is_shown_as_table_json_and_picture(node: MakeNode, tmp_pat
     assert (done.returncode, done.stdout) == (0, "")
     assert picture.read_text().startswith("<svg")
     assert fetch(agent.http_port, "/topology.svg") == (200, picture.read_text())
+    for path in ("/", "/page.css", "/live.js", "/node.js"):
+        assert fetch(agent.http_port, path)[0] == 200
     done = command("topology", "--svg", "/nonexistent/box.svg", *url)
     assert done.returncode == 1
     assert "cannot write /nonexistent/box.svg: No such file or directory" in done.stderr
@@ -188,7 +190,7 @@ def test_what_a_page_says_cannot_steer_a_terminal(node: MakeNode) -> None:
     one.offers(mem=48)
 
     status, topology = agent.status(), agent.topology()
-    kept = {"Healthy", "steady", *(link["type"] for row in topology["links"] for link in row if link)}
+    kept = {"Healthy", "steady", "GiB", *(link["type"] for row in topology["links"] for link in row if link)}
 
     def hostile(value: Any) -> Any:
         if isinstance(value, dict):
@@ -197,7 +199,7 @@ def test_what_a_page_says_cannot_steer_a_terminal(node: MakeNode) -> None:
             return [hostile(one) for one in value]
         return value + HOSTILE if isinstance(value, str) and value not in kept else value
 
-    status["problems"] = [{"reason": "Test", "message": "test"}]
+    status["problems"] = [{"reason": "Test", "message": "test", "warning": True}]
     status["gpus"][0]["containers"] = [{"container": "default/p[c0]", "resource": MEM, "units": 6}]
     status["resources"] = {name + HOSTILE: view for name, view in status["resources"].items()}
     pages = {"/status": json_page(lambda: hostile(status)), "/topology": json_page(lambda: hostile(topology))}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import MODE_LABEL
@@ -147,12 +148,18 @@ def test_status_as_table_and_as_json(node: MakeNode) -> None:
     one.offers(mem=48)
     one.kubelet.admit(pod("p", {MEM: 6}))
     url = f"http://127.0.0.1:{port}"
+    assert one.kubelet.wait(lambda: "default/p" in fetch(port, "/status")[1])
     table = command("status", "--url", url)
     assert table.returncode == 0, table.stderr
-    for text in ("node node-1", "mode share", "NVIDIA A100-SXM4-80GB", "24576 MiB", MEM, "connected"):
+    told = ("node node-1", "mode share", "2 x NVIDIA A100-SXM4-80GB, 24 GiB each", "6/24 GiB", MEM, "connected")
+    for text in (*told, "     default/p[c0] 6 GiB\n"):
         assert text in table.stdout
+    assert max(map(len, table.stdout.splitlines())) <= 80
+    assert "\x1b" not in table.stdout, "colors are for terminals"
     page = command("status", "-o", "json", "--url", url)
     assert json.loads(page.stdout)["resources"][MEM]["healthy"] == 48
+    as_yaml = yaml.safe_load(command("status", "-o", "yaml", "--url", url).stdout)
+    assert as_yaml["gpus"] == json.loads(page.stdout)["gpus"]
 
 
 def test_dry_run_prints_amounts_and_asks_nobody(node: MakeNode) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.kube.api.client import Client, Timeouts
-from inspectcgpu.show import yaml_text
+from gpuagent.system import yaml_text
 from inspectcgpu.usage_error import UsageError
 
 TIMEOUTS = Timeouts(connect_s=5.0, call_s=30.0)

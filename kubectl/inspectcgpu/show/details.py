@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.pages.cells import Cell, Style, align, row, width
 from gpuagent.system.printable import printable
 from inspectcgpu.report import ClusterReport, NodeReport, PodReport
-from inspectcgpu.show.cells import Cell, Style, align, row, width
 from inspectcgpu.show.summary import address, below, gpu_columns, percent, totals, whole_total
 
 _GIB = 2**30

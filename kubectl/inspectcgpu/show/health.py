@@ -1,7 +1,7 @@
 """The health of the fleet: a row for each problem of a node, the nodes with problems first."""
 
+from gpuagent.pages.cells import Style, align, row
 from inspectcgpu.report import ClusterReport, NodeReport
-from inspectcgpu.show.cells import Style, align, row
 from inspectcgpu.show.notes import node_notes
 
 

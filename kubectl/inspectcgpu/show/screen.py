@@ -1,14 +1,9 @@
 """Shows reports: each replaces the last on a terminal; elsewhere they follow each other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 _TOP_AND_CLEAR = "\x1b[H\x1b[2J"
-
-
-def has_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether to use colors: on a terminal, unless NO_COLOR is set or the terminal is a dumb one."""
-    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 class Screen:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.pages.cells import Cell, Style, align, painted, row
 from gpuagent.system.printable import printable
 from inspectcgpu.report import Amount, ClusterReport, GpuReport, NodeReport, PodReport
-from inspectcgpu.show.cells import Cell, Style, align, painted, row
 from inspectcgpu.show.notes import notes
 
 NO_ADDRESS = "unknown"

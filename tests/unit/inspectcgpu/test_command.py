@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -368,8 +369,9 @@ def start(config, *arguments, **how):
     return subprocess.Popen(command, env=ENVIRON | how.pop("environ", {}), preexec_fn=interruptible, **how)
 
 
-def on_terminal(config, *arguments, environ=None) -> str:
+def on_terminal(config, *arguments, environ=None, columns=0) -> str:
     leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, columns))
     with start(config, *arguments, stdout=follower, environ={"TERM": "xterm", **(environ or {})}) as process:
         os.close(follower)
         out = b""
@@ -390,6 +392,17 @@ def test_colour_is_for_terminals_and_not_with_no_color(server, config):
     assert "\x1b" not in on_terminal(config, environ={"TERM": "dumb"})
     with start(config, stdout=subprocess.PIPE) as process:
         assert b"\x1b" not in process.stdout.read()
+
+
+def test_the_documented_table_is_for_terminals_where_it_fits(server, config):
+    add_node(server, "n1", gpus=8, mem=120)
+    assert "GPU7(Allocated/Total)" in on_terminal(config, columns=300)
+    assert "GPU7(Allocated/Total)" in on_terminal(config, "-o", "wide", columns=80)
+    narrow = on_terminal(config, columns=80, environ={"NO_COLOR": "1"})
+    assert "GPU7 0/15 GiB" in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+    with start(config, stdout=subprocess.PIPE) as process:
+        assert b"GPU7(Allocated/Total)" in process.stdout.read()
 
 
 def test_a_pipe_that_is_closed_early_is_no_crash(server, config):

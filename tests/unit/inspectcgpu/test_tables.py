@@ -10,6 +10,7 @@ from inspectcgpu.read.agent_page import AgentView, SeenGpu
 from inspectcgpu.read.configmaps import GpuConfigMap
 from inspectcgpu.read.usage import Usage
 from inspectcgpu.show.details import details
+from inspectcgpu.show.narrow import fits, narrow
 from inspectcgpu.show.summary import summary
 from tests.unit.inspectcgpu.sample_cluster import V2, V2_CORE, node, on, pod, report
 
@@ -302,3 +303,52 @@ def test_a_node_in_the_middle_of_a_switch_shows_both_resources_apart():
     ]
     assert "Allocated Whole :   1 (100%)" in shown
     assert "Allocated Memory :  4 (0%)" in shown
+
+
+def of_eight_gpus():
+    annotations = {V2: '{"0":{"1":6}}', V2_CORE: '{"0":{"1":80}}'}
+    group = {"topology.kubernetes.io/gpu-group": "0", "topology.kubernetes.io/gpu-visible": "0,1"}
+    nodes = [
+        node("cn-shanghai.192.0.2.109", "core_mem", gpus=8, mem=120, core=800, address="192.0.2.109"),
+        node("t1", "topology", gpus=3, whole=3, allocatable={"aliyun.com/gpu": 2}),
+    ]
+    pods = [
+        pod("embed-7d4b9c6f5-x2x9k", "cn-shanghai.192.0.2.109", annotations, mem=6, core=80),
+        pod("train", "t1", group, whole=1),
+        pod("waits", "t1", whole=1),
+    ]
+    configmaps = {"t1": GpuConfigMap("t1", {0: "Healthy", 1: "Healthy", 2: "Unhealthy"}, whole=True)}
+    return report(nodes, pods, configmaps=configmaps)
+
+
+def test_a_narrow_terminal_gets_lines_that_fit_with_units_in_every_cell():
+    found = of_eight_gpus()
+    assert not fits(summary(found), 80)
+    text = "\n".join(narrow(found, 80, pods=False, colour=False))
+    assert text.startswith(
+        """cn-shanghai.192.0.2.109 (192.0.2.109)   6/120 GiB, 80/800 %
+  GPU0 0/15 GiB, 0/100 %    GPU1 6/15 GiB, 80/100 %   GPU2 0/15 GiB, 0/100 %
+  GPU3 0/15 GiB, 0/100 %    GPU4 0/15 GiB, 0/100 %    GPU5 0/15 GiB, 0/100 %
+  GPU6 0/15 GiB, 0/100 %    GPU7 0/15 GiB, 0/100 %
+
+t1 (10.0.0.1)   2/2 GPU
+  GPU0 1/1 GPU     GPU1 0/1 GPU     GPU2 0/1 GPU !
+
+Allocated/Total GPU Memory In Cluster: 6/120 (5%)
+Allocated/Total GPU Core In Cluster: 80/800 (10%)
+Allocated/Total GPUs In Cluster: 2/2 (100%)
+
+Pods without a GPU:
+- default/waits on t1, asks 1 gpu: """
+    )
+    assert fits(text.splitlines(), 80)
+    ill = narrow(found, 80, pods=False, colour=True)
+    assert any("\x1b[31mGPU2 0/1 GPU !\x1b[0m" in line for line in ill)
+
+
+def test_details_for_a_narrow_terminal_have_the_pods_of_each_gpu():
+    found = of_eight_gpus()
+    lines = narrow(found, 80, pods=True, colour=False)
+    at = lines.index("  GPU1 6/15 GiB, 80/100 %")
+    assert lines[at + 1] == "    default/embed-7d4b9c6f5-x2x9k 6 GiB, 80 %"
+    assert fits(lines, 80)

@@ -53,6 +53,11 @@ def align(rows: Iterable[Row], *, colour: bool) -> list[str]:
     return [_line(cells, widths, colour=colour) for cells in found]
 
 
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Plain text in columns."""
+    return "\n".join(align([row(*texts) for texts in rows], colour=False))
+
+
 def _line(cells: Sequence[tuple[str, Style]], widths: dict[int, int], *, colour: bool) -> str:
     parts, pad = [], 0
     for at, (text, style) in enumerate(cells):

@@ -1,0 +1,103 @@
+"""The report for a terminal too narrow for the tables: a node, its GPUs below it, on request with their pods."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
+from gpuagent.pages.cells import Style, painted, width
+from gpuagent.system.printable import printable
+from inspectcgpu.report import UNKNOWN, ClusterReport, GpuReport, NodeReport, PodReport
+from inspectcgpu.show.notes import notes
+from inspectcgpu.show.summary import MANY_NOTES, MANY_PODS, address, totals, whole_total
+
+_GAP = "   "
+_GIB = 2**30
+
+
+def narrow(report: ClusterReport, columns: int, *, pods: bool, colour: bool) -> list[str]:
+    """Lines of at most `columns` where names are not longer."""
+    lines: list[str] = []
+    for node in (node for node in report.nodes if node.amounts):
+        head = f"{node.node.name} ({address(node)}){_GAP}{_amounts(node, _sums(node))}"
+        lines.append(painted(printable(head), Style.HEAD, colour=colour))
+        lines += _gpus_with_pods(node, colour=colour) if pods else _gpus(node, columns, colour=colour)
+        lines.append("")
+    lines += totals(report, " ")
+    lines += whole_total(report, " ") if report.having(GPU_WHOLE) else []
+    waiting = [*(pod for node in report.nodes for pod in node.pods if pod.pending), *report.waiting]
+    told = [_waits(pod) for pod in waiting]
+    lines += _listed("Pods without a GPU:", told, None if pods else MANY_PODS, columns, Style.PLAIN, colour=colour)
+    most = None if pods else MANY_NOTES
+    return lines + _listed("Notes:", notes(report), most, columns, Style.PENDING, colour=colour)
+
+
+def fits(lines: Iterable[str], columns: int) -> bool:
+    """Whether none of these plain lines is longer. Rules of dashes do not count."""
+    return all(width(line) <= columns for line in lines if line.strip("-"))
+
+
+def _sums(node: NodeReport) -> Mapping[str, str]:
+    return {name: str(amount) for name, amount in node.amounts.items()}
+
+
+def _amounts(node: NodeReport, amounts: Mapping[str, str]) -> str:
+    """``24/60 GiB, 130/400 %``."""
+    unit = node.measure.unit.phrase if node.measure.unit else UNKNOWN
+    units = {GPU_MEM: unit, GPU_CORE: "%", GPU_WHOLE: "GPU"}
+    return ", ".join(f"{amounts[name]} {unit}" for name, unit in units.items() if name in amounts)
+
+
+def _gpu(node: NodeReport, gpu: GpuReport) -> str:
+    amounts = _amounts(node, {name: str(amount) for name, amount in gpu.amounts.items()})
+    return f"GPU{gpu.number} {amounts}{' !' if gpu.cause else ''}"
+
+
+def _style(gpu: GpuReport) -> Style:
+    return Style.ILL if gpu.cause else Style.PLAIN
+
+
+def _gpus(node: NodeReport, columns: int, *, colour: bool) -> list[str]:
+    """As many in a line as fit, in columns."""
+    texts = [_gpu(node, gpu) for gpu in node.gpus]
+    cell = max(map(len, texts), default=0) + len(_GAP)
+    most = max(1, (columns - 2 + len(_GAP)) // cell)
+    cells = [
+        painted(text, _style(gpu), colour=colour) + " " * (cell - len(text))
+        for gpu, text in zip(node.gpus, texts, strict=True)
+    ]
+    return ["  " + "".join(cells[n : n + most]).rstrip() for n in range(0, len(cells), most)]
+
+
+def _gpus_with_pods(node: NodeReport, *, colour: bool) -> Iterator[str]:
+    for gpu in node.gpus:
+        yield painted(f"  {_gpu(node, gpu)}", _style(gpu), colour=colour)
+        for pod in node.pods:
+            held = {name: str(units[gpu.number]) for name, units in pod.places.items() if gpu.number in units}
+            if held:
+                yield printable(f"    {pod.pod.name} {_amounts(node, held)}{_used(pod)}")
+
+
+def _used(report: PodReport) -> str:
+    """Of all its GPUs."""
+    if report.usage is None or report.usage.used is None:
+        return ""
+    limit = report.usage.limit
+    return f", uses {report.usage.used / _GIB:.1f}" + (f" of {limit / _GIB:.1f} GiB" if limit is not None else " GiB")
+
+
+def _waits(report: PodReport) -> str:
+    asks = ", ".join(f"{amount} {name.rpartition('/')[2]}" for name, amount in report.pending.items())
+    return f"{report.pod.name} on {report.pod.node or 'no node'}, asks {asks}: {report.why}"
+
+
+def _listed(  # noqa: PLR0913 (by name)
+    title: str, texts: Sequence[str], most: int | None, columns: int, style: Style, *, colour: bool
+) -> list[str]:
+    shown = texts if most is None else texts[:most]
+    lines = [
+        painted(line, style, colour=colour)
+        for text in shown
+        for line in textwrap.wrap(f"- {printable(text)}", columns, subsequent_indent="  ", break_on_hyphens=False)
+    ]
+    more = [f"and {len(texts) - len(shown)} more (-d shows all)"] if len(texts) > len(shown) else []
+    return ["", title, *lines, *more] if texts else []
