@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
 from gpuagent.domain.node_state.node_object import Node
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.pods.pod import PodName
+from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.isolation_layers import NONE, Layer
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Mode
 from gpuagent.domain.snapshot import Snapshot, snapshot
@@ -40,6 +42,7 @@ from gpuagent.metrics.reading import EndpointView, Sources
 from gpuagent.nvml.usage.samples import Sampler
 from gpuagent.nvml.watch import NvmlWatch
 from gpuagent.pages.http_server import HttpServer, json_page
+from gpuagent.pages.web_pages import node_pages
 from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
 from gpuagent.settings.settings import Settings
@@ -126,7 +129,12 @@ class Agent:
         if settings.uses_api_server:
             self.allocator.expect_pods(FIRST_PODS_S)
             self.kube = ClusterSync(
-                settings.kubeconfig, settings.node_name, self.post, self.metrics.api_answered, settings.policy
+                settings.kubeconfig,
+                settings.node_name,
+                self.post,
+                self.metrics.api_answered,
+                settings.policy,
+                self._forget_claim,
             )
         self.preparer = Preparer(
             pool=settings.node_name,
@@ -152,12 +160,14 @@ class Agent:
         """Start every part. Raises OSError if the HTTP address is taken."""
         settings = self._settings
         log.info(
-            "gpuagent starts", extra={"version": __version__, "node": settings.node_name, "mode": self._state.node.mode}
+            "Started gpuagent",
+            extra={"version": __version__, "node": settings.node_name, "mode": self._state.node.mode},
         )
         if settings.http_address:
             self._http = HttpServer(
                 settings.http_address,
                 pages={
+                    **node_pages(),
                     "/metrics": lambda: (CONTENT_TYPE, self.metrics.page()),
                     "/status": json_page(self.status),
                     "/topology": json_page(self.topology),
@@ -203,11 +213,11 @@ class Agent:
         self._events.put(None)
         self._threads[0].join(1.0)
         self._pod_resources.close()
-        log.info("gpuagent ended")
+        log.info("Stopped gpuagent")
 
     def _start_endpoints(self) -> None:
         for path in sweep(self._plugins):
-            log.info("removed a socket of a former run", extra={"path": str(path)})
+            log.info("Removed a socket of a former run", extra={"path": str(path)})
         self._first_look.wait(FIRST_LIST_WAIT_S)
         with self._starting:
             if self._stopping.is_set():
@@ -245,7 +255,7 @@ class Agent:
             try:
                 self._take(event)
             except Exception:
-                log.exception("the core failed on an event", extra={"event_type": type(event).__name__})
+                log.exception("Failed to take an event", extra={"event_type": type(event).__name__})
 
     def _silent_driver(self) -> ev.LayerSeen | None:
         """Report an isolation driver that has not reported in time as one that does not work."""
@@ -287,7 +297,8 @@ class Agent:
 
     def _keep_mode(self, state: State) -> None:
         if not self._settings.mode and state.node.object is not None:
-            unsaved = self._remembered.keep(state.node.mode)
+            # An agent that starts in mode dra looks for slices, and deletes them when it reads another mode.
+            unsaved = self._remembered.keep(Mode.DRA if state.claims.published else state.node.mode)
             if unsaved != state.node.mode_unsaved:
                 self.post(ev.ModeKept(unsaved, self._clock()))
 
@@ -303,7 +314,7 @@ class Agent:
         for name, blocks in state.advertised.lists.items():
             if self.feeds[name].publish(blocks, urgent=not self._unhealthy <= former, verified=name in verified):
                 counts = {"healthy": sum(b.count for b in blocks if b.healthy), "devices": sum(b.count for b in blocks)}
-                log.info("advertised", extra={"resource": name, **counts})
+                log.info("Advertised", extra={"resource": name, **counts})
         sets = now.sets
         if sets and not sets.exact and sets is not self._working_out:
             # This takes long only for sixteen GPUs with different links; nothing else waits for it.
@@ -356,6 +367,10 @@ class Agent:
             self._claims_watch.stop()
             self._dra.stop()
             self._dra = None
+
+    def _forget_claim(self, uid: str) -> None:
+        with suppress(Refusal):  # it is tried again
+            self.preparer.unprepare(uid)
 
     def _announce(self, announcement: Announcement) -> None:
         level = logging.WARNING if announcement.warning else logging.INFO

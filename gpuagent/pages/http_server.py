@@ -130,7 +130,7 @@ class HttpServer:
         else:
             known = ", ".join((*self._pages, *self._probes))
             code, content_type, body = _text(HTTPStatus.NOT_FOUND, f"not found; there are {known}")
-        log.debug("http", extra={"request": _line(head), "status": int(code)})
+        log.debug("Answered HTTP request", extra={"request": _line(head), "status": int(code)})
         lines = (
             f"HTTP/1.1 {code.value} {code.phrase}",
             f"Content-Type: {content_type}",

@@ -159,7 +159,7 @@ class Settings:
     http_address: tuple[str, int] | None = setting(
         ("", 9445),
         values.address,
-        "address of /metrics, /healthz, /readyz, /status and /topology; off for none",
+        "address of the page of the node, of /metrics, /healthz, /readyz, /status and /topology; off for none",
         metavar="HOST:PORT",
     )
     compat_metrics: bool = setting(

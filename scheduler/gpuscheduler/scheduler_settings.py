@@ -54,7 +54,7 @@ class SchedulerSettings:
     http_address: tuple[str, int] | None = setting(
         ("", 9447),
         values.address,
-        "address of /metrics, /healthz, /readyz and /usage alone, for Prometheus and kubelet; off for none",
+        "address of the page of the cluster, of /metrics, /healthz, /readyz and /usage; off for none",
         metavar="HOST:PORT",
     )
     policy: str = setting(

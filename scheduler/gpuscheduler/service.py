@@ -201,7 +201,7 @@ class Service:
         try:
             version = await self._writes.marked(pod.name, pod.uid)
         except KubeError as err:
-            log.warning("Cannot catch up with the former leader", extra={"pod": str(pod.name), "reason": str(err)})
+            log.warning("Failed to catch up with the former leader", extra={"pod": str(pod.name), "reason": str(err)})
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):

@@ -40,6 +40,7 @@ def _node(node: NodeUsage, core: Scheduling) -> dict[str, Any]:
         "name": facts.name,
         "published": not facts.assumed,
         "problem": facts.problem,
+        "unit_mib": facts.gpus.unit_mib,
         "gpus": [
             {
                 "minor": gpu.minor,

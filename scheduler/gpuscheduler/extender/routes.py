@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
+from gpuagent.pages.http_server import Page
 from gpuscheduler.core.calls import FilterAnswer
 from gpuscheduler.extender.protocol import (
     BindCall,
@@ -24,6 +25,7 @@ from gpuscheduler.extender.protocol import (
     preempt_call,
     preempt_result,
 )
+from gpuscheduler.extender.web_pages import cluster_pages
 from gpuscheduler.metrics import CONTENT_TYPE, SchedulerMetrics
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class Routes:
             "/readyz": self._readiness,
             "/metrics": lambda: (200, CONTENT_TYPE, metrics.page()),
             "/usage": lambda: (200, JSON, service.usage()),
+            **{path: _file(page) for path, page in cluster_pages().items()},
         }
         self._calls: dict[str, Callable[[bytes, Left], Awaitable[tuple[str, bytes]]]] = {}
         if calls:
@@ -153,6 +156,10 @@ class Routes:
     def _readiness(self) -> Answer:
         problem = self._service.problem()
         return _text(503, problem) if problem else _text(200, "ok")
+
+
+def _file(page: Page) -> Callable[[], Answer]:
+    return lambda: (200, *page())
 
 
 def _word(answer: FilterAnswer) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -143,6 +144,14 @@ def test_probes_and_pages(client):
     assert (client.request("HEAD", "/usage"), client.body) == (200, b"")
     assert client.request("POST", "/usage") == 405
     assert client.request("GET", "/nothing") == 404
+
+
+def test_a_browser_gets_the_page_and_all_that_it_loads(client):
+    assert client.request("GET", "/") == 200
+    loaded = re.findall(rb'(?:href|src)="([a-z.]+\.(?:css|js))"', client.body)
+    assert loaded == [b"page.css", b"cluster.js"]
+    for name in (*loaded, b"live.js"):
+        assert client.request("GET", f"/{name.decode()}") == 200
 
 
 def test_calls_are_counted_by_verb_and_result(client):

@@ -1,0 +1,172 @@
+// The node live: who holds how much of each GPU and how much of it is used. All of it is in status and metrics.
+import { bar, element, gib, live, percent, read, rows, sum } from "./live.js";
+
+const at = (id) => document.getElementById(id);
+const SERIES = /^(gpuagent_(?:gpu|container_gpu)_\w+)\{(.*)\} (\S+)$/;
+const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+const plain = (text) => text.replace(/\\(.)/g, (_, one) => (one === "n" ? "\n" : one));
+
+/** The series of GPUs and containers: [name, labels, value]. Format: Prometheus' text format. */
+function series(text) {
+  return text.split("\n").flatMap((line) => {
+    const found = SERIES.exec(line);
+    if (!found) return [];
+    const labels = Object.fromEntries([...found[2].matchAll(LABEL)].map(([, name, value]) => [name, plain(value)]));
+    return [[found[1], labels, Number(found[3])]];
+  });
+}
+
+/** By UUID the values of each GPU, and of each of its containers by name. */
+function byGpu(all) {
+  const gpus = new Map();
+  for (const [name, labels, value] of all) {
+    if (!labels.UUID) continue;
+    if (!gpus.has(labels.UUID)) gpus.set(labels.UUID, { values: {}, containers: new Map() });
+    const gpu = gpus.get(labels.UUID);
+    if (!name.startsWith("gpuagent_container_")) {
+      gpu.values[name.slice("gpuagent_gpu_".length)] = value;
+      continue;
+    }
+    const container = `${labels.namespace}/${labels.pod}[${labels.container}]`;
+    if (!gpu.containers.has(container)) gpu.containers.set(container, {});
+    gpu.containers.get(container)[name.slice("gpuagent_container_gpu_".length)] = value;
+  }
+  return gpus;
+}
+
+function facts(status) {
+  const isolation = [status.isolation.driver, status.isolation.version].filter(Boolean).join(" ");
+  const found = {
+    mode: status.mode,
+    placement: status.placement,
+    isolation,
+    "unit of memory": status.memory_unit,
+    "NVIDIA driver": status.driver_version,
+    gpuagent: status.version,
+  };
+  return Object.entries(found)
+    .filter(([, value]) => value)
+    .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
+}
+
+function problems(status) {
+  const found = status.problems.map((problem) => [problem.warning ? "warning" : "note", problem.reason, problem.message]);
+  const waits = status.switch.waiting_for.map((one) => one.container);
+  if (status.switch.phase !== "steady") {
+    const names = [...new Set(waits)].join(", ");
+    found.push(["note", `Mode switch ${status.switch.phase}`, names ? `waits for ${names}` : ""]);
+  }
+  return found.map(([kind, reason, text]) =>
+    element("div", { className: `problem ${kind}` }, element("strong", {}, reason), ` ${text}`),
+  );
+}
+
+function health(gpu) {
+  if (gpu.mig) return element("span", { className: "badge off" }, "MIG");
+  if (gpu.recovering) return element("span", { className: "badge wait", title: gpu.cause ?? "" }, "recovering");
+  return element("span", { className: `badge ${gpu.cause ? "bad" : "good"}` }, gpu.health);
+}
+
+/** A container's amounts in words; without an allocation it holds nothing. */
+function words(values) {
+  const parts = [];
+  if (values.memory_limit_bytes !== undefined) parts.push(gib(values.memory_limit_bytes));
+  if (values.compute_limit_ratio !== undefined) parts.push(percent(values.compute_limit_ratio));
+  const used = [];
+  if (values.memory_used_bytes !== undefined) used.push(gib(values.memory_used_bytes));
+  if (values.compute_used_ratio !== undefined) used.push(percent(values.compute_used_ratio));
+  return [parts.join(", ") || "–", used.join(", ") || "–"];
+}
+
+function memory(values, containers, total) {
+  const held = values.memory_allocated_bytes;
+  const used = values.memory_used_bytes;
+  const parts = containers
+    .filter(([, one]) => one.memory_limit_bytes !== undefined)
+    .map(([name, one], n) => [one.memory_limit_bytes / total, `held tone${n % 4}`, `${name}: ${words(one)[0]}`]);
+  const shares = sum(parts.map(([part]) => part));
+  // A claim that several containers use is allocated once.
+  const scale = held !== undefined && shares > 0 ? Math.min(1, held / total / shares) : 1;
+  const says = held === undefined ? "allocations not known" : `${gib(held)} of ${gib(total)} held`;
+  const uses = used === undefined ? "" : `${gib(used)} used`;
+  return measure("Memory", says, uses, parts.map(([part, ...more]) => [part * scale, ...more]), used && used / total);
+}
+
+function compute(values) {
+  const held = values.compute_allocated_ratio;
+  const busy = values.utilization_ratio;
+  if (held === undefined && busy === undefined) return "";
+  const says = held === undefined ? "" : `${percent(held)} held`;
+  const uses = busy === undefined ? "" : `${percent(busy)} busy`;
+  return measure("Compute", says, uses, [[held ?? 0, "held tone0", says]], busy);
+}
+
+function measure(name, held, used, parts, use) {
+  const says = [held, used].filter(Boolean).join(", ");
+  const below = use === undefined ? "" : bar(used, [[use, "used", used]]);
+  return element(
+    "div",
+    { className: "measure" },
+    element("div", { className: "says" }, element("span", {}, name), element("span", {}, says)),
+    bar(`${name}: ${says}`, parts),
+    below,
+  );
+}
+
+function card(gpu, known) {
+  const { values = {} } = known ?? {};
+  const containers = [...(known?.containers ?? [])].sort(([one], [other]) => (one < other ? -1 : 1));
+  const table = rows([["container", "held", "used"], ...containers.map(([name, one]) => [name, ...words(one)])]);
+  const more = [];
+  if (values.temperature_celsius !== undefined) more.push(`${values.temperature_celsius} °C`);
+  if (values.power_watts !== undefined) more.push(`${Math.round(values.power_watts)} W`);
+  return element(
+    "article",
+    { className: "card", id: gpu.uuid },
+    element("h2", {}, `GPU ${gpu.index} `, health(gpu)),
+    element("p", { className: "quiet" }, [gpu.model, ...more].join(" · ")),
+    gpu.cause ? element("p", { className: "cause" }, gpu.cause) : "",
+    memory(values, containers, gpu.memory_mib * 2 ** 20),
+    compute(values),
+    containers.length ? element("div", { className: "wide" }, element("table", {}, table)) : element("p", { className: "quiet" }, "no containers"),
+  );
+}
+
+function resources(status) {
+  const found = Object.entries(status.resources).map(([name, one]) => [
+    name,
+    String(one.healthy),
+    String(one.unhealthy),
+    [one.stage, one.problem].filter(Boolean).join(": "),
+  ]);
+  return rows([["resource", "healthy", "unhealthy", "kubelet"], ...found]);
+}
+
+/** The picture is read while it is open, and again when a GPU changes hands or health. */
+let drawn = "";
+function picture(status) {
+  if (!at("links").open) return;
+  const now = JSON.stringify(status.gpus.map((gpu) => [gpu.uuid, gpu.cause, gpu.containers]));
+  if (now !== drawn) at("links").querySelector("img").src = `topology.svg?${Date.now()}`;
+  drawn = now;
+}
+
+let last = null;
+async function turn() {
+  const [status, metrics] = await Promise.all([read("status").then(JSON.parse), read("metrics")]);
+  const known = byGpu(series(metrics));
+  const name = status.node || "this node";
+  document.title = `GPUs of ${name}`;
+  at("node").textContent = name;
+  at("facts").replaceChildren(...facts(status));
+  at("problems").replaceChildren(...problems(status));
+  const none = element("p", { className: "quiet" }, "no GPUs");
+  const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid)));
+  at("gpus").replaceChildren(...(cards.length ? cards : [none]));
+  at("resources").replaceChildren(...resources(status));
+  last = status;
+  picture(status);
+}
+
+at("links").addEventListener("toggle", () => last && picture(last));
+live(turn, 2000);

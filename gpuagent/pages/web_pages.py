@@ -1,0 +1,19 @@
+"""The files of the page for a browser. They are read when one asks for them."""
+
+from importlib.resources import files
+
+from gpuagent.pages.http_server import Page
+
+TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+SHARED = ("page.css", "live.js")
+"""What the pages of the agent and of the scheduler have in common."""
+
+
+def node_pages() -> dict[str, Page]:
+    """The page of the node at ``/``, and the files that it loads, by path."""
+    return {"/": web_page("node.html"), **{f"/{name}": web_page(name) for name in (*SHARED, "node.js")}}
+
+
+def web_page(name: str, package: str = __package__) -> Page:
+    """The file of this name in the folder `web` of a package."""
+    return lambda: (TYPES[name.rpartition(".")[2]], (files(package) / "web" / name).read_bytes())
