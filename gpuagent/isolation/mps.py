@@ -142,7 +142,7 @@ class MpsIsolation:
         if self._thread.ident is not None:
             self._thread.join(STOP_S)
             if self._thread.is_alive():
-                log.warning("a thread still waits for MPS")
+                log.warning("Left a thread that still waits for MPS")
 
     def prepare(self, grant: Grant) -> Grant:
         return share(grant, unit=self._unit, pipe_dir=self._here(grant).pipe_dir, shm=self._shm)
@@ -190,7 +190,7 @@ class MpsIsolation:
                 if self._daemon.program is not None:
                     problem, pause_s = self._look(self._daemon, need)
             except Exception as err:
-                log.exception("looking after MPS failed")
+                log.exception("Failed to look after MPS")
                 problem = f"looking after MPS failed: {err!r}"
             self._report_change(need, problem)
             self._wait(pause_s)
@@ -216,7 +216,7 @@ class MpsIsolation:
         try:
             exclusive.give_back(keep=need.held)
         except MpsError as err:
-            log.warning("compute modes are not given back yet", extra={"error": str(err)})
+            log.warning("Kept compute modes for now", extra={"error": str(err)})
 
     def _keep(self, daemon: MpsDaemon, need: Need) -> tuple[str | None, float]:
         """Find or start a daemon that answers."""
@@ -243,7 +243,7 @@ class MpsIsolation:
 
     def _lost(self, daemon: MpsDaemon, reason: str) -> tuple[str | None, float]:
         """Report the daemon's end, look for another daemon in the next turns, and start one after a pause."""
-        log.error("the MPS control daemon is gone", extra={"reason": reason, "started_here": daemon.is_ours})
+        log.error("Lost the MPS control daemon", extra={"reason": reason, "started_here": daemon.is_ours})
         self._known = False
         delay_s = self._delays.next_s()
         if not self._starts:
@@ -265,7 +265,7 @@ class MpsIsolation:
         except MpsError as err:
             delay_s = self._delays.next_s()
             self._not_before = self._clock() + delay_s
-            log.warning("MPS cannot be started", extra={"reason": str(err)})
+            log.warning("Failed to start MPS", extra={"reason": str(err)})
             return f"MPS cannot be started: {err}", min(delay_s, self._every_s)
         self._known, self._well_since = True, self._clock()
         return None, self._every_s
@@ -278,7 +278,7 @@ class MpsIsolation:
         try:
             self._known = daemon.started_one and not daemon.quit()
         except MpsError as err:
-            log.warning("the MPS control daemon does not quit", extra={"error": str(err)})
+            log.warning("Failed to end the MPS control daemon", extra={"error": str(err)})
         return NOT_WANTED, self._every_s
 
     def _report_change(self, need: Need, problem: str | None) -> None:

@@ -125,9 +125,9 @@ class MpsDaemon:
             except NoDaemonError:
                 continue
             except MpsError as err:  # there is one: a second daemon on the node would not help
-                log.warning("an MPS control daemon does not answer well", extra={"error": str(err)})
+                log.warning("Failed to read the state of an MPS control daemon", extra={"error": str(err)})
             self.pipe_dir = pipe_dir
-            log.info("MPS control daemon found", extra={"pipe_dir": str(pipe_dir), "started_here": self.is_ours})
+            log.info("Found MPS control daemon", extra={"pipe_dir": str(pipe_dir), "started_here": self.is_ours})
             return True
         return False
 
@@ -161,7 +161,7 @@ class MpsDaemon:
         self._await_answer()
         with suppress(OSError):  # 0 stays noted, which suffices
             self._record.started(daemon_pid(self._own) or 0)
-        log.info("MPS control daemon started", extra={"pipe_dir": str(self._own), "one_user": self.one_user})
+        log.info("Started MPS control daemon", extra={"pipe_dir": str(self._own), "one_user": self.one_user})
 
     def quit(self) -> bool:
         """Stop the daemon that the agent started, unless a client runs. Returns whether it has ended.
@@ -175,7 +175,7 @@ class MpsDaemon:
                 if self.control.clients():
                     return False
                 self.control.quit(deadline_s=self._start_s)
-                log.info("asked the MPS control daemon to quit", extra={"pipe_dir": str(self._own)})
+                log.info("Asked MPS control daemon to quit", extra={"pipe_dir": str(self._own)})
         except NoDaemonError:
             pass
         with suppress(OSError):  # the record then names a process that has ended

@@ -74,7 +74,7 @@ class ExclusiveModes:
                 try:
                     self._record.given_back(uuid)
                 except OSError as err:
-                    log.warning("cannot note a compute mode", extra={"gpu": uuid, "error": err})
+                    log.warning("Failed to note a compute mode", extra={"gpu": uuid, "error": err})
 
     def _modes(self) -> dict[str, str]:
         return dict(self._rows("--query-gpu=uuid,compute_mode"))
@@ -91,7 +91,7 @@ class ExclusiveModes:
 
     def _change(self, uuid: str, mode: str) -> None:
         self._run(("-i", uuid, "-c", mode.upper()))
-        log.info("compute mode set", extra={"gpu": uuid, "mode": mode})
+        log.info("Set compute mode", extra={"gpu": uuid, "mode": mode})
 
     def _run(self, arguments: Sequence[str]) -> str:
         program = find_program(self._smi)

@@ -32,7 +32,7 @@ class MpsRecord:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
             # The agent then adopts a running daemon and never stops it, and compute modes stay: both are harmless.
-            log.warning("cannot read the record of MPS", extra={"path": str(self._path), "error": err})
+            log.warning("Failed to read the record of MPS", extra={"path": str(self._path), "error": err})
 
     def started(self, pid: int | None) -> None:
         """Note the daemon. Raises OSError: it is not noted on disk."""

@@ -30,7 +30,7 @@ def read(directory: Path) -> tuple[CheckpointEntry, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
-        log.warning("kubelet's checkpoint cannot be read", extra={"directory": str(directory), "error": err})
+        log.warning("Failed to read kubelet's checkpoint", extra={"directory": str(directory), "error": err})
         return ()
     return tuple(found for entry in entries if (found := _entry(entry)))
 
@@ -47,5 +47,5 @@ def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
         units = frozenset(int(text) for text in answer.envs.get(V1_GPU_UNITS, "").split(",") if text.isdecimal())
         return CheckpointEntry(pod, container, resource, frozenset(flat), exchanged, units)
     except (DecodeError, ValueError, KeyError, TypeError, AttributeError) as err:
-        log.warning("an entry of kubelet's checkpoint cannot be read", extra={"error": err})
+        log.warning("Left out an entry of kubelet's checkpoint", extra={"error": err})
         return None

@@ -229,7 +229,7 @@ class HoldingsWatch:
                 holdings = self._client.list()
                 kept = checkpoint.read(self._plugins)
             except Exception as err:  # nothing may end this thread: no other reads kubelet's allocations
-                log.exception("pod-resources could not be read")
+                log.exception("Failed to read pod-resources")
                 holdings, self._client.problem = None, str(err)
             now = self._clock()
             if holdings is None:

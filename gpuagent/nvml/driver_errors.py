@@ -34,7 +34,7 @@ _DRIVER_ADVICE = {
     " /dev/nvidiactl and /dev/nvidia*",
     9: "the kernel module is not loaded: look at `lsmod | grep nvidia` and `dmesg` on the node, then `modprobe nvidia`",
     12: f"{LIBRARY} was not found. Install the NVIDIA driver on this node, or give it to the agent's container"
-    " (NVIDIA runtime class, or NVIDIA_VISIBLE_DEVICES=all with the NVIDIA runtime as default)",
+    " (chart value driver.runtimeClassName=nvidia, or NVIDIA_VISIBLE_DEVICES=all with the NVIDIA runtime as default)",
     13: f"{LIBRARY} is too old for this agent: upgrade the NVIDIA driver",
     16: "a GPU waits for a reset: `nvidia-smi --gpu-reset`, or reboot the node",
     17: "the operating system refused (device cgroup or seccomp): run the agent's container privileged",

@@ -114,7 +114,7 @@ class Readings:
             return known
         function = pending.function if (pending := question.pending) else f"reading its {about[1]}"
         if not question.outdated:
-            log.warning("a GPU does not report its links", extra={"uuid": about[0], "call": function})
+            log.warning("Failed to read the links of a GPU", extra={"uuid": about[0], "call": function})
         known = self._answers.get(about) or question.known or Wiring()
         problem = f"{function} has not returned for {self._patience_s:g} s"
         return replace(known, problems=(*known.problems, problem))
@@ -127,7 +127,7 @@ def _contained(index: int, ask: Callable[[], Iterable[T]]) -> Iterator[T]:
     except (CallError, DriverError):
         raise
     except Exception as err:
-        log.exception("reading a GPU failed", extra={"gpu": index})
+        log.exception("Failed to read a GPU", extra={"gpu": index})
         words = f"{type(err).__name__}, which this agent does not expect; its log says where"
         raise CallError("reading it", ODD, words) from err
 

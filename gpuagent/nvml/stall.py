@@ -61,9 +61,9 @@ class StallGuard:
         """Report the calls that hang now. Returns the seconds until the next check."""
         overdue = self.overdue()
         for call in overdue - self._known:
-            log.error("an NVML call hangs", extra={"call": str(call), "for_s": self._stall_s})
+            log.error("Got no answer to an NVML call", extra={"call": str(call), "for_s": self._stall_s})
         for call in self._known - overdue:
-            log.info("an NVML call that hung has returned", extra={"call": str(call)})
+            log.info("Got the answer to an NVML call that hung", extra={"call": str(call)})
         changed, self._known = overdue != self._known, overdue
         if wide := next((call for call in overdue if call.gpu is None), None):
             self._events.unavailable(self._words(wide))

@@ -148,7 +148,7 @@ class NvmlWatch:
             thread.join(max(0.0, until - time.monotonic()))
         left = [*(thread.name for thread in started if thread.is_alive()), *self._health.join(until)]
         if left:
-            log.warning("threads still wait for the driver", extra={"threads": ",".join(left)})
+            log.warning("Left threads that still wait for the driver", extra={"threads": ",".join(left)})
 
     def _pending(self) -> list[Pending]:
         own = self._nvml.pending
@@ -163,7 +163,7 @@ class NvmlWatch:
             except DriverError as err:
                 self._unavailable(str(err))
             except Exception as err:
-                log.exception("reading the GPUs failed")
+                log.exception("Failed to read the GPUs")
                 self._unavailable(f"reading the GPUs failed: {err!r}")
             else:
                 self._delays.reset()
@@ -212,7 +212,7 @@ class NvmlWatch:
         if self._stopping.is_set() or not self._events.read(inventory):
             return
         log.info(
-            "GPUs read",
+            "Read GPUs",
             extra={
                 "gpus": len(inventory.gpus),
                 "unreadable": len(inventory.unreadable),
@@ -222,7 +222,7 @@ class NvmlWatch:
 
     def _unavailable(self, reason: str) -> None:
         if not self._stopping.is_set() and self._events.unavailable(reason):
-            log.debug("the NVIDIA driver cannot be used", extra={"reason": reason})
+            log.debug("Failed to use the NVIDIA driver", extra={"reason": reason})
 
 
 def unsettled(inventory: Inventory) -> bool:

@@ -104,7 +104,7 @@ class FaultSocket:
                 try:
                     self._answer(client)
                 except OSError as err:
-                    log.warning("a client that injects faults went away", extra={"error": err})
+                    log.warning("Lost a client that injects faults", extra={"error": err})
 
     def _answer(self, client: socket.socket) -> None:
         client.settimeout(CLIENT_S)
@@ -115,7 +115,7 @@ class FaultSocket:
             if not isinstance(fault, dict):
                 raise FaultError(f"a fault is a JSON object, not {line.decode().strip()}")
             answer = {"ok": True, **self._apply(fault)}
-            log.info("fault injected", extra={"fault": line.decode().strip()})
+            log.info("Injected fault", extra={"fault": line.decode().strip()})
         except (ValueError, RecursionError) as err:  # FaultError is a ValueError, so is what JSON raises
             answer = {"ok": False, "error": str(err)}
         client.sendall(json.dumps(answer).encode() + b"\n")

@@ -66,7 +66,7 @@ class DirectoryWatch:
             try:
                 fd = self._open()
             except OSError as err:
-                log.debug("cannot watch", extra={"directory": str(self._directory), "error": err})
+                log.debug("Failed to watch a directory", extra={"directory": str(self._directory), "error": err})
                 again_s = self._changed()
                 stopped = self._stop_read in self._wait([], RETRY_S if again_s is None else min(RETRY_S, again_s))
                 continue

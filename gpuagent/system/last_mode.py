@@ -36,7 +36,7 @@ class LastMode:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as err:
-            log.warning("cannot read the stored mode", extra={"path": str(self._path), "error": err})
+            log.warning("Failed to read the stored mode", extra={"path": str(self._path), "error": err})
         return self.saved
 
     def keep(self, mode: Mode) -> str | None:

@@ -38,7 +38,7 @@ def _plain(value: object) -> Any:  # noqa: ANN401 (a JSON value)
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z INFO  registered resource=aliyun.com/gpu-mem``."""
+    """``2026-01-31T12:00:00.123Z INFO  Registered resource=aliyun.com/gpu-mem``."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={_quoted(value)}" for key, value in _fields(record).items())

@@ -116,13 +116,15 @@ def apply(host: Host, files: Files, todo: Sequence[Write]) -> None:
     """
     done: list[Write] = []
     for name, value, before in todo:
-        log.info("set", extra={"file": f"{cgpu_proc.CGPU_PROC}/{name}", "value": value, "before": before})
+        log.info("Set module value", extra={"file": f"{cgpu_proc.CGPU_PROC}/{name}", "value": value, "before": before})
         try:
             set_number(host, files, name, value)
         except InstallerError:
             for former, _, old in reversed(done):
                 if old is not None:
-                    log.warning("put back", extra={"file": f"{cgpu_proc.CGPU_PROC}/{former}", "value": old})
+                    log.warning(
+                        "Restored module value", extra={"file": f"{cgpu_proc.CGPU_PROC}/{former}", "value": old}
+                    )
                     set_number(host, files, former, old)
             raise
         done.append((name, value, before))

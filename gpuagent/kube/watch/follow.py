@@ -77,7 +77,7 @@ class Follow(Generic[T]):
             except ApiError as err:
                 if err.status == _GONE:
                     self._list_from = ""
-                    log.info("watch too old, listing again", extra={"path": self.path})
+                    log.info("Listed again, as the watch was too old", extra={"path": self.path})
                 else:
                     self._fail(str(err))
             except KubeError as err:
@@ -86,7 +86,7 @@ class Follow(Generic[T]):
                 # A bug must not silently end the agent's view of the cluster.
                 reason = f"unexpected: {type(err).__name__}: {err}"
                 if reason not in self._reported:
-                    log.exception("following failed", extra={"path": self.path})
+                    log.exception("Failed to follow objects", extra={"path": self.path})
                 self._fail(reason)
             self._stopped.wait(self.backoff.next_s())
 
@@ -162,7 +162,7 @@ class Follow(Generic[T]):
         if self._stopped.is_set() or reason in self._reported:
             return
         self._reported.add(reason)
-        log.debug("the API server cannot be followed", extra={"path": self.path, "reason": reason})
+        log.debug("Failed to follow the API server", extra={"path": self.path, "reason": reason})
         self.follower.failed(reason)
 
 

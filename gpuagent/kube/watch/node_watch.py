@@ -106,7 +106,7 @@ class Watcher:
                     there = self.pods.fetched([self.pods.read(item) for item in items], lists)
                 uids |= there
             except (KubeError, ValueError) as err:
-                log.warning("pods not read", extra={"path": path, "selector": selector, "error": str(err)})
+                log.warning("Failed to read pods", extra={"path": path, "selector": selector, "error": str(err)})
                 return None
         return frozenset(uids)
 

@@ -56,7 +56,7 @@ class AnnotationWriter(KeyedReconciler[PodWrite]):
             if err.status in (_NOT_FOUND, _CONFLICT):
                 return Outcome.OUTDATED
             raise
-        log.info("pod annotated", extra={"pod": str(value.pod), "keys": ",".join(sorted(value.texts))})
+        log.info("Annotated pod", extra={"pod": str(value.pod), "keys": ",".join(sorted(value.texts))})
         return Outcome.DONE
 
     def describe(self, value: PodWrite, err: KubeError) -> str:

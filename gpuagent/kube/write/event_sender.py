@@ -170,7 +170,7 @@ class EventSender(Worker):
             self._send(key, series)
         except Exception as err:  # a bug must not end the thread
             if not isinstance(err, KubeError):
-                log.exception("event failed")
+                log.exception("Failed to make Event")
             return self._failed(key, series, err)
         self._backoff.reset()
         with self._wake:
@@ -184,7 +184,7 @@ class EventSender(Worker):
         # While the server does not answer, the watch of the Node reports that.
         if isinstance(err, ApiError) and str(err) not in self._reported:
             self._reported.add(str(err))
-            log.warning("event not sent", extra={"reason": key.reason, "error": str(err)})
+            log.warning("Failed to send Event", extra={"reason": key.reason, "error": str(err)})
         if isinstance(err, ApiError) and err.status == _FORBIDDEN and series.forbidden < FORBIDDEN_TRIES:
             with self._wake:
                 series.forbidden += 1

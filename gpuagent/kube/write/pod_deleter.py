@@ -49,7 +49,7 @@ class PodDeleter(KeyedReconciler[FailedPod]):
             if err.status in (_NOT_FOUND, _CONFLICT):
                 return Outcome.DONE
             raise
-        log.info("failed pod deleted", extra={"pod": str(value.name), "controller": str(value.controller)})
+        log.info("Deleted failed pod", extra={"pod": str(value.name), "controller": str(value.controller)})
         self._deleted(value)
         return Outcome.DONE
 

@@ -115,7 +115,7 @@ class Endpoint:
                 connected = self._incarnation(kubelet)
             except Exception as err:  # nothing may end this thread: the resource would be gone for good
                 if not isinstance(err, OSError):
-                    log.exception("endpoint failed", extra={"resource": self.resource})
+                    log.exception("Failed to serve an endpoint", extra={"resource": self.resource})
                 connected = False
                 self._note(f"cannot serve in {self._directory}: {error_words(err)}")
             if connected:
@@ -202,7 +202,7 @@ class Endpoint:
         while not self._stopping and lost() is None:
             self._wait(lambda: lost() is not None, CONNECTED_POLL_S, poll_s=CONNECTED_POLL_S)
         if not self._stopping:
-            log.info("registration lost", extra={"resource": self.resource, "cause": lost()})
+            log.info("Lost registration", extra={"resource": self.resource, "cause": lost()})
             self._enter(Stage.TEARDOWN)
             self._wait(lambda: False, SETTLE_S)
 
@@ -257,14 +257,14 @@ class Endpoint:
     def _enter(self, stage: Stage) -> None:
         if stage is not self.stage:
             self.stage = stage
-            log.debug("endpoint", extra={"resource": self.resource, "stage": stage.value})
+            log.debug("Changed stage of an endpoint", extra={"resource": self.resource, "stage": stage.value})
             self._changed(self)
 
     def _note(self, problem: str | None) -> None:
         if problem != self.problem:
             self.problem = problem
             if problem is None:
-                log.info("registered", extra={"resource": self.resource})
+                log.info("Registered", extra={"resource": self.resource})
             self._changed(self)
 
 

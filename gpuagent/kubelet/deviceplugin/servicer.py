@@ -105,7 +105,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
                 self._streams.append(closed)
                 self._kubelets = self._kubelets or closed
         if full:
-            log.warning("too many list streams, refusing one more", extra={"resource": self._resource})
+            log.warning("Refused a list stream, as there are too many", extra={"resource": self._resource})
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} lists are open on this socket")
         self._streams_changed()
         try:
@@ -164,7 +164,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         except Refusal as refusal:
             self._refuse(method, context, refusal)
         except Exception as err:
-            log.exception("unexpected error", extra={"method": method, "resource": self._resource})
+            log.exception("Failed to answer a call", extra={"method": method, "resource": self._resource})
             self._refuse(method, context, Refusal(Reason.INTERNAL, f"{self._resource}: the GPU agent failed: {err}"))
         finally:
             self._meter.answered(method, self._resource, time.perf_counter() - began)
@@ -172,7 +172,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     def _refuse(self, method: str, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
         self._meter.refused(method, self._resource, refusal.reason)
         self._allocator.report(refusal)
-        log.warning("refused", extra={"method": method, "reason": refusal.reason.value, "text": refusal.message})
+        log.warning("Refused call", extra={"method": method, "reason": refusal.reason.value, "text": refusal.message})
         context.abort(_CODES.get(refusal.reason, grpc.StatusCode.FAILED_PRECONDITION), refusal.message)
 
 

@@ -153,7 +153,7 @@ class HealthPoll:
                 self._fails(str(err))
                 self._driver_away = self._away = True
             except Exception:
-                log.exception("asking a GPU for its health failed", extra={"gpu": self.index})
+                log.exception("Failed to ask a GPU for its health", extra={"gpu": self.index})
                 self._fails("")
             self._rest()
 
@@ -243,7 +243,7 @@ class HealthPoll:
     def _fails(self, reason: str) -> None:
         self._gpu = None
         if reason and reason != self._reported:
-            log.warning("a GPU does not report its health", extra={"gpu": self.index, "error": reason})
+            log.warning("Failed to read the health of a GPU", extra={"gpu": self.index, "error": reason})
         with self._changed:
             self._reported, self._failed, self._looked = reason, True, self._looking
             self.looked_once = True
@@ -252,7 +252,7 @@ class HealthPoll:
     def _post_lost(self, uuid: str, err: CallError) -> None:
         if not self._lost:
             self._reported = gpu_reason(err)
-            log.warning("a GPU is lost", extra={"gpu": self.index, "error": self._reported})
+            log.warning("Lost a GPU", extra={"gpu": self.index, "error": self._reported})
             self._post(GpuLost(uuid, self._reported, self._pulse.clock()))
         self._lost = True
         self._away |= err.code == GPU_IS_LOST  # any other failure is no sign of a reset

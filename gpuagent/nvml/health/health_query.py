@@ -62,7 +62,7 @@ class HealthQuery:
             silent[REST] = words
         for what, words in silent.items():
             if self._silent.get(what) != words:
-                log.warning("a GPU is silent", extra={"gpu": self._index, "silent_on": what, "error": words})
+                log.warning("Got no answer from a GPU", extra={"gpu": self._index, "silent_on": what, "error": words})
         self._silent = silent
         partial = self._known is None and REST not in silent
         return replace(self._known or HealthReading(), action=action, silent_on=frozenset(silent), partial=partial)

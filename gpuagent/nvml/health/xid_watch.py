@@ -254,7 +254,7 @@ class GpuWatch:
                     self._ears.driver_gone()
                     pause_s = self._delays.next_s()
             except Exception:
-                log.exception("the health watch of a GPU failed", extra={"gpu": self._index})
+                log.exception("Failed in the health watch of a GPU", extra={"gpu": self._index})
             finally:
                 self._listening = False
             if not self._ears.stopping.is_set():  # the wake-up may have been cleared meanwhile
@@ -279,7 +279,7 @@ class GpuWatch:
             self.nvml.register(handle, kinds, events)
             self._listening, self._reported = True, None
             self._vitals.wake()  # read the faults that came while no wait was running
-            log.info("watching for faults", extra={"gpu": self._index, "uuid": uuid})
+            log.info("Watched a GPU for faults", extra={"gpu": self._index, "uuid": uuid})
             while not (self._ears.stopping.is_set() or self._moved):
                 try:
                     event = self.nvml.wait(events, self._ears.wait_s)
@@ -311,4 +311,4 @@ class GpuWatch:
     def _report(self, reason: str) -> None:
         if reason != self._reported:
             self._reported = reason
-            log.warning("a GPU cannot be watched", extra={"gpu": self._index, "error": reason})
+            log.warning("Failed to watch a GPU", extra={"gpu": self._index, "error": reason})

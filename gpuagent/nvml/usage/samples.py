@@ -113,7 +113,7 @@ class Sampler:
             if answer and answer is not asked.answer:
                 asked.answer, asked.sample = answer, placed(*answer, self._places)
         if failure and failure != asked.failure:
-            log.warning("what a GPU is used for is not known", extra={"uuid": asked.uuid, "error": failure})
+            log.warning("Failed to read the use of a GPU", extra={"uuid": asked.uuid, "error": failure})
         asked.failure = failure
 
     def _shown(self, known: Mapping[str, Gpu]) -> Samples:

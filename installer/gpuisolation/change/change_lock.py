@@ -56,7 +56,7 @@ class ChangeLock:
         if dry_run:
             if left := journal.pending(self.host):
                 log.warning(
-                    "an earlier run left a change unfinished: first of all it would be finished",
+                    "Found a change that an earlier run left unfinished; it would be finished first",
                     extra={"what": left.what},
                 )
             yield
@@ -80,11 +80,13 @@ class ChangeLock:
         if left is None:
             journal.clean(self.files)
         else:
-            log.warning("an earlier run left a change unfinished", extra={"what": left.what, "begun": left.begun + 1})
+            log.warning(
+                "Found a change that an earlier run left unfinished", extra={"what": left.what, "begun": left.begun + 1}
+            )
             if not left.nearly_done:
                 self.idle(f"to finish the {left.what}")
             journal.run(self.host, self.files, left)
-            log.info("finished what the earlier run left", extra={"what": left.what})
+            log.info("Finished the change of the earlier run", extra={"what": left.what})
         self.clean_originals()
 
     def clean_originals(self) -> None:
@@ -113,5 +115,5 @@ class ChangeLock:
                     f"containers use the GPUs, no moment {why}:\n{who}\n"
                     "Cordon and drain the node, or wait for them with --wait"
                 )
-            log.info("waiting for containers", extra={"count": len(found), "first": str(found[0])})
+            log.info("Found containers that use the GPUs", extra={"count": len(found), "first": str(found[0])})
             self.patience.sleep(POLL_S)

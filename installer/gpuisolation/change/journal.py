@@ -102,7 +102,7 @@ def run(host: Host, files: Files, journal: Journal) -> None:
         InstallerError: it failed. The text says whether the node is as it was before.
     """
     if journal.failed:
-        log.warning("taking back what an earlier run left", extra={"what": journal.what, "failed": journal.failed})
+        log.warning("Started to undo what an earlier run left", extra={"what": journal.what, "failed": journal.failed})
         _back(host, files, journal)
         return
     boot = boot_of(host)
@@ -112,11 +112,11 @@ def run(host: Host, files: Files, journal: Journal) -> None:
     for number, step in enumerate(journal.steps[first:], first):
         journal = replace(journal, begun=max(number, journal.begun))
         files.write(JOURNAL, journal.to_json())
-        log.info("step", extra={"number": f"{number + 1}/{len(journal.steps)}", "does": str(step)})
+        log.info("Started step", extra={"number": f"{number + 1}/{len(journal.steps)}", "does": str(step)})
         try:
             step.do(host, files)
         except (InstallerError, OSError) as err:
-            log.error("step failed", extra={"does": str(step), "error": str(err)})  # noqa: TRY400
+            log.error("Failed at a step", extra={"does": str(step), "error": str(err)})  # noqa: TRY400
             journal = replace(journal, failed=f"{step}: {err}")
             files.write(JOURNAL, journal.to_json())
             _back(host, files, journal)
@@ -131,7 +131,7 @@ def _back(host: Host, files: Files, journal: Journal) -> None:
         step = journal.steps[number]
         journal = replace(journal, undoing=number, boot=boot)
         files.write(JOURNAL, journal.to_json())
-        log.info("undo", extra={"number": f"{number + 1}/{len(journal.steps)}", "of": str(step)})
+        log.info("Started to undo step", extra={"number": f"{number + 1}/{len(journal.steps)}", "of": str(step)})
         try:
             step.undo(host, files)
         except (InstallerError, OSError) as err:

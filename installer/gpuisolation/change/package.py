@@ -106,7 +106,7 @@ def build(host: Host, package: Package, folder: str, kernel: str) -> None:
             f"the package has no modules for kernel {kernel} and no Makefile to build them; "
             f"it has them for: {', '.join(package.kernels) or 'none'}"
         )
-    log.info("building the modules", extra={"kernel": kernel})
+    log.info("Started to build the modules", extra={"kernel": kernel})
     output = host.run("make", "-C", folder)
     if output.code != 0:
         tail = output.text.strip()[-800:]

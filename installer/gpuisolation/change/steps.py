@@ -173,7 +173,7 @@ class Configure:
     def _set(self, host: Host, files: Files) -> None:
         state = cgpu_proc.read(host.at(cgpu_proc.CGPU_PROC))
         if state is None or state.version is None or state.version < cgpu_proc.POLICY_SINCE:
-            log.info("policy left as the module has it", extra={"needs": str(cgpu_proc.POLICY_SINCE)})
+            log.info("Left the policy as the module has it", extra={"needs": str(cgpu_proc.POLICY_SINCE)})
             return
         for gpu in state.gpus:
             wanted = {"policy": self.policy, **self.settings.get(str(gpu.index), {})}

@@ -101,7 +101,7 @@ class Changer:
         if not dry_run:
             self.lock.idle(f"for the {what}")
         if HOOK in old.files and not old.package and old.originals[HOOK].kind == "absent":
-            log.warning("the hook is removed without a successor: the NVIDIA container toolkit is not there")
+            log.warning("Removed the hook without a successor, as there is no NVIDIA container toolkit")
         now = self._now(old, set(old.files), keep=not dry_run)
         return self._run(what, change_plan.remove(now, old), dry_run=dry_run)
 
@@ -190,7 +190,7 @@ class Changer:
         here = self.files.look(CONF)
         if here.kind == "absent" or (old and CONF in old.files and here.same(old.files[CONF])):
             return False
-        log.warning("a configuration that this program did not write stays", extra={"path": CONF})
+        log.warning("Left a configuration that this program did not write", extra={"path": CONF})
         return True
 
     def _now(self, old: Installed | None, paths: set[str], *, keep: bool) -> Now:

@@ -66,7 +66,7 @@ def read(host: Host, pipe_dirs: Iterable[str], gpus: int) -> MpsState | None:
 
 def _is_trusted(host: Host, pipe_dir: str) -> bool:
     if why := untrusted(host.at(pipe_dir)):
-        log.warning("MPS daemon not asked", extra={"why": why})
+        log.warning("Failed to ask MPS daemon", extra={"why": why})
     return why is None
 
 

@@ -133,7 +133,9 @@ class Host:
     def run(self, *argv: str, stdin: str = "", env: dict[str, str] | None = None) -> Output:
         """Run a command of the host, and log its output."""
         output = self.commands.run(argv, stdin, env)
-        log.debug("command", extra={"argv": " ".join(argv), "code": output.code, "output": output.text.strip()[-400:]})
+        log.debug(
+            "Ran command", extra={"argv": " ".join(argv), "code": output.code, "output": output.text.strip()[-400:]}
+        )
         return output
 
     def has_command(self, name: str) -> bool:

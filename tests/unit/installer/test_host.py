@@ -189,7 +189,7 @@ def test_an_instance_of_a_process_that_is_seen_is_named_once(installed):
         (("install", "--package", "/nowhere"), "--package /nowhere: no such folder or file"),
         (("install", "--package", "/nowhere", "--accept", "users"), "invalid choice: 'users'"),
         (("preflight", "--layer", "vgpu"), "invalid LayerKind value: 'vgpu'"),
-        (("status", "-o", "yaml"), "invalid choice: 'yaml'"),
+        (("status", "-o", "xml"), "invalid choice: 'xml'"),
         (("uninstall", "--wait", "soon"), "'soon' is not a number of seconds"),
         (("uninstall", "--wait", "nan"), "'nan' is not a number of seconds"),
     ],

@@ -28,7 +28,7 @@ def test_install_puts_the_layer_in_place_and_nothing_else(host, run, package_of)
 
 def test_the_steps_are_in_the_order_in_which_no_container_starts_unisolated(run, package_of):
     log = run("install", "--package", package_of("1.5.10")).err
-    does = [line.split('does="')[1].rstrip('"') for line in log.splitlines() if " step " in line]
+    does = [line.split('does="')[1].rstrip('"') for line in log.splitlines() if " Started step " in line]
     assert [step.split(" ")[0] for step in does if not step.startswith("on the way back")] == [
         *["put"] * 3,
         "depmod",

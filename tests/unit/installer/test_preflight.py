@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from gpuagent.host.cgpu_proc import Version
 from gpuisolation import matrix, preflight_checks
@@ -61,6 +62,7 @@ def test_every_check_is_a_row_with_found_wanted_verdict_and_what_to_do(run):
         assert row_["wanted"]
         assert row_["todo"] or row_["verdict"] in {"ok", "note"}
     assert page["refused"] == []
+    assert yaml.safe_load(run("preflight", "-o", "yaml").out) == page
 
 
 def test_a_bad_node_is_refused_by_exit_code_and_told_what_to_do(host, run):

@@ -673,7 +673,7 @@ def test_a_record_that_cannot_be_read_is_reported_and_nothing_is_ours(tmp_path, 
     (tmp_path / "mps.json").write_text("[]")
     record = MpsRecord(tmp_path)
     assert (record.daemon, record.modes) == (None, {})
-    assert "cannot read the record of MPS" in caplog.text
+    assert "Failed to read the record of MPS" in caplog.text
 
 
 def test_the_driver_as_the_agent_makes_it(host):

@@ -153,7 +153,7 @@ def test_a_mode_that_is_given_back_but_not_forgotten_is_reported(host, record, m
     modes.hold(["GPU-0a"])
     monkeypatch.setattr(mps_record, "write_whole", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     modes.give_back()
-    assert "cannot note a compute mode" in caplog.text
+    assert "Failed to note a compute mode" in caplog.text
     assert host.mode("GPU-0a") == "Default"
 
 

@@ -211,8 +211,8 @@ def test_a_gpu_that_cannot_be_registered_leaves_the_others_watched(simulate, wat
     watched = watch(simulator, reread_s=0.05)
     watched.next(InventoryRead)
     watched.watching(0, 2)
-    wait_logged(caplog, "a GPU cannot be watched")
-    assert caplog.text.count("a GPU cannot be watched") == 1
+    wait_logged(caplog, "Failed to watch a GPU")
+    assert caplog.text.count("Failed to watch a GPU") == 1
     simulator.fail("nvmlDeviceRegisterEvents", None, gpu=1)
     watched.watching(0, 1, 2)
 

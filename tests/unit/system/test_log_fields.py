@@ -61,3 +61,17 @@ def test_no_call_of_the_log_puts_a_repr_into_a_field() -> None:
     for path in (Path(__file__).parents[3] / "gpuagent").rglob("*.py"):
         for line in path.read_text(encoding="utf-8").splitlines():
             assert not ("extra=" in line and ("repr(" in line or "!r}" in line)), f"{path}: {line.strip()}"
+
+
+def test_a_line_of_the_log_is_as_kubernetes_logging_guide_has_it() -> None:
+    """A capital, no period, and what was done, in the past tense, or the name of a problem."""
+    root = Path(__file__).parents[3]
+    folders = (root / "gpuagent", root / "scheduler", root / "installer/gpuisolation")
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log.")):
+                continue
+            texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            for text in texts:
+                assert text == "%s" or (text[0].isupper() and not text.endswith(".")), f"{path}:{node.lineno}"
+                assert text.split()[0] not in {"A", "An", "The", "Cannot"}, f"{path}:{node.lineno}: {text}"

@@ -400,7 +400,7 @@ def test_a_failure_that_stays_leaves_one_trace_in_the_log(
     watcher.start()
     posted.wait(lambda _: len(tries) > 3)
     watcher.stop()
-    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["following failed"]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["Failed to follow objects"]
 
 
 def test_a_watch_that_breaks_at_once_again_and_again_is_opened_ever_more_seldom() -> None:

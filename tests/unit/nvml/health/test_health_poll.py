@@ -459,7 +459,7 @@ def test_a_driver_that_was_away_counts_as_a_reset(simulate, watch, make_box, cap
     watched.next(InventoryRead)
     watched.watching(0)
     simulator.driver(False)
-    wait_logged(caplog, "a GPU does not report its health")
+    wait_logged(caplog, "Failed to read the health of a GPU")
     simulator.driver(True)
     assert watched.event_named("HealthRead").returned
 
