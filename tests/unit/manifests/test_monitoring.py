@@ -40,7 +40,12 @@ TARGET_LABELS = {"instance", "job", "le"}
 
 
 def panels() -> list[dict[str, Any]]:
-    return [panel for dashboard in DASHBOARDS.values() for panel in dashboard["panels"] if panel["type"] != "row"]
+    return [panel for dashboard in DASHBOARDS.values() for panel in flat(dashboard) if panel["type"] != "row"]
+
+
+def flat(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    """The panels of a dashboard, also those in rows that are closed."""
+    return [one for panel in dashboard["panels"] for one in (panel, *panel.get("panels", ()))]
 
 
 def queries() -> list[str]:
@@ -128,7 +133,7 @@ def test_xids_of_programs_do_not_alert() -> None:
 
 def test_the_dashboards_panels_have_units_and_ids_of_their_own() -> None:
     for dashboard in DASHBOARDS.values():
-        ids = [panel["id"] for panel in dashboard["panels"]]
+        ids = [panel["id"] for panel in flat(dashboard)]
         assert len(set(ids)) == len(ids)
     for panel in panels():
         assert panel["title"]
@@ -146,6 +151,8 @@ def test_a_legend_tells_apart_what_a_query_returns() -> None:
             grouped = re.search(r"\bby \(([^)]*)\)", target["expr"])
             if grouped:
                 labels = {*re.split(r",\s*", grouped[1])} - {"le"}
+            elif re.match(r"(count|sum)\(", target["expr"]):
+                labels = set()
             else:
                 (family, *_) = names(target["expr"])
                 known = FAMILIES.get(base(family))
@@ -170,13 +177,27 @@ def test_panels_show_the_first_of_what_begins_with_it() -> None:
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS)
 def test_the_dashboards_panels_do_not_overlap(dashboard: str) -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARDS[dashboard]["panels"]:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, panel["title"]
-        assert at["x"] + at["w"] <= 24
-        taken |= cells
+    """Those of a closed row lie below it only while it is open."""
+    shown = DASHBOARDS[dashboard]["panels"]
+    for group in (shown, *(panel["panels"] for panel in shown if panel.get("panels"))):
+        taken: set[tuple[int, int]] = set()
+        for panel in group:
+            at = panel["gridPos"]
+            cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+            assert not cells & taken, panel["title"]
+            assert at["x"] + at["w"] <= 24
+            taken |= cells
+
+
+def test_the_first_row_is_of_the_fleet_and_a_node_has_rows_of_its_own() -> None:
+    rows = [panel for panel in DASHBOARDS["dashboard"]["panels"] if panel["type"] == "row"]
+    assert [row["title"] for row in rows if row.get("repeat") == "instance"] == [
+        "GPUs of $instance",
+        "Containers of $instance",
+    ]
+    fleet = [one for one in DASHBOARDS["dashboard"]["panels"] if one["gridPos"]["y"] < rows[1]["gridPos"]["y"]]
+    assert (fleet[0]["title"], len(fleet)) == ("Fleet", 10)
+    assert not [target["expr"] for one in fleet for target in one.get("targets", ()) if "$" in target["expr"]]
 
 
 def test_the_drop_downs_choose_node_gpu_and_namespace() -> None:
