@@ -23,8 +23,8 @@ $(STAMP):
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end by itself; LONG=1: everything)
-	$(BIN)/python -m demo $(if $(ONCE),--once) $(if $(LONG),--long)
+demo: $(STAMP)  ## walk through the agent on a simulated 8-GPU box (ONCE=1: end by itself; LONG=1: everything; PORT=9446)
+	$(BIN)/python -m demo $(if $(ONCE),--once) $(if $(LONG),--long) $(if $(PORT),--port $(PORT))
 
 demo-scheduler: $(STAMP)  ## walk through the scheduler on twenty simulated nodes (ONCE=1: without pauses)
 	$(BIN)/python -m demo.scheduler $(if $(ONCE),--once)

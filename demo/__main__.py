@@ -18,6 +18,7 @@ from standin.kubelet.pods import Granted
 
 PORT = 9445
 PICTURE = Path("build/topology.svg")
+WIDTH = 80
 
 
 def main() -> int:
@@ -47,10 +48,8 @@ def _walk_both(options: argparse.Namespace) -> None:
         print(f"\nThat was the walk.{'' if options.long else ' make demo LONG=1 shows more.'}")
         if not options.once:
             stop = StopSignal()
-            note(
-                f"The agent stays up: {node.url}/metrics and {node.url}/status, and for kubectl inspect cgpu: "
-                f"--kubeconfig {node.kubeconfig}. Ctrl-C ends it."
-            )
+            note("The agent stays up until Ctrl-C. Open its page, or look at the cluster from another terminal:")
+            print(f"    {node.url}/\n    .venv/bin/kubectl-inspect-cgpu --kubeconfig {node.kubeconfig}", flush=True)
             stop.wait()
 
 
@@ -71,7 +70,7 @@ def walk(node: DemoNode, *, long: bool) -> None:
     node.api.label_node({"ack.node.gpu.schedule": None})
     until(node, lambda _: any(event["reason"] == "ModeLabelRemoved" for event in node.api.events()))
     for event in node.api.events():
-        print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 96)}")
+        print(f"    {event['type']:<8} {event['reason']:<20} {textwrap.shorten(event['message'], 45)}")
 
 
 def shares(node: DemoNode, *, long: bool) -> list[str]:
@@ -82,6 +81,8 @@ def shares(node: DemoNode, *, long: bool) -> list[str]:
     until(node, offers("aliyun.com/gpu-mem", 640))
     if long:
         show(node)
+    else:
+        show_resources(node)
 
     step("Three pods ask for 10, 20 and 50 GiB. Placement is binpack: they fill one GPU before the next is touched.")
     for name, amount in zip(pods, (10, 20, 50), strict=True):
@@ -101,7 +102,7 @@ def shares(node: DemoNode, *, long: bool) -> list[str]:
 
     step("A pod asks for 100 GiB. The node has more free, but no GPU has 100: refused, with a text for its owner.")
     admission = node.run_pod("too-big", mem=100)
-    print(textwrap.indent(textwrap.fill(admission.failed, 100), "    "))
+    print(textwrap.indent(textwrap.fill(admission.failed, WIDTH - 4), "    "))
     return pods
 
 
@@ -135,6 +136,7 @@ def faults(node: DemoNode, *, long: bool) -> None:
     node.inject(fault="action", gpu=7, value=0)
     until(node, offers("aliyun.com/gpu", 8))
     if not long:
+        show_resources(node)
         return
     show(node)
 
@@ -151,7 +153,7 @@ def isolation(node: DemoNode) -> None:
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
     node.end_pod("train")
     until(node, settled("core_mem"))
-    print(textwrap.indent("RESOURCE" + node.table().partition("RESOURCE")[2], "    "))
+    show_resources(node)
 
     step(
         "NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and advertises again."
@@ -173,7 +175,7 @@ def isolation(node: DemoNode) -> None:
     node.install_mps()
     until(node, offers("aliyun.com/gpu-mem", 640))
     until(node, lambda _: node.kubelet.allocatable("aliyun.com/gpu-mem") == 640)
-    print(textwrap.indent(node.inspect(), "    "), flush=True)
+    print(node.inspect(), flush=True)
 
 
 def claims(node: DemoNode) -> None:
@@ -184,19 +186,19 @@ def claims(node: DemoNode) -> None:
     )
     node.api.label_node({"ack.node.gpu.schedule": "dra"})
     until(node, lambda _: [bool(device.get("taints")) for device in node.devices()].count(True) == 1)
-    print(textwrap.indent("\n".join(map(device_line, node.devices())), "    "), flush=True)
+    print("\n".join(map(device_line, node.devices())), flush=True)
 
     step("gpuagent claim --mem 8 --cores 30 prints a template, and a pod with a claim from it starts:")
     printed, granted = node.run_claim("claimed", mem=8, cores=30)
     print(textwrap.indent(printed, "    "))
     print(f"    claimed: NVIDIA_VISIBLE_DEVICES={granted.env['NVIDIA_VISIBLE_DEVICES']}, {mps_limits(granted)}\n")
     until(node, lambda page: any("claim" in one for gpu in page["gpus"] for one in gpu["containers"]))
-    print(textwrap.indent(node.table().partition("isolation by mps")[0], "    "), flush=True)
+    print(node.table().partition("isolation by mps")[0], flush=True)
 
     step("The label goes back to core_mem. A GPU has units again 10 s after the slice is gone, or when its claim is.")
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
     until(node, offers("aliyun.com/gpu-mem", 560))
-    print(textwrap.indent(node.table().partition("isolation by mps")[0], "    "), flush=True)
+    print(node.table().partition("isolation by mps")[0], flush=True)
     node.api.delete_pod("claimed", grace_s=None)
     until(node, offers("aliyun.com/gpu-mem", 640))
 
@@ -214,16 +216,19 @@ def nvlink(node: DemoNode, *, long: bool) -> None:
     until(node, offers("aliyun.com/gpu", 8))
     if long:
         step("Mode topology. What joins the GPUs, how fast it is, and the best set of each size (gpuagent topology):")
-        print(textwrap.indent(topology_table.render(node.topology()), "    "), flush=True)
+        print(topology_table.render(node.topology()), flush=True)
 
-    step("A notebook takes one GPU. Then two pods of one job come, with a GPU each: their GPUs have a double link.")
+    step(
+        "A notebook takes one GPU. Then two pods of one job come, with a GPU each: their GPUs have a double link."
+        " Pod bert gets four that are all linked."
+    )
     run(node, "notebook", gpus=1)
     job = {"gpu-topology": "pytorch-dist-nccl", "gpu-topology-replica": "2"}
     for name in ("master", "worker"):
         run(node, f"pytorch-dist-nccl-{name}-0", labels=job, gpus=1)
     run(node, "bert", gpus=4)
     until(node, lambda _: sum(bool(gpu["holders"]) for gpu in node.topology()["gpus"]) == 7)
-    print(textwrap.indent("\n".join(node.table().splitlines()[2:11]), "    "), flush=True)
+    print(node.table().partition("RESOURCE")[0].rstrip(), flush=True)
 
     if not long:
         return
@@ -233,7 +238,7 @@ def nvlink(node: DemoNode, *, long: bool) -> None:
 
 
 def note(text: str) -> None:
-    print(f"\n{textwrap.fill(text, 110)}", flush=True)
+    print(f"\n{textwrap.fill(text, WIDTH)}", flush=True)
 
 
 _number = 0
@@ -242,11 +247,16 @@ _number = 0
 def step(text: str) -> None:
     global _number  # noqa: PLW0603 (a script's counter)
     _number += 1
-    print(f"\n=== {_number}. " + textwrap.fill(text, 104, subsequent_indent="    ") + "\n", flush=True)
+    print("\n" + textwrap.fill(f"=== {_number}. {text}", WIDTH, subsequent_indent="    ") + "\n", flush=True)
 
 
 def show(node: DemoNode) -> None:
-    print(textwrap.indent(node.table(), "    "), flush=True)
+    print(node.table(), flush=True)
+
+
+def show_resources(node: DemoNode) -> None:
+    """The lower part of the table."""
+    print("RESOURCE" + node.table().partition("RESOURCE")[2], flush=True)
 
 
 def run(node: DemoNode, name: str, labels: Mapping[str, str] | None = None, **limits: int) -> None:

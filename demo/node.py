@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ class DemoNode:
     """Starts everything in a temporary folder and ends it again. Raises RuntimeError if the agent does not come up."""
 
     def __init__(self, box: str, port: int) -> None:
+        _check_free(port)
         self._root = Path(tempfile.mkdtemp(prefix="gpuagent-"))
         self._box = box
         self.url = f"http://127.0.0.1:{port}"
@@ -70,7 +72,7 @@ class DemoNode:
         if not self.wait(lambda: self.page("readyz") is not None):
             output = self.log.read_text(encoding="utf-8")
             self.__exit__(None, None, None)
-            raise RuntimeError(f"the agent did not get ready (port in use? take another with --port):\n{output}")
+            raise RuntimeError(f"the agent did not get ready:\n{output}")
         return self
 
     def __exit__(
@@ -193,6 +195,15 @@ class DemoNode:
             str(self._root / "state"),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+
+
+def _check_free(port: int) -> None:
+    """Raise RuntimeError if a program listens there: the walk would take it for its own agent."""
+    with socket.socket() as client:
+        if client.connect_ex(("127.0.0.1", port)) == 0:
+            raise RuntimeError(
+                f"another program has port {port}. End it, or take another port: make demo PORT={port + 1}"
+            )
 
 
 _RESOURCES = {

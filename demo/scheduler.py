@@ -77,7 +77,7 @@ def show(cluster: ScheduledCluster, pause_s: float, nodes: str = "") -> None:
     """Place what can be placed, and show it; only nodes whose name begins with `nodes`."""
     cluster.place()
     print("\n".join(line for line in cluster.picture() if line.strip().startswith(nodes)))
-    print(textwrap.fill(cluster.legend(), 100, initial_indent="  ", subsequent_indent="  "))
+    print(textwrap.fill(cluster.legend(), 80, initial_indent="  ", subsequent_indent="  "))
     for name, reason in list(cluster.waiting.items())[:2]:
         note(f"{name} waits: {reason}")
     for event in cluster.events[:2]:
@@ -91,7 +91,7 @@ def step(text: str) -> None:
 
 
 def note(text: str) -> None:
-    print(textwrap.fill(text, 100))
+    print(textwrap.fill(text, 80, break_on_hyphens=False))  # names of resources have hyphens
 
 
 def expect(happened: bool, otherwise: str) -> None:

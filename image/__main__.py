@@ -156,14 +156,28 @@ def main() -> int:
     parser.add_argument("--revision", default="unknown", help="of the source, for a label")
     parser.add_argument("--store", type=Path, help="buildah's folder")
     request = Request(**vars(parser.parse_args()))
-    with tempfile.TemporaryDirectory() as folder:
-        if not request.from_mirror and _docker_answers():
-            build_with_docker(request, Path(folder))
-        elif shutil.which("buildah"):
-            build_with_buildah(request, Path(folder))
-        else:
-            print("The image is built with Docker or buildah: neither answers here.", file=sys.stderr)
-            return 1
+    if not request.from_mirror and _docker_answers():
+        engine, build = "docker", build_with_docker
+    elif shutil.which("buildah"):
+        engine, build = "buildah", build_with_buildah
+    else:
+        print(
+            "The image is built with Docker and its plugin buildx, or with buildah: neither answers.", file=sys.stderr
+        )
+        return 1
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            build(request, Path(folder))
+    except subprocess.CalledProcessError as err:
+        program = Path(err.cmd[0]).name
+        print(
+            f"The image is not built: {program} ended with {err.returncode}, and its last lines say why. The build"
+            " needs docker.io, snapshot.debian.org and an index of Python packages. docs/image.md has a way without"
+            " docker.io.",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"Built {request.tag} with {engine}." + ("" if request.archive else f" Push it: {engine} push {request.tag}"))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import re
 import stat
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,6 +62,28 @@ def test_pips_settings_reach_the_build_in_a_file_only(tmp_path, monkeypatch):
     lines = file.read_text().splitlines()
     assert {"index-url = https://someone:hidden@index.example/simple", "cert = /run/secrets/ca"} <= set(lines)
     assert "/a/local/folder" not in file.read_text()
+
+
+def build_with(monkeypatch, tmp_path, status: int) -> int:
+    """Of `python -m image`, where Docker's stand-in answers everything and builds with this exit status."""
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\n[ $2 = build ] && exit {status}; exit 0\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["image", "--tag", "registry.example.com/gpuagent:1"])
+    return build.main()
+
+
+def test_a_build_ends_with_the_command_that_pushes(monkeypatch, tmp_path, capsys):
+    assert build_with(monkeypatch, tmp_path, 0) == 0
+    assert capsys.readouterr().out.endswith("docker push registry.example.com/gpuagent:1\n")
+
+
+def test_a_build_that_fails_says_what_it_needs(monkeypatch, tmp_path, capsys):
+    assert build_with(monkeypatch, tmp_path, 17) == 1
+    error = capsys.readouterr().err
+    assert "docker ended with 17" in error
+    assert "docs/image.md" in error
 
 
 def test_the_time_and_the_version_are_found():
