@@ -187,7 +187,7 @@ def outcome(cluster: Cluster, agent_image: str, request: pytest.FixtureRequest) 
         name = f"image-{len(names)}"
         names.append(name)
         cluster.create_pod(pod(agent_image, name, command, *arguments))
-        phase = cluster.wait_phase(name, "Succeeded", "Failed", timeout=60)["status"]["phase"]
+        phase = cluster.wait_phase(name, "Succeeded", "Failed")["status"]["phase"]
         return phase, cluster.pod_log(name)
 
     yield run
@@ -247,7 +247,7 @@ def test_it_reaches_a_real_api_server(cluster: Cluster, agent_image: str) -> Non
     manifest = pod(agent_image, "image-api", ["python3"], "-c", code)
     manifest["spec"]["automountServiceAccountToken"] = True
     cluster.create_pod(manifest)
-    phase = cluster.wait_phase("image-api", "Succeeded", "Failed", timeout=60)["status"]["phase"]
+    phase = cluster.wait_phase("image-api", "Succeeded", "Failed")["status"]["phase"]
     log = cluster.pod_log("image-api")
     cluster.delete_pod("image-api")
     assert phase == "Succeeded", log

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import IMAGE, NODE_NAME, Cluster, MachineInUseError, container, pod_manifest
+from tests.e2e.cluster import IMAGE, NODE_NAME, WAIT_S, Cluster, MachineInUseError, container, pod_manifest
 from tests.e2e.cluster.manifests import Json
 
 _TOKEN = "var/run/secrets/kubernetes.io/serviceaccount/token"
@@ -151,7 +151,7 @@ def test_the_agent_user_has_only_what_is_granted(cluster: Cluster) -> None:
     }
     before = cluster.audit.position()
     cluster.apply_rbac([role, binding])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + WAIT_S
     while cluster.api("GET", path, token=token)[0] != 200:
         assert time.monotonic() < deadline
     seen = [event for event in cluster.audit.events(before) if event["user"]["username"] == "gpuagent"]
@@ -188,7 +188,7 @@ spec:
     )
     (created,) = cluster.apply_yaml(manifest)
     selector = "/api/v1/namespaces/default/pods?labelSelector=app%3Ddaemon"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_S
     while not (pods := cluster.api("GET", selector)[1]["items"]):
         assert time.monotonic() < deadline
     name = pods[0]["metadata"]["name"]

@@ -6,6 +6,8 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from tests.e2e.cluster import WAIT_S
+
 
 class AgentPages:
     """The pages of the agent that listens at a port of this machine."""
@@ -32,7 +34,7 @@ class AgentPages:
         return dict(json.loads(self.page(path) or b"{}"))
 
     def wait(
-        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = 20, *, path: str = "status"
+        self, wanted: Callable[[dict[str, Any]], bool], timeout: float = WAIT_S, *, path: str = "status"
     ) -> dict[str, Any]:
         """The page once it is as wanted.
 
@@ -48,5 +50,5 @@ class AgentPages:
         tail = self.log_text()[-3000:]
         raise TimeoutError(f"not in {timeout:g} s; {path} says {json.dumps(self._json(path))[:3000]}\n{tail}")
 
-    def wait_ready(self, timeout: float = 20) -> None:
-        self.wait(lambda _: self.page("readyz") is not None, timeout)
+    def wait_ready(self) -> None:
+        self.wait(lambda _: self.page("readyz") is not None)

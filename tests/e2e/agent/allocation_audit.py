@@ -8,14 +8,14 @@ from gpuagent.domain.pods.pod import Holding
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL
 from gpuagent.domain.sharing.units import parse_id
 from gpuagent.kubelet.pod_resources import PodResources
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import WAIT_S, Cluster
 
 OURS = ("aliyun.com/", "nvidia.com/gpu")
 
 
 def holdings(pod_resources: PodResources) -> list[Holding]:
     """What kubelet says containers hold of our resources; asked again where kubelet's rate limit refuses."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + WAIT_S
     while (held := pod_resources.list()) is None:
         assert time.monotonic() < end, pod_resources.problem
         time.sleep(0.05)

@@ -19,7 +19,7 @@ from gpuagent.domain.pods.pod import Holding
 from gpuagent.kubelet.pod_resources import PodResources
 from tests.e2e.agent.allocation_audit import audit
 from tests.e2e.agent.process import RBAC, RESOURCES, AgentProcess
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import WAIT_S, Cluster
 
 MODE, PLACEMENT = "ack.node.gpu.schedule", "ack.node.gpu.placement"
 KUBELET_DIR = Path("/var/lib/kubelet")
@@ -73,11 +73,6 @@ def connect_pod_resources() -> closing[PodResources]:
     return closing(PodResources(POD_RESOURCES))
 
 
-NODE_SHOWS_S = 120.0
-"""Until kubelet shows in the Node what it knows. It writes only what differs from its own view of the Node, and a watch
-that broke silently shows it the former amounts for up to 45 s."""
-
-
 class Node:
     """Cluster, agent and kubelet's allocations together, for one test."""
 
@@ -88,7 +83,7 @@ class Node:
         self.pods: list[str] = []
         self.spread_pods: set[str] = set()
 
-    def run(self, manifest: dict[str, Any], phase: str = "Running", timeout: float = 60) -> dict[str, Any]:
+    def run(self, manifest: dict[str, Any], phase: str = "Running", timeout: float = WAIT_S) -> dict[str, Any]:
         """Create a pod and wait for its phase."""
         name = manifest["metadata"]["name"]
         self.pods.append(name)
@@ -114,16 +109,17 @@ class Node:
         self.agent.wait(lambda page: page["mode"] == mode and page["switch"]["phase"] != "settling")
         self.wait_amounts(**amounts)
 
-    def wait_amounts(self, timeout: float = 30, **amounts: int) -> None:
+    def wait_amounts(self, **amounts: int) -> None:
         wanted = dict.fromkeys((*RESOURCES, "nvidia.com/gpu"), "0")
         wanted |= {_FULL[short]: str(amount) for short, amount in amounts.items()}
-        # The node may still show what an agent before this one offered: kubelet itself knows first.
-        end = time.monotonic() + timeout
+        # The node may still show what an agent before this one offered: kubelet itself knows first. It writes only what
+        # differs from its own view of the node, and a watch that broke silently shows it former amounts for up to 45 s.
+        end = time.monotonic() + WAIT_S
         while self._kubelet_has() != {name: int(amount) for name, amount in wanted.items() if amount != "0"}:
             assert time.monotonic() < end, f"wanted {wanted}, kubelet has {self._kubelet_has()}: {self.agent.status()}"
             time.sleep(0.05)
         try:
-            self.cluster.wait_node(lambda node: _has(node, wanted), max(timeout, NODE_SHOWS_S))
+            self.cluster.wait_node(lambda node: _has(node, wanted))
         except TimeoutError as err:
             shown = {name: self.cluster.node()["status"]["allocatable"].get(name) for name in wanted}
             raise TimeoutError(f"wanted {wanted}, the node has {shown}; agent: {self.agent.status()}") from err

@@ -202,7 +202,7 @@ def wait_annotated(node: Node, name: str, held: HeldByPod, gpus: NamesOfGpus) ->
         return not wrong
 
     try:
-        pod = node.cluster.wait_pod(name, annotated, 45)
+        pod = node.cluster.wait_pod(name, annotated)
     except TimeoutError as error:
         raise AssertionError(f"{name} holds {held}, and {'; '.join(wrong)}") from error
     whole = held.of(GPU_MEM) or held.of(GPU_WHOLE)

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuagent.domain.pods.annotations import V1_UNITS
 from tests.e2e.agent.conftest import Node
+from tests.e2e.cluster import WAIT_S
 
 MERGE = "application/merge-patch+json"
 
@@ -15,8 +16,8 @@ def written(pod: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def wait_written(node: Node, name: str, wanted: dict[str, str], timeout: float = 30) -> dict[str, str]:
-    return written(node.cluster.wait_pod(name, lambda pod: wanted.items() <= written(pod).items(), timeout))
+def wait_written(node: Node, name: str, wanted: dict[str, str]) -> dict[str, str]:
+    return written(node.cluster.wait_pod(name, lambda pod: wanted.items() <= written(pod).items()))
 
 
 def annotate(node: Node, name: str, texts: Mapping[str, str | None]) -> None:
@@ -35,9 +36,9 @@ def wait_watched(node: Node, name: str) -> None:
     wait_written(node, name, {V1_UNITS: units})
 
 
-def event(node: Node, name: str, reason: str, timeout: float = 20) -> dict[str, Any]:
+def event(node: Node, name: str, reason: str) -> dict[str, Any]:
     """The agent's Event on the pod of that name, not on one that had it before."""
-    uid, end = node.cluster.pod(name)["metadata"]["uid"], time.monotonic() + timeout
+    uid, end = node.cluster.pod(name)["metadata"]["uid"], time.monotonic() + WAIT_S
     while True:
         listed = node.cluster.client.expect("GET", "/api/v1/namespaces/default/events")["items"]
         found = [e for e in listed if e["reason"] == reason and e["involvedObject"].get("uid") == uid]

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.cluster import WAIT_S
+
 _DCGM = {"DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_POWER_USAGE": 300.5, "DCGM_FI_DEV_GPU_TEMP": 85}
 
 
@@ -49,9 +51,9 @@ class Prometheus:
         assert len(result) < 2, result
         return float(result[0]["value"][1]) if result else None
 
-    def wait(self, expression: str, wanted: Callable[[list[dict[str, Any]]], Any] = bool, timeout: float = 60) -> None:
+    def wait(self, expression: str, wanted: Callable[[list[dict[str, Any]]], Any] = bool) -> None:
         """Until the answer is as wanted: not empty, if nothing else is said. Raises TimeoutError."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + WAIT_S
         while not wanted(self.query(expression)):
             if time.monotonic() > end:
                 raise TimeoutError(f"{expression} is {self.query(expression)}")
@@ -108,7 +110,7 @@ def prometheus(workdir: Path, port: int, rules: Path, **jobs: int) -> Iterator[P
     with (workdir / "log").open("wb") as log:
         process = subprocess.Popen((*command, f"--web.listen-address=127.0.0.1:{port}"), stdout=log, stderr=log)
     try:
-        server, end = Prometheus(port), time.monotonic() + 30
+        server, end = Prometheus(port), time.monotonic() + WAIT_S
         while True:
             try:
                 server.query("1")

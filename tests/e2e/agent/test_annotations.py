@@ -86,7 +86,7 @@ def test_an_api_server_that_was_away_in_the_middle_gets_everything(make_node: Ca
         node.cluster.start_apiserver()
     annotated = 0
     for name in names:
-        phase = node.cluster.wait_phase(name, "Running", "Failed", timeout=120)["status"]["phase"]
+        phase = node.cluster.wait_phase(name, "Running", "Failed")["status"]["phase"]
         if phase == "Running":  # else kubelet asked while there was no agent
             annotated += 1
     assert annotated

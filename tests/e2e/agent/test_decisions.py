@@ -50,7 +50,7 @@ def test_500_pods_in_bursts_and_random_order_get_what_was_chosen_for_them(
         for name in names:
             node.cluster.delete_pod(name, timeout=0)
         for name in names:
-            node.cluster.client.wait("/api/v1/namespaces/default/pods", name, lambda pod: pod is None, 30)
+            node.cluster.client.wait("/api/v1/namespaces/default/pods", name, lambda pod: pod is None)
             node.pods.remove(name)
         scheduler.forget(*names)
 
@@ -68,7 +68,7 @@ def test_running_pods_see_what_was_chosen_for_them(make_node: Callable[..., Node
     rng.shuffle(names)
     in_parallel(scheduler.bind, names)
     for name in names:
-        node.cluster.wait_phase(name, "Running", timeout=120)
+        node.cluster.wait_phase(name, "Running")
     audit_decisions(node, scheduler.decided, names)
     minors = {gpu["uuid"]: gpu["minor"] for gpu in node.agent.status()["gpus"]}
     for name, decision in scheduler.decided.items():
@@ -137,7 +137,7 @@ def test_an_api_server_that_is_away_for_a_minute_in_the_middle_of_a_burst(
         ("forged", "AnnotationCorrected"),
         ("refused", "GPURefused"),
     ):
-        event(node, name, reason, timeout=45)
+        event(node, name, reason)
     assert {name: node.cluster.container(name) for name in containers} == containers
 
 

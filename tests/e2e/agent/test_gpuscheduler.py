@@ -29,7 +29,6 @@ from tests.e2e.scheduler.pods import SCHEDULER_NAME
 from tests.e2e.scheduler.replica import Replica
 
 PODS = "/api/v1/namespaces/default/pods"
-TIMEOUT_S = 180.0
 
 
 @dataclass
@@ -88,14 +87,14 @@ class Scheduled:
 
     def audit(self, names: list[str]) -> None:
         """Wait until all are placed; kubelet admits each, on the GPUs that were chosen for it."""
-        self.pods.wait(lambda pods: all(name in pods and "nodeName" in pods[name]["spec"] for name in names), TIMEOUT_S)
+        self.pods.wait(lambda pods: all(name in pods and "nodeName" in pods[name]["spec"] for name in names))
         assert self.decisions.decided.keys() >= set(names)
         audit_decisions(self.node, self.decisions.decided, names)
 
     def delete(self, names: list[str]) -> None:
         for name in names:
             self.node.cluster.delete_pod(name, timeout=0)
-        self.pods.wait(lambda pods: not pods.keys() & set(names), TIMEOUT_S)
+        self.pods.wait(lambda pods: not pods.keys() & set(names))
         for name in names:
             self.node.pods.remove(name)
             del self.decisions.decided[name]
@@ -144,7 +143,7 @@ def test_bursts_of_shares(
         scheduler.create(manifest(name, rng, never_starts) for name in names)
         # The agent reads kubelet's allocations, and annotates what is in them, when a container starts.
         runs = scheduler.create([pod_manifest(f"runs-{turn}", {GPU_MEM: 1})])
-        node.cluster.wait_phase(runs[0], "Running", timeout=TIMEOUT_S)
+        node.cluster.wait_phase(runs[0], "Running")
         scheduler.audit([*before, *names, *runs])
         leaving = rng.sample(names, len(names) // 2)
         scheduler.delete([*leaving, *before])
@@ -165,7 +164,7 @@ def test_a_burst_of_memory_and_compute(
         one["spec"]["runtimeClassName"] = never_starts
     names = scheduler.create(made)
     runs = scheduler.create([pod_manifest("runs", {GPU_MEM: 2, GPU_CORE: 5})])
-    node.cluster.wait_phase("runs", "Running", timeout=TIMEOUT_S)
+    node.cluster.wait_phase("runs", "Running")
     scheduler.audit([*names, *runs])
 
 
@@ -175,18 +174,18 @@ def test_a_job_and_whole_gpus(make_node: Callable[..., Node], scheduled: Callabl
     node.wait_amounts(gpu=GPUS)
     scheduler = scheduled(node)
     first = scheduler.create([pod_manifest("first", {GPU_WHOLE: 3})])
-    node.cluster.wait_phase("first", "Running", timeout=TIMEOUT_S)
+    node.cluster.wait_phase("first", "Running")
     labels = {JOB_LABEL: "train", REPLICAS_LABEL: "3"}
     members = scheduler.create(pod_manifest(f"train-{n}", {GPU_WHOLE: 2}, labels=labels) for n in range(3))
     single = scheduler.create([pod_manifest("single", {GPU_WHOLE: 3})])
-    node.cluster.wait_phase("single", "Running", timeout=TIMEOUT_S)
+    node.cluster.wait_phase("single", "Running")
     scheduler.audit([*first, *single])
-    node.cluster.wait_pod(members[0], shows_why, TIMEOUT_S)
+    node.cluster.wait_pod(members[0], shows_why)
     assert not any("nodeName" in node.cluster.pod(name)["spec"] for name in members)
     scheduler.delete(first)
     scheduler.delete(single)
     for name in members:
-        node.cluster.wait_phase(name, "Running", timeout=TIMEOUT_S)
+        node.cluster.wait_phase(name, "Running")
     scheduler.audit(members)
 
 

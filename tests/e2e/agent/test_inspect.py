@@ -19,7 +19,7 @@ import pytest
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.test_modes import CORE, GPU, MEM, UNISOLATED
-from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,7 +49,7 @@ class Plugin:
     def __call__(self, *arguments: str, user: str = "", code: int = 0) -> str:
         environ = self.environ | ({"KUBECONFIG": str(self._cluster.kubeconfig(user))} if user else {})
         command = ["kubectl", "inspect", "cgpu", *self.flags, *arguments]
-        done = subprocess.run(command, env=environ, cwd=self._folder, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environ, cwd=self._folder, capture_output=True, text=True, timeout=WAIT_S)
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 
@@ -77,7 +77,7 @@ def wait_held(node: Node, *pods: str) -> dict[str, Any]:
         holders = {c["container"].partition("[")[0] for gpu in page["gpus"] for c in gpu["containers"]}
         return holders >= {f"default/{name}" for name in pods}
 
-    return node.agent.wait(shown, 40)
+    return node.agent.wait(shown)
 
 
 def held(page: dict[str, Any], resource: str) -> dict[int, int]:

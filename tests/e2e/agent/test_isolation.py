@@ -55,12 +55,12 @@ def test_the_death_and_return_of_the_daemon_are_seen_on_the_node(make_node: Call
     mps.control.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n")
     mps.kill(mps.own)
     node.wait_amounts()
-    node.cluster.wait_node(lambda _: condition(node).get("reason") == "IsolationDown", 20)
+    node.cluster.wait_node(lambda _: condition(node).get("reason") == "IsolationDown")
     assert condition(node)["status"] == "False"
     assert running_containers(node.cluster.pod("runs-on")) == running_containers(before)
     mps.control.write_text(sound)
-    node.wait_amounts(mem=640, timeout=60)
-    node.cluster.wait_node(lambda _: condition(node).get("status") == "True", 20)
+    node.wait_amounts(mem=640)
+    node.cluster.wait_node(lambda _: condition(node).get("status") == "True")
     node.run(pod_manifest("comes-after", {MEM: 10}))
     node.audit()
 
@@ -68,7 +68,7 @@ def test_the_death_and_return_of_the_daemon_are_seen_on_the_node(make_node: Call
 def test_a_node_without_a_layer_says_what_to_install(make_node: Callable[..., Node]) -> None:
     node = make_node(mode="cgpu")
     node.wait_amounts()
-    node.cluster.wait_node(lambda _: condition(node).get("reason") == "IsolationMissing", 20)
+    node.cluster.wait_node(lambda _: condition(node).get("reason") == "IsolationMissing")
     message = condition(node)["message"]
     assert "gpu-isolation-installer install" in message
     assert "nvidia-cuda-mps-control" in message

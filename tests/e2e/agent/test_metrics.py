@@ -111,7 +111,7 @@ def test_series_follow_a_container_that_restarts_and_end_with_its_pod(scraped: t
         status = pod["status"]["containerStatuses"][0]
         return "running" in status["state"] and status["containerID"] != before
 
-    node.cluster.wait_pod("again", runs_anew, 60)
+    node.cluster.wait_pod("again", runs_anew)
     uses(node, "again", 2)
     server.wait(series, is_(2 * GIB))
     node.end("again")

@@ -59,7 +59,7 @@ def test_modes_that_promise_isolation_stay_at_zero_and_say_why(make_node: Callab
         condition.update({c["type"]: c for c in found["status"]["conditions"]})
         return bool(condition.get("GPUAgentReady", {}).get("reason") == "IsolationMissing")
 
-    node.cluster.wait_node(reported, 20)
+    node.cluster.wait_node(reported)
     assert condition["GPUAgentReady"]["status"] == "False"
 
 
@@ -215,6 +215,6 @@ def test_node_facts_are_kept_right(make_node: Callable[..., Node]) -> None:
         amounts = [status[side].get("aliyun.com/gpu-count") for side in ("capacity", "allocatable")]
         return wanted.items() <= labels.items() and amounts == ["8", "8"]
 
-    node.cluster.wait_node(right, 20)
+    node.cluster.wait_node(right)
     node.cluster.label_node({"aliyun.accelerator/nvidia_count": "3"})
-    node.cluster.wait_node(right, 20)
+    node.cluster.wait_node(right)

@@ -62,4 +62,4 @@ def test_kubelet_gives_as_many_units_as_the_agent_reads(make_node: Callable[...,
         memory = shares(parse_pod(found).annotations, MEMORY_ANNOTATION)
         return isinstance(memory, Shares) and sum(memory.by_gpu.values()) == 4 * len(FOUR)
 
-    node.cluster.wait_pod("spelled", annotated, 30)
+    node.cluster.wait_pod("spelled", annotated)

@@ -36,7 +36,7 @@ def deployment(cluster: Cluster) -> Iterator[Callable[[], list[dict[str, Any]]]]
     )
     yield pods
     cluster.client.expect("DELETE", DEPLOYMENT, {"propagationPolicy": "Foreground"})
-    cluster.client.wait("/apis/apps/v1/namespaces/default/deployments", "web", lambda found: found is None, 60)
+    cluster.client.wait("/apis/apps/v1/namespaces/default/deployments", "web", lambda found: found is None)
     for pod in pods():
         cluster.delete_pod(pod["metadata"]["name"])
 
@@ -45,7 +45,7 @@ def two_run(cluster: Cluster) -> None:
     def wanted(found: dict[str, Any] | None) -> bool:
         return found is not None and found["status"].get("readyReplicas") == 2
 
-    cluster.client.wait("/apis/apps/v1/namespaces/default/deployments", "web", wanted, 60)
+    cluster.client.wait("/apis/apps/v1/namespaces/default/deployments", "web", wanted)
 
 
 def rejected(pod: dict[str, Any]) -> bool:

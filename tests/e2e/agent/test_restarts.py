@@ -77,7 +77,7 @@ def test_a_container_that_crashes_restarts_while_the_agent_is_away(
     node.run(made)
     node.agent.kill()
     before = _restarts(node.cluster.pod("crashes"))
-    node.cluster.wait_pod("crashes", lambda pod: _restarts(pod) > before, 60)
+    node.cluster.wait_pod("crashes", lambda pod: _restarts(pod) > before)
     node.agent.start()
     node.agent.wait_ready()
 
@@ -162,7 +162,7 @@ def test_an_api_server_that_hangs_or_is_down_stops_nothing(make_node: Callable[.
             back()
         node.run(pod_manifest(f"after-{away.__name__.replace('_', '-')}", {MEM: 10}))
     node.label("topology")
-    node.agent.wait(lambda page: page["mode"] == "topology", 60)
+    node.agent.wait(lambda page: page["mode"] == "topology")
 
 
 def test_a_fatal_xid_takes_one_gpu_out_and_running_pods_stay(make_node: Callable[..., Node]) -> None:
@@ -172,7 +172,7 @@ def test_a_fatal_xid_takes_one_gpu_out_and_running_pods_stay(make_node: Callable
     (uuid,) = node.gpus_of("on-it")
     index = next(gpu["index"] for gpu in node.agent.status()["gpus"] if gpu["uuid"] == uuid)
     node.agent.inject(fault="xid", gpu=index, code=79)
-    node.cluster.wait_node(lambda found: found["status"]["allocatable"][MEM] == "560", 20)
+    node.cluster.wait_node(lambda found: found["status"]["allocatable"][MEM] == "560")
     assert node.cluster.node()["status"]["capacity"][MEM] == "640"
     node.run(pod_manifest("next", {MEM: 10}))
     assert node.gpus_of("next") != [uuid]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpuagent.domain.reconcile.slice_writes import slice_name
 from gpuagent.domain.sharing.mode import DRA_DRIVER
 from tests.e2e.chart.release import Release
-from tests.e2e.cluster import NODE_NAME, Cluster, pod_manifest
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster, pod_manifest
 
 OTHER = "gpu-node.example.com"  # a name with dots, which begins as the other's
 ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/gpuagent"
@@ -80,7 +80,7 @@ def two_agents(cluster: Cluster, workdir: Path) -> Iterator[Agents]:
     pods = [cluster.create_pod(pod_of(f"agent-{n}", node)) for n, node in enumerate((NODE_NAME, OTHER))]
     tokens = Agents(token(cluster, pods[0]), token(cluster, pods[1]), token(cluster))
     # Policies and rights take a moment to be in force.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_S
     for path in (
         NODE,
         f"{MAPS}/probe",

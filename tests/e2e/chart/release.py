@@ -10,7 +10,7 @@ from gpuagent.simulation.fault_socket import inject
 from manifests.render import CHART
 from tests.e2e.agent.agent_pages import AgentPages
 from tests.e2e.build import AGENT_IMAGE, bin_dir
-from tests.e2e.cluster import Cluster, free_port
+from tests.e2e.cluster import WAIT_S, Cluster, free_port
 
 HELM = bin_dir() / "helm"
 NAME = "gpuagent"
@@ -76,14 +76,14 @@ class Release(AgentPages):
     def helm(self, *arguments: str) -> str:
         """Run Helm on the cluster; what it says. Raises CalledProcessError with its words."""
         command = [str(HELM), "--kubeconfig", str(self.cluster.kubeconfig()), "--namespace", self.namespace, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
         if done.returncode:
             error = subprocess.CalledProcessError(done.returncode, ["helm", *arguments], done.stdout, done.stderr)
             error.add_note(done.stderr)
             raise error
         return done.stdout
 
-    def wait_rolled_out(self, timeout: float = 60) -> "Release":
+    def wait_rolled_out(self) -> "Release":
         """Until the DaemonSet's newest pods are all there and ready."""
         path = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets"
 
@@ -97,7 +97,7 @@ class Release(AgentPages):
             )
 
         try:
-            self.cluster.client.wait(path, "gpuagent", rolled_out, timeout)
+            self.cluster.client.wait(path, "gpuagent", rolled_out)
         except TimeoutError as err:
             err.add_note(f"{json.dumps([pod['status'] for pod in self.pods()])[:3000]}\n{self.log_text()[-2000:]}")
             raise
@@ -121,8 +121,8 @@ class Release(AgentPages):
         (pod,) = (pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"])
         return pod
 
-    def wait_no_pod(self, timeout: float = 30) -> None:
-        deadline = time.monotonic() + timeout
+    def wait_no_pod(self) -> None:
+        deadline = time.monotonic() + WAIT_S
         while self.pods():
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -40,7 +40,7 @@ def kube_scheduler(cluster: Cluster, tmp_path: Path) -> None:
 def test_its_pod_becomes_ready_and_places_pods(installed: Callable[..., Node]) -> None:
     image = {"repository": REPOSITORY, "tag": TAG}
     node = installed("share", scheduler={"enabled": True, "replicas": 1, "kubeScheduler": image})
-    node.wait_amounts(mem=640, timeout=60)
+    node.wait_amounts(mem=640)
     release: Any = node.agent
     release.give_host_network("scheduler", "deployments", "gpu-scheduler")
 
@@ -48,7 +48,7 @@ def test_its_pod_becomes_ready_and_places_pods(installed: Callable[..., Node]) -
         return bool((found or {}).get("status", {}).get("readyReplicas") == 1)
 
     try:
-        node.cluster.client.wait(DEPLOYMENTS, "gpu-scheduler", ready, 90)
+        node.cluster.client.wait(DEPLOYMENTS, "gpu-scheduler", ready)
     except TimeoutError as err:
         err.add_note(json.dumps([pod["status"] for pod in release.pods("scheduler")])[:6000])
         raise

@@ -37,7 +37,7 @@ def test_the_daemon_outlives_upgrades_of_the_agent_and_switches_of_the_mode(
     )
     release: Any = node.agent
     release.give_host_network("mps-control")
-    node.wait_amounts(mem=4 * 22, timeout=60)
+    node.wait_amounts(mem=4 * 22)
     node.run(pod_manifest("client", {MEM: 4}))
     env = node.cluster.exec_env("client")
     assert env["CUDA_MPS_PIPE_DIRECTORY"] == str(pipes)
@@ -49,7 +49,7 @@ def test_the_daemon_outlives_upgrades_of_the_agent_and_switches_of_the_mode(
     before = release.pod()["metadata"]["uid"]
     release.upgrade(settings={"max-pods-per-gpu": 9}, mps={"resources": {"requests": {"cpu": "11m"}}})
     assert release.pod()["metadata"]["uid"] != before
-    node.wait_amounts(mem=4 * 22, timeout=60)
+    node.wait_amounts(mem=4 * 22)
     node.run(pod_manifest("second", {MEM: 4}))
 
     node.switch("share", mem=3 * 22)

@@ -10,7 +10,7 @@ import yaml
 from gpuagent.domain.reconcile.slice_writes import slice_name
 from gpuagent.domain.scheduling.node_gpus import NODE_GPUS_ANNOTATION
 from tests.e2e.agent.conftest import Node
-from tests.e2e.cluster import NODE_NAME, Cluster
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster
 
 AGENT = "system:serviceaccount:kube-system:gpuagent"
 SLICES, SLICE = "/apis/resource.k8s.io/v1/resourceslices", slice_name(NODE_NAME)
@@ -60,7 +60,7 @@ def test_the_agent_uses_exactly_the_rights_for_claims_that_it_has(
     rights = granted(node) - before
     assert {resource for resource, _ in rights} == {"resourceclaims", "resourceslices"}
     node.switch("dra")
-    cluster.client.wait(SLICES, SLICE, bool, 30)
+    cluster.client.wait(SLICES, SLICE, bool)
     example = EXAMPLES / "claims" / "share.yaml"
     template, pod = yaml.safe_load_all(example.read_text())
     pod["spec"]["hostNetwork"] = True  # the cluster has no network for pods
@@ -70,7 +70,7 @@ def test_the_agent_uses_exactly_the_rights_for_claims_that_it_has(
     node.end(pod["metadata"]["name"])
     cluster.api("DELETE", cluster.client.path_of(template))
     node.switch("share", mem=640)
-    cluster.client.wait(SLICES, SLICE, lambda found: found is None, 30)
+    cluster.client.wait(SLICES, SLICE, lambda found: found is None)
     calls, refused = used(node, since)
     assert refused == []
     assert {call for call in calls if call[0] in {"resourceclaims", "resourceslices"}} == rights
@@ -82,14 +82,14 @@ def test_the_agent_uses_exactly_the_rights_it_has(cluster: Cluster, installed: C
     wait = node.cluster.client.wait
     node.wait_amounts(gpu=8)
     release: Any = node.agent
-    wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is not None, 20)
+    wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is not None)
     release.inject(fault="xid", gpu=5, code=79)
-    wait(MAPS, f"unhealthy-gpu-{NODE_NAME}", lambda found: found is not None, 20)
+    wait(MAPS, f"unhealthy-gpu-{NODE_NAME}", lambda found: found is not None)
     node.switch("share", mem=7 * 16)
     cluster.wait_node(lambda found: '"gpus":[[0,16,' in found["metadata"]["annotations"].get(NODE_GPUS_ANNOTATION, ""))
-    wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is None, 20)
+    wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is None)
     wanted = granted(node) - WRITES_ONLY_WHEN
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_S
     while used(node, since)[0] != wanted and time.monotonic() < deadline:
         release.inject(fault="xid", gpu=1, code=13)  # an application's: the same Event again is counted on the first
         time.sleep(0.5)

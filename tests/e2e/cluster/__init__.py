@@ -7,11 +7,13 @@ from .host import MachineInUseError
 from .kubelet_files import Checkpoint, CheckpointEntry
 from .manifests import IMAGE, NODE_NAME, PAUSE_IMAGE, container, pod_manifest
 from .processes import ComponentError, free_port
+from .waiting import WAIT_S
 
 __all__ = [
     "IMAGE",
     "NODE_NAME",
     "PAUSE_IMAGE",
+    "WAIT_S",
     "ApiError",
     "AuditLog",
     "Checkpoint",

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
 from .manifests import Json
+from .waiting import WAIT_S
 
 _PATCH_APPLY = "application/apply-patch+yaml"
 
@@ -93,7 +94,7 @@ class ApiClient:
         scope = f"/namespaces/{namespace}" if namespaced else ""
         return f"{base}{scope}/{plural}/{quote(manifest['metadata']['name'])}"
 
-    def wait(self, path: str, name: str, wanted: Callable[[Json | None], bool], timeout: float) -> Json | None:
+    def wait(self, path: str, name: str, wanted: Callable[[Json | None], bool], timeout: float = WAIT_S) -> Json | None:
         """Watch one object of a collection until it is as wanted; None stands for one that does not exist.
 
         A server that hangs or is away in the meantime only costs time.

@@ -10,6 +10,7 @@ from .component_settings import NO_POLICY, ComponentSettings
 from .host import RECORDS
 from .processes import Process
 from .runtime import Ctr
+from .waiting import WAIT_S
 
 KUBELET_VERSIONS = ("1.36", "1.30")
 TOPOLOGY_POLICIES = (NO_POLICY, "best-effort", "single-numa-node")
@@ -57,13 +58,13 @@ class Components:
     def start_all_but_kubelet(self) -> None:
         self.containerd.start()
         self.etcd.start()
-        self.start_apiserver(timeout=60)
+        self.start_apiserver()
         self.controllers.start()
         self.scheduler.start()
-        self.containerd.wait_for(self.ctr.answers, timeout=20)
+        self.containerd.wait_for(self.ctr.answers)
         self.ctr.import_images(self.settings.images)
 
-    def start_apiserver(self, timeout: float) -> None:
+    def start_apiserver(self, timeout: float = WAIT_S) -> None:
         self.apiserver.start()
         self.apiserver.wait_for(self._apiserver_ready, timeout)
 
@@ -72,7 +73,7 @@ class Components:
         self.ctr.remove_all()
         self.containerd.stop()
         self.containerd.start()
-        self.containerd.wait_for(self.ctr.answers, timeout=20)
+        self.containerd.wait_for(self.ctr.answers)
 
     def restart_apiserver_clients(self) -> None:
         """After an outage both would wait for up to half a minute before they look again.

@@ -26,6 +26,7 @@ from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
 from .processes import Process
 from .runtime import Container, containers
+from .waiting import WAIT_S
 
 _NODES = "/api/v1/nodes"
 
@@ -61,10 +62,10 @@ class Cluster:
             stack.callback(self._components.stop_all)
             self._components.start_all_but_kubelet()
             self.start_kubelet()
-            self.wait_node(lambda node: not node["spec"].get("taints"), timeout=30)
+            self.wait_node(lambda node: not node["spec"].get("taints"))
             # Pods are refused before the controller manager has made it.
             accounts = "/api/v1/namespaces/default/serviceaccounts"
-            self.client.wait(accounts, "default", lambda account: account is not None, timeout=30)
+            self.client.wait(accounts, "default", lambda account: account is not None)
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
@@ -122,7 +123,7 @@ class Cluster:
         """It is down: connections are refused. Killed, as it would first wait for watches to end."""
         self._components.apiserver.kill()
 
-    def start_apiserver(self, timeout: float = 60, *, settle: bool = True) -> None:
+    def start_apiserver(self, timeout: float = WAIT_S, *, settle: bool = True) -> None:
         """Up again, and all of its clients are back.
 
         kubelet comes back with a delay that doubles with each outage up to 30 s, and forgets so after two minutes.
@@ -172,7 +173,7 @@ class Cluster:
             )
 
         try:
-            self.wait_node(reported, timeout=60)
+            self.wait_node(reported)
         except TimeoutError as error:
             error.add_note(self._kubelet.log_tail())
             raise
@@ -231,8 +232,8 @@ class Cluster:
         patch: Json = {"metadata": {"labels": dict(labels)}}
         self.client.expect("PATCH", f"{_NODES}/{NODE_NAME}", patch, "application/merge-patch+json")
 
-    def wait_node(self, wanted: Callable[[Json], bool], timeout: float = 30) -> Json:
-        return self._wait(_NODES, NODE_NAME, wanted, timeout)
+    def wait_node(self, wanted: Callable[[Json], bool]) -> Json:
+        return self._wait(_NODES, NODE_NAME, wanted, WAIT_S)
 
     # Pods
 
@@ -244,22 +245,22 @@ class Cluster:
         return self.client.expect("GET", f"{_pods(namespace)}/{name}")
 
     def wait_pod(
-        self, name: str, wanted: Callable[[Json], bool], timeout: float = 30, namespace: str = "default"
+        self, name: str, wanted: Callable[[Json], bool], timeout: float = WAIT_S, namespace: str = "default"
     ) -> Json:
         """Watch until the pod exists and is as wanted."""
         return self._wait(_pods(namespace), name, wanted, timeout)
 
-    def wait_phase(self, name: str, *phases: str, timeout: float = 30, namespace: str = "default") -> Json:
+    def wait_phase(self, name: str, *phases: str, timeout: float = WAIT_S, namespace: str = "default") -> Json:
         return self.wait_pod(name, lambda pod: pod["status"].get("phase") in phases, timeout, namespace)
 
-    def run_pod(self, manifest: Json, timeout: float = 30) -> Json:
+    def run_pod(self, manifest: Json, timeout: float = WAIT_S) -> Json:
         """Create it and wait until it runs, or fails: the caller looks at the phase."""
         created = self.create_pod(manifest)["metadata"]
         return self.wait_phase(
             created["name"], "Running", "Succeeded", "Failed", timeout=timeout, namespace=created["namespace"]
         )
 
-    def delete_pod(self, name: str, grace: int = 0, timeout: float = 30, namespace: str = "default") -> None:
+    def delete_pod(self, name: str, grace: int = 0, timeout: float = WAIT_S, namespace: str = "default") -> None:
         """Delete it, if it exists, and wait until neither the API nor the node has it (``timeout=0``: do not wait).
 
         Grace 0 takes it out of the API at once, while kubelet still ends its containers.
@@ -273,7 +274,7 @@ class Cluster:
         if timeout > 0:
             self.wait_pod_gone(name, timeout, namespace)
 
-    def wait_pod_gone(self, name: str, timeout: float = 30, namespace: str = "default") -> None:
+    def wait_pod_gone(self, name: str, timeout: float = WAIT_S, namespace: str = "default") -> None:
         """Until neither the API nor the node has it."""
         deadline = time.monotonic() + timeout
         self.client.wait(_pods(namespace), name, lambda pod: pod is None, timeout)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .waiting import WAIT_S
+
 
 class ComponentError(RuntimeError):
     """A component ended or did not come up; the text ends with the tail of its log."""
@@ -78,7 +80,7 @@ class Process:
             raise ComponentError(f"{self.name} is not running\n{self.log_tail()}")
         os.kill(self.pid, number)
 
-    def wait_for(self, ready: Callable[[], bool], timeout: float) -> None:
+    def wait_for(self, ready: Callable[[], bool], timeout: float = WAIT_S) -> None:
         """Poll until ready; an end of the process is noticed at once."""
         deadline = time.monotonic() + timeout
         while not ready():

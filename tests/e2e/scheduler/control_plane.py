@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.e2e.build import bin_dir
-from tests.e2e.cluster import free_port, pki
+from tests.e2e.cluster import WAIT_S, free_port, pki
 from tests.e2e.cluster.api_client import ApiClient
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.cluster.processes import Process
@@ -61,7 +61,7 @@ class ControlPlane:
             for process in (self._etcd, self._apiserver):
                 stack.callback(process.kill)
                 process.start()
-            self._apiserver.wait_for(self._ready, timeout=60)
+            self._apiserver.wait_for(self._ready)
             for manifest in RIGHTS:
                 self.client.apply(manifest)
             stack.callback(self.kwok.kill)
@@ -80,9 +80,9 @@ class ControlPlane:
         """Kill it, as the out-of-memory killer does, and wait until it answers again."""
         self._apiserver.kill()
         self._apiserver.start()
-        self._apiserver.wait_for(self._ready, timeout=60)
+        self._apiserver.wait_for(self._ready)
 
-    def add_nodes(self, nodes: Iterable[Json], timeout: float = 60) -> None:
+    def add_nodes(self, nodes: Iterable[Json], timeout: float = WAIT_S) -> None:
         """Create nodes, and wait until all are Ready."""
         names = {node["metadata"]["name"] for node in self.client.create_all(NODES, nodes)}
         listed = self.client.expect("GET", NODES)
@@ -119,9 +119,9 @@ class ControlPlane:
     def clear_pods(self) -> None:
         """Remove all pods."""
         self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0}, timeout=60)
-        self.pods.wait(lambda pods: not pods, timeout=60)
+        self.pods.wait(lambda pods: not pods)
 
-    def leader(self, *, other_than: str = "", timeout: float = 60) -> str:
+    def leader(self, *, other_than: str = "", timeout: float = WAIT_S) -> str:
         """The host name of the scheduler that leads, once it is another than this one."""
 
         def leads(lease: Json | None) -> bool:

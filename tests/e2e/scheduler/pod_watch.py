@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from tests.e2e.cluster import WAIT_S
 from tests.e2e.cluster.api_client import ApiClient, ApiError
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.pods import why
@@ -49,7 +50,7 @@ class PodWatch:
                 for pod in self._pods.values():
                     listener.seen(pod)
 
-    def wait(self, wanted: Callable[[Mapping[str, Json]], bool], timeout: float) -> dict[str, Json]:
+    def wait(self, wanted: Callable[[Mapping[str, Json]], bool], timeout: float = WAIT_S) -> dict[str, Json]:
         """Until the pods, by name, are as wanted; returns them."""
         deadline = time.monotonic() + timeout
         with self._changed:

@@ -93,12 +93,12 @@ class Replica:
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # it signed its certificate itself
         port = self._scheduler_port
         self.scheduler.wait_for(
-            lambda: _answers(http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=tls)), 30
+            lambda: _answers(http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=tls))
         )
 
     def wait_for_extender(self) -> None:
         """Wait until it answers calls."""
-        self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)), 60)
+        self.extender.wait_for(lambda: _answers(http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)))
 
     def revive(self) -> None:
         """Start what does not run, as kubelet does. kube-scheduler ends by itself when it loses the lease."""

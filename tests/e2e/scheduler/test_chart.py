@@ -79,9 +79,9 @@ class Deployed:
     def start(self) -> None:
         """Wait until the extender is ready and its kube-scheduler leads."""
         self.extender.start()
-        self.extender.wait_for(lambda: self.page("readyz")[0] == http.client.OK, 30)
+        self.extender.wait_for(lambda: self.page("readyz")[0] == http.client.OK)
         self.scheduler.start()
-        self.scheduler.wait_for(lambda: "gpuscheduler_leading 1.0" in self.page("metrics")[1], 30)
+        self.scheduler.wait_for(lambda: "gpuscheduler_leading 1.0" in self.page("metrics")[1])
 
     def stop(self) -> None:
         self.scheduler.stop()
@@ -194,7 +194,7 @@ def test_pods_that_ask_for_gpus_get_the_name(control_plane: ControlPlane, deploy
 
     default: dict[str, Any] = {"schedulerName": "default-scheduler"}
     probe = pod("asks", {GPU_MEM: 1}, **default)
-    deployed.scheduler.wait_for(lambda: name(probe) == NAME, 30)
+    deployed.scheduler.wait_for(lambda: name(probe) == NAME)
     for resource in (GPU_MEM, GPU_CORE, GPU_WHOLE):
         assert name(pod("asks", {"cpu": "1"}, {resource: 1}, **default)) == NAME
     assert name(pod("asks", {}, init=[{GPU_MEM: 1}], **default)) == NAME
@@ -252,10 +252,10 @@ def request_as(control_plane: ControlPlane, deployed: Deployed) -> Iterator[Requ
         return status, str(answer.get("message", ""))
 
     # Rights and policies take a moment to be in force.
-    deployed.scheduler.wait_for(lambda: ask("GET", "/api/v1/secrets", None)[0] == http.client.OK, 30)
+    deployed.scheduler.wait_for(lambda: ask("GET", "/api/v1/secrets", None)[0] == http.client.OK)
     refused = f"ValidatingAdmissionPolicy '{NAME}-pods'"
     probe = metadata(labels={"probe": "yes"})
-    deployed.scheduler.wait_for(lambda: refused in ask("PATCH", f"{PODS}/its-own?dryRun=All", probe, MERGE)[1], 30)
+    deployed.scheduler.wait_for(lambda: refused in ask("PATCH", f"{PODS}/its-own?dryRun=All", probe, MERGE)[1])
     yield ask
     for one in reversed(WIDE):
         client.request("DELETE", client.path_of(one))
@@ -281,7 +281,7 @@ def test_the_api_server_finds_the_policies_expressions_well_typed(control_plane:
         return "typeChecking" in (policy or {}).get("status", {})
 
     path = f"{POLICIES}/validatingadmissionpolicies"
-    policy = control_plane.client.wait(path, f"{NAME}-{what}", checked, 60)
+    policy = control_plane.client.wait(path, f"{NAME}-{what}", checked)
     assert (policy or {})["status"]["typeChecking"] == {}
 
 
@@ -360,5 +360,5 @@ def test_a_binding_carries_gpus_only(control_plane: ControlPlane, request_as: Re
 
 def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:
     return control_plane.pods.wait(
-        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
+        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names)
     )

@@ -40,8 +40,8 @@ def test_every_pod_runs_and_no_gpu_is_given_twice(
         for replica in replicas.values():
             replica.revive()
         # Most have a node before the next one comes: without progress there is nothing to disturb.
-        control_plane.pods.wait(lambda pods: _count(pods, _bound) >= created - _BATCH, timeout=120)
-    control_plane.pods.wait(lambda pods: _count(pods, _ended) == created, timeout=180)
+        control_plane.pods.wait(lambda pods: _count(pods, _bound) >= created - _BATCH)
+    control_plane.pods.wait(lambda pods: _count(pods, _ended) == created)
     assert allocations.problems() == []
     assert set(allocations.used().values()) == {0}
 

@@ -31,15 +31,15 @@ def test_jobs_that_compete_start_whole(
     random.Random(1).shuffle(pods)
     control_plane.add_pods(pods)
     while waiting:
-        control_plane.pods.wait(lambda pods: bool(_bound(pods)), timeout=60)
+        control_plane.pods.wait(lambda pods: bool(_bound(pods)))
         replica.extender.kill()
         replica.revive()
         expected = min(_FIT, len(waiting))
-        found = control_plane.pods.wait(lambda pods: _whole(pods) == expected, timeout=60)
+        found = control_plane.pods.wait(lambda pods: _whole(pods) == expected)
         assert allocations.problems() == []
         started = set(_bound(found))
         control_plane.delete_pods([pod["metadata"]["name"] for name in started for pod in waiting.pop(name)])
-        control_plane.pods.wait(lambda pods: not started.intersection(map(_job, pods.values())), timeout=60)
+        control_plane.pods.wait(lambda pods: not started.intersection(map(_job, pods.values())))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def allocations(make_allocations: Callable[[Iterable[Json]], Allocations]) -> Al
 def test_a_job_with_a_node_selector_starts(control_plane: ControlPlane, allocations: Allocations) -> None:
     """Most nodes of the cluster would suit it by their GPUs, and kube-scheduler leaves them out."""
     control_plane.add_pods(job("job", 4, {GPU_WHOLE: 8}, node_selector={"zone": "few"}))
-    found = control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4}, timeout=60)
+    found = control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4})
     assert {pod["spec"]["nodeName"] for pod in found.values()} == {f"few-{n}" for n in range(4)}
     assert allocations.problems() == []
 
@@ -73,11 +73,9 @@ def test_jobs_that_cannot_start_say_why_and_hold_nothing(control_plane: ControlP
         "large": "job large asks for 360 of aliyun.com/gpu, and the cluster has 352",
         "odd": "job odd: its pods disagree on gpu-topology-replica (2 and 3)",
     }
-    control_plane.pods.wait(
-        lambda pods: all(whys[_job(pod)] in why(pods, name) for name, pod in pods.items()), timeout=60
-    )
+    control_plane.pods.wait(lambda pods: all(whys[_job(pod)] in why(pods, name) for name, pod in pods.items()))
     control_plane.add_pods(job("fits", 44, {GPU_WHOLE: 8}))
-    control_plane.pods.wait(lambda pods: _bound(pods) == {"fits": 44}, timeout=60)
+    control_plane.pods.wait(lambda pods: _bound(pods) == {"fits": 44})
     assert allocations.problems() == []
 
 
@@ -93,10 +91,9 @@ def test_the_second_job_of_a_name_starts_whole_when_the_first_is_gone(
         lambda pods: (
             _bound(pods) == {"twin": 4} and all(_is_bound(pod) or why(pods, name) for name, pod in pods.items())
         ),
-        timeout=60,
     )
     control_plane.delete_pods(name for name, pod in found.items() if _is_bound(pod))
-    control_plane.pods.wait(lambda pods: len(pods) == 4 and _bound(pods) == {"twin": 4}, timeout=60)
+    control_plane.pods.wait(lambda pods: len(pods) == 4 and _bound(pods) == {"twin": 4})
     assert allocations.problems() == []
 
 
@@ -107,13 +104,13 @@ def test_a_job_that_is_created_again_does_not_start_beside_its_former_pods(
     """The former pods are being deleted and stay, as kubelet's do until their processes have ended."""
     former = job("job", 2, {GPU_WHOLE: 8}, pods="former", finalizers=["gpuagent.test/stays"])
     control_plane.add_pods(former)
-    control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 2}, timeout=60)
+    control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 2})
     control_plane.delete_pods(pod["metadata"]["name"] for pod in former)
     first, second = job("job", 2, {GPU_WHOLE: 8}, pods="new")
     control_plane.add_pods([first])
-    control_plane.pods.wait(lambda pods: "1 of 2 pods are there" in why(pods, "new-0"), timeout=60)
+    control_plane.pods.wait(lambda pods: "1 of 2 pods are there" in why(pods, "new-0"))
     control_plane.add_pods([second])
-    control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4}, timeout=60)
+    control_plane.pods.wait(lambda pods: _bound(pods) == {"job": 4})
     assert allocations.faults == []
     for pod in former:
         control_plane.change_pod(pod["metadata"]["name"], {"metadata": {"finalizers": None}})

@@ -35,7 +35,7 @@ def test_pods_of_all_kinds_run(
         ]
     )
     control_plane.pods.wait(
-        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
+        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names)
     )
     assert allocations.problems() == []
     assert allocations.used() == {GPU_MEM: sum(range(10, 40)) + 80, GPU_CORE: 320, GPU_WHOLE: 23 + 16}

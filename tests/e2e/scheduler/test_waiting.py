@@ -37,7 +37,7 @@ def test_a_pod_and_the_inspect_tool_say_why_it_waits_and_it_goes_on(
     first = [name for name in gpus if gpus[name] == gpus["a"]]
     second = next(name for name in gpus if name not in first)
     control_plane.delete_pods([first[0], second])
-    control_plane.pods.wait(lambda pods: len(pods) == 2, timeout=30)
+    control_plane.pods.wait(lambda pods: len(pods) == 2)
     control_plane.add_pods([pod("large", {GPU_MEM: 60})])
     control_plane.pods.wait(
         lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in why(pods, "large"), 30
@@ -73,9 +73,9 @@ def test_an_extender_whose_watch_hangs_catches_up(
     _wait_running(control_plane, "a", "b")
     replica.link.freeze()
     control_plane.delete_pods(["a"])
-    control_plane.pods.wait(lambda pods: "a" not in pods, timeout=30)
+    control_plane.pods.wait(lambda pods: "a" not in pods)
     control_plane.add_pods([pod("late", {GPU_MEM: 80})])
-    control_plane.pods.wait(lambda pods: "80 of aliyun.com/gpu-mem wanted on one GPU" in why(pods, "late"), timeout=30)
+    control_plane.pods.wait(lambda pods: "80 of aliyun.com/gpu-mem wanted on one GPU" in why(pods, "late"))
     replica.link.thaw()
     _wait_running(control_plane, "late")
     assert allocations.problems() == []
@@ -98,7 +98,7 @@ def test_pods_find_the_one_node_that_fits_among_many(
 
 def _wait_running(control_plane: ControlPlane, *names: str) -> dict[str, Json]:
     return control_plane.pods.wait(
-        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names), timeout=60
+        lambda pods: all(name in pods and pods[name]["status"]["phase"] == "Running" for name in names)
     )
 
 

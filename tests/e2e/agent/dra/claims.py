@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.domain.pods.quantity import amount
-from standin.waiting import PATIENCE_S
 from tests.e2e.agent.conftest import Node
-from tests.e2e.cluster import NODE_NAME, pod_manifest
+from tests.e2e.cluster import NODE_NAME, WAIT_S, pod_manifest
 from tests.e2e.cluster.runtime import containers
 
 DRIVER = "gpu.gpuagent.io"
@@ -53,9 +52,9 @@ def sharing(name: str, claim: str) -> dict[str, Any]:
     return manifest
 
 
-def wait_files(node: Node, wanted: int, timeout: float = PATIENCE_S) -> None:
+def wait_files(node: Node, wanted: int) -> None:
     """Wait until so many claims have a record, and so many a CDI specification."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + WAIT_S
     while (found := (len(files(node.agent.state_dir / "claims")), len(files(CDI_DIR)))) != (wanted, wanted):
         assert time.monotonic() < end, found
         time.sleep(0.05)

@@ -32,5 +32,5 @@ def classes(cluster: Cluster) -> Iterator[None]:
 def node(make_node: Callable[..., Node], classes: None) -> Node:
     made = make_node(mode="dra")
     made.wait_amounts()
-    made.cluster.client.wait(SLICES, SLICE, bool, 30)
+    made.cluster.client.wait(SLICES, SLICE, bool)
     return made

@@ -53,7 +53,7 @@ def test_shares_fill_one_gpu_and_then_the_next(node: Node) -> None:
         node.pods.append(name)
         node.cluster.create_pod(claiming(name, "share-4g"))
     for name in names:
-        node.cluster.wait_phase(name, "Running", timeout=120)
+        node.cluster.wait_phase(name, "Running")
     assert sorted(Counter(node.gpus_of(name)[0] for name in names).values()) == [4, 20]
 
 
@@ -73,11 +73,11 @@ def test_the_files_of_a_claim_go_with_its_pod_also_while_the_agent_is_away(node:
 
 def test_the_slice_comes_back_when_it_is_deleted_and_when_kubelet_restarts(node: Node) -> None:
     node.run(claiming("one", "share-8g"))
-    slice_of = node.cluster.client.wait(SLICES, SLICE, bool, 5)
+    slice_of = node.cluster.client.wait(SLICES, SLICE, bool)
     node.cluster.api("DELETE", f"{SLICES}/{SLICE}")
-    again = node.cluster.client.wait(SLICES, SLICE, lambda found: uid(found) not in {"", uid(slice_of)}, 30)
+    again = node.cluster.client.wait(SLICES, SLICE, lambda found: uid(found) not in {"", uid(slice_of)})
     node.cluster.restart_kubelet()  # which deletes the node's slices
-    node.cluster.client.wait(SLICES, SLICE, lambda found: uid(found) not in {"", uid(again)}, 60)
+    node.cluster.client.wait(SLICES, SLICE, lambda found: uid(found) not in {"", uid(again)})
     node.run(claiming("two", "share-8g"))
     assert node.gpus_of("one") == node.gpus_of("two")
 
@@ -89,14 +89,14 @@ def test_a_node_goes_over_to_claims_and_back_under_running_pods(make_node: Calla
     held = node.gpus_of("units")
     node.label("dra")
     node.wait_amounts()
-    node.cluster.client.wait(SLICES, SLICE, lambda found: found is not None and len(tainted(found)) == 1, 60)
+    node.cluster.client.wait(SLICES, SLICE, lambda found: found is not None and len(tainted(found)) == 1)
     node.run(claiming("claim", "share-8g"))
     assert node.gpus_of("claim") != held
     node.label("share")
-    node.cluster.client.wait(SLICES, SLICE, lambda found: not found, 30)
-    node.wait_amounts(mem=560, timeout=60)
+    node.cluster.client.wait(SLICES, SLICE, lambda found: not found)
+    node.wait_amounts(mem=560)
     node.end("claim")
-    node.wait_amounts(mem=640, timeout=60)
+    node.wait_amounts(mem=640)
 
 
 def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,7 @@ def test_people_see_who_has_how_much_by_which_claim(node: Node, capsys: pytest.C
     def shown(page: dict[str, Any]) -> bool:
         return any(one["container"] == "default/one[main]" for gpu in page["gpus"] for one in gpu["containers"])
 
-    page = node.agent.wait(shown, 20)
+    page = node.agent.wait(shown)
     assert (page["problems"], page["resources"][DRIVER]["stage"]) == ([], "connected")
     (gpu,) = [gpu for gpu in page["gpus"] if gpu["containers"]]
     (share,) = gpu["containers"]

@@ -19,7 +19,7 @@ SHORT = "gpu.gpuagent.io/"
 def settling(make_node: Callable[..., Node], classes: None) -> Callable[..., Node]:
     def make(*flags: str) -> Node:
         node = make_node(mode="dra", flags=("--settle", "1", *flags))
-        node.cluster.client.wait(SLICES, SLICE, bool, 30)
+        node.cluster.client.wait(SLICES, SLICE, bool)
         return node
 
     return make
@@ -38,7 +38,7 @@ def taints(found: Json | None) -> dict[str, str]:
 
 
 def wait_taints(cluster: Cluster, wanted: dict[str, str]) -> None:
-    cluster.client.wait(SLICES, SLICE, lambda found: taints(found) == wanted, 30)
+    cluster.client.wait(SLICES, SLICE, lambda found: taints(found) == wanted)
 
 
 def shown(pod: Json) -> dict[str, tuple[str, str]]:
@@ -54,7 +54,7 @@ def shown(pod: Json) -> dict[str, tuple[str, str]]:
 def wait_shown(node: Node, pod: str, *healths: str) -> list[str]:
     """Wait until kubelet shows these states of the pod's devices; the messages."""
     wanted = sorted(healths)
-    found = node.cluster.wait_pod(pod, lambda one: sorted(health for health, _ in shown(one).values()) == wanted, 60)
+    found = node.cluster.wait_pod(pod, lambda one: sorted(health for health, _ in shown(one).values()) == wanted)
     return [message for _, message in shown(found).values()]
 
 
@@ -112,7 +112,7 @@ def test_pods_are_evicted_where_the_operator_wants_it(settling: Callable[..., No
     (held,) = node.gpus_of("holds")
     node.agent.inject(fault="xid", gpu=index_of(node, held), code=79)
     wait_taints(node.cluster, {held: "unhealthy=xid-79:NoExecute"})
-    node.cluster.wait_pod_gone("holds", timeout=60)
+    node.cluster.wait_pod_gone("holds")
     node.pods.remove("holds")
 
 

@@ -4,7 +4,6 @@ import os
 import random
 import time
 
-from standin.waiting import PATIENCE_S
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import (
     CLAIMS,
@@ -17,10 +16,11 @@ from tests.e2e.agent.dra.claims import (
     sharing,
     wait_files,
 )
+from tests.e2e.cluster import WAIT_S
 
 KILLS = int(os.environ.get("CLAIM_KILLS", "30"))
 """A multiple of ten."""
-RETRIED_S = 10.0
+RETRIED_S = 30.0
 """Longest time until a pod runs once agent and kubelet are there: kubelet alone tries again after 60 to 90 s."""
 
 
@@ -28,7 +28,7 @@ def test_a_burst_of_pods(node: Node) -> None:
     names = [f"burst-{n}" for n in range(20)]
     create(node, names)
     for name in names:
-        node.cluster.wait_phase(name, "Running", timeout=60)
+        node.cluster.wait_phase(name, "Running")
     assert sum(audit_claims(node).values()) == 20
     wait_files(node, 20)
 
@@ -38,7 +38,7 @@ def test_160_shares_fill_eight_gpus(node: Node) -> None:
     names = [f"pod-{n}" for n in range(160)]
     create(node, names, "share-4g")
     for name in names:
-        node.cluster.wait_phase(name, "Running", timeout=300)
+        node.cluster.wait_phase(name, "Running")
     assert [*audit_claims(node).values()] == [20] * 8
     node.end(*names)
     wait_files(node, 0)
@@ -59,7 +59,7 @@ def test_two_pods_share_one_claim(node: Node) -> None:
             node.pods.append(name)
             node.cluster.create_pod(sharing(name, "ours"))
         for name in ("one", "two"):
-            node.cluster.wait_phase(name, "Running", timeout=60)
+            node.cluster.wait_phase(name, "Running")
         assert node.gpus_of("one") == node.gpus_of("two")
         wait_files(node, 1)
         node.end("one")
@@ -79,7 +79,7 @@ def test_pods_that_are_forced_away_while_the_agent_is_gone_leave_nothing(node: N
         node.cluster.delete_pod(name, grace=0, timeout=0)
         node.pods.remove(name)
     node.agent.start()
-    wait_files(node, 0, timeout=120)
+    wait_files(node, 0)
     node.run(claiming("next", "share-8g"))
 
 
@@ -107,7 +107,7 @@ def test_killed_at_random_moments_no_gpu_is_given_twice_and_nothing_is_left(node
             audit_claims(node)
     assert node.cluster.container("constant") == constant
     node.end(*node.pods)
-    wait_files(node, 0, timeout=120)
+    wait_files(node, 0)
     wait_no_claims(node)
     for number in range(4):
         node.run(claiming(f"full-{number}", "two"))
@@ -128,7 +128,7 @@ def wait_running(node: Node) -> None:
 
 def wait_no_claims(node: Node) -> None:
     """Wait until the claims of pods that are gone have gone too."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + WAIT_S
     while audit_claims(node):
         assert time.monotonic() < end, audit_claims(node)
         time.sleep(0.05)
@@ -136,7 +136,7 @@ def wait_no_claims(node: Node) -> None:
 
 def wait_last(node: Node, names: set[str]) -> None:
     """Wait until these devices are the last ones of the slice."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + WAIT_S
     while {*order(node)[-len(names) :]} != names:
         assert time.monotonic() < end, order(node)
         time.sleep(0.05)

@@ -4,15 +4,15 @@ import time
 
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import CDI_DIR, PODS, SLICE, SLICES, audit_claims, audit_files, claiming, files
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import WAIT_S, Cluster
 
-SOON_S = 20
+SOON_S = 30
 """From the agent's start. A busy machine needs some of it for containers."""
 
 
 def failed(cluster: Cluster, pods: int) -> None:
     """Wait until kubelet has failed to prepare the claims of so many pods."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + WAIT_S
     while len(failures(cluster)) < pods:
         assert time.monotonic() < end
         time.sleep(0.2)

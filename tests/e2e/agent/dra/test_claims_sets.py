@@ -78,7 +78,7 @@ def waits(node: Node, name: str, template: str) -> None:
     """Create a pod for which the scheduler finds no device."""
     node.pods.append(name)
     node.cluster.create_pod(claiming(name, template))
-    node.cluster.wait_pod(name, lambda pod: any(one.get("reason") == "Unschedulable" for one in conditions(pod)), 30)
+    node.cluster.wait_pod(name, lambda pod: any(one.get("reason") == "Unschedulable" for one in conditions(pod)))
 
 
 def conditions(pod: Json) -> list[Json]:
@@ -99,7 +99,7 @@ def test_sets_and_single_gpus_come_from_one_box(node: Node) -> None:
     assert [len(rest), rest & (share | four | pair)] == [1, set()]
     waits(node, "second", "pair")
     node.end("four")
-    node.cluster.wait_phase("second", "Running", timeout=60)
+    node.cluster.wait_phase("second", "Running")
     assert minors(node, "second") in [one for one in DOUBLE if one <= four]
 
 
@@ -107,11 +107,11 @@ def test_all_eight_wait_for_the_last_share(node: Node) -> None:
     runs(node, "share", "share-8g")
     waits(node, "eight", "eight")
     node.end("share")
-    node.cluster.wait_phase("eight", "Running", timeout=60)
+    node.cluster.wait_phase("eight", "Running")
     assert minors(node, "eight") == set(range(8))
     waits(node, "single", "single")
     node.end("eight")
-    node.cluster.wait_phase("single", "Running", timeout=60)
+    node.cluster.wait_phase("single", "Running")
 
 
 def test_the_order_follows_what_is_left(node: Node) -> None:
@@ -160,9 +160,9 @@ def test_a_set_keeps_its_gpus_over_restarts_and_without_the_setting(
         assert not union(*singles) & (four | taken)
         waits(node, "third", "single")
         node.end("four")
-        node.cluster.wait_phase("third", "Running", timeout=60)
+        node.cluster.wait_phase("third", "Running")
         assert all(not one & other for one, other in pairwise([taken, *singles, minors(node, "third")]))
         node.end("pair")
         wait_slices(node, 1)
-        node.cluster.client.wait(SLICES, SLICE, lambda found: "consumesCounters" not in str(found), 30)
+        node.cluster.client.wait(SLICES, SLICE, lambda found: "consumesCounters" not in str(found))
         wait_files(node, 3)

@@ -26,7 +26,7 @@ def test_pods_are_prepared_at_the_first_try_while_agents_are_replaced(node: Node
             former.stop()
         create(node)
     for name in node.pods:
-        node.cluster.wait_phase(name, "Running", timeout=60)
+        node.cluster.wait_phase(name, "Running")
     assert not failures(node.cluster)
     assert sum(audit_claims(node).values()) == len(node.pods)
     wait_files(node, len(node.pods))

@@ -51,7 +51,7 @@ def test_many_pods_of_one_size(node: Node, scheduler: ShareScheduler, families: 
     with in_flight(node), ThreadPoolExecutor(4) as pool:
         list(pool.map(scheduler.bind, names))
     for name in names:
-        node.cluster.wait_phase(name, "Running", timeout=60)
+        node.cluster.wait_phase(name, "Running")
 
 
 @agent("share")
@@ -69,7 +69,7 @@ def test_pods_of_one_size_of_which_some_are_deleted_at_once(
             node.pods.remove(name)
     scheduler.forget(*names[::2])
     for name in names[1::2]:
-        node.cluster.wait_phase(name, "Running", timeout=60)
+        node.cluster.wait_phase(name, "Running")
 
 
 @agent("share")
@@ -86,7 +86,7 @@ def test_names_that_are_used_again_at_once(node: Node, scheduler: ShareScheduler
             assume(node, scheduler, pod_manifest(name, {GPU_MEM: 10}), family, {0: (7 - n,)})
             scheduler.bind(name)
     for name in names:
-        node.cluster.wait_phase(name, "Running", timeout=60)
+        node.cluster.wait_phase(name, "Running")
 
 
 @agent("share")
@@ -108,7 +108,7 @@ def test_pods_of_one_size_of_which_kubelet_rejects_some(
         assert node.cluster.wait_phase(name, "Failed")["status"]["reason"] == "OutOfcpu"
     scheduler.forget(*names[::2])
     for name in names[1::2]:
-        node.cluster.wait_phase(name, "Running", timeout=60)
+        node.cluster.wait_phase(name, "Running")
 
 
 @agent("share")
@@ -145,7 +145,7 @@ def test_pods_of_one_size_with_compute(node: Node, scheduler: ShareScheduler, fa
         for name in reversed(names):
             scheduler.bind(name)
     for name in names:
-        node.cluster.wait_phase(name, "Running", timeout=60)
+        node.cluster.wait_phase(name, "Running")
 
 
 @agent("topology")

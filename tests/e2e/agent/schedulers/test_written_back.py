@@ -10,7 +10,7 @@ from tests.e2e.agent.podannotations import MERGE, annotate, event, wait_written,
 from tests.e2e.agent.process import RBAC
 from tests.e2e.agent.schedulers.cases import agent, each_family, place
 from tests.e2e.agent.share_scheduler import AnnotationFamily, ShareScheduler
-from tests.e2e.cluster import pod_manifest
+from tests.e2e.cluster import WAIT_S, pod_manifest
 
 V1, V2, BOTH, GROUP = AnnotationFamily
 
@@ -82,7 +82,7 @@ def test_an_agent_that_is_killed_before_it_could_write(node: Node, scheduler: Sh
 def wait_forbidden(node: Node) -> None:
     """Until the API server goes by the new rule."""
     path, token = "/api/v1/namespaces/default/pods/nobody", node.cluster.token("gpuagent")
-    end = time.monotonic() + 20
+    end = time.monotonic() + WAIT_S
     while node.cluster.api("PATCH", path, {}, MERGE, token)[0] != 403:
         assert time.monotonic() < end
         time.sleep(0.05)
