@@ -1,13 +1,13 @@
-"""The inputs of answers to kubelet: the published snapshot, and the allocations since kubelet's list was read."""
+"""What answers to kubelet are made from: the published snapshot, and the record of kubelet's calls since."""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.identity import AdmissionTracker, Requester
-from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
-from gpuagent.domain.pods.exchange import picks_itself
+from gpuagent.domain.deviceplugin.identity import Requester
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
 from gpuagent.domain.pods.holdings import Allocation
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.refusal import Reason, Refusal
@@ -23,26 +23,28 @@ class View:
     """All inputs of an answer to kubelet.
 
     Attributes:
-        tracker: the agent's record of kubelet's calls.
         snap: the current snapshot.
-        now: monotonic seconds.
+        tracker: the agent's record of kubelet's calls.
+        occupancy: the devices in use by both.
         answered: the last answer to GetPreferredAllocation and its container, until kubelet allocates it.
-        counts_only: kubelet's ids are counts. Kubelet picks ids itself, or still holds ids that it picked so.
-        occupancy: the devices in use.
+        now: monotonic seconds.
     """
 
-    tracker: AdmissionTracker
     snap: Snapshot
-    now: float
-    answered: tuple[Allocation, Requester] | None
-    counts_only: bool
+    tracker: AdmissionTracker
     occupancy: Occupancy
+    answered: tuple[Allocation, Requester] | None
+    now: float
 
-    def check_units_known(self, resource: str) -> None:
-        """Raise Refusal if ids are counts and the agent has not read kubelet's allocations, which map them to units."""
-        if self.counts_only and not self.snap.holdings_known:
-            text = f"{resource}: the GPU agent is starting and has not read yet what kubelet gave out; try again"
-            raise Refusal(Reason.NOT_READY, text)
+    def driver_of(self, share: Grant) -> str:
+        """Name of the share's isolation driver. Raises Refusal: it does not work now, or not on these GPUs."""
+        layer, why = self.snap.serving[share.kind.mode]
+        for gpu in share.gpus if layer.left_out and not why else ():
+            if gpu.uuid in layer.left_out:
+                why = f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}"
+        if why:
+            raise Refusal(Reason.ISOLATION, f"{share.resource}: {why}")
+        return layer.driver
 
 
 class AllocatorState:
@@ -54,39 +56,33 @@ class AllocatorState:
         self._changed = threading.Condition()
         self._tracker = AdmissionTracker()
         self._snapshot: Snapshot | None = None
-        self._answered: tuple[Allocation, Requester] | None = None
-        self._asked = False
         self._occupancy: Occupancy | None = None
+        self._answered: tuple[Allocation, Requester] | None = None
         self._granted: OrderedDict[Allocation, Grant] = OrderedDict()
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
         with self._changed:
             former, self._snapshot = self._snapshot, snapshot
-            tracker = self._tracker = self._tracker.seeing(former, snapshot, self.clock())
-            occupancy = self._occupancy = Occupancy(snapshot, tracker.recent, refused=tracker.refused)
+            self._tracker = self._tracker.seeing(former, snapshot, self.clock())
+            occupancy = self._occupancy = Occupancy(snapshot, self._tracker)
             self._changed.notify_all()
         occupancy.work_out()
+        _ = snapshot.serving
 
-    def view(self, *, asked: bool = False) -> View:
-        """The current view; with `asked`, kubelet asks which ids to take.
-
-        Raises:
-            Refusal: no snapshot was published yet.
-        """
+    def view(self) -> View:
+        """The current view. Raises Refusal: no snapshot was published yet."""
         if (left_s := self.first_pods_by - self.clock()) > 0:
             self.wait(lambda snap: not snap.pods_awaited, left_s)
         with self._changed:
-            self._asked = self._asked or asked
             snap, now = self._snapshot, self.clock()
             if snap is None:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
-            tracker = self._tracker = self._tracker.fresh(now, snap)
-            counts = snap.exchanged or tracker.recent.exchanged or picks_itself(snap.kubelet, asked=self._asked)
-            occupancy = self._occupancy
-            if occupancy is None or not occupancy.is_of(snap, tracker.recent, tracker.refused):
-                occupancy = self._occupancy = Occupancy(snap, tracker.recent, refused=tracker.refused)
-            return View(tracker, snap, now, self._answered, bool(counts), occupancy)
+            tracker, occupancy = self._tracker.fresh(now, snap), self._occupancy
+            if occupancy is None or tracker is not occupancy.tracker:
+                self._tracker, occupancy = tracker, Occupancy(snap, tracker)
+                self._occupancy = occupancy
+            return View(snap, tracker, occupancy, self._answered, now)
 
     def wait(self, condition: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait for a snapshot with which `condition` holds; False if none came in time."""
@@ -113,6 +109,11 @@ class AllocatorState:
         with self._changed:
             self._tracker = self._tracker.refusing(pod)
 
+    def freed(self, ids: frozenset[str]) -> None:
+        """Record that kubelet has freed these ids."""
+        with self._changed:
+            self._tracker = self._tracker.freeing(ids)
+
     def granted(self, resource: str, ids: frozenset[str]) -> Grant | None:
         """The stored grant for `ids`, if there is one."""
         return self._granted.get((resource, ids))
@@ -122,3 +123,36 @@ class AllocatorState:
         with self._changed:
             order = list(self._granted)
         return set(order[order.index((resource, ids)) + 1 :]) if (resource, ids) in order else None
+
+
+class InFlight:
+    """The Allocate calls in progress. A list query during such a call may make kubelet lose its devices."""
+
+    def __init__(self, clock: Callable[[], float], ended: Callable[[], None]) -> None:
+        self._clock, self._ended = clock, ended
+        self._count, self._last_end = 0, float("-inf")
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count one call as in progress."""
+        with self._changed:
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._last_end = self._clock()
+                self._changed.notify_all()
+            self._ended()
+
+    def now(self) -> tuple[int, float]:
+        """The number of calls in progress, and when the last one ended in monotonic seconds (-inf for none)."""
+        with self._changed:
+            return self._count, self._last_end
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no call is in progress; False if one still is after `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._count == 0, timeout_s)

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from gpuagent.allocator.allocator_state import AllocatorState, View
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
+from gpuagent.allocator.old_kubelets import OldKubelets
 from gpuagent.domain.deviceplugin.device_ids import granted, locate
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.pods.exchange import by_units
@@ -14,7 +15,6 @@ from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.refusal import Reason, Refusal, refusals_name
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.isolation.interface import Isolation, IsolationError
-from gpuagent.isolation.serving import serving_layer
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,10 @@ class PreStart:
         kubelet: KubeletAllocations,
         isolation: Mapping[str, Isolation],
         strategy: DeviceStrategy,
+        old: OldKubelets,
     ) -> None:
         self._state, self._kubelet, self._isolation, self._strategy = state, kubelet, isolation, strategy
+        self._old = old
 
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
@@ -43,8 +45,8 @@ class PreStart:
             Refusal: the container breaks a promise of the mode, or its isolation is not ready. Kubelet retries.
         """
         state, picked = self._state, frozenset(ids)
-        asks = not state.view().counts_only
-        state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and asks), READ_S)
+        state.view()  # waits for the first pods
+        state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and not self._old.active), READ_S)
         if given_by_another(picked):
             read = self._kubelet.read(timeout_s=READ_S)
             owner = holder(resource, picked, read.holdings if read else ())
@@ -52,9 +54,7 @@ class PreStart:
             log.info("Let a container of another plugin start again", extra=extra)
             return owner
         view = state.view()
-        view.check_units_known(resource)
-        snap, exchanged = view.snap, view.occupancy.exchanged
-        units = frozenset(exchanged.get(device_id, device_id) for device_id in picked)
+        snap, units = view.snap, self._old.units(resource, picked) if self._old.active else picked
         at = locate(resource, units, snap)
         start = Start(resource, units, at, snap, lambda: state.granted_after(resource, units))
         owner = self._checked_owner(start, picked, view)
@@ -63,7 +63,7 @@ class PreStart:
         share = state.granted(resource, units) or granted(resource, at, snap, self._strategy)
         with refusals_name(owner.pod if owner else None):
             try:
-                self._isolation[serving_layer(share, snap).driver].verify(share, owner)
+                self._isolation[view.driver_of(share)].verify(share, owner)
             except IsolationError as err:
                 raise Refusal(Reason.ISOLATION, f"{resource}: {err}") from err
         return owner

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 
 from gpuagent.allocator.allocator_state import AllocatorState, View
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
+from gpuagent.allocator.old_kubelets import OldKubelets
 from gpuagent.domain.announcement import Announcement, EventSink
 from gpuagent.domain.deviceplugin.assignment import choose, in_doubt, notice
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Listed, Requester, Unknown, identify
@@ -34,29 +35,47 @@ Returns the UIDs of the pods that exist; None if no answer comes in time.
 
 
 class PreferredAllocation:
-    """Answers GetPreferredAllocation, and chooses devices for kubelets before 1.19, which do not send that call."""
+    """Answers GetPreferredAllocation; `old` chooses for kubelets before 1.19, which do not send that call."""
 
     def __init__(self, state: AllocatorState, kubelet: KubeletAllocations, send_event: EventSink, fetch: Fetch) -> None:
         self._state, self._kubelet, self._send_event, self._fetch = state, kubelet, send_event, fetch
         self._rest_until = float("-inf")
+        self.old = OldKubelets(state, self.choose)
 
-    def prefer(self, request: AllocationRequest) -> tuple[str, ...]:
-        """The ids to answer with. Raises Refusal."""
-        self._have_containers_named(request)
-        return self._prefer(request, certainly=False)
+    def prefer(
+        self, resource: str, available: Collection[str], must_include: Collection[str], size: int
+    ) -> tuple[str, ...]:
+        """Which of `available` a container should get.
 
-    def _prefer(self, request: AllocationRequest, *, certainly: bool) -> tuple[str, ...]:
-        requester = self._identify(request, certainly=certainly)
+        Raises:
+            Refusal: the total may be enough, but no GPU is; or the request makes no sense.
+        """
+        request = AllocationRequest(resource, size, frozenset(available), frozenset(must_include))
+        if size < 1 or not available:
+            raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {size} of {len(available)} devices is no request")
+        if len(request.fixed) > size:
+            text = f"{resource}: {len(request.fixed)} devices must be included, but {size} are asked for"
+            raise Refusal(Reason.EMPTY_REQUEST, text)
+        if not request.fixed <= request.offered:
+            raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
+        view = self._state.view()
+        if self.old.active and self.old.counts_although_asked(view.snap):
+            return (*request.fixed, *sorted(request.offered - request.fixed))[:size]
+        self._have_containers_named(request, view)
+        requester = self._identify(request)
+        if requester.paired and not requester.certain:
+            try:
+                return self.choose(request, requester)
+            except Refusal:
+                # The agent assumed a container's second resource. Kubelet may have rejected that container's pod.
+                requester = self._identify(request, certainly=True)
         if isinstance(requester, Unknown) and requester.deleted:
             self._state.refused(requester.deleted)
         try:
             return self.choose(request, requester)
         except Refusal as refusal:
-            if requester.paired and not (requester.certain or certainly):
-                # The agent assumed a container's second resource. Kubelet may have rejected that container's pod.
-                return self._prefer(request, certainly=True)
             refusal.pod = requester.pod_name
-            # Bar only a certain pod: kubelet may still admit a guessed one.
+            # Bar only a certain pod: kubelet may still admit another one.
             self._state.refused(requester.pod if requester.certain else None)
             raise
 
@@ -66,52 +85,47 @@ class PreferredAllocation:
         if isinstance(requester, Unknown) and requester.between:
             raise in_doubt(request.resource, requester)
         chosen = choose(request, requester, occupancy)
-        self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.fixed, occupancy)
+        if occupancy.suspect:
+            self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.fixed, occupancy)
         self._state.answered((request.resource, frozenset(chosen)), requester)
         if found := notice(requester, request.resource, chosen, occupancy.snapshot):
             self._send_event(found)
         return chosen
 
-    def _identify(self, request: AllocationRequest, *, certainly: bool) -> Requester:
+    def _identify(self, request: AllocationRequest, *, certainly: bool = False) -> Requester:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
         view, fixed = self._state.view(), request.fixed
         # Kubelet has only reserved the fixed ids of a first request, and a list query would make kubelet lose them.
         may_list = not fixed or view.occupancy.seen_with(request.offered).given(request.resource, fixed) is not None
-        silent = False
 
         def query(pods: Collection[PodName]) -> Listed | None:
-            nonlocal silent
             found = self._kubelet.query(pods, listing=may_list)
-            silent = found is None
             held = {one.pod: one.holdings for one in found or ()}
             return None if found is None else {name: held.get(name) for name in pods}
 
         found = identify(request, view.tracker, view.snap, query, certainly=certainly)
-        unseen: Collection[PodName] | None = ()
-        if silent and view.snap.schedulers:
-            unseen = None
-        elif isinstance(found, Unknown) and found.unseen:
-            unseen = self._unseen(view, listing=may_list)
+        if not isinstance(found, Unknown) or not found.unseen:
+            return found
+        unseen = self._unseen(view, listing=may_list)
         if unseen is not None and not unseen:
             return found
         until = self._state.clock() + WAIT_S
         uids = self._fetch(unseen, WAIT_S)
         left_s = until - self._state.clock()
         shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
+        if shown and uids:
+            view = self._state.view()
+            return identify(request, view.tracker, view.snap, query, certainly=certainly)
+        self._rest_until = self._state.clock() + REST_S
         if not shown and view.snap.schedulers:
             why = "the API server did not show the node's pods in time"
             return Unknown(why=why, between=tuple(unseen or view.snap.decided))
-        if shown and uids:
-            view = self._state.view()
-            answering = None if unseen is None else query
-            return identify(request, view.tracker, view.snap, answering, certainly=certainly)
-        self._rest_until = self._state.clock() + REST_S
         return found
 
     def _unseen(self, view: View, *, listing: bool) -> list[PodName] | None:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
 
-        None if kubelet does not answer: each pod of the node may be one.
+        None if kubelet cannot be queried: each pod of the node may be one.
 
         If no scheduler decides, the agent limits these queries: it never sees a static pod in time. A newer pod of
         the same name may have replaced a pod that held devices or was rejected. Kubelet does not list the devices of
@@ -119,7 +133,7 @@ class PreferredAllocation:
         """
         if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
             return []
-        ours, past = view.snap.resource_kinds, view.snap.served | view.tracker.recent.pod_uids | view.tracker.refused
+        ours, past = view.snap.resource_kinds, {*view.snap.served, *view.tracker.recent.by_pod, *view.tracker.refused}
         seen = set()
         for pod in view.snap.living_pods.values():
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
@@ -132,10 +146,9 @@ class PreferredAllocation:
         known = {pod.name for pod in view.snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
-    def _have_containers_named(self, request: AllocationRequest) -> None:
+    def _have_containers_named(self, request: AllocationRequest, view: View) -> None:
         """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
-        view = self._state.view()
-        if request.fixed or not view.tracker.recent.some_unnamed:
+        if request.fixed or not view.occupancy.some_unnamed:
             return
         if view.occupancy.seen_with(request.offered).full_gpus(None):
             began = self._state.clock()

@@ -23,7 +23,7 @@ from gpuagent.domain.scheduling.decision import (
     read,
 )
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
-from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
+from gpuagent.domain.sharing.mode import GPU_CORE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
 from gpuagent.domain.sharing.units import device_ids, units_of
 from gpuagent.domain.state import State
 
@@ -81,15 +81,38 @@ class Snapshot:
         """Resource name to kind of unit for the mode in force."""
         return self.policy.resources.in_mode(self.mode)
 
+    @cached_property
+    def unit_words(self) -> dict[str, str]:
+        """Resource name to the words after a number of its units in messages: ``GiB``, ``%``."""
+        return {name: "%" if name == GPU_CORE else self.policy.unit.phrase for name in self.resource_kinds}
+
     def layer(self, mode: Mode) -> Layer:
         """The isolation driver for containers of `mode`; `NO_LAYER` if none serves it and the policy allows that."""
         layer = chosen(mode, self.policy.isolation, self.layers, self.bound)
         return layer if layer.keeps(mode) or not self.policy.allow_unisolated else NO_LAYER
 
     @cached_property
+    def serving(self) -> dict[Mode, tuple[Layer, str]]:
+        """Mode to the isolation driver for its containers, and why that does not serve it now; empty if it does."""
+        found: dict[Mode, tuple[Layer, str]] = {}
+        for mode in Mode:
+            layer, why = self.layer(mode), ""
+            if not layer.keeps(mode) and not self.policy.allow_unisolated:
+                words = layer.problem_in(mode) or "it does not keep what the mode promises"
+                why = f"isolation driver {layer.driver} does not serve mode {mode} now: {words}"
+            found[mode] = layer, why
+        return found
+
+    @cached_property
     def max_sharers(self) -> int | None:
         """Most containers that the isolation layer of the mode in force takes on one GPU."""
         return self.layer(self.mode).max_sharers
+
+    @cached_property
+    def most_sharers(self) -> str:
+        """The limits on sharers of one GPU, for messages: ``20 pods``."""
+        pods = f"{self.policy.max_pods_per_gpu} pods"
+        return pods if self.max_sharers is None else f"{pods} or {self.max_sharers} containers"
 
     @cached_property
     def gpu_by_key(self) -> dict[str, Gpu]:
@@ -105,10 +128,11 @@ class Snapshot:
         """GPU UUID to its place in `topology`."""
         return {uuid: place for place, uuid in enumerate(self.topology.gpus)}
 
-    def name_of(self, uuid: str) -> str:
-        """The GPU's name in messages: ``GPU 3``, with its minor number if that differs."""
-        gpu = self.gpus[uuid]
-        return f"GPU {gpu.index}" if gpu.minor == gpu.index else f"GPU {gpu.index} (minor {gpu.minor})"
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """GPU UUID to its name in messages: ``GPU 3``, with its minor number if that differs."""
+        minors = {uuid: "" if gpu.minor == gpu.index else f" (minor {gpu.minor})" for uuid, gpu in self.gpus.items()}
+        return {uuid: f"GPU {gpu.index}{minors[uuid]}" for uuid, gpu in self.gpus.items()}
 
     @cached_property
     def decided_pods(self) -> tuple[Pod, ...]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection
 
-from gpuagent.domain.deviceplugin.assignment import check_core_mem, decision_of, in_doubt, most_sharers, not_offered
+from gpuagent.domain.deviceplugin.assignment import decision_of, in_doubt
 from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus
+from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, not_offered
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
 from gpuagent.domain.pods.annotations import shown
 from gpuagent.domain.pods.pod import requests
@@ -47,14 +48,14 @@ def check_allocated(
     check_core_mem(resource, request.size, requester, snap)
     full = occupancy.full_gpus(requester.owner) & at.counts.keys()
     if full and not at.kind.is_whole:
-        text = f"{resource}: kubelet picked {_gpus(full, snap)}, which has {most_sharers(snap)} already"
+        text = f"{resource}: kubelet picked {_gpus(full, snap)}, which has {snap.most_sharers} already"
         raise Refusal(Reason.TOO_MANY_PODS, f"{text}, the most allowed")
 
 
-def check_claimed(resource: str, at: Located, snap: Snapshot) -> None:
-    """The last line of defense: a GPU is given by one front end at a time. Raises Refusal."""
-    if held := snap.claimed & at.counts.keys():
-        raise Refusal(Reason.STILL_HELD, f"{resource}: {_gpus(held, snap)} is still in use by ResourceClaims")
+def claimed(resource: str, at: Located, snap: Snapshot) -> Refusal:
+    """The refusal of GPUs that ResourceClaims have: a GPU is given by one front end at a time."""
+    held = snap.claimed & at.counts.keys()
+    return Refusal(Reason.STILL_HELD, f"{resource}: {_gpus(held, snap)} is still in use by ResourceClaims")
 
 
 def _check_offered(request: AllocationRequest, before: InUse | None, at: Located, snap: Snapshot) -> None:

@@ -6,18 +6,17 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.deviceplugin.device_ids import take
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
 from gpuagent.domain.deviceplugin.job import gpus_of_job, named_for_others, named_gpus, together
+from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, gpu_count, not_offered
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.placement.best_sets import BestSets
 from gpuagent.domain.placement.share import ShareRequest, choose_share
 from gpuagent.domain.placement.whole import WholeRequest, choose_whole
 from gpuagent.domain.pods.annotations import V1_GPU
-from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.scheduling.decision import Decision, Ignored
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode
+from gpuagent.domain.sharing.mode import Mode
 from gpuagent.domain.snapshot import Snapshot
 
 
@@ -33,7 +32,8 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         Refusal: no GPU can serve the request.
     """
     snap = occupancy.snapshot
-    check_core_mem(request.resource, request.size, requester, snap)
+    if snap.mode is Mode.CORE_MEM:
+        check_core_mem(request.resource, request.size, requester, snap)
     offered = free_by_gpu(request.resource, request.offered, snap)
     if snap.sets is None:
         uuids = choose_share(_share(request, requester, offered, occupancy))
@@ -42,6 +42,15 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
         snap.ring(uuids)  # computes and caches the ring: Allocate needs it next
     each, suspect = request.size // len(uuids), occupancy.suspect_ids - request.fixed
     return tuple([i for uuid in uuids for i in take(offered[uuid], each, request.fixed, suspect)])
+
+
+def take(free: Collection[str], count: int, fixed: Collection[str], suspect: Collection[str]) -> list[str]:
+    """`count` ids of one GPU: those of `fixed` first, those of `suspect` last, and else the lowest numbers."""
+    # Ids of one GPU differ in their number alone: by text, then by length, is by number.
+    ids = sorted(sorted(free), key=len)
+    if fixed or suspect:
+        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in suspect))
+    return ids[:count]
 
 
 def notice(requester: Requester, resource: str, chosen: Collection[str], snap: Snapshot) -> Announcement | None:
@@ -70,24 +79,25 @@ Offered = Mapping[str, frozenset[str]]
 
 
 def _share(request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy) -> ShareRequest:
-    snap, resource = occupancy.snapshot, request.resource
+    snap, resource, pod = occupancy.snapshot, request.resource, requester.pod
+    spread = pod and pod.gpu_count_label is not None
     shared = ShareRequest(
         resource=resource,
         size=request.size,
-        unit="%" if resource == GPU_CORE else snap.policy.unit.phrase,
+        unit=snap.unit_words[resource],
         free={uuid: len(ids) for uuid, ids in offered.items()},
         order=snap.indexes,
         must_include=Counter(map(snap.units.__getitem__, request.fixed)),
         placement=snap.placement,
         suspect=Counter([snap.units[i] for i in (occupancy.suspect_ids & request.offered) - request.fixed]),
-        gpu_count=gpu_count(requester.pod, resource, request.size, snap.resource_kinds) if requester.pod else 1,
+        gpu_count=gpu_count(pod, resource, request.size, snap.resource_kinds) if spread and pod else 1,
         room=requester.room(resource),
         pinned=requester.handed_on,
         short=() if requester.paired else _short_gpus(resource, requester, occupancy),
         only=requester.paired or None,
         leaving=_listed(resource, snap, healthy=False),
         full=occupancy.full_gpus(requester.owner),
-        most=most_sharers(snap),
+        most=snap.most_sharers,
         requester=str(requester.owner or "this container"),
     )
     if requester.paired:
@@ -124,7 +134,7 @@ def _whole(
     free = offered.keys() & snap.positions.keys()
     fixed = {snap.units[device_id] for device_id in request.fixed}
     if gone := fixed - free:
-        text = f"{resource}: {snap.name_of(min(gone))}, which kubelet has fixed, is not there any more"
+        text = f"{resource}: {snap.names[min(gone)]}, which kubelet has fixed, is not there any more"
         raise Refusal(Reason.UNKNOWN_DEVICE, text)
     whole = WholeRequest(
         resource=resource,
@@ -132,7 +142,7 @@ def _whole(
         free=free,
         sets=sets,
         positions=snap.positions,
-        names={uuid: snap.name_of(uuid) for uuid in snap.positions},
+        names=snap.names,
         must_include=fixed,
         leaving=_listed(resource, snap, healthy=False),
         suspect={snap.units[i] for i in (occupancy.suspect_ids & occupancy.offered) - request.fixed},
@@ -157,24 +167,11 @@ def _listed(resource: str, snap: Snapshot, *, healthy: bool) -> set[str]:
     return {block.gpu.uuid for block in snap.lists.get(resource, ()) if block.healthy is healthy}
 
 
-def not_offered(resource: str, snap: Snapshot) -> Refusal:
-    """The refusal of a resource that is at zero in this mode."""
-    return Refusal(
-        Reason.NOT_OFFERED, f"{resource}: not advertised in mode {snap.mode}, which is in force on this node"
-    )
-
-
 def in_doubt(resource: str, found: Unknown) -> Refusal:
     """The refusal of a request that may be for pods with GPUs chosen by a scheduler."""
     pods = ", ".join(map(str, found.between[:3]))
     text = f"{resource}: a scheduler chose GPUs for {pods}, and the agent cannot identify the requesting pod"
     return Refusal(Reason.UNKNOWN_POD, f"{text}: {found.why}. Create the pod again")
-
-
-def most_sharers(snap: Snapshot) -> str:
-    """The limits on sharers of one GPU, for messages: ``20 pods``."""
-    pods = f"{snap.policy.max_pods_per_gpu} pods"
-    return pods if snap.max_sharers is None else f"{pods} or {snap.max_sharers} containers"
 
 
 def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[str, frozenset[str]]:
@@ -193,46 +190,6 @@ def free_by_gpu(resource: str, offered: frozenset[str], snap: Snapshot) -> dict[
         stranger = min(offered.difference(*free.values()))
         raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: device {stranger!r} is not advertised on this node")
     return free
-
-
-def gpu_count(pod: Pod, resource: str, size: int, resource_kinds: Mapping[str, Kind]) -> int:
-    """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
-
-    Raises:
-        Refusal: the label is invalid, or the request cannot be spread so.
-    """
-    kind = resource_kinds.get(resource)
-    if pod.gpu_count_label is None or kind is None or kind.is_whole:
-        return 1
-    count, why = pod.gpu_count, ""
-    if count is None:
-        why = "is not a number of GPUs; set it to 1 or more, or remove it"
-    elif count > 1 and kind.mode is Mode.CORE_MEM:
-        why = "cannot be combined with mode core_mem: one container, one GPU there"
-    elif size % count:
-        why = f"does not divide {size} units of {resource}; ask for a multiple of {count}"
-    if count is None or why:
-        text = f"pod {pod.name}: label {GPU_COUNT_LABEL}={pod.gpu_count_label!r}"
-        raise Refusal(Reason.GPU_COUNT, f"{text} {why}")
-    return count
-
-
-def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
-    """The rules of mode core_mem: compute in whole steps, and both resources or none for each container.
-
-    A container with compute alone could use all memory of the GPU.
-    """
-    policy, step = snap.policy, snap.policy.core_step
-    if snap.mode is not Mode.CORE_MEM or resource not in snap.resource_kinds:
-        return
-    if resource == GPU_CORE and (over := size % step):
-        fitting = " or ".join(str(n) for n in (size - over, size - over + step) if n)
-        text = f"{resource}: {size} is no multiple of {step} percent; ask for {fitting}"
-        raise Refusal(Reason.CORE_STEP, text)
-    other = next(name for name in snap.resource_kinds if name != resource)
-    if policy.core_mem_both and requester.container and not requester.container.asks(other):
-        text = f"{resource}: {requester.owner} asks for it and not for {other}; in mode core_mem"
-        raise Refusal(Reason.CORE_MEM_BOTH, f"{text} a container asks for both, or for neither")
 
 
 def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[frozenset[str], str] | None:
@@ -254,4 +211,4 @@ def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[fr
 
 def names_of(uuids: Collection[str], snap: Snapshot) -> str:
     """GPUs in messages: ``GPU 1 and GPU 3``."""
-    return " and ".join(sorted(map(snap.name_of, uuids)))
+    return " and ".join(sorted(map(snap.names.__getitem__, uuids)))

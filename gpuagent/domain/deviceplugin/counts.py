@@ -1,16 +1,18 @@
 """Kubelets before 1.19: they do not ask which ids to take, so an id is a count, exchanged for a unit.
 
 The container is the oldest one that waits for this amount, which is the rule of Aliyun's plugin. The agent corrects
-the pod's annotations afterwards. Apart from this module, only code that reads kubelet's allocations handles exchanges.
+the pod's annotations afterwards. `allocator/old_kubelets` stands between such a kubelet and the rest of the agent.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpuagent.domain.deviceplugin.assignment import not_offered
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester
 from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocation
 from gpuagent.domain.pods.exchange import Exchanged
+
+LAPSE_S = 30.0
+"""Within this time kubelet writes an allocation to its checkpoint, even on a slow disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,42 +21,44 @@ class Pick:
 
     Attributes:
         exchanged: ids that keep their units: kubelet requests them again, or an init container of the pod had them.
+        freed: units of the other ids. Their pods have ended: kubelet frees all ids of a pod at once.
         request: the agent's own request for all of them, in place of GetPreferredAllocation.
     """
 
     exchanged: Exchanged
+    freed: frozenset[str]
     request: AllocationRequest
 
 
-def pick(resource: str, picked: frozenset[str], in_admission: frozenset[str], now: Occupancy) -> Pick:
+def pick(
+    resource: str, picked: frozenset[str], in_admission: frozenset[str], exchanged: Exchanged, now: Occupancy
+) -> Pick:
     """Find which ids keep their units, and which units the others may get.
 
     Args:
         resource: name.
         picked: kubelet's ids.
         in_admission: units of the pod in admission.
+        exchanged: ids to units.
         now: the allocations in use.
     """
-    known = {device_id: now.exchanged[device_id] for device_id in picked if device_id in now.exchanged}
+    known = {device_id: exchanged[device_id] for device_id in picked if device_id in exchanged}
     given = now.given(resource, frozenset(known.values())) if len(known) == len(picked) else None
     again = given is not None and len(given.ids) == len(picked) and now.may_live(given)
     stay = known if again else {device_id: unit for device_id, unit in known.items() if unit in in_admission}
-    # The other ids are from pods that have ended: kubelet frees all ids of a pod at once.
-    freed = replace(now, offered=frozenset(known.values()).difference(stay.values()))
-    held = frozenset[str]().union(*(one.ids for one, _ in freed.standing))
+    freed = frozenset(known.values()).difference(stay.values())
+    held = frozenset[str]().union(*(one.ids for one, _ in replace(now, offered=freed).standing))
     blocks = now.snapshot.lists.get(resource, ())
     healthy = (now.snapshot.blocks[resource, *block.key] for block in blocks if block.healthy)
     offered = frozenset[str]().union(*healthy).difference(held).union(stay.values())
-    return Pick(stay, AllocationRequest(resource, len(picked), offered, frozenset(stay.values())))
+    return Pick(stay, freed, AllocationRequest(resource, len(picked), offered, frozenset(stay.values())))
 
 
-def check_unlisted(resource: str, picked: frozenset[str], now: Occupancy) -> None:
-    """Refuse counts that are no longer listed if another pod has a unit with the id of one.
-
-    Ids from before a downgrade of kubelet stand for themselves.
-    """
-    if not picked.isdisjoint(now.exchanged.values()):
-        raise not_offered(resource, now.snapshot)
+def lapsed(now: Occupancy) -> frozenset[str]:
+    """Units of allocations that kubelet has freed: such a kubelet does not list free ids, only its allocations."""
+    snap = now.snapshot
+    old = [one.ids for one in now.tracker.recent.all if one.at < snap.holdings_at - LAPSE_S]
+    return frozenset[str]().union(*old).difference(*(h.ids for h in snap.holdings))
 
 
 def paired(picked: Iterable[str], chosen: Iterable[str], stay: Exchanged) -> Exchanged:

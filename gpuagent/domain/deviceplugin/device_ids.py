@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
 from gpuagent.domain.sharing.mode import Kind
-from gpuagent.domain.sharing.units import parse_id, units_of
+from gpuagent.domain.sharing.units import KINDS, parse_id, units_of
 from gpuagent.domain.snapshot import Snapshot
 
 
@@ -31,7 +31,7 @@ def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
     if kind and uuid and snapshot.blocks.get((resource, uuid, kind), frozenset()).issuperset(ids):
         return Located(kind, {uuid: len(ids)}, listed=True)  # the usual case, ten times faster than the rest
     counts = Counter(snapshot.units.get(device_id) or _unlisted(resource, device_id, snapshot) for device_id in ids)
-    kinds = {Kind(code) for code in {device_id.split("-", 2)[1] for device_id in ids}}
+    kinds = {KINDS[code] for code in {device_id.split("-", 2)[1] for device_id in ids}}
     if len(kinds) > 1 or snapshot.policy.resources.of(next(iter(kinds))) != resource:
         names = ", ".join(sorted(snapshot.policy.resources.of(kind) or "no resource" for kind in kinds))
         raise Refusal(Reason.MIXED_RESOURCES, f"{resource}: the request names devices of {names}")
@@ -62,12 +62,3 @@ def granted(
     )
     gpus, others = ([snapshot.gpus[uuid] for uuid in some] for some in (uuids, visible_gpus))
     return access.grant(resource, at.kind, next(iter(at.counts.values())), gpus, others)
-
-
-def take(free: Collection[str], count: int, fixed: Collection[str], suspect: Collection[str]) -> list[str]:
-    """`count` ids of one GPU: those of `fixed` first, those of `suspect` last, and else the lowest numbers."""
-    # Ids of one GPU differ in their number alone: by text, then by length, is by number.
-    ids = sorted(sorted(free), key=len)
-    if fixed or suspect:
-        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in suspect))
-    return ids[:count]

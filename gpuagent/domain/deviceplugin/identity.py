@@ -3,23 +3,17 @@
 Kubelet admits one pod at a time, and lists a pod as soon as its admission begins. It adds the pod's devices in order:
 init containers first, then the others, and the resources of one container in any order. So the requesting container is
 the one that kubelet lists and that lacks exactly the devices of the call. If all containers that fit would get the
-same answer, the agent does not query kubelet.
+same answer, the agent does not query kubelet. Where it matters and kubelet does not answer, the container is unknown.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuagent.domain.deviceplugin.occupancy import RecentAllocation, RecentAllocations
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, asked
 from gpuagent.domain.scheduling.decision import Decision, Ignored, decided_text
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
-
-ADMISSION_S = 30.0
-"""The calls of one pod's admission follow each other. After a pause of this length, a call is for another pod."""
-
-DELETED_S = 30.0
-"""How long kubelet may still admit a pod whose deletion the agent has seen."""
 
 Listed = Mapping[PodName, Sequence[Holding] | None]
 """Holdings of each queried pod; None for a pod that kubelet does not list."""
@@ -56,7 +50,7 @@ class Requester:
         paired: UUIDs of the GPUs of the container's other resource, if it has that already.
         handed_on: UUIDs of the GPUs of the pod's init containers, whose units kubelet hands on to later containers.
         certain: kubelet's allocations name the pod, or no other could be meant.
-        guessed: it is one of several pods that get the same answer, and kubelet did not answer.
+        owner: the container by name.
     """
 
     pod: Pod | None = None
@@ -64,11 +58,11 @@ class Requester:
     paired: frozenset[str] = frozenset()
     handed_on: frozenset[str] = frozenset()
     certain: bool = False
-    guessed: bool = False
+    owner: ContainerRef | None = field(init=False, default=None)
 
-    @property
-    def owner(self) -> ContainerRef | None:
-        return ContainerRef(self.pod.name, self.container.name) if self.pod and self.container else None
+    def __post_init__(self) -> None:
+        if self.pod and self.container:
+            object.__setattr__(self, "owner", ContainerRef(self.pod.name, self.container.name))
 
     @property
     def pod_name(self) -> PodName | None:
@@ -133,60 +127,6 @@ class Unknown(Requester):
     deleted: Pod | None = None
 
 
-@dataclass(frozen=True)
-class AdmissionTracker:
-    """The agent's record of kubelet's calls.
-
-    Attributes:
-        recent: allocations of the last minutes.
-        admission: allocations of the pod in admission, oldest first.
-        refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
-            them again.
-        deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
-    """
-
-    recent: RecentAllocations = field(default_factory=RecentAllocations)
-    admission: tuple[RecentAllocation, ...] = ()
-    refused: frozenset[str] = frozenset()
-    deleted: tuple[tuple[float, Pod], ...] = ()
-
-    def allocated(self, new: RecentAllocation) -> "AdmissionTracker":
-        """After an answered Allocate."""
-        last = self.admission[-1] if self.admission else None
-        admission: tuple[RecentAllocation, ...] = (new,)
-        if new.owner is None and last and last.owner is None and last.resource != new.resource:
-            admission = ()  # the second resource of an unseen pod's container: the container is complete
-        elif new.owner and last and last.pod_uid == new.pod_uid:
-            admission = (*self.admission, new)
-        recent = self.recent.adding(new)
-        freed = {one.pod_uid for one in self.recent.all if one.certain and one.pod_uid} - recent.pod_uids
-        return replace(self, recent=recent, admission=admission, refused=self.refused | (freed - {new.pod_uid}))
-
-    def refusing(self, pod: Pod | None) -> "AdmissionTracker":
-        """After a refusal: kubelet rejects the pod in admission."""
-        return replace(self, admission=(), refused=self.refused | {pod.uid} if pod else self.refused)
-
-    def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
-        """With the deleted pods and the container names of a new snapshot."""
-        kept = self.fresh(now, snap)
-        deleted, refused, recent = kept.deleted, kept.refused, kept.recent
-        if former and former.living_pods is not snap.living_pods:
-            present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
-            done = (former.served | recent.pod_uids).difference(one.pod_uid for one in kept.admission)
-            past = present | refused | done
-            deleted += tuple((now, pod) for uid, pod in former.pod_by_uid.items() if uid not in past)
-            refused = refused & {*present, *(pod.uid for _, pod in deleted)}
-        if former is None or former.holdings_at < snap.holdings_at:
-            recent = recent.read(snap.recorded, snap.holdings_at)
-        return replace(kept, recent=recent, deleted=deleted, refused=refused)
-
-    def fresh(self, now: float, snap: Snapshot) -> "AdmissionTracker":
-        """Without entries that are too old."""
-        admission = self.admission if self.admission and now - self.admission[-1].at < ADMISSION_S else ()
-        deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S])
-        return replace(self, recent=self.recent.fresh(now, snap), admission=admission, deleted=deleted)
-
-
 def identify(
     request: AllocationRequest,
     tracker: AdmissionTracker,
@@ -201,22 +141,21 @@ def identify(
         request: kubelet's.
         tracker: the agent's record of kubelet's calls.
         snap: the current snapshot.
-        query: queries kubelet; None if kubelet must not be queried.
+        query: queries kubelet; None if kubelet has picked the devices, which the agent then checks.
         certainly: query kubelet in any case.
     """
     search = _Search(request, tracker, snap)
-    fitting = search.fitting()
+    fitting = search.fitting(snap.served)
     handed_on = [one for one in tracker.admission if not one.ids.isdisjoint(request.fixed)]
     if handed_on and fitting and fitting[0].pod and fitting[0].pod.uid == handed_on[-1].pod_uid:
         return replace(fitting[0], certain=handed_on[-1].certain)
-    if not (snap.schedulers or certainly) and search.alike(fitting):
+    matters = snap.schedulers or certainly
+    if search.alike(fitting) and (not matters or (query is None and fitting)):
         return fitting[0] if fitting else search.unseen()
-    if query is None:
-        return search.unanswered(fitting)
     listed: dict[PodName, Sequence[Holding] | None] = {}
     for pods in search.to_query(fitting):
         if missing := {pod.name for pod in pods} - listed.keys():
-            answer = query(missing)
+            answer = query(missing) if query else None
             if answer is None:
                 return search.unanswered(fitting)
             listed.update(answer)
@@ -225,9 +164,11 @@ def identify(
     return search.unseen()
 
 
-def fitting_containers(request: AllocationRequest, tracker: AdmissionTracker, snap: Snapshot) -> list[Requester]:
-    """Containers that fit the request by the snapshot and the tracker, the most likely first."""
-    return _Search(request, tracker, snap).fitting()
+def fitting_containers(
+    request: AllocationRequest, tracker: AdmissionTracker, snap: Snapshot, served: Collection[str]
+) -> list[Requester]:
+    """Containers that fit the request by the agent's record, the most likely first, without `served` pods (UIDs)."""
+    return _Search(request, tracker, snap).fitting(served)
 
 
 @dataclass(frozen=True)
@@ -236,35 +177,33 @@ class _Search:
     tracker: AdmissionTracker
     snap: Snapshot
 
-    def fitting(self) -> list[Requester]:
+    def fitting(self, served: Collection[str]) -> list[Requester]:
         """Containers that fit the request by the snapshot and the tracker, the most likely first."""
-        snap, recent, resource = self.snap, self.tracker.recent, self.request.resource
+        snap, resource, begun = self.snap, self.request.resource, self.tracker.recent.by_pod
+        past = self.tracker.refused
         found = [self._goes_on()]
-        past = self.tracker.refused | recent.pod_uids
         # The agent may have restarted during the admission of a pod that holds something.
-        found += [self._lacking(pod, self._recorded(pod)) for pod in snap.unstarted if pod.uid not in past]
-        begun = snap.served
-        if recent.exchanged:  # an older pod of the same size took this pod's turn, and this pod gets that one's
-            begun = frozenset([one.pod_uid for one in snap.checkpoint if one.ids.isdisjoint(recent.ids)])
-        past |= begun
+        unstarted = [pod for pod in snap.unstarted if pod.uid not in begun and pod.uid not in past]
+        found += [self._lacking(pod, self._recorded(pod)) for pod in unstarted]
         for size in (self.request.size, None):
-            waiting = snap.first_asks.get((resource, size), ())
-            found += [Requester(pod, container) for pod, container in waiting if pod.uid not in past]
+            for pod, container in snap.first_asks.get((resource, size), ()):
+                if not (pod.uid in begun or pod.uid in past or pod.uid in served):
+                    found.append(Requester(pod, container))
         return [one for one in found if one]
 
     def _goes_on(self) -> Requester | None:
         """The next container of the pod in admission."""
         if pair := self._unseen_pair():
             return pair
-        uid = self.tracker.admission[-1].pod_uid if self.tracker.admission else None
-        pod = self.snap.pod_by_uid.get(uid) if uid else None
+        last = self.tracker.last
+        pod = self.snap.pod_by_uid.get(last.pod_uid) if last and last.pod_uid else None
         if pod is None or self._spares(pod):
             return None
         return self._lacking(pod, [*self._given(), *self._recorded(pod)])
 
     def _unseen_pair(self) -> Requester | None:
         """The second resource of a container of a pod that the agent has not seen."""
-        last = self.tracker.admission[-1] if self.tracker.admission else None
+        last = self.tracker.last
         if last is None or last.owner or last.resource == self.request.resource:
             return None
         return Requester(paired=last.uuids)
@@ -320,13 +259,11 @@ class _Search:
 
     def to_query(self, fitting: Collection[Requester]) -> Iterator[list[Pod]]:
         """Pods that may be in admission, deleted ones first: with the likely living pods, then with all."""
-        deleted, likely = self._deleted(), {one.pod.uid for one in fitting if one.pod}
+        # Kubelet may still admit a pod whose deletion the agent has seen.
+        deleted = self._asking(pod for _, pod in self.tracker.deleted)
+        likely = {one.pod.uid for one in fitting if one.pod}
         yield [*deleted, *[pod for pod in self.snap.living_pods.values() if pod.uid in likely]]
         yield [*deleted, *self._asking(self.snap.living_pods.values())]
-
-    def _deleted(self) -> list[Pod]:
-        """Pods that kubelet may still admit, although the agent has seen their deletion."""
-        return self._asking(pod for _, pod in self.tracker.deleted)
 
     def _asking(self, pods: Iterable[Pod]) -> list[Pod]:
         """Pods that kubelet may still admit and that have a container with a request of this size."""
@@ -338,13 +275,13 @@ class _Search:
         """The container in admission, by kubelet's list. `pods` are in the order in which the agent saw them."""
         begin: list[Requester] = []
         go_on: list[Requester] = []
-        uid = self.tracker.admission[-1].pod_uid if self.tracker.admission else None
+        admitting = self.tracker.last.pod_uid if self.tracker.last else None
         for pod in pods:
             holdings = listed[pod.name]
             if holdings is None or self._was_given_up(pod, holdings):
                 continue
             # Kubelet does not list devices of ordinary init containers.
-            init = [one for one in self._given() if pod.uid == uid and one[0] in pod.init_names]
+            init = [one for one in self._given() if one[0] in pod.init_names] if pod.uid == admitting else []
             held = [*init, *self._held(holdings)]
             if found := self._lacking(pod, held, certain=True):
                 (go_on if held else begin).append(found)
@@ -366,40 +303,28 @@ class _Search:
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
         recent, init = self.tracker.recent, pod.init_names
-        certain = [one for one in recent.all if one.certain and one.owner]
-        given = [one for one in certain if one.pod_uid == pod.uid]
+        given = [one for one in recent.by_pod.get(pod.uid, ()) if one.certain and one.owner]
         listed = frozenset[str]().union(*[h.ids for h in holdings])
         if any(one.ids.isdisjoint(listed) for one in given if one.owner and one.owner.container not in init):
             return True
         if not listed:
-            admitting = self.tracker.admission and self.tracker.admission[-1].pod_uid == pod.uid
+            admitting = self.tracker.last and self.tracker.last.pod_uid == pod.uid
             return not admitting and (pod.uid in self.snap.served or bool(given))
-        holders = {one.pod_uid for one in certain if not one.ids.isdisjoint(listed)} - {None}
+        holders = {uid for i in listed if (uid := recent.certain_pods.get(i))}
         holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
         return bool(holders) and pod.uid not in holders and not pod.static  # the list is of another pod
 
     def unanswered(self, fitting: Sequence[Requester]) -> Requester:
-        """Kubelet did not answer: the oldest container that fits, if all that fit get the same answer."""
-        if any(one.guessed for one in self.tracker.recent.all):
-            fitting = [*fitting, *self._may_lack()]
-        decided = [one for one in fitting if self._is_decided(one)]
-        # A pod without a decision is served on any GPU.
-        if fitting and fitting[0].paired and decided in ([], [fitting[0]]):
+        """Kubelet did not answer. Only the second resource of a container can be certain then."""
+        if fitting and fitting[0].paired and not any(map(self._is_decided, fitting[1:])):
             return fitting[0]
-        if fitting and self.alike(fitting) and not (decided and self._deleted()):
-            return replace(fitting[0], guessed=len({one.pod_name for one in fitting}) > 1)
-        return self._unknown("kubelet's pod-resources API did not answer", fitting or self._may_lack())
-
-    def _may_lack(self) -> list[Requester]:
-        """Containers with a request of this size, in pods that may not have their devices yet."""
-        resource, size, recent = self.request.resource, self.request.size, self.tracker.recent
-        has = self.snap.served | {one.pod_uid for one in recent.all if one.certain}
-        pods = [pod for pod in self._asking(self.snap.living_pods.values()) if pod.uid not in has]
-        return [Requester(pod, c) for pod in pods for c in pod.containers if c.may_want(resource, size)]
+        return self._unknown("kubelet's pod-resources API did not answer", fitting)
 
     def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
         names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one))
-        return Unknown(why=why, between=names, undecided=len(names) < len(fitting), deleted=deleted)
+        if not fitting and self.snap.schedulers:  # one that the agent has not seen, with a decision perhaps
+            names = tuple(self.snap.decided)
+        return Unknown(why=why, between=names, undecided=not fitting or len(names) < len(fitting), deleted=deleted)
 
     def _is_decided(self, one: Requester) -> bool:
         if one.pod is None or self.snap.mode is Mode.TOPOLOGY:

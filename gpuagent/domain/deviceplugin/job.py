@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.device_ids import Located
-from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.identity import Requester
+from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
 from gpuagent.domain.pods.annotations import Malformed, gpu_names, shown
-from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName, asked, count_of
+from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName, asked, count_of
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.scheduling.decision import for_another_pod
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind
@@ -103,11 +106,33 @@ def differences(pod: Pod, at: Located, visible_gpus: Collection[str], snapshot: 
         except Refusal:
             named = frozenset()
         if named is not None and not (named >= has if key == GROUP_ANNOTATION else named <= has):
-            names = ", ".join(snapshot.name_of(uuid) for uuid in sorted(has))
+            names = ", ".join(snapshot.names[uuid] for uuid in sorted(has))
             why = "the agent cannot identify the requesting pod for certain"
             if key == VISIBLE_ANNOTATION and not snapshot.policy.trust_visible:
                 why = "--trust-gpu-visible is off"
             yield _text(pod, key, f"names {shown(pod.annotations[key])}, and it {word} {names}: {why}")
+
+
+class Visible(NamedTuple):
+    """UUIDs of GPUs that a container sees as well, and warnings to its pod."""
+
+    uuids: tuple[str, ...]
+    warnings: list[Announcement]
+
+
+def visible_gpus(requester: Requester, before: InUse | None, at: Located, occupancy: Occupancy) -> Visible:
+    """The other GPUs that the requesting container sees: none, unless its pod is certain.
+
+    `before` is the allocation that has the same ids already. Raises Refusal, as `visible_gpus_of`.
+    """
+    snap, pod, certain = occupancy.snapshot, requester.pod, requester.certain
+    if before and before.owner:
+        pod, certain = snap.living_pods.get(before.owner.pod), isinstance(before, Holding) or before.certain
+    if pod is None:
+        return Visible((), [])
+    uuids = visible_gpus_of(pod, at, occupancy) if certain and snap.pods_watched else ()
+    texts = differences(pod, at, uuids, snap)
+    return Visible(uuids, [Announcement("GPUGroupDiffers", text, warning=True, pods=(pod.name,)) for text in texts])
 
 
 def visible_gpus_of(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, ...]:
@@ -127,10 +152,10 @@ def visible_gpus_of(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, .
     # Every other GPU is unhealthy, in MIG mode, or used by another mode or plugin.
     offered = {block.gpu.uuid for blocks in snap.lists.values() for block in blocks if block.healthy}
     if strange := others - offered:
-        text = f"shows it {snap.name_of(min(strange))}, which is not advertised"
+        text = f"shows it {snap.names[min(strange)]}, which is not advertised"
         raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
     for uuid, holder in _strangers(pod, others, occupancy):
-        text = f"shows it {snap.name_of(uuid)}, which {holder or 'another container'} has; it is not of the same job"
+        text = f"shows it {snap.names[uuid]}, which {holder or 'another container'} has; it is not of the same job"
         raise Refusal(Reason.GPU_GROUP, _text(pod, VISIBLE_ANNOTATION, text))
     return tuple(sorted(others, key=snap.positions.__getitem__))
 

@@ -1,12 +1,11 @@
-"""Devices in use at the moment of a call: kubelet's allocations as last read, and those of the last minutes."""
+"""Devices in use at the moment of a call: kubelet's allocations as last read, and the record of its calls since."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import chain
 
-from gpuagent.domain.pods.exchange import Exchanged, joined
 from gpuagent.domain.pods.holdings import Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.scheduling.decision import DecidedContainer
@@ -15,8 +14,11 @@ from gpuagent.domain.snapshot import Snapshot
 REMEMBER_S = 120.0
 """How long to keep an allocation at least. Kubelet may offer again an id that it lost during Allocate."""
 
-LAPSE_S = 30.0
-"""Within this time kubelet writes an allocation to its checkpoint, even on a slow disk."""
+ADMISSION_S = 30.0
+"""The calls of one pod's admission follow each other. After a pause of this length, a call is for another pod."""
+
+DELETED_S = 30.0
+"""How long kubelet may still admit a pod whose deletion the agent has seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,6 @@ class RecentAllocation:
         owner: the container; None if the agent cannot identify it.
         pod_uid: UID of its pod; None where only the name is known.
         certain: kubelet's allocations named it.
-        guessed: another pod that gets the same answer may be the owner; kubelet did not answer.
-        exchanged: the ids that kubelet has in place of `ids`.
     """
 
     resource: str
@@ -40,8 +40,6 @@ class RecentAllocation:
     owner: ContainerRef | None = None
     pod_uid: str | None = None
     certain: bool = False
-    guessed: bool = False
-    exchanged: Mapping[str, str] = field(default_factory=dict)
 
 
 InUse = Holding | RecentAllocation
@@ -54,36 +52,38 @@ class RecentAllocations:
     all: tuple[RecentAllocation, ...] = ()
 
     def adding(self, new: RecentAllocation) -> "RecentAllocations":
-        """With `new`."""
-        kept = self.all
-        if new.exchanged or not self.ids.isdisjoint(new.ids):
-            kept = tuple([left for old in kept if (left := _left(old, new))])
-        return RecentAllocations((*kept, new))
+        return RecentAllocations((*self.without(new.ids).all, new))
+
+    def without(self, freed: frozenset[str]) -> "RecentAllocations":
+        """Without the ids that kubelet has freed."""
+        if self.ids.isdisjoint(freed):
+            return self
+        left = [one if one.ids.isdisjoint(freed) else replace(one, ids=one.ids - freed) for one in self.all]
+        return RecentAllocations(tuple([one for one in left if one.ids]))
 
     def fresh(self, now: float, snapshot: Snapshot) -> "RecentAllocations":
         """Without old allocations, unless their pod lives and kubelet's allocations were not read since."""
-        young = self.since(now - REMEMBER_S)
-        old = self.all[: len(self.all) - len(young)]
-        kept = tuple([one for one in old if one.at >= snapshot.holdings_at and one.pod_uid in snapshot.pod_by_uid])
-        return self if len(kept) == len(old) else RecentAllocations((*kept, *young))
+        if not self.all or now - self.all[0].at < REMEMBER_S:
+            return self
+        young, read_at, pods = now - REMEMBER_S, snapshot.holdings_at, snapshot.pod_by_uid
+        kept = [one for one in self.all if one.at > young or (one.at >= read_at and one.pod_uid in pods)]
+        return RecentAllocations(tuple(kept))
 
-    def since(self, at: float) -> tuple[RecentAllocation, ...]:
-        """Those that were made after `at`."""
-        first = next((n for n, one in enumerate(self.all) if one.at > at), len(self.all))
-        return self.all[first:] if first else self.all
+    def read(self, recorded: Recorded, read_at: float, exchanged: Collection[str]) -> "RecentAllocations":
+        """With the containers that kubelet's allocations name, read by a call that began at `read_at`.
 
-    def read(self, recorded: Recorded, read_at: float) -> "RecentAllocations":
-        """With the containers that kubelet's allocations name, read by a call that began at `read_at`."""
+        Units that an old kubelet did not choose (`exchanged`) stay with the container that they were chosen for.
+        """
 
         def named(one: RecentAllocation) -> RecentAllocation:
-            if one.certain or one.exchanged or one.at >= read_at:
+            if one.certain or one.at >= read_at or not one.ids.isdisjoint(exchanged):
                 return one
             records = recorded.containers.get((one.resource, one.ids), ())
             found = next((record for record in records if record.container.pod.namespace), None)
             if found is None:
                 return one
             uid = found.pod.uid if found.pod else found.uid or None
-            return replace(one, owner=found.container, pod_uid=uid, certain=True, guessed=False)
+            return replace(one, owner=found.container, pod_uid=uid, certain=True)
 
         kept = tuple(map(named, self.all))
         return RecentAllocations(kept) if kept != self.all else self
@@ -94,28 +94,86 @@ class RecentAllocations:
         return frozenset[str]().union(*[one.ids for one in self.all])
 
     @cached_property
-    def pod_uids(self) -> frozenset[str]:
-        """UIDs of the pods that they were for."""
-        return frozenset([one.pod_uid for one in self.all if one.pod_uid])
+    def by_pod(self) -> dict[str | None, list[RecentAllocation]]:
+        """UIDs of the pods to their allocations; None where no pod is known."""
+        found: dict[str | None, list[RecentAllocation]] = defaultdict(list)
+        for one in self.all:
+            found[one.pod_uid].append(one)
+        return found
 
     @cached_property
-    def some_unnamed(self) -> bool:
-        """Whether the container of some allocation is not identified yet."""
-        return None in [one.owner for one in self.all]
-
-    @cached_property
-    def exchanged(self) -> tuple[Mapping[str, str], ...]:
-        """Exchanged ids and their units, one mapping an allocation, oldest first."""
-        return tuple([one.exchanged for one in self.all if one.exchanged])
+    def certain_pods(self) -> dict[str, str]:
+        """Device id to the UID of the pod that has it by kubelet's allocations."""
+        return {i: one.pod_uid for one in self.all if one.certain and one.pod_uid for i in one.ids}
 
 
-def _left(older: RecentAllocation, newer: RecentAllocation) -> RecentAllocation | None:
-    """`older` with the units that are not in `newer` and whose ids `newer` does not exchange; None without any."""
-    if not older.exchanged and older.ids.isdisjoint(newer.ids):
-        return older
-    again = [unit for device_id, unit in older.exchanged.items() if device_id in newer.exchanged]
-    left = older.ids.difference(newer.ids, again)
-    return replace(older, ids=left) if left else None
+@dataclass(frozen=True)
+class AdmissionTracker:
+    """The agent's record of kubelet's calls.
+
+    Attributes:
+        recent: allocations of the last minutes.
+        admission: allocations of the pod in admission, oldest first.
+        refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
+            them again.
+        deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
+    """
+
+    recent: RecentAllocations = field(default_factory=RecentAllocations)
+    admission: tuple[RecentAllocation, ...] = ()
+    refused: frozenset[str] = frozenset()
+    deleted: tuple[tuple[float, Pod], ...] = ()
+
+    @property
+    def last(self) -> RecentAllocation | None:
+        """The last allocation of the pod in admission."""
+        return self.admission[-1] if self.admission else None
+
+    def allocated(self, new: RecentAllocation) -> "AdmissionTracker":
+        """After an answered Allocate."""
+        last = self.last
+        admission: tuple[RecentAllocation, ...] = (new,)
+        if new.owner is None and last and last.owner is None and last.resource != new.resource:
+            admission = ()  # the second resource of an unseen pod's container: the container is complete
+        elif new.owner and last and last.pod_uid == new.pod_uid:
+            admission = (*self.admission, new)
+        recent, refused = self.recent.adding(new), self.refused
+        if not self.recent.ids.isdisjoint(new.ids):  # kubelet assigned again what a pod had
+            had = {uid for i in new.ids if (uid := self.recent.certain_pods.get(i))}
+            refused |= had - recent.by_pod.keys() - {new.pod_uid}
+        return replace(self, recent=recent, admission=admission, refused=refused)
+
+    def refusing(self, pod: Pod | None) -> "AdmissionTracker":
+        """After a refusal: kubelet rejects the pod in admission."""
+        return replace(self, admission=(), refused=self.refused | {pod.uid} if pod else self.refused)
+
+    def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
+        """After kubelet has freed these ids."""
+        return replace(self, recent=self.recent.without(ids))
+
+    def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
+        """With the deleted pods and the container names of a new snapshot."""
+        kept = self.fresh(now, snap)
+        deleted, refused, recent = kept.deleted, kept.refused, kept.recent
+        if former and former.living_pods is not snap.living_pods:
+            present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
+            done = (former.served | recent.by_pod.keys()).difference(one.pod_uid for one in kept.admission)
+            past = present | refused | done
+            deleted += tuple((now, pod) for uid, pod in former.pod_by_uid.items() if uid not in past)
+            refused = refused & {*present, *(pod.uid for _, pod in deleted)}
+        if former is None or former.holdings_at < snap.holdings_at:
+            recent = recent.read(snap.recorded, snap.holdings_at, snap.exchanged.values())
+        return replace(kept, recent=recent, deleted=deleted, refused=refused)
+
+    def fresh(self, now: float, snap: Snapshot) -> "AdmissionTracker":
+        """Without entries that are too old."""
+        recent, last, admission = self.recent.fresh(now, snap), self.last, self.admission
+        if last and now - last.at >= ADMISSION_S:
+            admission = ()
+        deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S]) if self.deleted else ()
+        if recent is self.recent and admission is self.admission and deleted == self.deleted:
+            return self
+        return replace(self, recent=recent, admission=admission, deleted=deleted)
 
 
 @dataclass(frozen=True)
@@ -124,30 +182,29 @@ class Occupancy:
 
     Attributes:
         snapshot: with kubelet's allocations as last read.
-        recent: allocations of the last minutes.
+        tracker: with the allocations of the last minutes, and the pods that kubelet does not admit.
         offered: ids that kubelet calls free in this call. If an allocation has one of these ids, kubelet has freed or
             lost that allocation. Kubelet frees all ids of a pod at once.
-        refused: UIDs of pods that kubelet does not admit.
     """
 
     snapshot: Snapshot
-    recent: RecentAllocations
+    tracker: AdmissionTracker
     offered: frozenset[str] = frozenset()
-    refused: frozenset[str] = frozenset()
 
     @cached_property
     def all(self) -> list[tuple[InUse, frozenset[str]]]:
         """Everything that may be in use by pods that may live, and the UUIDs of its GPUs."""
-        newer = frozenset[str]().union(*[one.ids for one in self.recent.since(self.snapshot.holdings_at)])
-        listed = [(h, uuids) for h, uuids in self.snapshot.placed if h.ids.isdisjoint(newer)]
+        recent, read_at = self.tracker.recent.all, self.snapshot.holdings_at
+        newer = frozenset[str]().union(*[one.ids for one in recent if one.at > read_at])
+        listed = self.snapshot.placed
+        if newer:
+            listed = [(h, uuids) for h, uuids in listed if h.ids.isdisjoint(newer)]
         known = {(h.resource, h.ids) for h, _ in listed}  # kubelet's owner is more reliable
-        pods = {(one.owner.pod, one.pod_uid) for one in self.recent.all if one.owner}
+        others = [one for one in recent if (one.resource, one.ids) not in known]
+        pods = {(one.owner.pod, one.pod_uid) for one in others if one.owner}
         gone = {pod for pod in pods if not self._lives(*pod)}
-        others = [one for one in self.recent.all if (one.resource, one.ids) not in known]
-        others = [one for one in others if (one.owner and (one.owner.pod, one.pod_uid)) not in gone]
-        # Kubelets before 1.19 do not list free ids: only their allocations show which ids are free again.
-        lapsed = self.snapshot.holdings_at - LAPSE_S
-        return [*listed, *[(one, one.uuids) for one in others if not (one.exchanged and one.at < lapsed)]]
+        living = [one for one in others if (one.owner and (one.owner.pod, one.pod_uid)) not in gone]
+        return [*listed, *[(one, one.uuids) for one in living]]
 
     def _lives(self, name: PodName, uid: str | None) -> bool:
         pod = self.snapshot.living_pods.get(name)
@@ -162,10 +219,6 @@ class Occupancy:
         """Work out now what calls need, and what lasts on a node with many pods."""
         _ = self.ids, self._sharers, self._unserved
 
-    def is_of(self, snapshot: Snapshot, recent: RecentAllocations, refused: frozenset[str]) -> bool:
-        """Whether it is made of these very values."""
-        return self.snapshot is snapshot and self.recent is recent and self.refused is refused
-
     def seen_with(self, offered: frozenset[str]) -> "Occupancy":
         """As seen from a call in which kubelet calls these ids free. Usually that changes nothing."""
         return self if self.ids.isdisjoint(offered) else replace(self, offered=offered)
@@ -178,12 +231,13 @@ class Occupancy:
     @cached_property
     def standing(self) -> list[tuple[InUse, frozenset[str]]]:
         """Allocations without an id that kubelet now calls free, each with the UUIDs of its GPUs."""
-        return [(one, uuids) for one, uuids in self.all if one.ids.isdisjoint(self.offered)]
+        offered = self.offered
+        return [(one, uuids) for one, uuids in self.all if one.ids.isdisjoint(offered)] if offered else self.all
 
     @cached_property
     def again(self) -> list[InUse]:
         """Allocations with an id that kubelet now calls free."""
-        return [one for one, _ in self.all if not one.ids.isdisjoint(self.offered)]
+        return [one for one, _ in self.all if not one.ids.isdisjoint(self.offered)] if self.offered else []
 
     @cached_property
     def suspect(self) -> list[InUse]:
@@ -195,14 +249,11 @@ class Occupancy:
         """All ids of the suspect allocations; kubelet calls some of these ids free."""
         return frozenset[str]().union(*[one.ids for one in self.suspect])
 
-    @cached_property
-    def exchanged(self) -> Exchanged:
-        """Kubelet's ids and the units in their place; empty if kubelet asks which ids to take."""
-        return reduce(joined, self.recent.exchanged, self.snapshot.exchanged)
-
     def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
         """The allocation that has all of `ids`, which kubelet requests again or reuses."""
-        for one in self.recent.all:
+        if self.ids.isdisjoint(ids) and self.tracker.recent.ids.isdisjoint(ids):
+            return None
+        for one in self.tracker.recent.all:
             if one.resource == resource and ids <= one.ids and self.may_live(one):
                 return one
         return next((one for one, _ in self.all if one.resource == resource and ids <= one.ids), None)
@@ -215,26 +266,28 @@ class Occupancy:
         blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
         return {block.gpu.uuid: block.count - used[block.gpu.uuid] for block in blocks}
 
-    def full_gpus(self, requester: ContainerRef | None) -> set[str]:
+    def full_gpus(self, requester: ContainerRef | None) -> Collection[str]:
         """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
 
         For the requesting pod, its own GPUs do not count as full of pods; the same holds for its container.
         """
         most_pods, most_containers = self.snapshot.policy.max_pods_per_gpu, self.snapshot.max_sharers
-
-        def is_full(containers: set[ContainerRef]) -> bool:
-            if len(containers) >= most_pods:
-                pods = {container.pod for container in containers}
-                if len(pods) >= most_pods and (requester is None or requester.pod not in pods):
-                    return True
-            return most_containers is not None and len(containers - {requester}) >= most_containers
-
-        return {uuid for uuid, containers in self._sharers.items() if is_full(containers)}
+        full = []
+        for uuid, (containers, pods) in self._sharers.items():
+            of_pods = len(pods) >= most_pods and (requester is None or requester.pod not in pods)
+            if of_pods or (most_containers is not None and len(containers - {requester}) >= most_containers):
+                full.append(uuid)
+        return full
 
     @cached_property
-    def _sharers(self) -> dict[str, set[ContainerRef]]:
-        """GPU UUID to the containers there; one without a name stands for each that is not identified."""
-        sharers: dict[str, set[ContainerRef]] = defaultdict(set)
+    def some_unnamed(self) -> bool:
+        """Whether the container of some allocation is not identified yet."""
+        return None in [one.owner for one in self.tracker.recent.all]
+
+    @cached_property
+    def _sharers(self) -> dict[str, tuple[set[ContainerRef], set[PodName]]]:
+        """GPU UUID to the containers there and their pods; one without a name for each that is not identified."""
+        sharers: dict[str, tuple[set[ContainerRef], set[PodName]]] = defaultdict(lambda: (set(), set()))
         unnamed: Counter[tuple[str, str]] = Counter()
         for one, uuids in self.standing:
             for uuid in uuids:
@@ -242,22 +295,22 @@ class Occupancy:
                 if owner is None:  # the two resources of one unidentified container are two allocations
                     unnamed[uuid, one.resource] += 1
                     owner = ContainerRef(PodName("", str(unnamed[uuid, one.resource])), "")
-                sharers[uuid].add(owner)
+                containers, pods = sharers[uuid]
+                containers.add(owner)
+                pods.add(owner.pod)
         return sharers
 
-    def reserved(self, resource: str, requester: PodName | None) -> Counter[str]:
+    def reserved(self, resource: str, requester: PodName | None) -> Mapping[str, int]:
         """GPU UUID to units that schedulers chose for pods which kubelet has still to admit.
 
         Any author of a pod can write a decision. So a pod reserves only units that kubelet may still request and that
         are free. The oldest pods come first, and the sum on a GPU never exceeds its free units.
         """
         found: Counter[str] = Counter()
-        if not self.snapshot.decided:
-            return found
-        free = self.free(resource)
-        for pod in self._to_come(requester):
+        free = self.free(resource) if self._unserved else {}
+        for containers in self._to_come(requester):
             wanted: Counter[str] = Counter()
-            for one in self._unserved[pod.name]:
+            for one in containers:
                 wanted.update({uuid: units.get(resource, 0) for uuid, units in one.units.items()})
             if all(free.get(uuid, 0) >= units for uuid, units in wanted.items()):
                 found.update(wanted)
@@ -268,6 +321,8 @@ class Occupancy:
     @cached_property
     def _unserved(self) -> dict[PodName, list[DecidedContainer]]:
         """Pods that lack devices which a scheduler chose, each with those containers."""
+        if not self.snapshot.decided:
+            return {}
         served = {one.owner for one, _ in self.standing}.union([one.owner for one in self.suspect])
         lacking = (
             (name, [one for one in containers if one.owner not in served])
@@ -275,8 +330,8 @@ class Occupancy:
         )
         return {name: containers for name, containers in lacking if containers}
 
-    def _to_come(self, requester: PodName | None) -> Iterator[Pod]:
-        """Pods with a decision that kubelet may still admit, while it admits `requester`, oldest first.
+    def _to_come(self, requester: PodName | None) -> Iterator[list[DecidedContainer]]:
+        """Containers of pods that kubelet may still admit, while it admits `requester`, oldest first.
 
         Kubelet admits pods in order of arrival, by age if many arrive at once, and tries none twice. So it has admitted
         or rejected every pod that precedes the requesting pod in both orders. A running pod was admitted: its GPUs are
@@ -284,9 +339,9 @@ class Occupancy:
         """
         living, order = self.snapshot.living_pods, self.snapshot.arrival
         until = living.get(requester) if requester else None
-        for name in self._unserved:
+        for name, containers in self._unserved.items():
             pod = living[name]
-            if not pod.deleting and pod.uid not in self.refused:
+            if not pod.deleting and pod.uid not in self.tracker.refused:
                 passed_over = until and order[name] < order[until.name] and pod.created <= until.created
                 if pod.container_ids or not (pod.mirror or passed_over):
-                    yield pod
+                    yield containers

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gpuagent.domain.deviceplugin.allocate_checks import apart
-from gpuagent.domain.deviceplugin.assignment import gpu_count, most_sharers
 from gpuagent.domain.deviceplugin.device_ids import Located, locate
+from gpuagent.domain.deviceplugin.mode_rules import gpu_count
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
@@ -72,7 +72,7 @@ def _check_spread(start: Start, record: Record, pod: Pod) -> None:
         return
     wanted = gpu_count(pod, start.resource, sum(counts.values()), {start.resource: start.at.kind})
     if wanted != len(counts) or len(set(counts.values())) > 1:
-        has = ", ".join(f"{n} on {start.snap.name_of(uuid)}" for uuid, n in counts.items())
+        has = ", ".join(f"{n} on {start.snap.names[uuid]}" for uuid, n in counts.items())
         gpus = "1 GPU" if wanted == 1 else f"{wanted} GPUs, evenly"
         text = f"{start.resource}: {record.container} is to have {gpus} (label {GPU_COUNT_LABEL} of its pod)"
         advice = "Delete the pod, so that it is admitted again"
@@ -96,9 +96,7 @@ def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded) -> None:
     for uuid in full:
         containers = {own, *(h.owner for h in before if uuid in recorded.gpus_of(h))}
         if too_many({owner.pod for owner in containers}, containers):
-            text = (
-                f"{start.resource}: by kubelet's allocations {snap.name_of(uuid)} had {most_sharers(snap)} before {own}"
-            )
+            text = f"{start.resource}: by kubelet's allocations {snap.names[uuid]} had {snap.most_sharers} before {own}"
             raise Refusal(
                 Reason.TOO_MANY_PODS, f"{text}, the most allowed. Delete the pod, so that it gets another GPU"
             )

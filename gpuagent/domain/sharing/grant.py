@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.mode import Kind
-from gpuagent.domain.sharing.units import MemoryUnit, units_of
+from gpuagent.domain.sharing.units import MemoryUnit
 
 CONTROL_NODES = (
     "/dev/nvidiactl",
@@ -86,13 +86,13 @@ class DeviceAccess:
         if visible_gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
         if kind.is_memory:
-            sizes = dict.fromkeys(str(units_of(gpu, kind, self.unit)) for gpu in gpus)
+            sizes = dict.fromkeys(str(gpu.memory_mib // self.unit.mib) for gpu in gpus)
             env |= {
                 "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(gpu.minor) for gpu in gpus),
                 "ALIYUN_COM_GPU_MEM_DEV": ",".join(sizes),
                 "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
                 "ALIYUN_COM_GPU_MEM_POD": str(units * len(gpus)),
-                "ALIYUN_COM_GPU_MEM_UNIT": str(self.unit),
+                "ALIYUN_COM_GPU_MEM_UNIT": self.unit.name,
             }
         cdi = self.strategy is DeviceStrategy.CDI
         nodes = (*(f"/dev/nvidia{gpu.minor}" for gpu in seen), *CONTROL_NODES)

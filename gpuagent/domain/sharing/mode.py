@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Self
 
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_CORE = "aliyun.com/gpu-core.percentage"
@@ -60,39 +61,31 @@ class Kind(enum.StrEnum):
 
     The mode is part of the id so that kubelet's allocations show the mode, and its promise, for every unit. A memory
     unit of `share`, without isolation, differs from one of `cgpu`.
+
+    Attributes:
+        mode: the mode that advertises it.
+        is_whole: one device is one GPU.
+        is_memory: one device is an amount of memory.
     """
 
-    MEMORY_SHARE = "ms"
-    MEMORY_CGPU = "mc"
-    MEMORY_MPS = "mp"
-    MEMORY_CORE_MEM = "mm"
-    CORE_CORE_MEM = "cm"
-    WHOLE_TOPOLOGY = "gt"
-    WHOLE_DEFAULT = "gd"
+    MEMORY_SHARE = "ms", Mode.SHARE
+    MEMORY_CGPU = "mc", Mode.CGPU
+    MEMORY_MPS = "mp", Mode.MPS
+    MEMORY_CORE_MEM = "mm", Mode.CORE_MEM
+    CORE_CORE_MEM = "cm", Mode.CORE_MEM
+    WHOLE_TOPOLOGY = "gt", Mode.TOPOLOGY
+    WHOLE_DEFAULT = "gd", Mode.DEFAULT
 
-    @property
-    def mode(self) -> Mode:
-        return _KIND_MODES[self]
+    mode: Mode
+    is_whole: bool
+    is_memory: bool
 
-    @property
-    def is_whole(self) -> bool:
-        """One device is one GPU."""
-        return self in {Kind.WHOLE_TOPOLOGY, Kind.WHOLE_DEFAULT}
+    def __new__(cls, code: str, mode: Mode) -> Self:
+        kind = str.__new__(cls, code)
+        kind._value_ = code
+        kind.mode, kind.is_whole, kind.is_memory = mode, code[0] == "g", code[0] == "m"
+        return kind
 
-    @property
-    def is_memory(self) -> bool:
-        return self.value.startswith("m")
-
-
-_KIND_MODES = {
-    Kind.MEMORY_SHARE: Mode.SHARE,
-    Kind.MEMORY_CGPU: Mode.CGPU,
-    Kind.MEMORY_MPS: Mode.MPS,
-    Kind.MEMORY_CORE_MEM: Mode.CORE_MEM,
-    Kind.CORE_CORE_MEM: Mode.CORE_MEM,
-    Kind.WHOLE_TOPOLOGY: Mode.TOPOLOGY,
-    Kind.WHOLE_DEFAULT: Mode.DEFAULT,
-}
 
 PROMISES: dict[Mode, frozenset[Isolates]] = {
     Mode.DEFAULT: frozenset(),

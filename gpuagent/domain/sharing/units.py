@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuagent.domain.gpus.gpu import KEY_CHARS, Gpu
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, Kind
@@ -13,7 +13,9 @@ MAX_LIST_BYTES = 4_000_000
 MANY_DEVICES = 5_000
 """Above this number of devices of one resource, kubelet's restarts and pod status become slow."""
 
-_KINDS = {kind.value: kind for kind in Kind}
+KINDS = {kind.value: kind for kind in Kind}
+"""Middle part of a device id to its kind."""
+
 _ID = re.compile(rf"([a-z2-7]{{{KEY_CHARS}}})-([a-z]{{2}})-(0|[1-9][0-9]{{0,6}})")
 
 MEMORY_UNIT = re.compile(r"([1-9][0-9]{0,6})?(MiB|GiB)")
@@ -41,15 +43,20 @@ def device_ids(gpu_key: str, kind: Kind, count: int) -> Iterator[str]:
 def parse_id(device_id: str) -> UnitId | None:
     """The parts of an id of this agent; None for any other text."""
     match = _ID.fullmatch(device_id)
-    kind = _KINDS.get(match[2]) if match else None
+    kind = KINDS.get(match[2]) if match else None
     return UnitId(match[1], kind, int(match[3])) if match and kind else None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUnit:
-    """The amount of GPU memory of one device of `aliyun.com/gpu-mem`."""
+    """The amount of GPU memory of one device of `aliyun.com/gpu-mem`. Its `name` is ``GiB`` or ``256MiB``."""
 
     mib: int = 1024
+    name: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        count, name = (self.mib // 1024, "GiB") if self.mib % 1024 == 0 else (self.mib, "MiB")
+        object.__setattr__(self, "name", name if count == 1 else f"{count}{name}")
 
     @classmethod
     def parse(cls, text: str) -> "MemoryUnit":
@@ -70,8 +77,7 @@ class MemoryUnit:
         return str(self) if self.mib in {1, 1024} else f"x {self}"
 
     def __str__(self) -> str:
-        count, name = (self.mib // 1024, "GiB") if self.mib % 1024 == 0 else (self.mib, "MiB")
-        return name if count == 1 else f"{count}{name}"
+        return self.name
 
 
 def units_of(gpu: Gpu, kind: Kind, unit: MemoryUnit) -> int:

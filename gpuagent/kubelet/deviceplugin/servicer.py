@@ -24,6 +24,8 @@ MAX_STREAMS = 12
 Beyond this the newest is refused: the oldest is kubelet's own, and kubelet drops the whole plugin when that one ends.
 """
 
+_METHODS = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
+
 _CODES = {
     Reason.EMPTY_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.UNKNOWN_DEVICE: grpc.StatusCode.INVALID_ARGUMENT,
@@ -38,8 +40,8 @@ _CODES = {
 class Meter(Protocol):
     """Counts the calls of the service."""
 
-    def answered(self, method: str, resource: str, seconds: float) -> None:
-        """One call was answered or refused."""
+    def timer(self, method: str, resource: str) -> Callable[[float], None]:
+        """Takes the seconds of each call that was answered or refused."""
 
     def refused(self, method: str, resource: str, reason: Reason) -> None:
         """One call was refused."""
@@ -64,6 +66,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         )
         self._allocator = allocator
         self._meter = meter
+        self._timers = {method: meter.timer(method, resource) for method in _METHODS}
         self._streams_changed = streams_changed
         self._streams: list[threading.Event] = []
         self._kubelets: threading.Event | None = None
@@ -167,7 +170,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             log.exception("Failed to answer a call", extra={"method": method, "resource": self._resource})
             self._refuse(method, context, Refusal(Reason.INTERNAL, f"{self._resource}: the GPU agent failed: {err}"))
         finally:
-            self._meter.answered(method, self._resource, time.perf_counter() - began)
+            self._timers[method](time.perf_counter() - began)
 
     def _refuse(self, method: str, context: grpc.ServicerContext, refusal: Refusal) -> NoReturn:
         self._meter.refused(method, self._resource, refusal.reason)

@@ -26,8 +26,8 @@ SERVICES = tuple(f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version 
 class Meter(Protocol):
     """Counts the calls of the service."""
 
-    def answered(self, method: str, resource: str, seconds: float) -> None:
-        """One claim was answered or refused."""
+    def timer(self, method: str, resource: str) -> Callable[[float], None]:
+        """Takes the seconds of each claim that was answered or refused."""
 
     def refused(self, method: str, resource: str, reason: Reason) -> None:
         """One claim was refused."""
@@ -112,7 +112,7 @@ class DraServicer:
             self._meter.refused(method, DRA_DRIVER, Reason.INTERNAL)
             return f"the agent failed: {type(err).__name__}; its log has more"
         finally:
-            self._meter.answered(method, DRA_DRIVER, time.perf_counter() - began)
+            self._meter.timer(method, DRA_DRIVER)(time.perf_counter() - began)
         return ""
 
 

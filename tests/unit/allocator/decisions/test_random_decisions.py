@@ -293,16 +293,6 @@ def test_a_pod_with_two_equal_containers_gets_the_last_units_of_its_gpu():
             machine.admit(admitted)
 
 
-def test_without_kubelets_answer_a_later_container_is_not_placed_elsewhere():
-    """The first call may be for either pod, and both are to have GPU 0; the second one only for p2."""
-    machine = DecidedUnasked()
-    machine.begin()
-    machine.decide([2], older=False, n=0)
-    machine.decide([2, 4], older=False, n=0)
-    machine.admit(1)
-    assert machine.pods["p2"].given == [0, 0]
-
-
 def test_without_kubelets_answer_a_guess_leaves_later_containers_in_doubt():
     """The first call may be for p1 or p3. The second, as large, is for the other container of p3."""
     machine = DecidedUnasked()

@@ -67,10 +67,12 @@ def test_where_kubelet_does_not_answer_pods_that_differ_are_refused_with_the_cau
     assert at(kubelet, "b") == [1]
 
 
-def test_where_kubelet_does_not_answer_pods_that_are_alike_are_served():
-    kubelet = kubelet_with(
-        decided("a", 2), decided("b", 2, second=1), decided("c", 0, 12, second=2), answers_queries=False
-    )
+def test_where_kubelet_does_not_answer_no_decided_pod_is_assumed():
+    """Both have GPU 2, but the request may be for a pod that the watch has not shown."""
+    kubelet = kubelet_with(decided("a", 2), decided("b", 2, second=1), answers_queries=False)
+    refusal = kubelet.refusal(lambda: serve(kubelet, "b"))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    kubelet.allocations.answers_queries = True
     for name in ("b", "a"):
         serve(kubelet, name)
         assert at(kubelet, name) == [2]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.domain.deviceplugin.device_ids import take
+from gpuagent.domain.deviceplugin.assignment import take
 from gpuagent.domain.sharing.mode import Kind
 from gpuagent.domain.sharing.units import parse_id
 from tests.unit.domain.builders import unit_ids

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.job import named_gpus, visible_gpus_of
-from gpuagent.domain.deviceplugin.occupancy import Occupancy, RecentAllocations
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
@@ -13,7 +13,7 @@ from tests.unit.domain import hostile
 from tests.unit.domain.builders import WHOLE, box, in_force, pod_json, uuid
 
 NODE = in_force(Mode.TOPOLOGY, box(4), trust_visible=True).snap
-OCCUPANCY = Occupancy(NODE, RecentAllocations())
+OCCUPANCY = Occupancy(NODE, AdmissionTracker())
 LONGEST = 1000
 """Characters of a message, whatever stands in the annotation."""
 

@@ -51,7 +51,8 @@ class Meter:
     def __init__(self):
         self.refusals = []
 
-    def answered(self, method, resource, seconds): ...
+    def timer(self, method, resource):
+        return lambda seconds: None
 
     def refused(self, method, resource, reason):
         self.refusals.append(reason)

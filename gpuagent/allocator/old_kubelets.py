@@ -1,0 +1,91 @@
+"""Stands between kubelets before 1.19 and the rest of the agent, which has units alone.
+
+Such a kubelet does not ask which ids to take. So each id that it picks is a count, exchanged for a unit that the agent
+chooses in Allocate (`domain/deviceplugin/counts`). Kubelet keeps the exchange in its checkpoint.
+"""
+
+from collections.abc import Callable
+
+from gpuagent.allocator.allocator_state import AllocatorState, View
+from gpuagent.domain.deviceplugin import counts
+from gpuagent.domain.deviceplugin.device_ids import locate
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers
+from gpuagent.domain.deviceplugin.mode_rules import not_offered
+from gpuagent.domain.pods.exchange import Exchanged, joined, picks_itself
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.snapshot import Snapshot
+
+Choose = Callable[[AllocationRequest, Requester], tuple[str, ...]]
+"""Chooses units for a container. Raises Refusal."""
+
+
+class OldKubelets:
+    """Exchanges ids for units. Kubelet allocates one container at a time, so no lock is needed.
+
+    Attributes:
+        active: ids are counts. Kubelet picks them itself, or still holds ids that it picked so.
+    """
+
+    def __init__(self, state: AllocatorState, choose: Choose) -> None:
+        self._state, self._choose = state, choose
+        self._latest: Exchanged = {}  # of recent allocations
+        self._asked = False  # some builds of version 1.19 do not ask
+        self.active = False
+
+    def publish(self, snap: Snapshot) -> None:
+        """Look at kubelet's version and allocations as they are now."""
+        held = self._latest and self._state.view().tracker.recent.ids
+        recent = any(unit in held for unit in self._latest.values())
+        self.active = bool(snap.exchanged) or recent or picks_itself(snap.kubelet, asked=self._asked)
+
+    def counts_although_asked(self, snap: Snapshot) -> bool:
+        """Kubelet asks which ids to take; whether they still are counts, as it holds ids that it picked before."""
+        self._asked = True
+        self.publish(snap)
+        return self.active
+
+    def units(self, resource: str, ids: frozenset[str]) -> frozenset[str]:
+        """The units that these ids stand for. Raises Refusal: kubelet's allocations were not read yet."""
+        exchanged = self._exchanged(resource, self._state.view())
+        return frozenset(exchanged.get(device_id, device_id) for device_id in ids)
+
+    def _exchanged(self, resource: str, view: View) -> Exchanged:
+        if not view.snap.holdings_known:
+            text = f"{resource}: the GPU agent is starting and has not read yet what kubelet gave out; try again"
+            raise Refusal(Reason.NOT_READY, text)
+        return joined(view.snap.exchanged, self._latest)
+
+    def exchange(self, resource: str, picked: frozenset[str]) -> Exchanged:
+        """Units in exchange for the ids that kubelet picked for a container; empty where they stand for themselves.
+
+        Raises:
+            Refusal: no GPU can serve the container.
+        """
+        if stale := counts.lapsed(self._state.view().occupancy):
+            self._state.freed(stale)
+        view = self._state.view()
+        exchanged, recent = self._exchanged(resource, view), view.tracker.recent
+        current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
+        fixed = current.intersection(filter(None, map(exchanged.get, picked)))
+        # An older pod of the same size may have taken a pod's turn, and that pod then gets what is chosen for this one.
+        served = frozenset([one.pod_uid for one in view.snap.checkpoint if one.ids.isdisjoint(recent.ids)])
+        request = AllocationRequest(resource, len(picked), fixed=fixed)
+        requester = counts.oldest(fitting_containers(request, view.tracker, view.snap, served), view.tracker.last)
+        goes_on = requester.handed_on or requester.paired
+        found = counts.pick(resource, picked, fixed if goes_on else frozenset(), exchanged, view.occupancy)
+        if len(found.exchanged) == len(picked):
+            return found.exchanged
+        if not locate(resource, picked, view.snap).listed:
+            if picked.isdisjoint(exchanged.values()):
+                return {}  # from before a downgrade of kubelet
+            raise not_offered(resource, view.snap)  # another pod has a unit with the id of a count
+        try:
+            chosen = self._choose(found.request, requester)
+        except Refusal as refusal:
+            refusal.pod = requester.pod_name
+            self._state.refused(requester.pod)
+            raise
+        self._state.freed(found.freed)
+        given = counts.paired(picked, chosen, found.exchanged)
+        self._latest, self.active = joined(self._latest, given), True
+        return given

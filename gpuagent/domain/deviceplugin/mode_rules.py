@@ -1,0 +1,56 @@
+"""Rules of the modes, for each call: which resources there are, and how a container may combine and spread them."""
+
+from collections.abc import Mapping
+
+from gpuagent.domain.deviceplugin.identity import Requester
+from gpuagent.domain.pods.pod import Pod
+from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode
+from gpuagent.domain.snapshot import Snapshot
+
+
+def not_offered(resource: str, snap: Snapshot) -> Refusal:
+    """The refusal of a resource that is at zero in this mode."""
+    return Refusal(
+        Reason.NOT_OFFERED, f"{resource}: not advertised in mode {snap.mode}, which is in force on this node"
+    )
+
+
+def gpu_count(pod: Pod, resource: str, size: int, resource_kinds: Mapping[str, Kind]) -> int:
+    """Over how many GPUs the pod's label `aliyun.com/gpu-count` spreads this request; 1 without it.
+
+    Raises:
+        Refusal: the label is invalid, or the request cannot be spread so.
+    """
+    kind = resource_kinds.get(resource)
+    if pod.gpu_count_label is None or kind is None or kind.is_whole:
+        return 1
+    count, why = pod.gpu_count, ""
+    if count is None:
+        why = "is not a number of GPUs; set it to 1 or more, or remove it"
+    elif count > 1 and kind.mode is Mode.CORE_MEM:
+        why = "cannot be combined with mode core_mem: one container, one GPU there"
+    elif size % count:
+        why = f"does not divide {size} units of {resource}; ask for a multiple of {count}"
+    if count is None or why:
+        text = f"pod {pod.name}: label {GPU_COUNT_LABEL}={pod.gpu_count_label!r}"
+        raise Refusal(Reason.GPU_COUNT, f"{text} {why}")
+    return count
+
+
+def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapshot) -> None:
+    """The rules of mode core_mem: compute in whole steps, and both resources or none for each container.
+
+    A container with compute alone could use all memory of the GPU.
+    """
+    policy, step = snap.policy, snap.policy.core_step
+    if snap.mode is not Mode.CORE_MEM or resource not in snap.resource_kinds:
+        return
+    if resource == GPU_CORE and (over := size % step):
+        fitting = " or ".join(str(n) for n in (size - over, size - over + step) if n)
+        text = f"{resource}: {size} is no multiple of {step} percent; ask for {fitting}"
+        raise Refusal(Reason.CORE_STEP, text)
+    other = next(name for name in snap.resource_kinds if name != resource)
+    if policy.core_mem_both and requester.container and not requester.container.asks(other):
+        text = f"{resource}: {requester.owner} asks for it and not for {other}; in mode core_mem"
+        raise Refusal(Reason.CORE_MEM_BOTH, f"{text} a container asks for both, or for neither")
