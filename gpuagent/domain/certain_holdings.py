@@ -1,17 +1,15 @@
 """Devices that the pods of this node hold by kubelet's allocations, for pods where this is certain."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuagent.domain.pods.pod import Holding, Pod, PodName
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, Kind
-from gpuagent.domain.sharing.units import UnitId, parse_id
 from gpuagent.domain.state import State
 
 RESOURCES = (GPU_MEM, GPU_CORE, GPU_WHOLE)
 """Resources that schedulers write in annotations."""
-_DIGITS = 7
 
 Amounts = Mapping[tuple[str, Kind], int]
 """GPU UUID and kind of unit to units."""
@@ -55,9 +53,7 @@ def certain(state: State, pods: Collection[Pod]) -> Iterator[PodHeld]:
     for holding in state.living_holdings if names else ():
         if holding.resource in RESOURCES and holding.owner.pod in names:
             held[holding.owner.pod].append(holding)
-    recorded: dict[tuple[str, str, str], frozenset[str]] = {}
-    for entry in state.holdings.checkpoint:
-        recorded[entry.pod_uid, entry.container, entry.resource] = entry.ids
+    recorded = state.holdings.recorded
     by_key = _unmistakable(state)
     for pod in pods:
         if pod.ended or not pod.uid or pod.name not in held:
@@ -114,24 +110,13 @@ def _read(pod: Pod, held: list[Holding], by_key: Mapping[str, str]) -> PodHeld |
     for holding in held:
         position = positions.get(holding.owner.container)
         into = unnumbered[holding.resource] if position is None else containers[holding.resource, position]
-        for unit, count in counted(holding.ids):
-            if unit is None or unit.gpu_key not in by_key or not _fits(holding.resource, unit.kind):
-                return None  # another plugin's ids, or a GPU that the agent has not read
+        if holding.foreign_ids:
+            return None
+        for unit, count in holding.units:
+            if unit.gpu_key not in by_key or not _fits(holding.resource, unit.kind):
+                return None  # a GPU that the agent has not read
             into[by_key[unit.gpu_key], unit.kind] += count
     return PodHeld(pod, containers, unnumbered)
-
-
-def counted(ids: Iterable[str]) -> Iterator[tuple[UnitId | None, int]]:
-    """For each GPU and kind, the unit with the highest number and the count; None as unit for ids of other plugins.
-
-    A full node has thousands of ids, so the function parses each common prefix once.
-    """
-    numbers: dict[str, list[int]] = defaultdict(list)
-    for device_id in ids:
-        head, _, number = device_id.rpartition("-")
-        numbers[head].append(int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS else -1)
-    for head, found in numbers.items():
-        yield (None if min(found) < 0 else parse_id(f"{head}-{max(found)}")), len(found)
 
 
 def _fits(resource: str, kind: Kind) -> bool:

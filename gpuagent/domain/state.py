@@ -20,7 +20,7 @@ from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.policy import Policy
 from gpuagent.domain.sharing.isolation_layers import Layer, chosen
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Kind, Mode
-from gpuagent.domain.sharing.units import UnitId, parse_id
+from gpuagent.domain.sharing.units import UnitId
 
 T = TypeVar("T")
 
@@ -99,8 +99,7 @@ class State:
     @cached_property
     def held_units(self) -> list[UnitId]:
         """One unit of each holding of this agent's resources, also on a GPU that was never read."""
-        units = (parse_id(next(iter(holding.ids), "")) for holding in self.living_holdings)
-        return [unit for unit in units if unit]
+        return [holding.units[0][0] for holding in self.living_holdings if holding.units]
 
     @cached_property
     def held_under(self) -> set[tuple[Mode, str]]:

@@ -1,8 +1,9 @@
 """Kubelet's allocations, as last read."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from functools import cached_property
+from typing import Self, TypeVar
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.node_state.pod_list import Pods
@@ -10,6 +11,8 @@ from gpuagent.domain.pods.exchange import by_units, picks_itself, unrecorded
 from gpuagent.domain.pods.holdings import with_annotated_gpus
 from gpuagent.domain.pods.json_values import mapping, text
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, Pod, PodName
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +54,17 @@ class Holdings:
         if self.counts_only and (unknown := unrecorded(event.holdings, event.checkpoint)):
             return replace(self, problem=f"kubelet's checkpoint does not show which units {unknown} was given")
         listed, checkpoint, exchanged = by_units(event.holdings, event.checkpoint)
+        if self.listed is not None:
+            listed = _kept(self.listed, listed, key=lambda one: (one.owner, one.resource))
+        checkpoint = _kept(self.checkpoint, checkpoint, key=lambda one: (one.pod_uid, one.container, one.resource))
         return replace(
             self, listed=listed, read_at=event.started_at, checkpoint=checkpoint, exchanged=exchanged, problem=None
         )
+
+    @cached_property
+    def recorded(self) -> Mapping[tuple[str, str, str], frozenset[str]]:
+        """UID of the pod, container and resource to device ids, by the checkpoint."""
+        return {(one.pod_uid, one.container, one.resource): one.ids for one in self.checkpoint}
 
     @property
     def counts_only(self) -> bool:
@@ -62,6 +73,12 @@ class Holdings:
 
     def living(self, pods: Pods) -> tuple[Holding, ...]:
         """Holdings of pods that have not ended (kubelet up to 1.33 lists those too), init containers' included."""
+        last: tuple[Pods, tuple[Holding, ...]] | None = vars(self).get("_living")
+        if last is None or last[0] is not pods:
+            last = vars(self)["_living"] = pods, self._of_living(pods)
+        return last[1]
+
+    def _of_living(self, pods: Pods) -> tuple[Holding, ...]:
         # While the watch is down, the agent does not see a new pod of the same name.
         ended = set() if pods.problem else {pod.name for pod in pods.seen if pod.ended}
         by_name = {pod.name: pod for pod in pods.seen}
@@ -79,6 +96,17 @@ class Holdings:
             if name is not None and (rest := entry.ids - known):
                 known |= rest  # the next init container reuses them
                 yield Holding(ContainerRef(name, entry.container), entry.resource, rest)
+
+
+def _kept(former: tuple[_T, ...], new: tuple[_T, ...], key: Callable[[_T], object]) -> tuple[_T, ...]:
+    """`new` with the objects of `former` that are equal, and `former` itself if all are.
+
+    What was worked out from an object then still holds, so that a read costs by what has changed.
+    """
+    known = {key(one): one for one in former}
+    kept = tuple([old if (old := known.get(key(one))) == one and old is not None else one for one in new])
+    same = len(kept) == len(former) and {*map(id, kept)} == {*map(id, former)}
+    return former if same else kept
 
 
 def _of_their_uid(holding: Holding, pod: Pod | None, uids: Mapping[tuple[str, str, frozenset[str]], str]) -> Holding:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.exchange import minor_of
@@ -63,12 +64,10 @@ def located(holding: Holding, gpus: Mapping[str, Gpu]) -> Iterator[tuple[str, Mo
     GPU. Other ids, such as those of network cards, are no GPUs.
     """
     by_key = {gpu.key: gpu.uuid for gpu in gpus.values()}
-    for device_id in holding.ids:
-        unit = parse_id(device_id)
-        if unit is not None:
-            if unit.gpu_key in by_key:
-                yield by_key[unit.gpu_key], unit.kind.mode
-            continue
+    for unit, count in holding.units:
+        if unit.gpu_key in by_key:
+            yield from repeat((by_key[unit.gpu_key], unit.kind.mode), count)
+    for device_id in holding.foreign_ids:
         for uuid in foreign(holding, device_id, gpus):
             yield uuid, FOREIGN
 

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from gpuagent.domain.pods.annotations import MIRROR_ANNOTATION, bounded, named_for_shares
 from gpuagent.domain.pods.json_values import mapping, mappings, text
 from gpuagent.domain.pods.quantity import amount
-from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL, Kind
+from gpuagent.domain.sharing.units import UnitId, parse_id
 
 REJECTED = "UnexpectedAdmissionError"
 """The status reason of a pod for which kubelet got no devices. Kubelet never retries that pod."""
@@ -144,7 +146,7 @@ class Pod:
         return count_of(self.gpu_count_label)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Holding:
     """Device ids of one resource that a container holds by kubelet's allocations. No holdings share an id."""
 
@@ -154,6 +156,19 @@ class Holding:
     annotated: frozenset[int] | None = None
     """Minor numbers of the GPUs that a scheduler named for the pod, if its plugin assigned these and ignored the ids;
     None if the annotations name none."""
+
+    @cached_property
+    def units(self) -> tuple[tuple[UnitId, int], ...]:
+        """For each GPU and kind, the unit with the highest number and the count of units; ids of this agent only."""
+        found: dict[tuple[str, Kind], list[UnitId]] = {}
+        for unit in filter(None, map(parse_id, self.ids)):
+            found.setdefault((unit.gpu_key, unit.kind), []).append(unit)
+        return tuple((max(units, key=lambda unit: unit.n), len(units)) for units in found.values())
+
+    @cached_property
+    def foreign_ids(self) -> tuple[str, ...]:
+        """Ids of other plugins."""
+        return tuple(device_id for device_id in self.ids if parse_id(device_id) is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ The gpushare scheduler extender and the inspect tools read two amounts of a node
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gpuagent.domain.certain_holdings import counted
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.sharing.mode import GPU_COUNT, GPU_MEM
 from gpuagent.domain.sharing.units import units_of
@@ -52,8 +51,8 @@ def by_former_units(state: State) -> Iterator[str]:
     answers = {(entry.container, entry.ids): entry.gpu_units for entry in state.holdings.checkpoint if entry.gpu_units}
     for holding in state.living_holdings:
         then = answers.get((holding.owner.container, holding.ids))
-        for highest, _ in counted(holding.ids):
-            if highest and highest.kind.is_memory and (gpu := by_key.get(highest.gpu_key)):
+        for highest, _ in holding.units:
+            if highest.kind.is_memory and (gpu := by_key.get(highest.gpu_key)):
                 now = units_of(gpu, highest.kind, state.policy.unit)
                 if highest.n >= now or (then and now not in then):
                     former[gpu.uuid].add(str(holding.owner.pod))

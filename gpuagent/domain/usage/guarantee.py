@@ -10,7 +10,7 @@ from gpuagent.domain.pods.pod import ContainerRef
 from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import NONE
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, PROMISES, Isolates, Kind, Mode
-from gpuagent.domain.sharing.units import MemoryUnit, parse_id, units_of
+from gpuagent.domain.sharing.units import MemoryUnit, units_of
 from gpuagent.domain.state import State
 
 MIB = 1 << 20
@@ -63,12 +63,10 @@ def _held(state: State) -> Mapping[tuple[str, ContainerRef], "Counter[Kind | str
     by_key = {gpu.key: uuid for uuid, gpu in state.gpus.by_uuid.items()}
     held: dict[tuple[str, ContainerRef], Counter[Kind | str]] = defaultdict(Counter)
     for holding in state.living_holdings:
-        for device_id in holding.ids:
-            unit = parse_id(device_id)
-            if unit is not None:
-                if uuid := by_key.get(unit.gpu_key):
-                    held[uuid, holding.owner][unit.kind] += 1
-                continue
+        for unit, count in holding.units:
+            if uuid := by_key.get(unit.gpu_key):
+                held[uuid, holding.owner][unit.kind] += count
+        for device_id in holding.foreign_ids:
             for uuid in foreign(holding, device_id, state.gpus.by_uuid):
                 held[uuid, holding.owner][holding.resource] += 1
     return held
