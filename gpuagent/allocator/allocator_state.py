@@ -68,7 +68,6 @@ class AllocatorState:
             occupancy = self._occupancy = Occupancy(snapshot, self._tracker)
             self._changed.notify_all()
         occupancy.work_out()
-        _ = snapshot.serving
 
     def view(self) -> View:
         """The current view. Raises Refusal: no snapshot was published yet."""

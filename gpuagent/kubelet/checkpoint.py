@@ -7,6 +7,7 @@ reader skips unknown entries, and entries of pods that have ended may remain.
 import base64
 import json
 import logging
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,18 @@ def _entry(entry: dict[str, Any]) -> CheckpointEntry | None:
         # A map from NUMA node to ids; a plain list before kubelet 1.20.
         flat = [i for group in ids.values() for i in group] if isinstance(ids, dict) else list(ids or ())
         pod, container, resource = (entry[key] for key in ("PodUID", "ContainerName", "ResourceName"))
-        answer = pb.ContainerAllocateResponse.FromString(base64.b64decode(entry.get("AllocResp") or ""))
-        text = answer.annotations.get(exchange.key(resource))
+        annotations, units = _answer(entry.get("AllocResp") or "")
+        text = annotations.get(exchange.key(resource))
         exchanged = exchange.read(text, flat) if text else {}
-        units = frozenset(int(text) for text in answer.envs.get(V1_GPU_UNITS, "").split(",") if text.isdecimal())
         return CheckpointEntry(pod, container, resource, frozenset(flat), exchanged, units)
     except (DecodeError, ValueError, KeyError, TypeError, AttributeError) as err:
         log.warning("Left out an entry of kubelet's checkpoint", extra={"error": err})
         return None
+
+
+@lru_cache(maxsize=512)
+def _answer(encoded: str) -> tuple[dict[str, str], frozenset[int]]:
+    """Annotations of the agent's answer to kubelet, and how many units of memory its GPUs had in all."""
+    answer = pb.ContainerAllocateResponse.FromString(base64.b64decode(encoded))
+    units = frozenset(int(text) for text in answer.envs.get(V1_GPU_UNITS, "").split(",") if text.isdecimal())
+    return dict(answer.annotations), units

@@ -310,7 +310,7 @@ class _Search:
         if not listed:
             admitting = self.tracker.last and self.tracker.last.pod_uid == pod.uid
             return not admitting and (pod.uid in self.snap.served or bool(given))
-        holders = {uid for i in listed if (uid := recent.certain_pods.get(i))}
+        holders: set[str] = recent.holders(listed)
         holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
         return bool(holders) and pod.uid not in holders and not pod.static  # the list is of another pod
 

@@ -101,10 +101,11 @@ class RecentAllocations:
             found[one.pod_uid].append(one)
         return found
 
-    @cached_property
-    def certain_pods(self) -> dict[str, str]:
-        """Device id to the UID of the pod that has it by kubelet's allocations."""
-        return {i: one.pod_uid for one in self.all if one.certain and one.pod_uid for i in one.ids}
+    def holders(self, ids: frozenset[str]) -> set[str]:
+        """UIDs of the pods that have some of `ids` by kubelet's allocations."""
+        if self.ids.isdisjoint(ids):
+            return set()
+        return {one.pod_uid for one in self.all if one.certain and one.pod_uid and not one.ids.isdisjoint(ids)}
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,8 @@ class AdmissionTracker:
         elif new.owner and last and last.pod_uid == new.pod_uid:
             admission = (*self.admission, new)
         recent, refused = self.recent.adding(new), self.refused
-        if not self.recent.ids.isdisjoint(new.ids):  # kubelet assigned again what a pod had
-            had = {uid for i in new.ids if (uid := self.recent.certain_pods.get(i))}
-            refused |= had - recent.by_pod.keys() - {new.pod_uid}
+        if had := self.recent.holders(new.ids) - {new.pod_uid}:  # kubelet assigned again what these pods had
+            refused |= had - recent.by_pod.keys()
         return replace(self, recent=recent, admission=admission, refused=refused)
 
     def refusing(self, pod: Pod | None) -> "AdmissionTracker":
@@ -217,7 +217,9 @@ class Occupancy:
 
     def work_out(self) -> None:
         """Work out now what calls need, and what lasts on a node with many pods."""
-        _ = self.ids, self._sharers, self._unserved
+        snap = self.snapshot
+        _ = self.ids, self._sharers, self._unserved, self.tracker.recent.by_pod
+        _ = snap.serving, snap.first_asks, snap.unstarted, snap.pod_by_uid, snap.arrival, snap.names
 
     def seen_with(self, offered: frozenset[str]) -> "Occupancy":
         """As seen from a call in which kubelet calls these ids free. Usually that changes nothing."""
