@@ -161,7 +161,7 @@ def identify(
             listed.update(answer)
         if requester := search.by_kubelet(pods, listed):
             return requester
-    return search.unseen()
+    return search.unseen(between=search.bare(listed))
 
 
 def fitting_containers(
@@ -293,10 +293,10 @@ class _Search:
         # Kubelet sees pods in the agent's order. Rejected pods may linger, so the last one is in admission.
         if clear := [one for one in fitting if one.pod_name not in reused]:
             return replace(clear[-1], certain=len(fitting) == 1)
-        living = [one for one in fitting if one.pod and one.pod.uid in self.snap.pod_by_uid]
-        if len(living) == len(fitting):  # the later ones may be deleted pods of the same names
+        living = [one for one in (*go_on, *begin) if one.pod and one.pod.uid in self.snap.pod_by_uid]
+        if len(living) == len(go_on) + len(begin):  # the later ones may be deleted pods of the same names
             return replace(fitting[0], certain=len(fitting) == 1)
-        deleted = next(one.pod for one in fitting if one not in living)
+        deleted = next(one.pod for one in (*go_on, *begin) if one not in living)
         why = f"pod {deleted.name if deleted else None} was deleted a moment ago, and kubelet lists no UIDs"
         return self._unknown(why, living, deleted) if living else self.unseen(deleted)
 
@@ -331,10 +331,15 @@ class _Search:
             return one.pod is not None and decided_text(one.pod, GROUP_ANNOTATION) is not None
         return one.pod.gpu_count_label is not None or one.decided_gpus(self.request.resource, self.snap) is not None
 
-    def unseen(self, deleted: Pod | None = None) -> Requester:
+    def bare(self, listed: Listed) -> tuple[PodName, ...]:
+        """Decided pods that kubelet lists without devices: a pod of the same name may have got those, unseen."""
+        asking = [pod.name for pod in self._asking(self.snap.living_pods.values()) if pod.name in self.snap.decided]
+        return tuple(name for name in asking if listed.get(name) is not None and not self._held(listed[name] or ()))
+
+    def unseen(self, deleted: Pod | None = None, between: tuple[PodName, ...] = ()) -> Requester:
         """The requester where no known container fits: an unseen pod, or the second resource of its container."""
         why = "kubelet lists no pod that the agent has seen and that lacks this"
-        return self._unseen_pair() or Unknown(why=why, unseen=True, deleted=deleted)
+        return self._unseen_pair() or Unknown(why=why, unseen=True, between=between, deleted=deleted)
 
 
 def _next_container(
