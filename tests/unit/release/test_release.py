@@ -62,3 +62,10 @@ def test_workflows_call_targets_that_there_are(workflow):
                 called |= {word for word in line.split('"')[0].split()[1:] if "=" not in word}
     assert called
     assert called <= targets
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_with_their_version_beside_it(workflow):
+    used = re.findall(r"uses: (.+)", workflow.read_text())
+    assert used
+    assert [one for one in used if not re.match(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+\b", one)] == []
