@@ -666,6 +666,16 @@ def test_alerts_lead_to_the_page_that_the_operator_names(chart: Chart) -> None:
         assert "runbookUrl" in chart.refusal(metrics={"prometheusRule": {"runbookUrl": wrong}})
 
 
+def test_dashboards_lead_to_the_page_of_the_alerts(chart: Chart) -> None:
+    page = "https://git.example.com/docs/alerts.md"
+    metrics = {"prometheusRule": {"runbookUrl": page}, "dashboard": {"enabled": True}}
+    objects = chart.render(scheduler={"enabled": True}, metrics=metrics)
+    shown = find(objects, "ConfigMap", "gpuagent-dashboard")["data"]
+    assert len(shown) == 2
+    for dashboard in map(json.loads, shown.values()):
+        assert [link["url"] for link in dashboard["links"]] == [page]
+
+
 def test_alerts_of_a_published_chart_lead_to_its_repository(chart: Chart, tmp_path: Path) -> None:
     released = shutil.copytree(CHART, tmp_path / "published")
     metadata = released / "Chart.yaml"
