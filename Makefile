@@ -14,7 +14,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
+# The pinned libraries are for these versions: pip would say so a minute later, in words about one of them.
+SUPPORTED := import sys; v = sys.version_info; (3, 11) <= v[:2] <= (3, 13) or \
+  sys.exit("Python 3.11, 3.12 or 3.13 is needed, and $(PYTHON) is %d.%d: add PYTHON=python3.12, for example" % v[:2])
+
 $(STAMP):
+	@$(PYTHON) -c '$(SUPPORTED)'
 	@echo "Making a virtual environment in $(VENV), once (about a minute)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "  installing the tools and libraries of requirements-dev.lock"
