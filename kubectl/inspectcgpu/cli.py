@@ -167,7 +167,7 @@ def _parser() -> CommandLine:
         type=_seconds,
         default=2.0,
         metavar="SECONDS",
-        help="with --watch, least seconds between refreshes (default: 2)",
+        help="with --watch, minimum seconds between refreshes (default: 2)",
     )
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="kubeconfig file (default: KUBECONFIG, then ~/.kube/config)"
@@ -189,7 +189,7 @@ def _parser() -> CommandLine:
             "type": _seconds,
             "default": 5.0,
             "metavar": "SECONDS",
-            "help": "time to wait for agents: without any response, and for 250 of them (default: 5)",
+            "help": "seconds to wait for agents: without any response, and per 250 agents (default: 5)",
         },
         "--no-agents": {"action": "store_true", "help": "use labels and annotations only, and query no agent"},
     }
