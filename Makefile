@@ -9,12 +9,17 @@ RUNTIME := build/runtime/.installed-$(shell cksum < requirements.lock | cut -d" 
 # The tests start hundreds of processes; each would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile release-files generate lock clean
+.PHONY: help demo demo-scheduler test test-stability fuzz mutants lint docs docs-version types chart manifests e2e image sbom bench soak gpu-check mps-check inspect-onefile release-files generate lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
 
+# The pinned libraries are for these versions: pip would say so a minute later, in words about one of them.
+SUPPORTED := import sys; v = sys.version_info; (3, 11) <= v[:2] <= (3, 13) or \
+  sys.exit("Python 3.11, 3.12 or 3.13 is needed, and $(PYTHON) is %d.%d: add PYTHON=python3.12, for example" % v[:2])
+
 $(STAMP):
+	@$(PYTHON) -c '$(SUPPORTED)'
 	@echo "Making a virtual environment in $(VENV), once (about a minute)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "  installing the tools and libraries of requirements-dev.lock"
@@ -55,6 +60,11 @@ lint: $(STAMP)  ## formatting, lint, import contracts, the Dockerfile, the langu
 
 docs: $(STAMP)  ## the documentation site in build/site; fails on a link that leads nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-version: $(STAMP)  ## the site as a version of its own, such as 0.1, committed to the branch gh-pages (ARGS=--push)
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy $(ARGS) --update-aliases \
+	  "$$($(BIN)/python -c 'import gpuagent; print(gpuagent.__version__.rpartition(".")[0])')" latest
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 mike set-default $(ARGS) latest
 
 types: $(STAMP)  ## strict typing
 	$(BIN)/mypy gpuagent installer kubectl scheduler standin demo bench image manifests prose docsite release tests/chart tests/e2e

@@ -57,7 +57,7 @@ def walk(node: DemoNode, *, long: bool) -> None:
     """Every step says what happens, does it, and shows the node's table."""
     if long:
         step("No label yet: mode default. GPUs are whole; --exclusive-resource has the agent serve nvidia.com/gpu.")
-        until(node, offers("nvidia.com/gpu", 8))
+        until(node, offers(node, "nvidia.com/gpu", 8))
         show(node)
     switch(node, shares(node, long=long))
     faults(node, long=long)
@@ -78,7 +78,7 @@ def shares(node: DemoNode, *, long: bool) -> list[str]:
     pods = ["chat", "embed", "rank"]
     step("The operator labels the node ack.node.gpu.schedule=share. GPUs are now advertised by the GiB, 80 each.")
     node.api.label_node({"ack.node.gpu.schedule": "share"})
-    until(node, offers("aliyun.com/gpu-mem", 640))
+    until(node, offers(node, "aliyun.com/gpu-mem", 640))
     if long:
         show(node)
     else:
@@ -111,14 +111,14 @@ def switch(node: DemoNode, pods: Sequence[str]) -> None:
     held = sum(bool(gpu["containers"]) for gpu in node.status()["gpus"])
     step("The label changes to topology while pods run. Free GPUs change hands at once, held ones when their pods end.")
     node.api.label_node({"ack.node.gpu.schedule": "topology", "ack.node.gpu.placement": None})
-    until(node, offers("aliyun.com/gpu", 8 - held))
+    until(node, offers(node, "aliyun.com/gpu", 8 - held))
     show(node)
 
     step("A training pod takes two whole GPUs meanwhile, and the old pods end one by one.")
     run(node, "train", gpus=2)
     for name in pods:
         node.end_pod(name)
-    until(node, offers("aliyun.com/gpu", 8))
+    until(node, offers(node, "aliyun.com/gpu", 8))
     show(node)
 
 
@@ -129,12 +129,12 @@ def faults(node: DemoNode, *, long: bool) -> None:
         " the GPU from the event: its neighbors go on serving."
     )
     node.inject(fault="xid", gpu=7, code=79, any_waiter=True)
-    until(node, offers("aliyun.com/gpu", 7))
+    until(node, offers(node, "aliyun.com/gpu", 7))
     show(node)
 
     step("GPU 7 was reset: the driver asks for nothing any more. After --settle (1 s here) it is advertised.")
     node.inject(fault="action", gpu=7, value=0)
-    until(node, offers("aliyun.com/gpu", 8))
+    until(node, offers(node, "aliyun.com/gpu", 8))
     if not long:
         show_resources(node)
         return
@@ -142,7 +142,7 @@ def faults(node: DemoNode, *, long: bool) -> None:
 
     step("GPU 6 falls off the bus without an XID. The agent detects it within 5 s.")
     node.inject(fault="lose", gpu=6, silent=True)
-    until(node, offers("aliyun.com/gpu", 7))
+    until(node, offers(node, "aliyun.com/gpu", 7))
     show(node)
     node.inject(fault="restore", gpu=6)
 
@@ -159,23 +159,22 @@ def isolation(node: DemoNode) -> None:
         "NVIDIA MPS is installed (a stand-in of its control program). The agent starts its daemon and advertises again."
     )
     node.install_mps()
-    until(node, offers("aliyun.com/gpu-mem", 640))
+    until(node, offers(node, "aliyun.com/gpu-mem", 640))
     for name, mem, core in (("fast", 10, 30), ("large", 40, 50)):
         caps(node, name, mem=mem, core=core)
     show(node)
 
     step("The MPS daemon dies while its program is replaced: 0 is advertised, and what runs is not affected.")
     node.remove_mps()
-    until(node, offers("aliyun.com/gpu-mem", 0))
+    until(node, offers(node, "aliyun.com/gpu-mem", 0))
     show(node)
 
     step(
         "The program is there again: the agent starts the daemon and advertises again. What kubectl inspect cgpu shows:"
     )
     node.install_mps()
-    until(node, offers("aliyun.com/gpu-mem", 640))
-    until(node, lambda _: node.kubelet.allocatable("aliyun.com/gpu-mem") == 640)
-    print(node.inspect(), flush=True)
+    until(node, offers(node, "aliyun.com/gpu-mem", 640))
+    node.inspect()
 
 
 def claims(node: DemoNode) -> None:
@@ -191,16 +190,16 @@ def claims(node: DemoNode) -> None:
     step("gpuagent claim --mem 8 --cores 30 prints a template, and a pod with a claim from it starts:")
     printed, granted = node.run_claim("claimed", mem=8, cores=30)
     print(textwrap.indent(printed, "    "))
-    print(f"    claimed: NVIDIA_VISIBLE_DEVICES={granted.env['NVIDIA_VISIBLE_DEVICES']}, {mps_limits(granted)}\n")
+    print(f"    claimed: NVIDIA_VISIBLE_DEVICES names {visible_gpus(node, granted)}, {mps_limits(granted)}\n")
     until(node, lambda page: any("claim" in one for gpu in page["gpus"] for one in gpu["containers"]))
     print(node.table().partition("isolation by mps")[0], flush=True)
 
     step("The label goes back to core_mem. A GPU has units again 10 s after the slice is gone, or when its claim is.")
     node.api.label_node({"ack.node.gpu.schedule": "core_mem"})
-    until(node, offers("aliyun.com/gpu-mem", 560))
+    until(node, offers(node, "aliyun.com/gpu-mem", 560))
     print(node.table().partition("isolation by mps")[0], flush=True)
     node.api.delete_pod("claimed", grace_s=None)
-    until(node, offers("aliyun.com/gpu-mem", 640))
+    until(node, offers(node, "aliyun.com/gpu-mem", 640))
 
 
 def device_line(device: dict[str, Any]) -> str:
@@ -213,7 +212,7 @@ def device_line(device: dict[str, Any]) -> str:
 def nvlink(node: DemoNode, *, long: bool) -> None:
     """Whole GPUs as sets: by links, beside their job's, and as a picture."""
     node.api.label_node({"ack.node.gpu.schedule": "topology"})
-    until(node, offers("aliyun.com/gpu", 8))
+    until(node, offers(node, "aliyun.com/gpu", 8))
     if long:
         step("Mode topology. What joins the GPUs, how fast it is, and the best set of each size (gpuagent topology):")
         print(topology_table.render(node.topology()), flush=True)
@@ -263,8 +262,13 @@ def run(node: DemoNode, name: str, labels: Mapping[str, str] | None = None, **li
     admission = node.run_pod(name, labels, **limits)
     if not admission:
         raise RuntimeError(f"pod {name} was not admitted: {admission.failed}")
-    env = admission.containers["main"].env
-    print(f"    {name}: NVIDIA_VISIBLE_DEVICES={env['NVIDIA_VISIBLE_DEVICES']}")
+    print(f"    {name}: NVIDIA_VISIBLE_DEVICES names {visible_gpus(node, admission.containers['main'])}")
+
+
+def visible_gpus(node: DemoNode, granted: Granted) -> str:
+    """The GPUs of a container by number: four UUIDs fit no line."""
+    numbers = {gpu["uuid"]: str(gpu["index"]) for gpu in node.status()["gpus"]}
+    return f"GPU {', '.join(numbers[uuid] for uuid in granted.env['NVIDIA_VISIBLE_DEVICES'].split(','))}"
 
 
 def caps(node: DemoNode, name: str, **limits: int) -> None:
@@ -283,8 +287,9 @@ def mps_limits(granted: Granted) -> str:
     return ", ".join(f"{key}={value}" for key, value in given.items())
 
 
-def offers(resource: str, healthy: int) -> Callable[[dict[str, Any]], bool]:
-    return lambda page: page["resources"][resource]["healthy"] == healthy
+def offers(node: DemoNode, resource: str, healthy: int) -> Callable[[dict[str, Any]], bool]:
+    """That many are healthy, for the agent and for kubelet, which admits pods by the list that it has."""
+    return lambda page: page["resources"][resource]["healthy"] == healthy == (node.kubelet.allocatable(resource) or 0)
 
 
 def holds(pods: Collection[str]) -> Callable[[dict[str, Any]], bool]:

@@ -174,14 +174,12 @@ class DemoNode:
         self.mps.control.unlink()
         self.mps.kill(self.mps.own)
 
-    def inspect(self) -> str:
-        """Return the output of `kubectl inspect cgpu`."""
+    def inspect(self) -> None:
+        """Run `kubectl inspect cgpu`, which fits its table to the terminal."""
         command = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", str(self.kubeconfig)]
         paths = os.pathsep.join(("kubectl", os.environ.get("PYTHONPATH", "")))
-        done = subprocess.run(  # noqa: S603
-            command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-        )
-        return done.stdout
+        sys.stdout.flush()
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})  # noqa: S603
 
     def inject(self, **fault: object) -> None:
         """Let the simulated box have a fault, from another process, as `gpuagent simulate` does."""

@@ -122,9 +122,9 @@ class ScheduledCluster:
         return lines
 
     def legend(self) -> str:
-        """Letters of the pods and jobs that are there."""
+        """Letters of the pods and jobs that are there, with a no-break space before each name."""
         there = {self._pods[name]["metadata"]["labels"].get(JOB_LABEL) or name for name in self._pods}
-        return ", ".join(f"{letter} {name}" for name, letter in self._letters.items() if name in there)
+        return ", ".join(f"{letter}\N{NO-BREAK SPACE}{name}" for name, letter in self._letters.items() if name in there)
 
     def _facts(self, name: str) -> PodFacts:
         return pod_facts(self._pods[name])

@@ -77,7 +77,8 @@ def show(cluster: ScheduledCluster, pause_s: float, nodes: str = "") -> None:
     """Place what can be placed, and show it; only nodes whose name begins with `nodes`."""
     cluster.place()
     print("\n".join(line for line in cluster.picture() if line.strip().startswith(nodes)))
-    print(textwrap.fill(cluster.legend(), 80, initial_indent="  ", subsequent_indent="  "))
+    legend = textwrap.fill(cluster.legend(), 80, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    print(legend.replace("\N{NO-BREAK SPACE}", " "))
     for name, reason in list(cluster.waiting.items())[:2]:
         note(f"{name} waits: {reason}")
     for event in cluster.events[:2]:

@@ -37,10 +37,15 @@ and on request a GPU scheduler. It needs Kubernetes 1.18 or later, nodes with th
 registry of yours.
 
 ```sh
-helm install gpuagent CHART --namespace kube-system --set image.repository=registry.example.com/gpuagent
+helm install gpuagent CHART --namespace kube-system --set image.repository=registry.example.com/gpuagent \\
+  --set driver.runtimeClassName=nvidia --set driver.createRuntimeClass=true
 kubectl label node NODE ack.node.gpu.schedule=share
 kubectl -n kube-system rollout status daemonset/gpuagent
+kubectl describe node NODE | grep aliyun.com/gpu-mem
 ```
+
+Leave out `driver.createRuntimeClass` where the cluster has a RuntimeClass `nvidia`, and both where NVIDIA's runtime is
+containerd's default one.
 
 It takes the place of ACK's component `ack-ai-installer`: labels, resource names and annotations are the same.
 

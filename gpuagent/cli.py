@@ -46,6 +46,7 @@ RUN_EXAMPLES = (
 )
 STATUS_KEYS = frozenset({"node", "mode", "label", "isolation", "switch", "gpus", "resources", "problems", "version"})
 OUTPUTS = ("table", "json", "yaml")
+OUTPUT_HELP = "output format (default: table)"
 FAULT_EXAMPLE = '{"fault": "xid", "gpu": 0, "code": 79}'
 TOPOLOGY_KEYS = frozenset({"node", "version", "gpus", "links", "best", "notes"})
 SWITCH_S = 0.0005
@@ -58,7 +59,7 @@ A collection over all objects of the libraries takes tens of milliseconds, and w
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code: 0 well, 1 the command failed, 2 a mistake in flags or settings."""
+    """Run one command; the exit code: 0 success, 1 error, 2 usage error, also in settings."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
@@ -96,8 +97,14 @@ def make_parser() -> CommandLine:
         "metavar": "URL",
         "help": f"address of the agent's HTTP port (default: {DEFAULT_STATUS_URL})",
     }
-    status = commands.add_parser("status", help="show what the agent on this node does")
-    status.add_argument("-o", "--output", choices=OUTPUTS, default="table", help="(default: table)")
+    status = commands.add_parser(
+        "status",
+        help="show what the agent on this node does",
+        description="Asks the agent on this node for the mode in force, what each GPU's containers hold, "
+        "what is advertised, and what is wrong.",
+        examples=("gpuagent status", "gpuagent status -o json | jq .problems"),
+    )
+    status.add_argument("-o", "--output", choices=OUTPUTS, default="table", help=OUTPUT_HELP)
     status.add_argument("--url", **url)
     status.set_defaults(command=_status)
 
@@ -105,8 +112,9 @@ def make_parser() -> CommandLine:
         "topology",
         help="show what joins the GPUs of this node, and the best sets of them",
         description="Asks the agent on this node. Where none answers, reads the driver, and every GPU counts as free.",
+        examples=("gpuagent topology --simulate dgx1-v100", "gpuagent topology --svg topology.svg"),
     )
-    topology.add_argument("-o", "--output", choices=OUTPUTS, default="table", help="(default: table)")
+    topology.add_argument("-o", "--output", choices=OUTPUTS, default="table", help=OUTPUT_HELP)
     topology.add_argument("--svg", type=Path, metavar="FILE", help="draw a picture into FILE instead")
     topology.add_argument("--simulate", metavar="BOX", help="show a simulated box instead")
     topology.add_argument("--url", **url)
@@ -131,23 +139,41 @@ def make_parser() -> CommandLine:
         help="run NVIDIA MPS's control daemon in a container of its own",
         description="Runs the daemon in the foreground, so that it does not end with the agent, until SIGTERM.",
     )
-    mps.add_argument("--program", default=CONTROL, help=f"MPS's control program (default: {CONTROL})")
-    mps.add_argument("--pipe-dir", type=Path, default=ACK, help=f"where clients find it (default: {ACK})")
-    mps.add_argument("--log-dir", type=Path, default=Path("/var/log/mps"), help="(default: /var/log/mps)")
     mps.add_argument(
-        "--exclusive", action="store_true", help="have every GPU in compute mode EXCLUSIVE_PROCESS as long as it runs"
+        "--program", default=CONTROL, metavar="FILE", help=f"name or path of MPS's control program (default: {CONTROL})"
+    )
+    mps.add_argument(
+        "--pipe-dir", type=Path, default=ACK, metavar="DIR", help=f"directory of the pipes for clients (default: {ACK})"
+    )
+    mps.add_argument(
+        "--log-dir",
+        type=Path,
+        default=Path("/var/log/mps"),
+        metavar="DIR",
+        help="directory of MPS's logs (default: /var/log/mps)",
+    )
+    mps.add_argument(
+        "--exclusive", action="store_true", help="set every GPU to compute mode EXCLUSIVE_PROCESS while the daemon runs"
     )
     mps.set_defaults(command=_mps_control)
 
     simulate = commands.add_parser(
         "simulate",
         help="inject a fault into an agent that runs with --simulate",
-        description=f"Example: gpuagent simulate '{FAULT_EXAMPLE}'."
-        ' A GPU that is lost without an XID: \'{"fault": "lose", "gpu": 0, "silent": true}\'.'
-        " docs/operations.md lists every fault.",
+        description="Injects a fault into the simulated GPUs. docs/operations.md lists every fault.",
+        examples=(
+            f"gpuagent simulate '{FAULT_EXAMPLE}'",
+            """gpuagent simulate '{"fault": "lose", "gpu": 0, "silent": true}'   # no XID""",
+        ),
     )
-    simulate.add_argument("fault", help="the fault as JSON")
-    simulate.add_argument("--state-dir", type=Path, default=Path("/var/lib/gpuagent"), help="the agent's state dir")
+    simulate.add_argument("fault", metavar="FAULT", help="the fault as JSON")
+    simulate.add_argument(
+        "--state-dir",
+        type=Path,
+        default=Path("/var/lib/gpuagent"),
+        metavar="DIR",
+        help="the agent's state directory (default: /var/lib/gpuagent)",
+    )
     simulate.set_defaults(command=_simulate)
     return parser
 

@@ -15,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -48,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     _run(sys.executable, "-m", "hatchling", "build", "-d", str(options.out))
     with TemporaryDirectory(prefix="release-") as folder:
         chart = shutil.copytree(CHART, Path(folder) / CHART.name)
-        with (chart / "Chart.yaml").open("a", encoding="utf-8") as metadata:
-            yaml.safe_dump(addresses(options.home), metadata, sort_keys=False)
+        path = chart / "Chart.yaml"
+        path.write_text(published(path.read_text(encoding="utf-8"), options.home), encoding="utf-8")
         _run(options.helm, "package", str(chart), "--destination", str(options.out))
     archives = dict(_plugins(options.out, f"{options.home}/releases/download/v{VERSION}"))
     text = yaml.safe_dump(manifest(VERSION, options.home, archives), sort_keys=False)
@@ -61,10 +62,22 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def addresses(home: str) -> dict[str, Any]:
-    """What Chart.yaml says of the repository, whose address no file of the tree has."""
-    icon = f"{home}/raw/v{VERSION}/docs/img/icon.svg"
-    return {"home": home, "sources": [home], "icon": icon}
+def published(chart: str, home: str) -> str:
+    """Chart.yaml with what depends on the repository, whose address no file of the tree has."""
+    metadata: dict[str, Any] = yaml.safe_load(chart)
+    page = f"{home}/blob/v{VERSION}"
+    image = {
+        "name": "gpuagent",
+        "image": f"ghcr.io{urlsplit(home).path.lower()}:{VERSION}",
+        "platforms": ["linux/amd64", "linux/arm64"],
+    }
+    links = {"documentation": f"{page}/docs/index.md", "changelog": f"{page}/CHANGELOG.md", "support": f"{home}/issues"}
+    metadata |= {"home": home, "sources": [home], "icon": f"{home}/raw/v{VERSION}/docs/img/icon.svg"}
+    metadata["annotations"] |= {
+        "artifacthub.io/images": yaml.safe_dump([image], sort_keys=False),
+        "artifacthub.io/links": yaml.safe_dump([{"name": name, "url": url} for name, url in links.items()]),
+    }
+    return yaml.safe_dump(metadata, sort_keys=False)
 
 
 def _plugins(out: Path, address: str) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -21,7 +21,7 @@ def render(page: dict[str, Any]) -> str:
         table([[*one, cell] for one, cell in zip(types, numa, strict=True)]),
         table(list(_legend(page))),
         "GB/s each way between two GPUs:\n" + table(_square(page, lambda link: gbps(link["gbps"]))),
-        table([["GPU", "PCI BUS", "MODEL", "STATE"], *map(_gpu, gpus)]),
+        table([["GPU", "PCI BUS", "MODEL", "STATE"], *(row for gpu in gpus for row in _gpu(gpu))]),
         _best(page["best"]),
         notes,
     ]
@@ -46,10 +46,11 @@ def _legend(page: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((name, meaning) for name, meaning in MEANING.items() if name in there)
 
 
-def _gpu(gpu: dict[str, Any]) -> list[str]:
-    holders = f"held by {', '.join(gpu['holders'])}" if gpu["holders"] else ""
-    words = holders if state(gpu) == "held" else ", ".join(filter(None, (state(gpu), holders)))
-    return [f"GPU{gpu['index']}", gpu["pci_bus_id"], gpu["model"], words]
+def _gpu(gpu: dict[str, Any]) -> Iterator[list[str]]:
+    """Its row, and a row for each holder: names of pods are long."""
+    words = dict.fromkeys((state(gpu), *(["held"] if gpu["holders"] else ())))
+    yield [f"GPU{gpu['index']}", gpu["pci_bus_id"], gpu["model"], ", ".join(words)]
+    yield from (["", holder] for holder in gpu["holders"])
 
 
 def _best(best: Sequence[dict[str, Any]]) -> str:

@@ -125,7 +125,7 @@ class Table(Generic[T]):
 def _default(value: object) -> str:
     if not value:
         return ""
-    shown = ":".join(map(str, value)) if isinstance(value, tuple) else value
+    shown = "true" if value is True else ":".join(map(str, value)) if isinstance(value, tuple) else value
     return f" (default: {shown})"
 
 

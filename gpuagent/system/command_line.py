@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, NoReturn
@@ -42,6 +42,11 @@ class CommandLine(argparse.ArgumentParser):
         self._commands = self.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandLine)
         return self._commands
 
+    @property
+    def commands(self) -> Collection[str]:
+        """Names of the commands."""
+        return self._commands.choices if self._commands else ()
+
     def add_version(self, program: str) -> None:
         """Take --version and --completion of a program, named as its file is."""
         self.add_argument("--version", action="version", version=f"{program} {__version__}")
@@ -62,18 +67,20 @@ class CommandLine(argparse.ArgumentParser):
             raise SystemExit(2)
         return super().parse_args(given, namespace)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401
+        """As of ArgumentParser, but a flag that a command does not have is an error of that command."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
     def error(self, message: str) -> NoReturn:
         """End with exit code 2, the mistake, what was meant, and where help is."""
         if unknown := _UNKNOWN.search(message):
-            message += _meant(unknown[1], self._flags())
+            message += _meant(unknown[1], self._option_string_actions)
         elif choice := _CHOICE.search(message):
             message += _meant(choice[1], re.findall(r"[\w.-]+", choice[2]))
         self.exit(2, f"{self.prog}: {message}\nSee: {self.prog} --help\n")
-
-    def _flags(self) -> Iterator[str]:
-        yield from self._option_string_actions
-        for one in self._commands.choices.values() if self._commands else ():
-            yield from one._option_string_actions  # noqa: SLF001 (of the same class)
 
 
 def _wrapped(text: str) -> str:

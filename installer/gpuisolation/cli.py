@@ -25,15 +25,15 @@ from gpuisolation.preflight_checks import LayerKind, Question, Row
 
 log = logging.getLogger(__name__)
 
-EPILOG = (
-    "Exit codes: 0 well, 1 failed, 2 a mistake in flags, 3 refused (a check forbids it, or containers use the GPUs)."
-)
+EPILOG = "Exit codes: 0 success, 1 error, 2 usage error, 3 refused (a check forbids it, or containers use the GPUs)."
 EXAMPLES = (
     "gpu-isolation-installer preflight --package cgpu-1.5.10.tar.gz",
     "gpu-isolation-installer install --package cgpu-1.5.10.tar.gz --policy 3",
     "gpu-isolation-installer status",
 )
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+LEVELS = ("debug", "info", "warning", "error")
 
 MakeHost = Callable[[Path], tuple[Host, Files]]
 
@@ -44,7 +44,7 @@ def make_host(root: Path) -> tuple[Host, Files]:
 
 
 def run(arguments: Sequence[str], make: MakeHost = make_host) -> int:
-    """Run one command; the exit code: 0 well, 1 failed, 2 a mistake in flags, 3 refused."""
+    """Run one command; the exit code: 0 success, 1 error, 2 usage error, 3 refused."""
     options = make_parser().parse_args(arguments)
     _log_to_stderr(options.log_level)
     try:
@@ -80,14 +80,26 @@ def make_parser() -> CommandLine:
     def command(name: str, does: str, function: Callable[[argparse.Namespace, Host, Files], int]) -> CommandLine:
         sub = commands.add_parser(name, help=does, description=f"{does}.", epilog=EPILOG)
         sub.set_defaults(command=function)
-        sub.add_argument("--root", type=Path, default=Path("/"), help="the host's root (default: /)")
-        sub.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+        sub.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="the host's root (default: /)")
+        sub.add_argument(
+            "--log-level",
+            choices=LEVELS,
+            default="info",
+            metavar="LEVEL",
+            help=f"lowest severity that is logged: {', '.join(LEVELS)} (default: info)",
+        )
         sub.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
         return sub
 
     preflight = command("preflight", "Check whether the node can take the layer", _preflight)
     _output(preflight)
-    preflight.add_argument("--layer", type=LayerKind, choices=list(LayerKind), default=LayerKind.CGPU, help="(cgpu)")
+    preflight.add_argument(
+        "--layer",
+        type=LayerKind,
+        choices=list(LayerKind),
+        default=LayerKind.CGPU,
+        help="layer to check for (default: cgpu)",
+    )
     _package(preflight)
     _ignore(preflight)
     _accept(preflight)
@@ -98,7 +110,9 @@ def make_parser() -> CommandLine:
     ):
         sub = command(name, does, function)
         _package(sub)
-        sub.add_argument("--policy", type=_policy_number, metavar="POLICY", help="for every GPU (default: 5, native)")
+        sub.add_argument(
+            "--policy", type=_policy_number, metavar="POLICY", help="cGPU's policy for every GPU (default: 5)"
+        )
         _ignore(sub)
         _accept(sub)
         _wait(sub)
@@ -110,32 +124,59 @@ def make_parser() -> CommandLine:
     setting = command("policy", "Show cGPU's policies, or set them", _policy)
     _output(setting)
     names = ", ".join(f"{p.number} {p.name}" for p in cgpu_proc.POLICIES.values())
-    setting.add_argument("--set", type=_policy_number, metavar="POLICY", help=names)
-    setting.add_argument("--max-inst", type=int, metavar="N", help="most instances on a GPU")
-    setting.add_argument("--weight", type=_weight, action="append", default=[], metavar="INSTANCE=N")
-    setting.add_argument("--gpu", type=int, action="append", default=[], metavar="INDEX", help="(default: every GPU)")
+    setting.add_argument("--set", type=_policy_number, metavar="POLICY", help=f"policy to set: {names}")
+    setting.add_argument("--max-inst", type=int, metavar="N", help="most containers on a GPU")
+    setting.add_argument(
+        "--weight",
+        type=_weight,
+        action="append",
+        default=[],
+        metavar="INSTANCE=N",
+        help="weight of an instance, that is, of a container on a GPU; repeatable",
+    )
+    setting.add_argument(
+        "--gpu",
+        type=int,
+        action="append",
+        default=[],
+        metavar="INDEX",
+        help="GPU to change, by index; repeatable (default: every GPU)",
+    )
 
     shown = command("status", "Show the layer: version, policies, instances, memory caps and use", _status)
     _output(shown)
     shown.add_argument(
         "--mps-pipe-dir",
-        help=f"of the MPS daemon (default: the first that answers of {', '.join(mps_servers.PIPE_DIRS)})",
+        metavar="DIR",
+        help=f"pipe directory of MPS's daemon (default: the first that answers of {', '.join(mps_servers.PIPE_DIRS)})",
     )
     return parser
 
 
 def _output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table", help="(default: table)")
+    parser.add_argument(
+        "-o", "--output", choices=["table", "json", "yaml"], default="table", help="output format (default: table)"
+    )
 
 
 def _package(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--package", type=Path, help="folder, tar or image layer with cGPU; not below --root")
-    parser.add_argument("--sha256", help="of the tar or layer; of SHA256SUMS for a folder (there it may be left out)")
+    parser.add_argument(
+        "--package", type=Path, metavar="PATH", help="folder, tar or image layer with cGPU; not below --root"
+    )
+    parser.add_argument(
+        "--sha256",
+        metavar="HASH",
+        help="SHA-256 of the tar or layer, or of a folder's file SHA256SUMS (optional there)",
+    )
 
 
 def _ignore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--ignore", action="append", default=[], metavar="NAME", help="process that may stay on the GPUs: a monitor"
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name of a process that may stay on the GPUs, such as a monitor; repeatable",
     )
 
 
@@ -146,7 +187,7 @@ def _accept(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=[name for name in preflight_checks.CHECKS if name not in preflight_checks.NEVER_ACCEPTED],
         metavar="CHECK",
-        help="check whose verdict you take upon yourself",
+        help="continue although this check fails; repeatable",
     )
 
 
@@ -158,7 +199,7 @@ def _wait(parser: argparse.ArgumentParser) -> None:
         const=math.inf,
         default=0.0,
         metavar="SECONDS",
-        help="wait until no container uses a GPU, forever or for this time; to cordon and drain is your part",
+        help="wait until no container uses a GPU, at most SECONDS if given; does not cordon or drain the node",
     )
 
 
@@ -244,7 +285,9 @@ def _must_pass(options: argparse.Namespace, host: Host) -> None:
         )
     if named := [row for row in forbidding if row.check != "users"]:
         lines = "\n".join(f"  {row.check}: {row.found}; wanted {row.wanted}. {row.todo}" for row in named)
-        raise RefusedError(f"the node cannot take the layer:\n{lines}\nWhat you take upon yourself: --accept CHECK")
+        raise RefusedError(
+            f"the node cannot take the layer:\n{lines}\nTo continue although a check fails: --accept CHECK"
+        )
 
 
 def _put(options: argparse.Namespace, changer: Changer, *, upgrade: bool) -> int:

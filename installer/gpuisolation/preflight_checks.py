@@ -208,7 +208,7 @@ def in_use(q: Question) -> Row:
     wanted = "no container on a GPU"
     blocking = users.blocking(q.facts.users, q.ignore)
     if not q.facts.users:
-        return Row("users", "nobody", wanted, Verdict.OK)
+        return Row("users", "none", wanted, Verdict.OK)
     found = "; ".join(map(str, q.facts.users))
     if not blocking:
         return Row("users", found, wanted, Verdict.OK)

@@ -3,9 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import fill, wrap
 from typing import Any
 
 from gpuisolation.preflight_checks import Row
+
+WIDTH = 80
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
@@ -36,9 +39,16 @@ def document(value: Any, form: str) -> str:  # noqa: ANN401 (whatever json takes
 
 def checks(rows: Sequence[Row], forbidding: Sequence[Row]) -> str:
     """The rows as a table, with the required actions below it."""
-    lines = [["CHECK", "VERDICT", "FOUND", "WANTED"]]
-    lines += [[row.check, str(row.verdict), row.found, row.wanted] for row in rows]
-    todo = [f"{row.check} ({row.verdict}): {row.todo}" for row in rows if row.todo]
+    lines = [["CHECK", "VERDICT", "FOUND"]]
+    room = WIDTH - len("cgpu-version  VERDICT  ")
+    for row in rows:
+        first, *others = wrap(row.found, room, break_on_hyphens=False)
+        lines += [[row.check, str(row.verdict), first], *(["", "", other] for other in others)]
+    todo = [
+        fill(f"{row.check} ({row.verdict}): {row.todo}. Wanted: {row.wanted}", WIDTH, subsequent_indent="  ")
+        for row in rows
+        if row.todo
+    ]
     last = f"refused: {', '.join(row.check for row in forbidding)}" if forbidding else "nothing forbids it"
     return "\n\n".join(part for part in (align(lines), "\n".join(todo), last) if part)
 

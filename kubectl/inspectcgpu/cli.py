@@ -46,7 +46,7 @@ Lines = Callable[[ClusterReport], list[str]]
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Run the command; the exit code: 0 well, 1 not read, no such node, or a problem with --health, 2 a mistake."""
+    """Run the command; 0 success, 1 not read, no such node, or a problem with --health, 2 usage error."""
     options = _parser().parse_args(arguments)
     try:
         client = connect(options.kubeconfig, options.context, environ)
@@ -126,11 +126,11 @@ def _lines(options: argparse.Namespace, *, colour: bool, compact: bool = False) 
         return [*(["---"] if compact else []), *yaml_lines(report, yaml_text.dump)]
 
     def as_table(report: ClusterReport) -> list[str]:
+        columns = None if options.output == "wide" else terminal_columns(sys.stdout)
         if options.health:
-            return health(report, colour=colour)
+            return health(report, colour=colour, columns=columns)
         table = partial(details if options.details else summary, report, wide=options.output == "wide")
-        columns = terminal_columns(sys.stdout)
-        if options.output == "wide" or columns is None or fits(table(colour=False), columns):
+        if columns is None or fits(table(colour=False), columns):
             return table(colour=colour)
         return narrow(report, columns, pods=options.details, colour=colour)
 
@@ -147,36 +147,51 @@ def _parser() -> CommandLine:
     parser = CommandLine(
         prog="kubectl inspect cgpu",
         description="Show which GPU of the cluster has what on it: memory, compute, whole GPUs, and the pods.",
-        epilog="Exit codes: 0 well, 1 the cluster cannot be read or there is no such node, 2 a mistake in flags or in "
+        epilog="Exit codes: 0 success, 1 the cluster cannot be read, or there is no such node, 2 usage error, also in "
         "the kubeconfig. With --health, 1 also if a node has a problem.",
         examples=EXAMPLES,
     )
-    parser.add_argument("nodes", nargs="*", metavar="NODE", help="(default: every node with GPUs)")
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help="nodes to show (default: every node with GPUs)")
     parser.add_argument("-d", "--details", action="store_true", help="show the pods on each node, and what they use")
     parser.add_argument("--health", action="store_true", help="show what is wrong on which node, and nothing else")
     parser.add_argument(
-        "-o", "--output", choices=["table", "wide", "json", "yaml"], default="table", help="(default: table)"
+        "-o",
+        "--output",
+        choices=["table", "wide", "json", "yaml"],
+        default="table",
+        help="output format (default: table)",
     )
-    parser.add_argument("-w", "--watch", action="store_true", help="go on, and show every change, until Ctrl-C")
+    parser.add_argument("-w", "--watch", action="store_true", help="show every change until Ctrl-C")
     parser.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="S", help="with --watch, at most so often (default: 2)"
+        "--interval",
+        type=_seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="with --watch, minimum seconds between refreshes (default: 2)",
     )
-    parser.add_argument("--kubeconfig", metavar="FILE", help="(default: KUBECONFIG, then ~/.kube/config)")
-    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig file (default: KUBECONFIG, then ~/.kube/config)"
+    )
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: the current one)")
     agents: dict[str, dict[str, Any]] = {
         "--agent-namespace": {
             "default": "kube-system",
             "metavar": "NAME",
-            "help": "of gpuagent (default: kube-system)",
+            "help": "namespace of gpuagent (default: kube-system)",
         },
-        "--agent-port": {"type": int, "default": 9445, "metavar": "PORT", "help": "of its pages (default: 9445)"},
+        "--agent-port": {
+            "type": int,
+            "default": 9445,
+            "metavar": "PORT",
+            "help": "HTTP port of the agents (default: 9445)",
+        },
         "--agent-timeout": {
             "type": _seconds,
             "default": 5.0,
-            "metavar": "S",
-            "help": "without an answer of any agent, and for 250 of them in all (default: 5)",
+            "metavar": "SECONDS",
+            "help": "seconds to wait for agents: without any response, and per 250 agents (default: 5)",
         },
-        "--no-agents": {"action": "store_true", "help": "go by labels and annotations alone"},
+        "--no-agents": {"action": "store_true", "help": "use labels and annotations only, and query no agent"},
     }
     for flag, how in agents.items():
         parser.add_argument(flag, **how)

@@ -18,7 +18,7 @@ from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code: 0 well, 2 a mistake in flags or settings."""
+    """Run one command; the exit code: 0 success, 2 usage error, also in settings."""
     options = make_parser().parse_args(arguments)
     try:
         settings = TABLE.load(vars(options), os.environ)

@@ -17,7 +17,7 @@ from referencing.jsonschema import DRAFT202012
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.settings import settings as config
 from manifests.render import CHART, FOLDER, PLAIN, plain
-from release.__main__ import addresses
+from release.__main__ import published
 from release.versions import VERSION
 from tests.chart.conftest import HELM, Chart, containers, find
 
@@ -666,12 +666,22 @@ def test_alerts_lead_to_the_page_that_the_operator_names(chart: Chart) -> None:
         assert "runbookUrl" in chart.refusal(metrics={"prometheusRule": {"runbookUrl": wrong}})
 
 
+def test_dashboards_lead_to_the_page_of_the_alerts(chart: Chart) -> None:
+    page = "https://git.example.com/docs/alerts.md"
+    metrics = {"prometheusRule": {"runbookUrl": page}, "dashboard": {"enabled": True}}
+    objects = chart.render(scheduler={"enabled": True}, metrics=metrics)
+    shown = find(objects, "ConfigMap", "gpuagent-dashboard")["data"]
+    assert len(shown) == 2
+    for dashboard in map(json.loads, shown.values()):
+        assert [link["url"] for link in dashboard["links"]] == [page]
+
+
 def test_alerts_of_a_published_chart_lead_to_its_repository(chart: Chart, tmp_path: Path) -> None:
-    published = shutil.copytree(CHART, tmp_path / "published")
-    with (published / "Chart.yaml").open("a") as metadata:
-        yaml.safe_dump(addresses("https://git.example.com/gpuagent"), metadata)
+    released = shutil.copytree(CHART, tmp_path / "published")
+    metadata = released / "Chart.yaml"
+    metadata.write_text(published(metadata.read_text(), "https://git.example.com/gpuagent"))
     metrics = {"prometheusRule": {"enabled": True}}
-    led = runbooks(chart.render(path=published, scheduler={"enabled": True}, metrics=metrics))
+    led = runbooks(chart.render(path=released, scheduler={"enabled": True}, metrics=metrics))
     page = f"https://git.example.com/gpuagent/blob/v{VERSION}/docs/alerts.md"
     assert {name: f"{page}#{name.lower()}" for name in led} == led
 

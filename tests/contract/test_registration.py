@@ -43,7 +43,7 @@ def test_02_a_stale_socket_is_tried_again(node: MakeNode, version: str) -> None:
     one.kubelet.make_stale()
     agent = one.run()
     observe(3)
-    assert "nobody listens on" in (agent.unready_because() or "")
+    assert "no process listens on" in (agent.unready_because() or "")
     one.kubelet.start()
     assert one.kubelet.wait(lambda: len(one.kubelet.registrations) == 3)
     one.offers(mem=160)

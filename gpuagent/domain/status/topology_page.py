@@ -52,12 +52,12 @@ def page(state: State, sets: BestSets) -> dict[str, Any]:
 
 
 def _holders(state: State) -> dict[str, list[str]]:
-    """GPU UUID to the containers that have it, or units of it."""
-    holders: dict[str, list[str]] = {}
+    """GPU UUID to the containers that have it, or units of it. One with memory and compute is one."""
+    holders: dict[str, dict[str, None]] = {}
     for holding in state.living_holdings:
-        for uuid in dict.fromkeys(uuid for uuid, _ in located(holding, state.gpus.by_uuid)):
-            holders.setdefault(uuid, []).append(str(holding.owner))
-    return holders
+        for uuid, _ in located(holding, state.gpus.by_uuid):
+            holders.setdefault(uuid, {})[str(holding.owner)] = None
+    return {uuid: list(owners) for uuid, owners in holders.items()}
 
 
 def _health(gpu: Gpu, unhealthy: Collection[str]) -> str:

@@ -219,7 +219,7 @@ class Endpoint:
             if inode != seen:  # a socket that was just bound may not listen yet: check at short intervals at first
                 seen, fresh_until = inode, time.monotonic() + POLL_S
             quick = inode is not None and time.monotonic() < fresh_until
-            self.waits_for = f"{'nobody listens on' if inode else 'there is no'} {self._kubelet_socket}"
+            self.waits_for = f"{'no process listens on' if inode else 'there is no'} {self._kubelet_socket}"
             if time.monotonic() - began >= WAIT_NOTED_S:  # a normal restart of kubelet is not logged
                 self._note(self.waits_for)
             self._wait(lambda known=inode: self._kubelet() != known, 0.02 if quick else POLL_S)  # type: ignore[misc]

@@ -34,9 +34,13 @@ function byGpu(all) {
   return gpus;
 }
 
-function facts(status) {
+function facts(status, known) {
   const isolation = [status.isolation.driver, status.isolation.version].filter(Boolean).join(" ");
+  const held = [...known.values()].map((gpu) => gpu.values.memory_allocated_bytes).filter((bytes) => bytes !== undefined);
+  const total = sum(status.gpus.map((gpu) => gpu.memory_mib * 2 ** 20));
   const found = {
+    "healthy GPUs": `${status.gpus.filter((gpu) => gpu.health === "Healthy").length} of ${status.gpus.length}`,
+    "memory held": held.length ? `${gib(sum(held))} of ${gib(total)}` : "",
     mode: status.mode,
     placement: status.placement,
     isolation,
@@ -78,27 +82,36 @@ function words(values) {
   return [parts.join(", ") || "–", used.join(", ") || "–"];
 }
 
+/** The parts of a bar, a color for each container, as in the table below it. */
+function parts(containers, limit, total) {
+  return containers
+    .map(([name, one], n) => [one[limit] / total, `held tone${n % 4}`, `${name}: ${words(one)[0]}`])
+    .filter(([part]) => !Number.isNaN(part));
+}
+
 function memory(values, containers, total) {
   const held = values.memory_allocated_bytes;
   const used = values.memory_used_bytes;
-  const parts = containers
-    .filter(([, one]) => one.memory_limit_bytes !== undefined)
-    .map(([name, one], n) => [one.memory_limit_bytes / total, `held tone${n % 4}`, `${name}: ${words(one)[0]}`]);
-  const shares = sum(parts.map(([part]) => part));
-  // A claim that several containers use is allocated once.
-  const scale = held !== undefined && shares > 0 ? Math.min(1, held / total / shares) : 1;
+  const shares = parts(containers, "memory_limit_bytes", total);
   const says = held === undefined ? "allocations not known" : `${gib(held)} of ${gib(total)} held`;
   const uses = used === undefined ? "" : `${gib(used)} used`;
-  return measure("Memory", says, uses, parts.map(([part, ...more]) => [part * scale, ...more]), used && used / total);
+  return measure("Memory", says, uses, scaled(shares, held / total), used && used / total);
 }
 
-function compute(values) {
+/** A claim that several containers use is allocated once: all parts together are at most what is held. */
+function scaled(shares, held) {
+  const all = sum(shares.map(([part]) => part));
+  const scale = all > held ? held / all : 1;
+  return shares.map(([part, ...more]) => [part * scale, ...more]);
+}
+
+function compute(values, containers) {
   const held = values.compute_allocated_ratio;
   const busy = values.utilization_ratio;
   if (held === undefined && busy === undefined) return "";
   const says = held === undefined ? "" : `${percent(held)} held`;
   const uses = busy === undefined ? "" : `${percent(busy)} busy`;
-  return measure("Compute", says, uses, [[held ?? 0, "held tone0", says]], busy);
+  return measure("Compute", says, uses, scaled(parts(containers, "compute_limit_ratio", 1), held), busy);
 }
 
 function measure(name, held, used, parts, use) {
@@ -116,7 +129,8 @@ function measure(name, held, used, parts, use) {
 function card(gpu, known) {
   const { values = {} } = known ?? {};
   const containers = [...(known?.containers ?? [])].sort(([one], [other]) => (one < other ? -1 : 1));
-  const table = rows([["container", "held", "used"], ...containers.map(([name, one]) => [name, ...words(one)])]);
+  const named = containers.map(([name, one], n) => [element("span", { className: `key tone${n % 4}` }, name), ...words(one)]);
+  const table = rows([["container", "held", "used"], ...named]);
   const more = [];
   if (values.temperature_celsius !== undefined) more.push(`${values.temperature_celsius} °C`);
   if (values.power_watts !== undefined) more.push(`${Math.round(values.power_watts)} W`);
@@ -127,7 +141,7 @@ function card(gpu, known) {
     element("p", { className: "quiet" }, [gpu.model, ...more].join(" · ")),
     gpu.cause ? element("p", { className: "cause" }, gpu.cause) : "",
     memory(values, containers, gpu.memory_mib * 2 ** 20),
-    compute(values),
+    compute(values, containers),
     containers.length ? element("div", { className: "wide" }, element("table", {}, table)) : element("p", { className: "quiet" }, "no containers"),
   );
 }
@@ -158,7 +172,7 @@ async function turn() {
   const name = status.node || "this node";
   document.title = `GPUs of ${name}`;
   at("node").textContent = name;
-  at("facts").replaceChildren(...facts(status));
+  at("facts").replaceChildren(...facts(status, known));
   at("problems").replaceChildren(...problems(status));
   const none = element("p", { className: "quiet" }, "no GPUs");
   const cards = status.gpus.map((gpu) => card(gpu, known.get(gpu.uuid)));

@@ -37,7 +37,7 @@ def measure(node: GpuNode) -> Measure:
     each = units // count if units % count == 0 else None
     if not memory:
         return Measure(
-            None, each, "the node has no label aliyun.accelerator/nvidia_mem, so what a unit is is not known"
+            None, each, "the node has no label aliyun.accelerator/nvidia_mem, so the size of a unit is unknown"
         )
     if each and (alike := _alike(each, memory, cut=node.agent)):
         return alike

@@ -54,9 +54,9 @@ function gpuRow([gpu, until], node) {
   const free = gpu.whole ? (users(gpu).length ? "" : "free") : `${bytes(gpu.free_memory, node)} of ${bytes(gpu.memory, node)} free`;
   const compute = gpu.core && !gpu.whole ? `${gpu.free_core} % free` : "";
   const pods = [...gpu.pods, ...gpu.reserved.map((pod) => `${pod} (reserved)`)];
-  const says = [gpu.usable ? "" : "not usable", free, compute].filter(Boolean).join(", ");
+  const says = gpu.usable ? [free, compute].filter(Boolean).join(", ") : "not usable";
   const name = until === undefined ? `GPU ${gpu.minor}` : `GPU ${gpu.minor} to ${until}`;
-  const part = bar(`${name}: ${says}`, [[held(gpu), gpu.reserved.length ? "tone1" : "tone0", says]]);
+  const part = bar(`${name}: ${says}`, [[held(gpu), `held ${gpu.reserved.length ? "tone1" : "tone0"}`, says]]);
   return element(
     "div",
     { className: "measure" },
@@ -66,12 +66,25 @@ function gpuRow([gpu, until], node) {
   );
 }
 
+/** What a pod can get on a node, in words. */
+function room(node) {
+  const [shared, whole] = [node.gpus.filter((gpu) => gpu.memory && !gpu.whole), node.gpus.filter((gpu) => gpu.whole)];
+  const free = bytes(sum(shared.map((gpu) => (gpu.usable ? gpu.free_memory : 0))), node);
+  const found = [];
+  if (shared.length) found.push(`${free} of ${bytes(sum(shared.map((gpu) => gpu.memory)), node)} free`);
+  if (whole.length) found.push(`${whole.filter((gpu) => gpu.usable && !users(gpu).length).length} of ${whole.length} GPUs free`);
+  return found.join(", ");
+}
+
+const wrong = (node) => Boolean(node.problem) || node.gpus.some((gpu) => !gpu.usable) || node.pods_without_known_gpus.length > 0;
+
 function card(node) {
   const lost = node.pods_without_known_gpus;
   return element(
     "article",
     { className: "card" },
     element("h2", {}, node.name),
+    element("p", { className: "quiet" }, room(node)),
     node.problem ? element("p", { className: "cause" }, node.problem) : "",
     node.published ? "" : element("p", { className: "quiet" }, "publishes no GPUs; counted by its amounts"),
     lost.length ? element("p", { className: "cause" }, `counted on every GPU, as theirs are not known: ${lost.join(", ")}`) : "",
@@ -95,7 +108,7 @@ function show() {
 
 async function turn() {
   last = JSON.parse(await read("usage"));
-  last.nodes.sort((one, other) => byName.compare(one.name, other.name));
+  last.nodes.sort((one, other) => wrong(other) - wrong(one) || byName.compare(one.name, other.name));
   show();
 }
 

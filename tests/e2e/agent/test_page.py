@@ -34,6 +34,7 @@ def test_it_shows_what_is_held_and_used_and_follows(node: Node, size: ViewportSi
         gpu = page.locator(f"[id='{uuid}']")
         expect(gpu).to_contain_text("default/trains[main]")
         expect(gpu).to_contain_text("10 GiB, 30 %")
+        expect(page.locator("#facts")).to_contain_text("10 GiB of 640 GiB")
         node.agent.inject(
             fault="process", gpu=uuid, pid=node.cluster.container("trains", "main").pid, mib=3072, kind="mps", sm=25
         )
@@ -42,6 +43,7 @@ def test_it_shows_what_is_held_and_used_and_follows(node: Node, size: ViewportSi
         node.agent.inject(fault="xid", gpu=7, code=79)
         expect(page.locator("#problems")).to_contain_text("GPUUnhealthy")
         expect(page.locator(".badge.bad")).to_have_count(1)
+        expect(page.locator("#facts")).to_contain_text("7 of 8")
         page.locator("summary").click()
         page.wait_for_function("document.querySelector('#links img').naturalWidth > 0")
         assert not is_wider_than_the_window(page)

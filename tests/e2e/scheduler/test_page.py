@@ -30,6 +30,7 @@ def test_it_shows_what_is_held_and_which_pods_wait_and_why(
         control_plane.add_pods([pod("holds", {GPU_MEM: 60}), pod("waits", {GPU_MEM: 100})])
         expect(page.locator("#nodes")).to_contain_text("default/holds")
         expect(page.locator("#nodes")).to_contain_text("20 GiB of 80 GiB free")
+        expect(page.locator("#nodes")).to_contain_text("100 GiB of 160 GiB free")
         expect(page.locator("#waiting")).to_contain_text("no GPU has 100 of aliyun.com/gpu-mem in all")
         expect(page.locator("#facts")).to_contain_text("60 GiB of 1920 GiB")
         page.locator("#named").fill("holds")

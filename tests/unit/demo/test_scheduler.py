@@ -9,6 +9,9 @@ def test_the_walk(capsys):
     steps = shown.split("\n\n")
     assert max(len(step.splitlines()) for step in steps) <= 40, "a step fits on a screen"
     assert all(len(line) <= 80 for line in shown.splitlines())
+    assert not any(line.rsplit(", ")[-1] in "abcdefgh" for line in shown.splitlines() if line), (
+        "a letter without its pod"
+    )
     steps = [" ".join(step.split()) for step in steps]
     assert "train-0 waits: 20 nodes: job train: 4 of 5 pods are there" in steps[3]
     assert steps[4].count("rr rr rr rr rr rr rr rr") == 5

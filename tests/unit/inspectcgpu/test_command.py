@@ -369,7 +369,7 @@ def start(config, *arguments, **how):
     return subprocess.Popen(command, env=ENVIRON | how.pop("environ", {}), preexec_fn=interruptible, **how)
 
 
-def on_terminal(config, *arguments, environ=None, columns=0) -> str:
+def on_terminal(config, *arguments, environ=None, columns=0, code=0) -> str:
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, columns))
     with start(config, *arguments, stdout=follower, environ={"TERM": "xterm", **(environ or {})}) as process:
@@ -380,7 +380,7 @@ def on_terminal(config, *arguments, environ=None, columns=0) -> str:
                 out += piece
         except OSError:
             pass  # the other end was closed
-        assert process.wait() == 0
+        assert process.wait() == code
     os.close(leader)
     return out.decode()
 
@@ -557,6 +557,15 @@ def test_health_shows_nodes_with_problems_first_and_fails(server, call):
     code, out, _ = call("--health", "--no-agents", "n1")
     assert code == 0
     assert out.endswith("\n\n0 of 1 nodes have a problem\n")
+
+
+def test_problems_are_wrapped_to_the_terminal(server, config):
+    add_node(server, "a-node-with-a-long-name", "topology", whole=4, allocatable={"aliyun.com/gpu": 3})
+    shown = on_terminal(config, "--health", "--no-agents", columns=80, environ={"NO_COLOR": "1"}, code=1)
+    assert "GPUs are unhealthy" not in shown.splitlines()[1]
+    assert max(map(len, shown.splitlines())) <= 80
+    wide = on_terminal(config, "--health", "--no-agents", "-o", "wide", columns=80, environ={"NO_COLOR": "1"}, code=1)
+    assert "3 of 4 aliyun.com/gpu are allocatable: GPUs are unhealthy, or the node's agent is away" in wide
 
 
 HEALTH = """\

@@ -153,7 +153,7 @@ def test_a_unit_of_ones_own_and_clusters_that_mix_units_say_so():
 
         Notes:
         - node n2: the unit 256MiB follows from the first GPU and is right if all GPUs are alike
-        - node n3: the node has no label aliyun.accelerator/nvidia_mem, so what a unit is is not known
+        - node n3: the node has no label aliyun.accelerator/nvidia_mem, so the size of a unit is unknown
         - nodes count GPU memory in different units: 256MiB (1), ? (1), GiB (1)
         """,
     )

@@ -215,7 +215,7 @@ def test_help_lists_the_exit_codes(capsys):
     for command in ([], ["preflight"], ["install"], ["upgrade"], ["uninstall"], ["policy"], ["status"]):
         with pytest.raises(SystemExit):
             cli.run([*command, "--help"])
-        assert "0 well, 1 failed, 2 a mistake in flags, 3 refused" in " ".join(capsys.readouterr().out.split())
+        assert "0 success, 1 error, 2 usage error, 3 refused" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_full_disk_is_reported_and_the_node_stays_whole(host, run, package_of, monkeypatch):

@@ -49,8 +49,15 @@ def verdict(*arguments, **facts) -> Verdict:
 def test_a_good_node_passes(run):
     result = run("preflight")
     assert result.code == 0, result.out
-    assert result.out.splitlines()[0].split() == ["CHECK", "VERDICT", "FOUND", "WANTED"]
+    assert result.out.splitlines()[0].split() == ["CHECK", "VERDICT", "FOUND"]
     assert result.out.splitlines()[-1] == "nothing forbids it"
+
+
+def test_the_table_fits_80_columns_and_says_what_was_wanted(run, host):
+    host.write("etc/os-release", "ID=debian\nVERSION_ID=12\nPRETTY_NAME='Debian GNU/Linux 12 (bookworm)'\n")
+    result = run("preflight")
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert "os (bad): use a listed system, or MPS: preflight --layer mps. Wanted:" in result.out
 
 
 def test_every_check_is_a_row_with_found_wanted_verdict_and_what_to_do(run):

@@ -48,8 +48,11 @@ GPU7  7.88  7.88  7.88  25    50    25    50    X
 
 GPU   PCI BUS           MODEL                 STATE
 GPU0  00000000:06:00.0  Tesla V100-SXM2-16GB  free
-GPU1  00000000:07:00.0  Tesla V100-SXM2-16GB  held by default/job-0[main]
-GPU2  00000000:08:00.0  Tesla V100-SXM2-16GB  held by ml/train-0[main], ml/watch[main]
+GPU1  00000000:07:00.0  Tesla V100-SXM2-16GB  held
+      default/job-0[main]
+GPU2  00000000:08:00.0  Tesla V100-SXM2-16GB  held
+      ml/train-0[main]
+      ml/watch[main]
 GPU3  00000000:09:00.0  Tesla V100-SXM2-16GB  free
 GPU4  00000000:0A:00.0  Tesla V100-SXM2-16GB  free
 GPU5  00000000:0B:00.0  Tesla V100-SXM2-16GB  free
@@ -91,10 +94,14 @@ GPU2  450   450   X     450
 GPU3  450   450   450   X
 
 GPU   PCI BUS           MODEL                  STATE
-GPU0  00000000:06:00.0  NVIDIA H100 80GB HBM3  held by default/job-0[main]
-GPU1  00000000:07:00.0  NVIDIA H100 80GB HBM3  held by default/job-0[main]
-GPU2  00000000:08:00.0  NVIDIA H100 80GB HBM3  held by default/job-0[main]
-GPU3  00000000:09:00.0  NVIDIA H100 80GB HBM3  held by default/job-0[main]
+GPU0  00000000:06:00.0  NVIDIA H100 80GB HBM3  held
+      default/job-0[main]
+GPU1  00000000:07:00.0  NVIDIA H100 80GB HBM3  held
+      default/job-0[main]
+GPU2  00000000:08:00.0  NVIDIA H100 80GB HBM3  held
+      default/job-0[main]
+GPU3  00000000:09:00.0  NVIDIA H100 80GB HBM3  held
+      default/job-0[main]
 
 no GPU is free to choose"""
     )
@@ -126,7 +133,15 @@ def test_rows_go_by_index_also_where_one_is_missing_and_an_unknown_numa_node_is_
 
 def test_an_unhealthy_gpu_may_be_held() -> None:
     page = pages.page([pages.gpu(0, health="Unhealthy", holders=["a/b[c]"])], pages.hybrid_cube_mesh)
-    assert parts(page)[4].endswith("unhealthy, held by a/b[c]")
+    assert parts(page)[4].endswith("unhealthy, held\n      a/b[c]")
+
+
+def test_each_holder_has_a_line_so_that_it_fits_80_columns() -> None:
+    names = [f"default/embed-the-documents-7d4b9c6f5-x2x9{n}[main]" for n in range(4)]
+    page = pages.page([pages.gpu(n, holders=names) for n in range(8)], pages.hybrid_cube_mesh)
+    shown = parts(page)[4].splitlines()
+    assert [line.strip() for line in shown[2:6]] == names
+    assert max(map(len, shown)) <= 80
 
 
 @pytest.mark.parametrize(("gbps", "shown"), [(50.0, "50"), (12.608, "12.61"), (31.5, "31.5"), (112.5, "112.5")])

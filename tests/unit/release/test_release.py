@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from release import versions
+from release.__main__ import published
 from release.krew import PROGRAM, manifest
 from release.versions import CHART, ROOT, VERSION, problems
 
@@ -27,6 +28,19 @@ def test_a_tree_is_released_under_its_own_version_and_day(tmp_path, monkeypatch)
 def test_the_chart_has_the_version_of_the_agent():
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
+
+
+def test_a_published_chart_says_where_it_comes_from_and_keeps_what_it_had():
+    text = (CHART / "Chart.yaml").read_text()
+    before, after = yaml.safe_load(text), yaml.safe_load(published(text, "https://github.com/Owner/gpuagent"))
+    assert after | {"annotations": after["annotations"] | before["annotations"]} == after
+    assert [key for key in before if key != "annotations" and after[key] != before[key]] == []
+    assert after["home"] in after["sources"]
+    assert after["icon"].endswith("/docs/img/icon.svg")
+    (image,) = yaml.safe_load(after["annotations"]["artifacthub.io/images"])
+    assert image["image"] == f"ghcr.io/owner/gpuagent:{VERSION}"
+    for link in yaml.safe_load(after["annotations"]["artifacthub.io/links"]):
+        assert link["url"].startswith("https://github.com/Owner/gpuagent/")
 
 
 def test_krew_finds_the_program_of_each_platform():
@@ -62,3 +76,10 @@ def test_workflows_call_targets_that_there_are(workflow):
                 called |= {word for word in line.split('"')[0].split()[1:] if "=" not in word}
     assert called
     assert called <= targets
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_with_their_version_beside_it(workflow):
+    used = re.findall(r"uses: (.+)", workflow.read_text())
+    assert used
+    assert [one for one in used if not re.match(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+\b", one)] == []

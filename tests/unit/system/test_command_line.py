@@ -44,6 +44,19 @@ def test_help_is_as_on_the_screen(path, capsys, monkeypatch):
     assert max(map(len, screen.splitlines())) <= 80
 
 
+def test_every_command_has_a_screen():
+    shown = {
+        path.read_text().partition("\n")[0].removeprefix("$ ").removesuffix(" --help") for path in SCREENS.iterdir()
+    }
+    programs = {
+        "gpuagent": agent.make_parser(),
+        "gpuscheduler": scheduler.make_parser(),
+        "gpu-isolation-installer": installer.make_parser(),
+    }
+    commands = {f"{program} {name}" for program, parser in programs.items() for name in parser.commands}
+    assert shown == commands | set(PROGRAMS)
+
+
 @pytest.mark.parametrize("program", ["gpuagent", "gpuscheduler", "gpu-isolation-installer"])
 def test_a_bare_call_shows_the_help(program, capsys):
     code, _, err = said(capsys, program)
@@ -74,6 +87,11 @@ def test_a_mistake_is_answered_with_what_was_meant(program, arguments, meant, ca
     code, _, err = said(capsys, program, *arguments)
     assert code == 2
     assert f"; did you mean {meant}?\nSee: " in err
+
+
+def test_a_mistake_in_a_flag_leads_to_the_help_of_its_command(capsys):
+    _, _, err = said(capsys, "gpuagent", "run", "--node-nam", "n")
+    assert err.endswith("did you mean --node-name?\nSee: gpuagent run --help\n")
 
 
 def test_what_is_like_nothing_is_no_mistake_for_something(capsys):

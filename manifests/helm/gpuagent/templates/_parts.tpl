@@ -232,9 +232,23 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* Alert rules, whose runbook_url leads to the operator's copy of the page, or to the repository of a release. */}}
+{{/* Address of docs/alerts.md: the operator's copy of the page, or the repository of a release. Empty if there is neither. */}}
+{{- define "gpuagent.runbook" -}}
+{{- if .Values.metrics.prometheusRule.runbookUrl }}{{ .Values.metrics.prometheusRule.runbookUrl }}
+{{- else if .Chart.Home }}{{ printf "%s/blob/v%s/docs/alerts.md" .Chart.Home .Chart.Version }}{{ end -}}
+{{- end }}
+
+{{/* Alert rules, each with the address of its section. */}}
 {{- define "gpuagent.rules" -}}
-{{- $page := .root.Values.metrics.prometheusRule.runbookUrl -}}
-{{- if and (not $page) .root.Chart.Home }}{{ $page = printf "%s/blob/v%s/docs/alerts.md" .root.Chart.Home .root.Chart.Version }}{{ end -}}
-{{- .root.Files.Get (printf "monitoring/%s" .file) | trim | replace "runbook_url: docs/alerts.md" (printf "runbook_url: %s" ($page | default "docs/alerts.md")) -}}
+{{- $page := include "gpuagent.runbook" .root | default "docs/alerts.md" -}}
+{{- .root.Files.Get (printf "monitoring/%s" .file) | trim | replace "runbook_url: docs/alerts.md" (printf "runbook_url: %s" $page) -}}
+{{- end }}
+
+{{/* A dashboard, with a link to the page of the alerts if its address is known. */}}
+{{- define "gpuagent.dashboard" -}}
+{{- $links := list -}}
+{{- with include "gpuagent.runbook" .root }}
+{{- $links = list (dict "title" "Runbook" "type" "link" "icon" "doc" "url" . "targetBlank" true) -}}
+{{- end -}}
+{{- .root.Files.Get (printf "monitoring/%s" .file) | trim | replace "\n \"links\": []," (printf "\n \"links\": %s," (toJson $links)) -}}
 {{- end }}

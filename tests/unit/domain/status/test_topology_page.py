@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpuagent.domain import events as ev
 from gpuagent.domain.placement.best_sets import BestSets
-from gpuagent.domain.sharing.mode import Kind, Mode
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, Kind, Mode
 from gpuagent.domain.snapshot import snapshot
 from gpuagent.domain.status import topology_page
 from gpuagent.pages import topology_table
@@ -29,6 +29,13 @@ def test_the_page_has_every_link_from_both_sides():
     ]
     assert shown["links"][0][3] == shown["links"][3][0] == {"type": "NV2", "gbps": 50.0, "switched": False}
     assert json.loads(json.dumps(shown)) == shown
+
+
+def test_a_container_with_memory_and_compute_of_a_gpu_is_one_holder():
+    node = mesh()
+    memory = holding("a", unit_ids(0, Kind.MEMORY_CORE_MEM, 0), GPU_MEM)
+    node.holdings(memory, holding("a", unit_ids(0, Kind.CORE_CORE_MEM, 0), GPU_CORE))
+    assert page(node)["gpus"][0]["holders"] == [str(owner("a"))]
 
 
 def test_the_best_sets_are_those_of_gpus_that_are_free_and_well():
