@@ -34,6 +34,10 @@ Returns the UIDs of the pods that exist; None if no answer comes in time.
 """
 
 
+def _silent(_pods: Collection[PodName]) -> None:
+    """The query of a kubelet that has just not answered one."""
+
+
 class PreferredAllocation:
     """Answers GetPreferredAllocation; `old` chooses for kubelets before 1.19, which do not send that call."""
 
@@ -82,7 +86,7 @@ class PreferredAllocation:
     def choose(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
         """The ids for this container. Raises Refusal."""
         occupancy = self._state.view().occupancy.seen_with(request.offered)
-        if isinstance(requester, Unknown) and requester.between:
+        if isinstance(requester, Unknown) and requester.doubtful:
             raise in_doubt(request.resource, requester)
         chosen = choose(request, requester, occupancy)
         if occupancy.suspect:
@@ -97,16 +101,19 @@ class PreferredAllocation:
         view, fixed = self._state.view(), request.fixed
         # Kubelet has only reserved the fixed ids of a first request, and a list query would make kubelet lose them.
         may_list = not fixed or view.occupancy.seen_with(request.offered).given(request.resource, fixed) is not None
+        silent = False
 
         def query(pods: Collection[PodName]) -> Listed | None:
+            nonlocal silent
             found = self._kubelet.query(pods, listing=may_list)
+            silent = found is None
             held = {one.pod: one.holdings for one in found or ()}
             return None if found is None else {name: held.get(name) for name in pods}
 
         found = identify(request, view.tracker, view.snap, query, certainly=certainly)
-        if not isinstance(found, Unknown) or not found.unseen:
-            return found
-        unseen = self._unseen(view, listing=may_list)
+        unseen: Collection[PodName] | None = None if silent and view.snap.schedulers else ()
+        if isinstance(found, Unknown) and found.unseen:
+            unseen = self._unseen(view, listing=may_list)
         if unseen is not None and not unseen:
             return found
         until = self._state.clock() + WAIT_S
@@ -115,11 +122,11 @@ class PreferredAllocation:
         shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
         if shown and uids:
             view = self._state.view()
-            return identify(request, view.tracker, view.snap, query, certainly=certainly)
+            return identify(request, view.tracker, view.snap, query if unseen else _silent, certainly=certainly)
         self._rest_until = self._state.clock() + REST_S
         if not shown and view.snap.schedulers:
             why = "the API server did not show the node's pods in time"
-            return Unknown(why=why, between=tuple(unseen or view.snap.decided))
+            return Unknown(why=why, doubtful=True, between=tuple(unseen or view.snap.decided))
         return found
 
     def _unseen(self, view: View, *, listing: bool) -> list[PodName] | None:

@@ -31,7 +31,7 @@ def check_allocated(
         Refusal: the devices break a rule of the mode or a scheduler's decision.
     """
     snap, resource = occupancy.snapshot, request.resource
-    if isinstance(requester, Unknown) and requester.between and not before:
+    if isinstance(requester, Unknown) and requester.doubtful and not before:
         # A pod without a decision may take GPUs that are in no pod's decision.
         chosen = {*occupancy.reserved(resource, None), *named_for_others(None, resource, occupancy)}
         if not (requester.undecided and chosen.isdisjoint(at.counts)):

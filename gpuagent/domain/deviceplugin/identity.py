@@ -115,13 +115,15 @@ class Unknown(Requester):
     Attributes:
         why: for messages, reads on after "The agent cannot identify the requesting pod: ".
         unseen: a pod that the agent may see soon.
-        between: pods that it may be, for which schedulers decided differently.
+        doubtful: it may be a pod for which a scheduler decided, and gets nothing.
+        between: such pods, if the agent has seen some.
         undecided: it may be a pod for which none decided.
         deleted: a deleted pod that may be in admission; after this call, it no longer is.
     """
 
     why: str = ""
     unseen: bool = False
+    doubtful: bool = False
     between: tuple[PodName, ...] = ()
     undecided: bool = False
     deleted: Pod | None = None
@@ -322,9 +324,9 @@ class _Search:
 
     def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
         names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one))
-        if not fitting and self.snap.schedulers:  # one that the agent has not seen, with a decision perhaps
-            names = tuple(self.snap.decided)
-        return Unknown(why=why, between=names, undecided=not fitting or len(names) < len(fitting), deleted=deleted)
+        doubtful = bool(names) or (self.snap.schedulers and not fitting)  # the agent may not have seen it
+        undecided = not fitting or len(names) < len(fitting)
+        return Unknown(why=why, doubtful=doubtful, between=names, undecided=undecided, deleted=deleted)
 
     def _is_decided(self, one: Requester) -> bool:
         if one.pod is None or self.snap.mode is Mode.TOPOLOGY:
@@ -339,7 +341,8 @@ class _Search:
     def unseen(self, deleted: Pod | None = None, between: tuple[PodName, ...] = ()) -> Requester:
         """The requester where no known container fits: an unseen pod, or the second resource of its container."""
         why = "kubelet lists no pod that the agent has seen and that lacks this"
-        return self._unseen_pair() or Unknown(why=why, unseen=True, between=between, deleted=deleted)
+        doubtful = bool(between)
+        return self._unseen_pair() or Unknown(why=why, unseen=True, doubtful=doubtful, between=between, deleted=deleted)
 
 
 def _next_container(
