@@ -172,10 +172,10 @@ def test_every_condition_reason_has_its_heading():
 
 
 OF_PODS = (
-    "allocator/allocator",
     "allocator/preferred_allocation",
     "allocator/refusal_events",
     "domain/deviceplugin/assignment",
+    "domain/deviceplugin/job",
     "domain/reconcile/pod_annotations",
 )
 """The modules that send Events about requests and annotations."""
