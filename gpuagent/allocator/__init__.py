@@ -1,6 +1,7 @@
 """Answers kubelet's calls: GetPreferredAllocation (`preferred_allocation`), Allocate (`allocator`), and
 PreStartContainer (`pre_start`). `preferred_allocation` also decides what a pod gets that the agent has not seen. It
-waits, serves or refuses where kubelet or the API server is silent. One lock guards immutable values and is never held
-during a query. The package may not access the API server, NVML or a disk. It uses kubelet's pod-resources API only
-through the Protocol in `kubelet_allocations`.
+waits, serves or refuses where kubelet or the API server is silent. `old_kubelets` stands between kubelets before 1.19
+and the rest. One lock guards immutable values (`allocator_state`) and is never held during a query. The package may
+not access the API server, NVML or a disk. It uses kubelet's pod-resources API only through the Protocol in
+`kubelet_allocations`.
 """

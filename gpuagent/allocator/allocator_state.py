@@ -128,30 +128,27 @@ class InFlight:
     """The Allocate calls in progress. A list query during such a call may make kubelet lose its devices."""
 
     def __init__(self, clock: Callable[[], float], ended: Callable[[], None]) -> None:
-        self._clock, self._ended = clock, ended
-        self._count, self._last_end = 0, float("-inf")
-        self._changed = threading.Condition()
+        self._clock, self._ended, self._changed = clock, ended, threading.Condition()
+        self._now = 0, float("-inf")
 
     @contextmanager
     def one(self) -> Iterator[None]:
         """Count one call as in progress."""
         with self._changed:
-            self._count += 1
+            self._now = self._now[0] + 1, self._now[1]
         try:
             yield
         finally:
             with self._changed:
-                self._count -= 1
-                self._last_end = self._clock()
+                self._now = self._now[0] - 1, self._clock()
                 self._changed.notify_all()
             self._ended()
 
     def now(self) -> tuple[int, float]:
         """The number of calls in progress, and when the last one ended in monotonic seconds (-inf for none)."""
-        with self._changed:
-            return self._count, self._last_end
+        return self._now
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no call is in progress; False if one still is after `timeout_s`."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._count == 0, timeout_s)
+            return self._changed.wait_for(lambda: self._now[0] == 0, timeout_s)

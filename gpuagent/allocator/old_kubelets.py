@@ -9,7 +9,7 @@ from collections.abc import Callable
 from gpuagent.allocator.allocator_state import AllocatorState, View
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.device_ids import locate
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, fitting_containers
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search
 from gpuagent.domain.deviceplugin.mode_rules import not_offered
 from gpuagent.domain.pods.exchange import Exchanged, joined, picks_itself
 from gpuagent.domain.refusal import Reason, Refusal
@@ -34,7 +34,7 @@ class OldKubelets:
 
     def publish(self, snap: Snapshot) -> None:
         """Look at kubelet's version and allocations as they are now."""
-        held = self._latest and self._state.view().tracker.recent.ids
+        held = self._latest and self._state.view().tracker.ids
         recent = any(unit in held for unit in self._latest.values())
         self.active = bool(snap.exchanged) or recent or picks_itself(snap.kubelet, asked=self._asked)
 
@@ -64,13 +64,14 @@ class OldKubelets:
         if stale := counts.lapsed(self._state.view().occupancy):
             self._state.freed(stale)
         view = self._state.view()
-        exchanged, recent = self._exchanged(resource, view), view.tracker.recent
+        exchanged = self._exchanged(resource, view)
         current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
         fixed = current.intersection(filter(None, map(exchanged.get, picked)))
         # An older pod of the same size may have taken a pod's turn, and that pod then gets what is chosen for this one.
-        served = frozenset([one.pod_uid for one in view.snap.checkpoint if one.ids.isdisjoint(recent.ids)])
+        served = frozenset([one.pod_uid for one in view.snap.checkpoint if one.ids.isdisjoint(view.tracker.ids)])
         request = AllocationRequest(resource, len(picked), fixed=fixed)
-        requester = counts.oldest(fitting_containers(request, view.tracker, view.snap, served), view.tracker.last)
+        fitting = Search(request, view.tracker, view.snap).fitting(served)
+        requester = counts.oldest(fitting, view.tracker.last)
         goes_on = requester.handed_on or requester.paired
         found = counts.pick(resource, picked, fixed if goes_on else frozenset(), exchanged, view.occupancy)
         if len(found.exchanged) == len(picked):

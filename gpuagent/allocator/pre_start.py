@@ -86,7 +86,7 @@ class PreStart:
     @staticmethod
     def _known_owner(start: Start, view: View) -> ContainerRef | None:
         """The container by kubelet's allocations as last read, unless the ids were allocated again since."""
-        later = [one for one in view.tracker.recent.all if one.at >= view.snap.holdings_at]
+        later = [one for one in view.tracker.recent if one.at >= view.snap.holdings_at]
         if [one for one in later if not one.ids.isdisjoint(start.ids)]:
             return None
         owners = (h.owner for h in view.snap.holdings if h.resource == start.resource and h.ids == start.ids)

@@ -34,10 +34,6 @@ Returns the UIDs of the pods that exist; None if no answer comes in time.
 """
 
 
-def _silent(_pods: Collection[PodName]) -> None:
-    """The query of a kubelet that has just not answered one."""
-
-
 class PreferredAllocation:
     """Answers GetPreferredAllocation; `old` chooses for kubelets before 1.19, which do not send that call."""
 
@@ -122,7 +118,8 @@ class PreferredAllocation:
         shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
         if shown and uids:
             view = self._state.view()
-            return identify(request, view.tracker, view.snap, query if unseen else _silent, certainly=certainly)
+            asked = query if unseen else lambda _pods: None  # kubelet has just not answered
+            return identify(request, view.tracker, view.snap, asked, certainly=certainly)
         self._rest_until = self._state.clock() + REST_S
         if not shown and view.snap.schedulers:
             why = "the API server did not show the node's pods in time"
@@ -140,7 +137,7 @@ class PreferredAllocation:
         """
         if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
             return []
-        ours, past = view.snap.resource_kinds, {*view.snap.served, *view.tracker.recent.by_pod, *view.tracker.refused}
+        ours, past = view.snap.resource_kinds, {*view.snap.served, *view.tracker.by_pod, *view.tracker.refused}
         seen = set()
         for pod in view.snap.living_pods.values():
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
@@ -155,7 +152,7 @@ class PreferredAllocation:
 
     def _have_containers_named(self, request: AllocationRequest, view: View) -> None:
         """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
-        if request.fixed or not view.occupancy.some_unnamed:
+        if request.fixed or None not in [one.owner for one in view.tracker.recent]:
             return
         if view.occupancy.seen_with(request.offered).full_gpus(None):
             began = self._state.clock()

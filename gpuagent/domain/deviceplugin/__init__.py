@@ -3,11 +3,11 @@ core except `status` and `reconcile`. It answers in six verbs.
 
 - `advertise`: which device ids each resource advertises, and which of them are healthy.
 - `identity`: which container a call is for, with a query to kubelet if the answer depends on it.
-- `occupancy`: which devices are in use or reserved at the moment of a call.
+- `occupancy`: which devices are in use or reserved at the moment of a call, and the record of the calls before it.
 - `assignment`: which device ids the container gets.
 - `allocate_checks`: whether the devices of an Allocate satisfy the rules of the mode.
 - `start_checks`: whether a container keeps the mode's promises when it starts.
 
-`device_ids` turns ids into GPUs and back. `job` finds the GPUs of a pod's job. `counts` serves kubelets before
-1.19, which do not ask which ids to take.
+`device_ids` turns ids into GPUs. `mode_rules` has what holds in each call, `job` the GPUs of a pod's job. `counts`
+serves kubelets before 1.19, which do not ask which ids to take.
 """

@@ -57,7 +57,7 @@ def pick(
 def lapsed(now: Occupancy) -> frozenset[str]:
     """Units of allocations that kubelet has freed: such a kubelet does not list free ids, only its allocations."""
     snap = now.snapshot
-    old = [one.ids for one in now.tracker.recent.all if one.at < snap.holdings_at - LAPSE_S]
+    old = [one.ids for one in now.tracker.recent if one.at < snap.holdings_at - LAPSE_S]
     return frozenset[str]().union(*old).difference(*(h.ids for h in snap.holdings))
 
 

@@ -146,7 +146,7 @@ def identify(
         query: queries kubelet; None if kubelet has picked the devices, which the agent then checks.
         certainly: query kubelet in any case.
     """
-    search = _Search(request, tracker, snap)
+    search = Search(request, tracker, snap)
     fitting = search.fitting(snap.served)
     handed_on = [one for one in tracker.admission if not one.ids.isdisjoint(request.fixed)]
     if handed_on and fitting and fitting[0].pod and fitting[0].pod.uid == handed_on[-1].pod_uid:
@@ -163,25 +163,20 @@ def identify(
             listed.update(answer)
         if requester := search.by_kubelet(pods, listed):
             return requester
-    return search.unseen(between=search.bare(listed))
-
-
-def fitting_containers(
-    request: AllocationRequest, tracker: AdmissionTracker, snap: Snapshot, served: Collection[str]
-) -> list[Requester]:
-    """Containers that fit the request by the agent's record, the most likely first, without `served` pods (UIDs)."""
-    return _Search(request, tracker, snap).fitting(served)
+    return search.unseen()
 
 
 @dataclass(frozen=True)
-class _Search:
+class Search:
+    """The search for the container of one request."""
+
     request: AllocationRequest
     tracker: AdmissionTracker
     snap: Snapshot
 
     def fitting(self, served: Collection[str]) -> list[Requester]:
-        """Containers that fit the request by the snapshot and the tracker, the most likely first."""
-        snap, resource, begun = self.snap, self.request.resource, self.tracker.recent.by_pod
+        """Containers that fit by the agent's record, the most likely first; `served` are UIDs of pods to leave out."""
+        snap, resource, begun = self.snap, self.request.resource, self.tracker.by_pod
         past = self.tracker.refused
         found = [self._goes_on()]
         # The agent may have restarted during the admission of a pod that holds something.
@@ -304,16 +299,16 @@ class _Search:
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
-        recent, init = self.tracker.recent, pod.init_names
-        given = [one for one in recent.by_pod.get(pod.uid, ()) if one.certain and one.owner]
+        tracker, init = self.tracker, pod.init_names
+        given = [one for one in tracker.by_pod.get(pod.uid, ()) if one.certain and one.owner]
         listed = frozenset[str]().union(*[h.ids for h in holdings])
         if any(one.ids.isdisjoint(listed) for one in given if one.owner and one.owner.container not in init):
             return True
         if not listed:
-            admitting = self.tracker.last and self.tracker.last.pod_uid == pod.uid
+            admitting = tracker.last and tracker.last.pod_uid == pod.uid
             return not admitting and (pod.uid in self.snap.served or bool(given))
-        holders: set[str] = recent.holders(listed)
-        holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - recent.ids)}
+        holders: set[str] = tracker.holders(listed)
+        holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - tracker.ids)}
         return bool(holders) and pod.uid not in holders and not pod.static  # the list is of another pod
 
     def unanswered(self, fitting: Sequence[Requester]) -> Requester:
@@ -333,16 +328,10 @@ class _Search:
             return one.pod is not None and decided_text(one.pod, GROUP_ANNOTATION) is not None
         return one.pod.gpu_count_label is not None or one.decided_gpus(self.request.resource, self.snap) is not None
 
-    def bare(self, listed: Listed) -> tuple[PodName, ...]:
-        """Decided pods that kubelet lists without devices: a pod of the same name may have got those, unseen."""
-        asking = [pod.name for pod in self._asking(self.snap.living_pods.values()) if pod.name in self.snap.decided]
-        return tuple(name for name in asking if listed.get(name) is not None and not self._held(listed[name] or ()))
-
-    def unseen(self, deleted: Pod | None = None, between: tuple[PodName, ...] = ()) -> Requester:
+    def unseen(self, deleted: Pod | None = None) -> Requester:
         """The requester where no known container fits: an unseen pod, or the second resource of its container."""
         why = "kubelet lists no pod that the agent has seen and that lacks this"
-        doubtful = bool(between)
-        return self._unseen_pair() or Unknown(why=why, unseen=True, doubtful=doubtful, between=between, deleted=deleted)
+        return self._unseen_pair() or Unknown(why=why, unseen=True, deleted=deleted)
 
 
 def _next_container(

@@ -2,11 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from gpuagent.domain.pods.holdings import Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Holding, Pod, PodName
 from gpuagent.domain.scheduling.decision import DecidedContainer
 from gpuagent.domain.snapshot import Snapshot
@@ -46,81 +45,18 @@ InUse = Holding | RecentAllocation
 
 
 @dataclass(frozen=True)
-class RecentAllocations:
-    """Oldest first; no two share an id."""
-
-    all: tuple[RecentAllocation, ...] = ()
-
-    def adding(self, new: RecentAllocation) -> "RecentAllocations":
-        return RecentAllocations((*self.without(new.ids).all, new))
-
-    def without(self, freed: frozenset[str]) -> "RecentAllocations":
-        """Without the ids that kubelet has freed."""
-        if self.ids.isdisjoint(freed):
-            return self
-        left = [one if one.ids.isdisjoint(freed) else replace(one, ids=one.ids - freed) for one in self.all]
-        return RecentAllocations(tuple([one for one in left if one.ids]))
-
-    def fresh(self, now: float, snapshot: Snapshot) -> "RecentAllocations":
-        """Without old allocations, unless their pod lives and kubelet's allocations were not read since."""
-        if not self.all or now - self.all[0].at < REMEMBER_S:
-            return self
-        young, read_at, pods = now - REMEMBER_S, snapshot.holdings_at, snapshot.pod_by_uid
-        kept = [one for one in self.all if one.at > young or (one.at >= read_at and one.pod_uid in pods)]
-        return RecentAllocations(tuple(kept))
-
-    def read(self, recorded: Recorded, read_at: float, exchanged: Collection[str]) -> "RecentAllocations":
-        """With the containers that kubelet's allocations name, read by a call that began at `read_at`.
-
-        Units that an old kubelet did not choose (`exchanged`) stay with the container that they were chosen for.
-        """
-
-        def named(one: RecentAllocation) -> RecentAllocation:
-            if one.certain or one.at >= read_at or not one.ids.isdisjoint(exchanged):
-                return one
-            records = recorded.containers.get((one.resource, one.ids), ())
-            found = next((record for record in records if record.container.pod.namespace), None)
-            if found is None:
-                return one
-            uid = found.pod.uid if found.pod else found.uid or None
-            return replace(one, owner=found.container, pod_uid=uid, certain=True)
-
-        kept = tuple(map(named, self.all))
-        return RecentAllocations(kept) if kept != self.all else self
-
-    @cached_property
-    def ids(self) -> frozenset[str]:
-        """Device ids of all."""
-        return frozenset[str]().union(*[one.ids for one in self.all])
-
-    @cached_property
-    def by_pod(self) -> dict[str | None, list[RecentAllocation]]:
-        """UIDs of the pods to their allocations; None where no pod is known."""
-        found: dict[str | None, list[RecentAllocation]] = defaultdict(list)
-        for one in self.all:
-            found[one.pod_uid].append(one)
-        return found
-
-    def holders(self, ids: frozenset[str]) -> set[str]:
-        """UIDs of the pods that have some of `ids` by kubelet's allocations."""
-        if self.ids.isdisjoint(ids):
-            return set()
-        return {one.pod_uid for one in self.all if one.certain and one.pod_uid and not one.ids.isdisjoint(ids)}
-
-
-@dataclass(frozen=True)
 class AdmissionTracker:
     """The agent's record of kubelet's calls.
 
     Attributes:
-        recent: allocations of the last minutes.
+        recent: allocations of the last minutes, oldest first; no two share an id.
         admission: allocations of the pod in admission, oldest first.
         refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
             them again.
         deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
     """
 
-    recent: RecentAllocations = field(default_factory=RecentAllocations)
+    recent: tuple[RecentAllocation, ...] = ()
     admission: tuple[RecentAllocation, ...] = ()
     refused: frozenset[str] = frozenset()
     deleted: tuple[tuple[float, Pod], ...] = ()
@@ -130,6 +66,25 @@ class AdmissionTracker:
         """The last allocation of the pod in admission."""
         return self.admission[-1] if self.admission else None
 
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Device ids of all recent allocations."""
+        return frozenset[str]().union(*[one.ids for one in self.recent])
+
+    @cached_property
+    def by_pod(self) -> dict[str | None, list[RecentAllocation]]:
+        """UIDs of the pods to their recent allocations; None where no pod is known."""
+        found: dict[str | None, list[RecentAllocation]] = defaultdict(list)
+        for one in self.recent:
+            found[one.pod_uid].append(one)
+        return found
+
+    def holders(self, ids: frozenset[str]) -> set[str]:
+        """UIDs of the pods that have some of `ids` by kubelet's allocations."""
+        if self.ids.isdisjoint(ids):
+            return set()
+        return {one.pod_uid for one in self.recent if one.certain and one.pod_uid and not one.ids.isdisjoint(ids)}
+
     def allocated(self, new: RecentAllocation) -> "AdmissionTracker":
         """After an answered Allocate."""
         last = self.last
@@ -138,18 +93,21 @@ class AdmissionTracker:
             admission = ()  # the second resource of an unseen pod's container: the container is complete
         elif new.owner and last and last.pod_uid == new.pod_uid:
             admission = (*self.admission, new)
-        recent, refused = self.recent.adding(new), self.refused
-        if had := self.recent.holders(new.ids) - {new.pod_uid}:  # kubelet assigned again what these pods had
-            refused |= had - recent.by_pod.keys()
-        return replace(self, recent=recent, admission=admission, refused=refused)
+        had, left = self.holders(new.ids) - {new.pod_uid}, self.freeing(new.ids)
+        # Kubelet has assigned again what these pods had.
+        refused = self.refused | (had - left.by_pod.keys()) if had else self.refused
+        return replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
+
+    def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
+        """After kubelet has freed these ids."""
+        if self.ids.isdisjoint(ids):
+            return self
+        left = [one if one.ids.isdisjoint(ids) else replace(one, ids=one.ids - ids) for one in self.recent]
+        return replace(self, recent=tuple([one for one in left if one.ids]))
 
     def refusing(self, pod: Pod | None) -> "AdmissionTracker":
         """After a refusal: kubelet rejects the pod in admission."""
         return replace(self, admission=(), refused=self.refused | {pod.uid} if pod else self.refused)
-
-    def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
-        """After kubelet has freed these ids."""
-        return replace(self, recent=self.recent.without(ids))
 
     def seeing(self, former: Snapshot | None, snap: Snapshot, now: float) -> "AdmissionTracker":
         """With the deleted pods and the container names of a new snapshot."""
@@ -157,23 +115,41 @@ class AdmissionTracker:
         deleted, refused, recent = kept.deleted, kept.refused, kept.recent
         if former and former.living_pods is not snap.living_pods:
             present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
-            done = (former.served | recent.by_pod.keys()).difference(one.pod_uid for one in kept.admission)
+            done = (former.served | kept.by_pod.keys()).difference(one.pod_uid for one in kept.admission)
             past = present | refused | done
             deleted += tuple((now, pod) for uid, pod in former.pod_by_uid.items() if uid not in past)
             refused = refused & {*present, *(pod.uid for _, pod in deleted)}
         if former is None or former.holdings_at < snap.holdings_at:
-            recent = recent.read(snap.recorded, snap.holdings_at, snap.exchanged.values())
+            recent = tuple([_named(one, snap) for one in recent])
         return replace(kept, recent=recent, deleted=deleted, refused=refused)
 
     def fresh(self, now: float, snap: Snapshot) -> "AdmissionTracker":
-        """Without entries that are too old."""
-        recent, last, admission = self.recent.fresh(now, snap), self.last, self.admission
-        if last and now - last.at >= ADMISSION_S:
+        """Without entries that are too old. One of a living pod stays until kubelet's allocations are read."""
+        recent, admission = self.recent, self.admission
+        if recent and now - recent[0].at >= REMEMBER_S:
+            young, read_at, pods = now - REMEMBER_S, snap.holdings_at, snap.pod_by_uid
+            recent = tuple([one for one in recent if one.at > young or (one.at >= read_at and one.pod_uid in pods)])
+        if admission and now - admission[-1].at >= ADMISSION_S:
             admission = ()
         deleted = tuple([one for one in self.deleted if now - one[0] < DELETED_S]) if self.deleted else ()
-        if recent is self.recent and admission is self.admission and deleted == self.deleted:
+        if (recent, admission, deleted) == (self.recent, self.admission, self.deleted):
             return self
         return replace(self, recent=recent, admission=admission, deleted=deleted)
+
+
+def _named(one: RecentAllocation, snap: Snapshot) -> RecentAllocation:
+    """With the container that kubelet's allocations name.
+
+    Units that an old kubelet did not choose itself stay with the container that they were chosen for.
+    """
+    if one.certain or one.at >= snap.holdings_at or not one.ids.isdisjoint(snap.exchanged.values()):
+        return one
+    records = snap.recorded.containers.get((one.resource, one.ids), ())
+    found = next((record for record in records if record.container.pod.namespace), None)
+    if found is None:
+        return one
+    uid = found.pod.uid if found.pod else found.uid or None
+    return replace(one, owner=found.container, pod_uid=uid, certain=True)
 
 
 @dataclass(frozen=True)
@@ -194,7 +170,7 @@ class Occupancy:
     @cached_property
     def all(self) -> list[tuple[InUse, frozenset[str]]]:
         """Everything that may be in use by pods that may live, and the UUIDs of its GPUs."""
-        recent, read_at = self.tracker.recent.all, self.snapshot.holdings_at
+        recent, read_at = self.tracker.recent, self.snapshot.holdings_at
         newer = frozenset[str]().union(*[one.ids for one in recent if one.at > read_at])
         listed = self.snapshot.placed
         if newer:
@@ -218,7 +194,7 @@ class Occupancy:
     def work_out(self) -> None:
         """Work out now what calls need, and what lasts on a node with many pods."""
         snap = self.snapshot
-        _ = self.ids, self._sharers, self._unserved, self.tracker.recent.by_pod
+        _ = self.ids, self._sharers, self._unserved, self.tracker.by_pod
         _ = snap.serving, snap.first_asks, snap.unstarted, snap.pod_by_uid, snap.arrival, snap.names
 
     def seen_with(self, offered: frozenset[str]) -> "Occupancy":
@@ -253,9 +229,9 @@ class Occupancy:
 
     def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
         """The allocation that has all of `ids`, which kubelet requests again or reuses."""
-        if self.ids.isdisjoint(ids) and self.tracker.recent.ids.isdisjoint(ids):
+        if self.ids.isdisjoint(ids) and self.tracker.ids.isdisjoint(ids):
             return None
-        for one in self.tracker.recent.all:
+        for one in self.tracker.recent:
             if one.resource == resource and ids <= one.ids and self.may_live(one):
                 return one
         return next((one for one, _ in self.all if one.resource == resource and ids <= one.ids), None)
@@ -280,11 +256,6 @@ class Occupancy:
             if of_pods or (most_containers is not None and len(containers - {requester}) >= most_containers):
                 full.append(uuid)
         return full
-
-    @cached_property
-    def some_unnamed(self) -> bool:
-        """Whether the container of some allocation is not identified yet."""
-        return None in [one.owner for one in self.tracker.recent.all]
 
     @cached_property
     def _sharers(self) -> dict[str, tuple[set[ContainerRef], set[PodName]]]:

@@ -177,7 +177,7 @@ def test_a_share_that_cannot_be_isolated_is_refused_and_not_remembered():
     kubelet.isolation.refuses_to_prepare = "the daemon is dead"
     refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
     assert (refusal.reason, refusal.message) == (Reason.ISOLATION, f"{MEM}: the daemon is dead")
-    assert kubelet.allocator.view().tracker.recent.all == ()
+    assert kubelet.allocator.view().tracker.recent == ()
     assert kubelet.allocator.in_flight.now()[0] == 0
 
 

@@ -95,7 +95,7 @@ def test_identity_corrects_a_wrong_guess():
     assert kubelet.allocator.prestart(MEM, ids) == owner("b")
     kubelet.node.now += 1
     kubelet.read_allocations()
-    assert [one.owner for one in kubelet.allocator.view().tracker.recent.all] == [owner("b")]
+    assert [one.owner for one in kubelet.allocator.view().tracker.recent] == [owner("b")]
 
 
 def test_a_container_of_an_old_mode_may_start_again():

@@ -172,7 +172,7 @@ class ReusedNames:
         pod.held.append(Holding(who, MEM, ids))
 
 
-# In 9 of the first 5,000 seeds, a name is used so often, before the agent sees any of it, that a pod is taken for a
+# In 10 of the first 5,000 seeds, a name is used so often, before the agent sees any of it, that a pod is taken for a
 # later one.
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_pods_of_reused_names_get_their_own_gpu_or_are_refused(seed):
