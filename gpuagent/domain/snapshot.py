@@ -222,7 +222,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         units = {device_id: uuid for (_, uuid, _), ids in blocks.items() for device_id in ids}
     living = former.living_pods if former is not None and former.pods is state.pods.seen else _living(state.pods.seen)
     decisions, decided = _decisions(state, living, former)
-    return Snapshot(
+    now = Snapshot(
         policy=state.policy,
         mode=state.node.mode,
         placement=state.node.placement,
@@ -250,6 +250,22 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
         schedulers=_schedulers(state, living, decisions, former),
         claimed=state.claims.held,
     )
+    if former is not None:
+        _keep_indexes(now, former)
+    return now
+
+
+_OF_PODS = ("first_asks", "decided_pods", "arrival", "pod_by_uid")
+_OF_ALLOCATIONS = ("placed", "served", "unstarted", "recorded")
+"""Indexes that depend on the pods alone, and on pods, kubelet's allocations and lists alone."""
+
+
+def _keep_indexes(now: Snapshot, former: Snapshot) -> None:
+    """Keep the indexes of `former` that hold on: most events change neither pods nor kubelet's allocations."""
+    pods = now.living_pods is former.living_pods and now.pods is former.pods and now.mode is former.mode
+    held = now.holdings is former.holdings and now.checkpoint is former.checkpoint and now.units is former.units
+    kept = (*(_OF_PODS if pods else ()), *(_OF_ALLOCATIONS if pods and held else ()))
+    vars(now).update({name: vars(former)[name] for name in kept if name in vars(former)})
 
 
 def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
@@ -259,7 +275,7 @@ def _living(pods: Collection[Pod]) -> dict[PodName, Pod]:
 
 def _decisions(
     state: State, living: Mapping[PodName, Pod], former: Snapshot | None
-) -> tuple[dict[PodName, Decision | Ignored], dict[PodName, tuple[DecidedContainer, ...]]]:
+) -> tuple[Mapping[PodName, Decision | Ignored], Mapping[PodName, tuple[DecidedContainer, ...]]]:
     """Decisions of schedulers for the living pods. Each pod's annotations are read once.
 
     Schedulers decide before they bind. A later edit has no effect, because any author of a pod can make one.
@@ -276,6 +292,8 @@ def _decisions(
         for resource in state.policy.resources.names
     }
     same = former and former.resource_kinds == resource_kinds and former.gpus == gpus and former.topology.gpus == listed
+    if former and same and former.living_pods is living:
+        return former.decisions, former.decided
     before = former.living_pods if former and same else {}
     found: dict[PodName, Decision | Ignored] = {}
     decided: dict[PodName, tuple[DecidedContainer, ...]] = {}

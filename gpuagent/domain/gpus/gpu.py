@@ -34,6 +34,7 @@ class Gpu:
         compute_capability: ``(8, 0)``; None if the driver does not report it.
         numa_node: None where unknown.
         mig: True while MIG mode is enabled.
+        key: the GPU's name in device ids.
     """
 
     uuid: str
@@ -46,11 +47,10 @@ class Gpu:
     compute_capability: tuple[int, int] | None = None
     numa_node: int | None = None
     mig: bool = False
+    key: str = field(init=False, compare=False)
 
-    @property
-    def key(self) -> str:
-        """The GPU's name in device ids."""
-        return key_of(self.uuid)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", key_of(self.uuid))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ the answer. Anything may happen between any two of its steps, also while an Allo
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
 from gpuagent.domain.gpus.fence import Fence
-from gpuagent.domain.gpus.gpu import Gpu, Inventory
+from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.gpus.health import MOST_SETTLE_S, HealthReading
 from gpuagent.domain.node_state.device_lists import Advertised
 from gpuagent.domain.node_state.isolation_drivers import IsolationDrivers
@@ -522,10 +522,7 @@ class RandomNode(RuleBasedStateMachine):
         busy = {parse_id(i).gpu_key for i in self.units(self.held())}
         found = [gpu(n, GPUS[n].memory_mib // 1024, index=index) for index, n in enumerate(order) if n not in gone]
         idle_mig = {uuid(n) for n in mig if GPUS[n].key not in busy}
-        self.present = {
-            g.uuid: Gpu(**{f: getattr(g, f) for f in g.__dataclass_fields__} | {"mig": g.uuid in idle_mig})
-            for g in found
-        }
+        self.present = {g.uuid: replace(g, mig=g.uuid in idle_mig) for g in found}
         self.show_inventory()
 
     @rule(happens=st.lists(st.one_of(ACTIONS, ROUGH), min_size=1, max_size=4))

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
-from gpuagent.domain.gpus.gpu import Gpu, UnreadableGpu
+from gpuagent.domain.gpus.gpu import UnreadableGpu
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, MemoryUnit
 from gpuagent.domain.status.problems import problems
@@ -442,7 +442,7 @@ def test_a_gpu_in_use_whose_uuid_a_second_one_reports_is_unhealthy_until_it_is_t
 
 def test_two_uuids_with_one_key_are_both_left_out(monkeypatch):
     """It takes a collision of 50 bits; nothing of one GPU is counted for the other all the same."""
-    monkeypatch.setattr(Gpu, "key", property(lambda self: "aaaaaaaaaa" if self.minor else "bbbbbbbbbb"))
+    monkeypatch.setattr("gpuagent.domain.gpus.gpu.key_of", lambda of: "bbbbbbbbbb" if of == uuid(0) else "aaaaaaaaaa")
     node = in_force(Mode.SHARE, (gpu(0), gpu(1), gpu(2)))
     assert node.offer(MEM) == {0: 16}
     node = in_force(Mode.SHARE, (gpu(0), gpu(1)))
