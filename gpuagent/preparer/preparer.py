@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.dra.cdi_spec import cdi_spec
 from gpuagent.domain.dra.isolation import layer_mode
-from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate
+from gpuagent.domain.dra.prepare import check_alone, claimed_gpus, grants, merged, must_isolate, reserved_for
 from gpuagent.domain.dra.refused import refusal_event
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 WAIT_S = 40.0
 """How long a call waits for an isolation layer that is coming. Kubelet waits 45 s, and retries after 60 to 90 s."""
 RETRY_S = 0.5
+SEEN_S = 2.0
+"""How long a call waits for the pods of its claim: kubelet may see a new pod before the agent does."""
 
 IsWanted = Callable[[], bool]
 """Whether kubelet still waits for the answer of a call."""
@@ -123,6 +125,7 @@ class Preparer:
                 raise Refusal(Reason.UNKNOWN_POD, f"claim {namespace}/{name} has UID {found} by now, not {uid}")
             driver, gpus, grant = self._isolated(uid, claim, is_over)
             prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
+            self._wait_seen(reserved_for(claim), is_over)
             self._hold(prepared, is_wanted)
             try:
                 self._files.write(prepared, cdi_spec(uid, (one.device for one in gpus), grant))
@@ -142,6 +145,14 @@ class Preparer:
                 log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
             self._change(uid, None)
 
+    def _wait_seen(self, pods: frozenset[str], is_over: Callable[[], bool]) -> None:
+        """Wait until these pods were seen; those that are gone by now never are."""
+        end = time.monotonic() + SEEN_S
+        with self._news:
+            while not (self._state and pods <= {pod.uid for pod in self._state.pods.seen}):
+                if is_over() or not self._news.wait(end - time.monotonic()):
+                    return
+
     def _hold(self, claim: PreparedClaim, is_wanted: IsWanted) -> None:
         """Hold the GPUs for the claim, unless the other front end gave them meanwhile, or kubelet no longer waits.
 
@@ -151,6 +162,7 @@ class Preparer:
         with self._news:
             if self._state:
                 self._check_held(claim.uid, claim.gpus, self._state)
+                check_alone(claim, self._prepared.values(), self._state.pods.seen)
             if not is_wanted():
                 raise Refusal(Reason.NOT_READY, "kubelet no longer waits for the claim")
             self._change(claim.uid, claim)

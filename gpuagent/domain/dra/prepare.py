@@ -3,7 +3,7 @@
 Source of the fields: k8s.io/api/resource/v1, types.go.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from gpuagent.domain.dra.gpu_sets import members_of
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.claim import ClaimedGpu
+from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, Grant
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
@@ -89,6 +90,23 @@ def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit
             cores=cores,
             whole=memory_mib > gpu.memory_mib - unit.mib and not cores,
         )
+
+
+def reserved_for(claim: Mapping[str, Any]) -> frozenset[str]:
+    """UIDs of the pods that the scheduler reserved the claim for."""
+    consumers = mappings(mapping(claim.get("status")).get("reservedFor"))
+    return frozenset(text(one.get("uid")) for one in consumers if one.get("resource") == "pods")
+
+
+def check_alone(claim: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> None:
+    """Check that no container uses the claim and another one. Raises Refusal."""
+    near = [other for other in others if other.namespace == claim.namespace and other.name != claim.name]
+    for pod in pods:
+        users = pod.claims.get(claim.name, ()) if pod.name.namespace == claim.namespace else ()
+        for other in near:
+            if both := {*users} & {*pod.claims.get(other.name, ())}:
+                words = f"container {min(both)} of pod {pod.name} has claim {other.name} as well"
+                raise Refusal(Reason.MIXED_RESOURCES, f"{words}, and a container can have one: make one claim for both")
 
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:

@@ -20,6 +20,7 @@ from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
 from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import NodeUnderTest, box, holding, node_json, unit_ids
+from tests.unit.domain.dra.prepared_claims import claiming
 from tests.unit.domain.dra.test_prepare import claim, result
 
 GPUS = box(4, 16)
@@ -315,6 +316,63 @@ def test_a_claim_is_held_while_its_files_are_written(one, monkeypatch):
     one.prepare()
     one.preparer.refresh()
     assert one.changes == [[], [UID]]
+
+
+OTHER_UID = "0a1b2c3d-0000-4000-8000-000000000002"
+
+
+def two_claims(one, *, containers):
+    """Two claims of a pod: each container uses these of them."""
+    pod = claiming("p", "c", "d", containers=len(containers))
+    pod["metadata"]["namespace"] = "default"
+    for container, used in zip(pod["spec"]["containers"], containers, strict=True):
+        container["resources"]["claims"] = [{"name": f"c{n}"} for n in used]
+    for name, uid, gpu in (("c", UID, 1), ("d", OTHER_UID, 2)):
+        one.add(result(gpu), name=name, uid=uid)
+        one.claims["default", name]["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    return pod
+
+
+def test_a_container_with_two_claims_is_refused(one):
+    """Its environment can name the GPUs of one: it would have the limit of one, and the devices of both."""
+    one.node.pods(two_claims(one, containers=[[0], [0, 1]]))
+    one.preparer.publish(one.node.state)
+    for _ in range(2):
+        one.prepare()
+        with pytest.raises(Refusal, match="container main-1 of pod default/p has claim c as well") as caught:
+            one.prepare("d", OTHER_UID)
+        assert caught.value.reason is Reason.MIXED_RESOURCES
+    assert one.files() == [1, 1]
+
+
+def test_two_containers_of_a_pod_have_a_claim_each(one):
+    one.node.pods(two_claims(one, containers=[[0], [1]]))
+    one.preparer.publish(one.node.state)
+    one.prepare()
+    one.prepare("d", OTHER_UID)
+    assert one.files() == [2, 2]
+
+
+def test_a_claim_waits_until_its_pod_was_seen(one, monkeypatch):
+    """Kubelet may see the pod first. Without the pod, nothing shows that its container has another claim."""
+    pod = two_claims(one, containers=[[0, 1]])
+
+    def wait(_):
+        one.node.pods(pod)
+        one.preparer.publish(one.node.state)
+        return True
+
+    monkeypatch.setattr(one.preparer._news, "wait", wait)
+    one.prepare()
+    with pytest.raises(Refusal, match="has claim c as well"):
+        one.prepare("d", OTHER_UID)
+
+
+def test_a_pod_that_is_never_seen_delays_its_claim_only(one, monkeypatch):
+    monkeypatch.setattr(module, "SEEN_S", 0.05)
+    two_claims(one, containers=[[0, 1]])
+    one.prepare()
+    assert one.files() == [1, 1]
 
 
 def test_each_of_two_agents_has_the_claims_of_the_other(one):
