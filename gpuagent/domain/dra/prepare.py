@@ -51,7 +51,7 @@ def claimed_gpus(
     if len({one.uuid for one in found}) < len(found):
         text = "the claim has two shares of one GPU, and a container can have one: make one request for both"
         raise Refusal(Reason.MIXED_RESOURCES, text)
-    if _classes(claim) == {CORE_CLASS} and not (found[0].whole or found[0].cores):
+    if CORE_CLASS in _classes(claim) and not (found[0].whole or found[0].cores):
         text = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
         raise Refusal(Reason.CORE_MEM_BOTH, text)
     return found
