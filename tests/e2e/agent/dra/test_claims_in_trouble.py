@@ -22,6 +22,8 @@ from tests.e2e.cluster import WAIT_S
 
 KILLS = int(os.environ.get("CLAIM_KILLS", "30"))
 """A multiple of ten."""
+SEED = int(os.environ.get("CLAIM_SEED", "1"))
+"""Of the moments; another one for each of several runs."""
 RETRIED_S = 10.0
 """Longest time that a bound pod waits for its claims once agent and kubelet are there: kubelet alone tries again after
 60 to 90 s."""
@@ -87,7 +89,7 @@ def test_pods_that_are_forced_away_while_the_agent_is_gone_leave_nothing(node: N
 
 
 def test_killed_at_random_moments_no_gpu_is_given_twice_and_nothing_is_left(node: Node) -> None:
-    rng = random.Random(1)
+    rng = random.Random(SEED)
     node.run(claiming("constant", "share-8g"))
     constant = node.cluster.container("constant")
     longest = 0.0
