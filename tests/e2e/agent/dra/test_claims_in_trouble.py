@@ -3,12 +3,10 @@
 import os
 import random
 import time
-from typing import Any
 
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.dra.claims import (
     CLAIMS,
-    PODS,
     SLICE,
     SLICES,
     audit_claims,
@@ -17,6 +15,7 @@ from tests.e2e.agent.dra.claims import (
     of,
     sharing,
     wait_files,
+    wait_prepared,
 )
 from tests.e2e.cluster import WAIT_S
 
@@ -24,9 +23,6 @@ KILLS = int(os.environ.get("CLAIM_KILLS", "30"))
 """A multiple of ten."""
 SEED = int(os.environ.get("CLAIM_SEED", "1"))
 """Of the moments; another one for each of several runs."""
-RETRIED_S = 10.0
-"""Longest time that a bound pod waits for its claims once agent and kubelet are there: kubelet alone tries again after
-60 to 90 s."""
 
 
 def test_a_burst_of_pods(node: Node) -> None:
@@ -125,31 +121,6 @@ def create(node: Node, names: list[str], template: str = "share-8g") -> None:
     for name in names:
         node.pods.append(name)
         node.cluster.create_pod(claiming(name, template))
-
-
-def wait_prepared(node: Node) -> float:
-    """Wait until every bound pod has a sandbox, which kubelet makes once the claims are prepared.
-
-    Returns:
-        Seconds that the last of them waited.
-    """
-    since, longest = dict[str, float](), 0.0
-    while waiting := [
-        one["metadata"]["name"] for one in node.cluster.client.expect("GET", PODS)["items"] if waits(one)
-    ]:
-        now = time.monotonic()
-        since = {name: since.get(name, now) for name in waiting}
-        longest = max(longest, *(now - began for began in since.values()))
-        assert longest < RETRIED_S, f"{waiting} wait for their claims"
-        time.sleep(0.05)
-    return longest
-
-
-def waits(pod: dict[str, Any]) -> bool:
-    """Whether a node has the pod, and kubelet has not made its sandbox."""
-    conditions = pod["status"].get("conditions", ())
-    sandboxed = any(one["type"] == "PodReadyToStartContainers" and one["status"] == "True" for one in conditions)
-    return bool(pod["spec"].get("nodeName")) and "deletionTimestamp" not in pod["metadata"] and not sandboxed
 
 
 def wait_running(node: Node) -> None:
