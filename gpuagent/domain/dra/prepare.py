@@ -20,6 +20,7 @@ from gpuagent.domain.sharing.grant import DeviceAccess, Grant
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 
+_OF_LIMITS = "resource.kubernetes.io/extended-resource-claim"
 _KINDS = {
     Mode.CORE_MEM: Kind.MEMORY_CORE_MEM,
     Mode.CGPU: Kind.MEMORY_CGPU,
@@ -107,6 +108,18 @@ def check_alone(claim: PreparedClaim, others: Iterable[PreparedClaim], pods: Ite
             if both := {*users} & {*pod.claims.get(other.name, ())}:
                 words = f"container {min(both)} of pod {pod.name} has claim {other.name} as well"
                 raise Refusal(Reason.MIXED_RESOURCES, f"{words}, and a container can have one: make one claim for both")
+
+
+def container_parts(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> tuple[tuple[ClaimedGpu, ...], ...]:
+    """The claim's GPUs, by those that a container gets together.
+
+    The scheduler makes one claim for all GPUs in a pod's limits, with a request for each container.
+    """
+    annotations = mapping(mapping(claim.get("metadata")).get("annotations"))
+    if annotations.get(_OF_LIMITS) != "true":
+        return (gpus,)
+    requests = dict.fromkeys(one.request for one in gpus)
+    return tuple(tuple(one for one in gpus if one.request == request) for request in requests)
 
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:

@@ -126,3 +126,16 @@ def test_whole_gpus_in_limits_are_served_without_a_claim_in_the_pod(node: Node) 
     assert share["NVIDIA_VISIBLE_DEVICES"] not in gpus
     env = node.cluster.exec_env("limits")
     assert not [name for name in env if name.startswith(("ALIYUN_COM_GPU_MEM", "CUDA_MPS"))]
+
+
+def test_each_container_with_gpus_in_its_limits_sees_its_own(node: Node) -> None:
+    """The scheduler makes one claim for both."""
+    pod = pod_manifest("both", {"aliyun.com/gpu": 1})
+    (first,) = pod["spec"]["containers"]
+    two = {"aliyun.com/gpu": "2"}
+    pod["spec"]["containers"].append({**first, "name": "second", "resources": {"limits": two, "requests": two}})
+    node.run(pod)
+    names = (first["name"], "second")
+    found = [set(node.cluster.exec_env("both", name)["NVIDIA_VISIBLE_DEVICES"].split(",")) for name in names]
+    assert [len(gpus) for gpus in found] == [1, 2]
+    assert not found[0] & found[1]

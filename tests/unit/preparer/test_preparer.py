@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
@@ -101,10 +102,15 @@ class Prepared:
         yield refused
         thread.join(PATIENCE_S)
 
-    def env(self, uid=UID):
+    def edits(self, uid=UID):
+        """By device of the claim."""
         (path,) = (self.directory / "cdi").glob(f"*{uid}.json")
-        (device,) = json.loads(path.read_text())["devices"]
-        return dict(text.split("=", 1) for text in device["containerEdits"]["env"])
+        devices = json.loads(path.read_text())["devices"]
+        return {device["name"].removeprefix(f"{uid}-"): device["containerEdits"] for device in devices}
+
+    def env(self, uid=UID):
+        (edits,) = self.edits(uid).values()
+        return dict(text.split("=", 1) for text in edits["env"])
 
     def files(self):
         return [len([*(self.directory / name).glob("*.json")]) for name in ("state/claims", "cdi")]
@@ -113,13 +119,30 @@ class Prepared:
 def test_a_claim_is_prepared_with_isolation_and_unprepared(one):
     one.add(result(1))
     prepared, names = one.prepare()
-    assert (prepared.layer, names) == ("all", ())
+    assert (prepared.layer, [*names.values()]) == ("all", [()])
     assert one.env()["NVIDIA_VISIBLE_DEVICES"] == GPUS[1].uuid
     assert one.env()["ISOLATED"] == "yes"
     assert one.changes[-1] == [UID]
     one.preparer.unprepare(UID)
     assert (one.files(), one.changes[-1]) == ([0, 0], [])
     one.preparer.unprepare(UID)
+
+
+def test_each_container_with_gpus_in_its_limits_gets_its_own(one):
+    """The scheduler makes one claim for the GPUs of all containers of a pod, with a request for each container."""
+    first = [result(n, "16Gi", request="container-0-request-0") for n in (2, 0)]
+    one.add(*first, result(1, "16Gi", request="container-1-request-0"), device_class="gpu.gpuagent.io")
+    made = one.claims["default", "c"]
+    made["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    one.prepare()
+    seen = {device: edits["env"] for device, edits in one.edits().items()}
+    visible = {
+        device: dict(text.split("=", 1) for text in env)["NVIDIA_VISIBLE_DEVICES"] for device, env in seen.items()
+    }
+    both = f"{GPUS[0].uuid},{GPUS[2].uuid}"
+    assert visible == {device_name(GPUS[0]): both, device_name(GPUS[2]): both, device_name(GPUS[1]): GPUS[1].uuid}
+    nodes = [one["path"] for one in one.edits()[device_name(GPUS[1])]["deviceNodes"]]
+    assert [path for path in nodes if path[-1].isdecimal()] == ["/dev/nvidia1"]
 
 
 def test_files_are_written_again_after_a_reboot_emptied_the_folder(one):
@@ -357,12 +380,12 @@ def test_a_claim_waits_until_its_pod_was_seen(one, monkeypatch):
     """Kubelet may see the pod first. Without the pod, nothing shows that its container has another claim."""
     pod = two_claims(one, containers=[[0, 1]])
 
-    def wait(_):
+    def wait(*_):
         one.node.pods(pod)
         one.preparer.publish(one.node.state)
         return True
 
-    monkeypatch.setattr(one.preparer._news, "wait", wait)
+    monkeypatch.setattr(threading.Condition, "wait", wait)
     one.prepare()
     with pytest.raises(Refusal, match="has claim c as well"):
         one.prepare("d", OTHER_UID)

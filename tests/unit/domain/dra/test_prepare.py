@@ -144,7 +144,7 @@ def test_of_alternatives_the_chosen_one_says_what_has_to_be_isolated(chosen, pro
 
 def test_the_cdi_specification_has_what_the_grant_has():
     (grant,) = grants(read(result(1)), Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
-    spec = cdi_spec("u-1", ["gpu-a", "gpu-b", "gpu-a"], grant)
+    spec = cdi_spec("u-1", [(["gpu-a", "gpu-b", "gpu-a"], grant)])
     assert cdi_name("u-1", "gpu-a") == "gpu.gpuagent.io/claim=u-1-gpu-a"
     assert (spec["kind"], [device["name"] for device in spec["devices"]]) == (
         "gpu.gpuagent.io/claim",
