@@ -134,4 +134,4 @@ def test_84_a_socket_that_cannot_be_made_is_reported_and_made_later(claim_node: 
     path.unlink()
     one.kubelet.start()
     one.registered()
-    assert agent.state.claims.registration_problem is None
+    wait_for(lambda: agent.state.claims.registered)
