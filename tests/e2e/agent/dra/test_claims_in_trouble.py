@@ -36,6 +36,7 @@ def test_a_burst_of_pods(node: Node) -> None:
 
 def test_160_shares_fill_eight_gpus(node: Node) -> None:
     """One claim a pod: with several, kube-controller-manager 1.36 may add and remove them in its status for minutes."""
+    wait_no_claims(node)  # of the test before: there is room for no other share
     names = [f"pod-{n}" for n in range(160)]
     create(node, names, "share-4g")
     for name in names:
