@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def claiming(name: str, template: Json) -> Json:
 
 def test_the_pod_of_a_printed_template_runs_with_both_limits(node: Node) -> None:
     template = printed("--mem", "8", "--cores", "30")
+    began = time.monotonic()
     env = run(node, template, claiming("both", template))
+    print(f"runs {time.monotonic() - began:.2f} s after its template was applied")
     gpu = next(gpu for gpu in node.agent.status()["gpus"] if gpu["uuid"] == env["NVIDIA_VISIBLE_DEVICES"])
     assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
