@@ -343,7 +343,7 @@ class Agent:
             return
         if self._dra:
             self._stop_dra()
-            self.post(ev.DraSuperseded(by_newer=False, at=self._clock()))
+            self.post(ev.DraStopped(self._clock()))
             return
         plugin = DraPlugin(
             self._settings.kubelet_dir,

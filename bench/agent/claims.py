@@ -1,5 +1,6 @@
-"""Mode `dra`: the start, claims that are prepared, a slice that was wiped, and a pod that came before the agent."""
+"""Mode `dra`: the start, claims that are prepared, slices that were wiped or have a new order, and an early pod."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from standin.scheduler.scheduler import ClaimScheduler, claim_names
 
 BOX = "dgx-a100"
 START_BAR_MS, PREPARE_BAR_MS, OWN_BAR_MS, WIPE_BAR_MS, LATE_BAR_MS = 2000.0, 50.0, 5.0, 1000.0, 10_000.0
+ORDER_BAR_MS = 1000.0
 WHOLE, SHARE, *_ = CLASSES
 SLICE = f"{NODE}-{DRA_DRIVER}"
 
@@ -48,6 +50,8 @@ def measure(results: Results, runs: int, calls: int, say: Say) -> None:
         node.start_agent()
         _until(node, lambda: bool(_instances(node)), node.started)
         _prepare(node, results, calls)
+        say(f"claims: {runs} changes of the order")
+        _order(node, results, runs)
 
 
 @contextmanager
@@ -61,12 +65,7 @@ def claim_node() -> Iterator[Node]:
 
 def _prepare(node: Node, results: Results, calls: int) -> None:
     """NodePrepareResources and NodeUnprepareResources of one share, and the GET of its claim by itself."""
-    claim = _claim(node, "late-0")
-    made = node.api.objects.create("resourceclaims", "default", {"metadata": {"name": "timed"}, "spec": claim["spec"]})
-    status = {key: value for key, value in claim["status"].items() if key == "allocation"}
-    node.api.objects.update(("resourceclaims", "default", "timed"), lambda now: {**now, "status": status})
-    request = {"claims": [pb.Claim(namespace="default", name="timed", uid=made["metadata"]["uid"])]}
-    prepare, unprepare = pb.NodePrepareResourcesRequest(**request), pb.NodeUnprepareResourcesRequest(**request)
+    prepare, unprepare = _requests(node, "timed", _claim(node, "late-0")["status"]["allocation"])
     server, times, gets, ends = Server(Path(_instances(node)[-1])), list[float](), list[float](), list[float]()
     pool, url = urllib3.PoolManager(), f"{node.api.url}/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/timed"
     for number in range(-20, calls):
@@ -89,6 +88,36 @@ def _prepare(node: Node, results: Results, calls: int) -> None:
     )
     undone = results.keep("dra unprepare", ends)
     results.row("dra: NodeUnprepareResources", f"p50 {undone['p50']:.1f} ms, p99 {undone['p99']:.1f} ms")
+
+
+def _order(node: Node, results: Results, runs: int) -> None:
+    """How soon the slice has its new order when a claim came to an empty GPU, and went."""
+    allocation = copy.deepcopy(_claim(node, "late-0")["status"]["allocation"])
+    before = _devices(node)
+    allocation["devices"]["results"][0]["device"] = before[-2]  # the first is being filled, the last full
+    prepare, unprepare = _requests(node, "ordered", allocation)
+    server, times = Server(Path(_instances(node)[-1])), list[float]()
+    for _ in range(runs):
+        for method, request in (("NodePrepareResources", prepare), ("NodeUnprepareResources", unprepare)):
+            now, began = _devices(node), time.monotonic()
+            _timed(server.method(method, SERVICES[0]), request.SerializeToString())
+            times.append(_until(node, lambda former=now: _devices(node) != former, began))  # type: ignore[misc]
+        if _devices(node) != before:
+            raise node.fail("the order is another than before the claim came")
+    server.close()
+    results.reaction("dra: new order is published", "dra order", times, ORDER_BAR_MS)
+
+
+def _requests(
+    node: Node, name: str, allocation: dict[str, Any]
+) -> tuple[pb.NodePrepareResourcesRequest, pb.NodeUnprepareResourcesRequest]:
+    """Kubelet's calls for a new claim with this allocation."""
+    spec = _claim(node, "late-0")["spec"]
+    made = node.api.objects.create("resourceclaims", "default", {"metadata": {"name": name}, "spec": spec})
+    status = {"allocation": allocation}
+    node.api.objects.update(("resourceclaims", "default", name), lambda now: {**now, "status": status})
+    request = {"claims": [pb.Claim(namespace="default", name=name, uid=made["metadata"]["uid"])]}
+    return pb.NodePrepareResourcesRequest(**request), pb.NodeUnprepareResourcesRequest(**request)
 
 
 def _timed(call: Callable[[bytes], bytes], request: bytes) -> tuple[bytes, float]:
@@ -137,6 +166,11 @@ def _published(node: Node) -> dict[str, Any]:
     """The node's slice; without a UID while it is gone."""
     found = [one for one in node.api.objects.all("resourceslices")[0] if one["metadata"]["name"] == SLICE]
     return found[0] if found else {"metadata": {"uid": ""}}
+
+
+def _devices(node: Node) -> list[str]:
+    """Names of the devices in the node's slice, in its order."""
+    return [device["name"] for device in _published(node)["spec"]["devices"]]
 
 
 def _until(node: Node, met: Callable[[], bool], began: float) -> float:

@@ -171,6 +171,13 @@ class DraRegistered:
 
 
 @dataclass(frozen=True, slots=True)
+class DraStopped:
+    """The agent is no longer a DRA driver."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class DraSuperseded:
     """A newer agent serves claims beside this one (`by_newer`), or does so no longer."""
 
@@ -256,6 +263,7 @@ Event = (
     | RegistrationChanged
     | ClaimsPrepared
     | DraRegistered
+    | DraStopped
     | DraSuperseded
     | SlicesSeen
     | SliceWritten

@@ -18,6 +18,7 @@ from gpuagent.domain.pods.holdings import NVIDIA_GPU, held_otherwise
 from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.policy import Policy
+from gpuagent.domain.sharing.claim import PreparedClaim
 from gpuagent.domain.sharing.isolation_layers import Layer, chosen
 from gpuagent.domain.sharing.mode import DRA_DRIVER, PROMISES, Kind, Mode
 from gpuagent.domain.sharing.units import UnitId
@@ -74,26 +75,36 @@ class State:
         return self.holdings.living(self.pods)
 
     @cached_property
-    def claim_holders(self) -> dict[str, tuple[ContainerRef, ...]]:
-        """UID of each prepared claim to the containers that use it; one without a pod stands for those not seen yet."""
-        users: dict[tuple[str, str], list[ContainerRef]] = {}
+    def claim_holders(self) -> dict[str, dict[ContainerRef, frozenset[str]]]:
+        """UID of each prepared claim to the containers that use it; one without a pod stands for those not seen yet.
+
+        A container has the names of the requests that it uses; none if it uses all.
+        """
+        users: dict[tuple[str, str], dict[ContainerRef, frozenset[str]]] = {}
         for pod in self.pods.seen if self.claims.prepared else ():
             for name, containers in pod.claims.items():
-                found = users.setdefault((pod.name.namespace, name), [])
-                found += [ContainerRef(pod.name, container) for container in containers]
+                for container in containers:
+                    requests = pod.claim_requests.get((name, container), frozenset())
+                    users.setdefault((pod.name.namespace, name), {})[ContainerRef(pod.name, container)] = requests
         return {
-            claim.uid: tuple(users.get((claim.namespace, claim.name), ()))
-            or (ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}"),)
+            claim.uid: users.get((claim.namespace, claim.name))
+            or {ContainerRef(PodName(claim.namespace, ""), f"claim {claim.name}"): frozenset()}
             for claim in self.claims.prepared.values()
         }
+
+    def claim_owners(self, claim: PreparedClaim, uuid: str) -> list[ContainerRef]:
+        """The containers that have this GPU of a prepared claim."""
+        requests = {gpu.request for gpu in claim.gpus if gpu.uuid == uuid}
+        return [owner for owner, own in self.claim_holders[claim.uid].items() if not own or own & requests]
 
     @cached_property
     def claim_holdings(self) -> tuple[Holding, ...]:
         """Prepared claims as holdings, whose ids are the UUIDs of their GPUs."""
         return tuple(
-            Holding(owner, DRA_DRIVER, frozenset(gpu.uuid for gpu in self.claims.prepared[uid].gpus))
+            Holding(owner, DRA_DRIVER, frozenset(gpu.uuid for gpu in gpus if not own or gpu.request in own))
             for uid, owners in self.claim_holders.items()
-            for owner in owners
+            for gpus in [self.claims.prepared[uid].gpus]
+            for owner, own in owners.items()
         )
 
     @cached_property

@@ -10,7 +10,15 @@ from weakref import WeakValueDictionary
 from gpuagent.domain.announcement import EventSink
 from gpuagent.domain.dra.cdi_spec import cdi_spec
 from gpuagent.domain.dra.isolation import layer_mode
-from gpuagent.domain.dra.prepare import claimed_gpus, grants, merged, must_isolate
+from gpuagent.domain.dra.prepare import (
+    check_alone,
+    claimed_gpus,
+    container_parts,
+    grants,
+    merged,
+    must_isolate,
+    reserved_for,
+)
 from gpuagent.domain.dra.refused import refusal_event
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
@@ -27,9 +35,16 @@ log = logging.getLogger(__name__)
 WAIT_S = 40.0
 """How long a call waits for an isolation layer that is coming. Kubelet waits 45 s, and retries after 60 to 90 s."""
 RETRY_S = 0.5
+SEEN_S = 2.0
+"""How long a call waits for the pods of its claim: kubelet may see a new pod before the agent does."""
 
+Gpus = tuple[ClaimedGpu, ...]
+Part = tuple[Gpus, Grant]
+"""GPUs of a claim that a container gets together, and their grant."""
 IsWanted = Callable[[], bool]
 """Whether kubelet still waits for the answer of a call."""
+CdiNames = Mapping[str, tuple[str, ...]]
+"""CDI devices of others, by the device of the claim with which a container gets them."""
 ReadClaim = Callable[[str, str], Mapping[str, Any]]
 """Reads a ResourceClaim by namespace and name. Raises Refusal: it cannot be read."""
 
@@ -96,8 +111,8 @@ class Preparer:
 
     def prepare(
         self, uid: str, namespace: str, name: str, is_wanted: IsWanted = lambda: True
-    ) -> tuple[PreparedClaim, tuple[str, ...]]:
-        """Prepare a claim, also one that is prepared already; it and the CDI devices of others that its containers get.
+    ) -> tuple[PreparedClaim, CdiNames]:
+        """Prepare a claim, also one that is prepared already; it and what else its containers get.
 
         Raises:
             Refusal: its containers cannot start now, or kubelet no longer waits.
@@ -109,9 +124,7 @@ class Preparer:
                 self._send_event(refusal_event(self._state, namespace, name, refusal))
             raise
 
-    def _prepare(
-        self, uid: str, namespace: str, name: str, is_wanted: IsWanted
-    ) -> tuple[PreparedClaim, tuple[str, ...]]:
+    def _prepare(self, uid: str, namespace: str, name: str, is_wanted: IsWanted) -> tuple[PreparedClaim, CdiNames]:
         end = time.monotonic() + WAIT_S
 
         def is_over() -> bool:
@@ -121,15 +134,16 @@ class Preparer:
             claim = self._read_claim(namespace, name)
             if (found := claim.get("metadata", {}).get("uid")) != uid:
                 raise Refusal(Reason.UNKNOWN_POD, f"claim {namespace}/{name} has UID {found} by now, not {uid}")
-            driver, gpus, grant = self._isolated(uid, claim, is_over)
+            driver, gpus, parts = self._isolated(uid, claim, is_over)
             prepared = PreparedClaim(uid=uid, namespace=namespace, name=name, layer=driver, gpus=gpus)
+            self._wait_seen(reserved_for(claim), is_over)
             self._hold(prepared, is_wanted)
             try:
-                self._files.write(prepared, cdi_spec(uid, (one.device for one in gpus), grant))
+                self._files.write(prepared, cdi_spec(uid, [(devices_of(some), grant) for some, grant in parts]))
             except (OSError, ValueError) as err:
                 raise Refusal(Reason.INTERNAL, f"cannot write the claim's files: {error_words(err)}") from err
         log.info("Prepared claim", extra={"claim": str(prepared), "gpus": ",".join(one.uuid for one in gpus)})
-        return prepared, grant.cdi_names
+        return prepared, {device: grant.cdi_names for some, grant in parts for device in devices_of(some)}
 
     def unprepare(self, uid: str) -> None:
         """Forget a claim, which may be gone by now. Raises Refusal: its files cannot be removed."""
@@ -142,6 +156,14 @@ class Preparer:
                 log.info("Unprepared claim", extra={"claim": str(self._prepared[uid])})
             self._change(uid, None)
 
+    def _wait_seen(self, pods: frozenset[str], is_over: Callable[[], bool]) -> None:
+        """Wait until these pods were seen; those that are gone by now never are."""
+        end = time.monotonic() + SEEN_S
+        with self._news:
+            while not (self._state and pods <= {pod.uid for pod in self._state.pods.seen}):
+                if is_over() or not self._news.wait(end - time.monotonic()):
+                    return
+
     def _hold(self, claim: PreparedClaim, is_wanted: IsWanted) -> None:
         """Hold the GPUs for the claim, unless the other front end gave them meanwhile, or kubelet no longer waits.
 
@@ -151,6 +173,7 @@ class Preparer:
         with self._news:
             if self._state:
                 self._check_held(claim.uid, claim.gpus, self._state)
+                check_alone(claim, self._prepared.values(), self._state.pods.seen)
             if not is_wanted():
                 raise Refusal(Reason.NOT_READY, "kubelet no longer waits for the claim")
             self._change(claim.uid, claim)
@@ -187,23 +210,23 @@ class Preparer:
 
     def _isolated(
         self, uid: str, claim: Mapping[str, Any], is_over: Callable[[], bool]
-    ) -> tuple[str, tuple[ClaimedGpu, ...], Grant]:
-        """Driver, GPUs and grant, as soon as the layer works."""
+    ) -> tuple[str, Gpus, list[Part]]:
+        """Driver, GPUs and grants, as soon as the layer works."""
         while True:
             state = self._known_state(is_over)
             gpus = claimed_gpus(claim, self._pool, state.gpus.by_uuid, state.policy.unit)
             self._check_held(uid, gpus, state)
             try:
-                driver, grant = self._try_isolated(claim, gpus, state)
+                driver, parts = self._try_isolated(claim, gpus, state)
             except IsolationError as err:
                 with self._news:
                     self._news.wait(RETRY_S)
                 if is_over():
                     raise Refusal(Reason.ISOLATION, str(err)) from err
             else:
-                return driver, gpus, grant
+                return driver, gpus, parts
 
-    def _try_isolated(self, claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...], state: State) -> tuple[str, Grant]:
+    def _try_isolated(self, claim: Mapping[str, Any], gpus: Gpus, state: State) -> tuple[str, list[Part]]:
         promised, mode = must_isolate(claim, gpus), layer_mode(state)
         layer = state.layer_of(mode)
         out = next((layer.left_out[one.uuid] for one in gpus if one.uuid in layer.left_out), None)
@@ -223,10 +246,17 @@ class Preparer:
             strategy=self._strategy,
             indexes=state.policy.index_for_uuid,
         )
-        parts = [self._isolation[driver].prepare(one) for one in grants(gpus, mode, state.gpus.by_uuid, access)]
-        grant = merged(parts)
-        self._isolation[driver].verify(grant, None)
-        return driver, grant
+        layer_driver, parts = self._isolation[driver], []
+        for some in container_parts(claim, gpus):
+            grant = merged([layer_driver.prepare(one) for one in grants(some, mode, state.gpus.by_uuid, access)])
+            layer_driver.verify(grant, None)
+            parts.append((some, grant))
+        return driver, parts
+
+
+def devices_of(gpus: Gpus) -> list[str]:
+    """Names of the devices."""
+    return [one.device for one in gpus]
 
 
 def _is_known(state: State) -> bool:

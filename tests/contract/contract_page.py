@@ -23,6 +23,12 @@ kubelet, in several versions, and of the API server. `make generate` makes this 
 
 Checks 01 to 39 are about the device-plugin API. The checks from 40 on are about Dynamic Resource Allocation (DRA). They
 follow kubelet's own list of tests for DRA drivers, `test/e2e_node/dra_test.go` of Kubernetes 1.36.
+These cases of that list have no check, because they are about kubelet alone:
+
+- `must use one gRPC connection for all service calls`
+- `must reuse one gRPC connection for service and health-monitoring calls`
+- `must provide metrics`, which are kubelet's
+- `should not add health status to Pod when feature gate is disabled`
 """
 
 

@@ -1,4 +1,4 @@
-"""Conformance checks 46 to 59 and 78: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
+"""Conformance checks 46 to 59, 78 and 83: claims are prepared and unprepared. After kubelet's own test/e2e_node/dra_test.go."""
 
 import contextlib
 import json
@@ -274,3 +274,24 @@ def test_78_many_pods_that_wait_for_isolation_delay_no_other_pod(claim_node: Mak
     one.delete("ends")
     one.gone("ends")
     isolation.failures = 0
+
+
+def test_83_a_container_with_two_claims_is_refused_with_a_sentence(claim_node: MakeNode) -> None:
+    """Its environment has room for one: the container would run with the limit of one, and the GPUs of both."""
+    one = claim_node()
+    serving(one)
+    for name, memory in (("small", "4Gi"), ("large", "8Gi")):
+        body = {"metadata": {"name": name}, "spec": one.spec(memory=memory)}
+        one.server.objects.create("resourceclaims", "default", body)
+    named = [{"name": name, "resourceClaimName": name} for name in ("small", "large")]
+    container = {"name": "main", "image": "work", "resources": {"claims": [{"name": "small"}, {"name": "large"}]}}
+    body = {
+        "metadata": {"name": "pod"},
+        "spec": {"containers": [container], "resourceClaims": named},
+        "status": {"phase": "Pending"},
+    }
+    one.server.objects.create("pods", "default", body)
+    wait_for(lambda: any("has claim small as well" in text for text in one.texts()), what=f"{one.texts()}")
+    assert one.phase("pod") == "Pending"
+    one.delete("pod", grace_s=0)
+    wait_for(lambda: one.files() == (0, 0))

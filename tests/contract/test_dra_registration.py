@@ -1,4 +1,4 @@
-"""Conformance checks 40 to 45: how the agent registers as a DRA driver. After kubelet's own test/e2e_node/dra_test.go."""
+"""Conformance checks 40 to 45, 77 and 84: how the agent registers as a DRA driver. After kubelet's own test/e2e_node/dra_test.go."""
 
 import os
 import signal
@@ -117,3 +117,21 @@ def test_77_one_agent_replaces_another_and_no_call_fails(claim_node: MakeNode, m
     wait_for(lambda: len(newer.state.claims.prepared) == 3)
     assert one.files() == (3, 3)
     assert not newer.state.claims.superseded
+
+
+@pytest.mark.parametrize("folder", ["plugins_registry", "plugins/gpu.gpuagent.io"])
+def test_84_a_socket_that_cannot_be_made_is_reported_and_made_later(claim_node: MakeNode, folder: str) -> None:
+    """`must report gRPC serving error` for the registrar and for the service: a file is where the folder belongs."""
+    one = claim_node()
+    path = one.root / "k" / folder
+    path.parent.mkdir(exist_ok=True)
+    one.kubelet.stop()
+    if path.exists():
+        path.rmdir()
+    path.touch()
+    agent = one.run()
+    wait_for(lambda: folder in (agent.state.claims.registration_problem or ""), what=str(agent.state.claims))
+    path.unlink()
+    one.kubelet.start()
+    one.registered()
+    wait_for(lambda: agent.state.claims.registered)

@@ -32,6 +32,25 @@ def test_a_kubelet_that_never_looks_is_a_problem_until_it_does(
     wait_for(lambda: agent.unready_because() is None)
 
 
+def test_a_driver_that_comes_back_is_not_ready_before_kubelet_has_accepted_it(
+    claim_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node was in another mode meanwhile. That kubelet accepted the driver before says nothing now."""
+    monkeypatch.setattr(module, "REGISTER_S", 0.0)
+    monkeypatch.setattr(module, "BEAT_S", 0.1)
+    one = claim_node(registry=0.1)
+    agent = one.run()
+    one.published()
+    one.label("share")
+    one.registered(0)
+    wait_for(lambda: not agent.state.claims.registered)
+    one.kubelet.claims.stop()
+    one.label("dra")
+    wait_for(lambda: "DRADriverNotRegistered" in reasons(agent), what=f"{reasons(agent)}")
+    one.kubelet.claims.start()
+    wait_for(lambda: "DRADriverNotRegistered" not in reasons(agent), what=f"{reasons(agent)}")
+
+
 def test_a_slice_that_the_api_server_refuses_is_the_condition_of_the_node(claim_node: MakeNode) -> None:
     one = claim_node()
     one.server.deny("create", "resourceslices")

@@ -35,6 +35,9 @@ AGENT_INPUTS = (
 )
 AGENT_ARCHITECTURES = ("amd64", "arm64")
 _AGENT_ARCHIVES_KEPT = 8
+KUBERNETES = os.environ.get("KUBERNETES", "1.36")
+"""Of the control plane and of the newer kubelet: 1.36, or 1.37 for the tests in `agent/dra`."""
+_PATCHES = {"1.30": 14, "1.36": 3, "1.37": 2}
 ROOT = Path(__file__).parents[2]
 DEBIAN_PACKAGES = (
     *("runc", "containernetworking-plugins", "busybox-static", "openssl", "mount"),
@@ -71,8 +74,9 @@ class Binary:
         return digest.hexdigest()[:16]
 
 
-def kubernetes(minor: int, patch: int, command: str, name: str) -> Binary:
+def kubernetes(version: str, command: str, name: str) -> Binary:
     """A Kubernetes command; without the version flags kubelet calls itself v0.0.0."""
+    minor, patch = version.removeprefix("1."), _PATCHES[version]
     variable = "-X k8s.io/component-base/version"
     flags = f"{variable}.gitVersion=v1.{minor}.{patch} {variable}.gitMajor=1 {variable}.gitMinor={minor}"
     return Binary(name, f"kubernetes-1.{minor}", f"k8s.io/kubernetes/cmd/{command}", flags)
@@ -90,11 +94,11 @@ def containerd(command: str) -> Binary:
 
 
 BINARIES = (
-    kubernetes(36, 3, "kubelet", "kubelet-1.36"),
-    kubernetes(36, 3, "kube-apiserver", "kube-apiserver"),
-    kubernetes(36, 3, "kube-scheduler", "kube-scheduler"),
-    kubernetes(36, 3, "kube-controller-manager", "kube-controller-manager"),
-    kubernetes(30, 14, "kubelet", "kubelet-1.30"),
+    kubernetes(KUBERNETES, "kubelet", f"kubelet-{KUBERNETES}"),
+    kubernetes(KUBERNETES, "kube-apiserver", "kube-apiserver"),
+    kubernetes(KUBERNETES, "kube-scheduler", "kube-scheduler"),
+    kubernetes(KUBERNETES, "kube-controller-manager", "kube-controller-manager"),
+    kubernetes("1.30", "kubelet", "kubelet-1.30"),
     Binary("etcd", "node", "go.etcd.io/etcd/server/v3"),
     containerd("containerd"),
     containerd("containerd-shim-runc-v2"),

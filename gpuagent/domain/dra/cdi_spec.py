@@ -17,12 +17,22 @@ def cdi_name(uid: str, device: str) -> str:
     return f"{KIND}={_name(uid, device)}"
 
 
-def cdi_spec(uid: str, devices: Iterable[str], grant: Grant) -> dict[str, Any]:
+def cdi_spec(uid: str, grants: Iterable[tuple[Iterable[str], Grant]]) -> dict[str, Any]:
     """The specification of a claim, with a CDI device for each of its devices.
 
-    All have the same edits, so that it does not matter which of them a container gets. Kubelet shows the health of a
-    device under the name of its CDI device, and of several with one name it shows the first.
+    All devices of one grant have the same edits, so that it does not matter which of them a container gets. Kubelet
+    shows the health of a device under the name of its CDI device, and of several with one name it shows the first.
     """
+    found = [
+        {"name": _name(uid, device), "containerEdits": edits}
+        for devices, grant in grants
+        for edits in [_edits(grant)]
+        for device in dict.fromkeys(devices)
+    ]
+    return {"cdiVersion": "0.6.0", "kind": KIND, "devices": found}
+
+
+def _edits(grant: Grant) -> dict[str, Any]:
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in grant.env.items()],
         "deviceNodes": [{"path": path} for path in grant.device_nodes],
@@ -35,9 +45,7 @@ def cdi_spec(uid: str, devices: Iterable[str], grant: Grant) -> dict[str, Any]:
             for mount in grant.mounts
         ],
     }
-    given = {name: value for name, value in edits.items() if value}
-    found = [{"name": _name(uid, device), "containerEdits": given} for device in dict.fromkeys(devices)]
-    return {"cdiVersion": "0.6.0", "kind": KIND, "devices": found}
+    return {name: value for name, value in edits.items() if value}
 
 
 def _name(uid: str, device: str) -> str:

@@ -3,7 +3,7 @@
 Source of the fields: k8s.io/api/resource/v1, types.go.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +12,15 @@ from gpuagent.domain.dra.gpu_sets import members_of
 from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.pods.json_values import mapping, mappings, text
+from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.pods.quantity import amount
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.claim import ClaimedGpu
+from gpuagent.domain.sharing.claim import ClaimedGpu, PreparedClaim
 from gpuagent.domain.sharing.grant import DeviceAccess, Grant
 from gpuagent.domain.sharing.mode import DRA_DRIVER, Isolates, Kind, Mode
 from gpuagent.domain.sharing.units import MemoryUnit
 
+_OF_LIMITS = "resource.kubernetes.io/extended-resource-claim"
 _KINDS = {
     Mode.CORE_MEM: Kind.MEMORY_CORE_MEM,
     Mode.CGPU: Kind.MEMORY_CGPU,
@@ -50,7 +52,7 @@ def claimed_gpus(
     if len({one.uuid for one in found}) < len(found):
         text = "the claim has two shares of one GPU, and a container can have one: make one request for both"
         raise Refusal(Reason.MIXED_RESOURCES, text)
-    if _classes(claim) == {CORE_CLASS} and not (found[0].whole or found[0].cores):
+    if CORE_CLASS in _classes(claim) and not (found[0].whole or found[0].cores):
         text = f"a share of {CORE_CLASS} needs compute too: name cores beside memory in the request"
         raise Refusal(Reason.CORE_MEM_BOTH, text)
     return found
@@ -89,6 +91,35 @@ def _claimed(result: Mapping[str, Any], pool: str, gpus: Mapping[str, Gpu], unit
             cores=cores,
             whole=memory_mib > gpu.memory_mib - unit.mib and not cores,
         )
+
+
+def reserved_for(claim: Mapping[str, Any]) -> frozenset[str]:
+    """UIDs of the pods that the scheduler reserved the claim for."""
+    consumers = mappings(mapping(claim.get("status")).get("reservedFor"))
+    return frozenset(text(one.get("uid")) for one in consumers if one.get("resource") == "pods")
+
+
+def check_alone(claim: PreparedClaim, others: Iterable[PreparedClaim], pods: Iterable[Pod]) -> None:
+    """Check that no container uses the claim and another one. Raises Refusal."""
+    near = [other for other in others if other.namespace == claim.namespace and other.name != claim.name]
+    for pod in pods:
+        users = pod.claims.get(claim.name, ()) if pod.name.namespace == claim.namespace else ()
+        for other in near:
+            if both := {*users} & {*pod.claims.get(other.name, ())}:
+                words = f"container {min(both)} of pod {pod.name} has claim {other.name} as well"
+                raise Refusal(Reason.MIXED_RESOURCES, f"{words}, and a container can have one: make one claim for both")
+
+
+def container_parts(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> tuple[tuple[ClaimedGpu, ...], ...]:
+    """The claim's GPUs, by those that a container gets together.
+
+    The scheduler makes one claim for all GPUs in a pod's limits, with a request for each container.
+    """
+    annotations = mapping(mapping(claim.get("metadata")).get("annotations"))
+    if annotations.get(_OF_LIMITS) != "true":
+        return (gpus,)
+    requests = dict.fromkeys(one.request for one in gpus)
+    return tuple(tuple(one for one in gpus if one.request == request) for request in requests)
 
 
 def must_isolate(claim: Mapping[str, Any], gpus: tuple[ClaimedGpu, ...]) -> frozenset[Isolates]:

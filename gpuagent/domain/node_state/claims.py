@@ -46,6 +46,8 @@ class Claims:
                 found = replace(self, prepared={claim.uid: claim for claim in event.claims})
             case ev.DraRegistered():
                 found = replace(self, registered=event.problem is None, registration_problem=event.problem)
+            case ev.DraStopped():
+                found = replace(self, registered=False, registration_problem=None, superseded=False)
             case ev.DraSuperseded():
                 found = replace(self, superseded=event.by_newer)
             case ev.SliceWritten():

@@ -112,6 +112,8 @@ class Pod:
     """Id of every container that was started, as the runtime has it (64 hex digits), to its name."""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of its ResourceClaims, in its namespace, to the containers that use each; at most `_MOST_CLAIMS`."""
+    claim_requests: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    """Name of a claim and container to those of the claim's requests that the container uses, where it is not all."""
     sandboxed: bool = False
     """Kubelet has made its sandbox, which it does once the claims are prepared, and again after a reboot."""
 
@@ -217,6 +219,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
         rejected=text(status.get("message"))[:_MOST_WORDS] if _is_rejected(status) else None,
         container_ids=_container_ids(status),
         claims=_claims(spec, status),
+        claim_requests=_claim_requests(status),
         sandboxed=any(
             one.get("type") == _SANDBOXED and one.get("status") == "True" for one in mappings(status.get("conditions"))
         ),
@@ -233,7 +236,8 @@ def kept(pod: Pod, resources: Collection[str]) -> Pod:
         asked = [_few(found, resources) for found in pod.containers] if pod.rejected is not None else ()
         limits = {name: 1 for found in asked for name in (*found.limits, *found.unread)}
         one = (ContainerSpec("", limits),) if limits else ()
-        return replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one, claims={})
+        ended = replace(pod, labels={}, annotations={}, share_gpus=None, container_ids={}, containers=one)
+        return replace(ended, claims={}, claim_requests={})
     containers: list[ContainerSpec] = []
     same: dict[object, ContainerSpec] = {}
     asking = 0
@@ -294,6 +298,17 @@ def _claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, tup
     found.append((extended.get("resourceClaimName"), [*dict.fromkeys(requests)]))
     claims = ((text(name), tuple(containers[:_MOST_CLAIMS])) for name, containers in found)
     return dict(islice((claim for claim in claims if 0 < len(claim[0]) <= _MOST_NAME), _MOST_CLAIMS))
+
+
+def _claim_requests(status: Mapping[str, Any]) -> dict[tuple[str, str], frozenset[str]]:
+    """Of the claim for extended resources, which has a request for each container."""
+    extended = mapping(status.get("extendedResourceClaimStatus"))
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for one in islice(mappings(extended.get("requestMappings")), _MOST_CLAIMS):
+        use = text(extended.get("resourceClaimName")), text(one.get("containerName"))
+        if 0 < len(request := text(one.get("requestName"))) <= _MOST_NAME:
+            found[use] = found.get(use, frozenset()) | {request}
+    return found
 
 
 def _first(container: Mapping[str, Any], *, sidecar: bool) -> ContainerSpec:

@@ -136,7 +136,7 @@ def _gpu(gpu: Gpu, state: State) -> dict[str, Any]:
             held[resource] += units
             containers += [
                 {"container": str(owner), "resource": resource, "units": units, "claim": str(claim)}
-                for owner in state.claim_holders[claim.uid]
+                for owner in state.claim_owners(claim, gpu.uuid)
             ]
     return {
         "index": gpu.index,

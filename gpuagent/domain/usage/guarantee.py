@@ -42,7 +42,7 @@ def shares(state: State) -> dict[tuple[str, ContainerRef], Share]:
     }
     for claim in state.claims.prepared.values():
         for uuid, share in _claimed(claim, state):
-            found |= {(uuid, owner): share for owner in state.claim_holders[claim.uid]}
+            found |= {(uuid, owner): share for owner in state.claim_owners(claim, uuid)}
     return found
 
 

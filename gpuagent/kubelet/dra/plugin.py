@@ -8,6 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -79,8 +80,9 @@ class DraPlugin:
             server.stop(grace=GRACE_S).wait(2 * GRACE_S)
             threads.shutdown(wait=False)
         self._servers.clear()
-        self._registration.unlink(missing_ok=True)
-        self._socket.unlink(missing_ok=True)
+        for path in (self._registration, self._socket):
+            with suppress(OSError):  # `start` may have failed for want of the folder
+                path.unlink()
 
     def _serve(self, name: str, workers: int, path: Path, add_to: Callable[[grpc.Server], None]) -> None:
         threads = ThreadPoolExecutor(workers, thread_name_prefix=name)

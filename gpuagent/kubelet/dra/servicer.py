@@ -81,7 +81,7 @@ class DraServicer:
                 request_names=[request],
                 pool_name=pool,
                 device_name=device,
-                cdi_device_ids=[cdi_name(claim.uid, device), *others],
+                cdi_device_ids=[cdi_name(claim.uid, device), *others[device]],
                 share_id=share_id or None,
             )
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def claiming(name: str, template: Json) -> Json:
 
 def test_the_pod_of_a_printed_template_runs_with_both_limits(node: Node) -> None:
     template = printed("--mem", "8", "--cores", "30")
+    began = time.monotonic()
     env = run(node, template, claiming("both", template))
+    print(f"runs {time.monotonic() - began:.2f} s after its template was applied")
     gpu = next(gpu for gpu in node.agent.status()["gpus"] if gpu["uuid"] == env["NVIDIA_VISIBLE_DEVICES"])
     assert env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
@@ -126,3 +129,16 @@ def test_whole_gpus_in_limits_are_served_without_a_claim_in_the_pod(node: Node) 
     assert share["NVIDIA_VISIBLE_DEVICES"] not in gpus
     env = node.cluster.exec_env("limits")
     assert not [name for name in env if name.startswith(("ALIYUN_COM_GPU_MEM", "CUDA_MPS"))]
+
+
+def test_each_container_with_gpus_in_its_limits_sees_its_own(node: Node) -> None:
+    """The scheduler makes one claim for both."""
+    pod = pod_manifest("both", {"aliyun.com/gpu": 1})
+    (first,) = pod["spec"]["containers"]
+    two = {"aliyun.com/gpu": "2"}
+    pod["spec"]["containers"].append({**first, "name": "second", "resources": {"limits": two, "requests": two}})
+    node.run(pod)
+    names = (first["name"], "second")
+    found = [set(node.cluster.exec_env("both", name)["NVIDIA_VISIBLE_DEVICES"].split(",")) for name in names]
+    assert [len(gpus) for gpus in found] == [1, 2]
+    assert not found[0] & found[1]

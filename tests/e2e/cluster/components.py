@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import OK
 
+from tests.e2e.build import KUBERNETES
+
 from .api_client import ApiClient
 from .component_settings import NO_POLICY, ComponentSettings
 from .host import RECORDS
@@ -12,7 +14,7 @@ from .processes import Process
 from .runtime import Ctr
 from .waiting import WAIT_S
 
-KUBELET_VERSIONS = ("1.36", "1.30")
+KUBELET_VERSIONS = (KUBERNETES, "1.30")
 TOPOLOGY_POLICIES = (NO_POLICY, "best-effort", "single-numa-node")
 
 

@@ -14,7 +14,7 @@ from typing import Self
 
 import yaml
 
-from tests.e2e.build import bin_dir
+from tests.e2e.build import KUBERNETES, bin_dir
 
 from . import pki
 from .api_client import ApiClient, ApiError
@@ -34,7 +34,7 @@ _NODES = "/api/v1/nodes"
 class Cluster:
     """etcd, control plane, containerd and kubelet of one node, in a work directory of its own."""
 
-    def __init__(self, workdir: Path, kubelet_version: str = "1.36") -> None:
+    def __init__(self, workdir: Path, kubelet_version: str = KUBERNETES) -> None:
         self.workdir = workdir
         self.kubelet_version = kubelet_version
         self.topology_policy = NO_POLICY

@@ -15,7 +15,7 @@ from gpuagent.domain.state import State
 from gpuagent.kube.cluster_sync import ClusterSync
 from tests.unit.domain.builders import holding, in_force, unit_ids
 from tests.unit.domain.dra.test_prepare import result
-from tests.unit.preparer.test_preparer import UID, Prepared
+from tests.unit.preparer.test_preparer import OTHER_UID, UID, Prepared, two_claims
 
 CLAIM_CASES: dict[str, Callable[[], Refusal]] = {}
 
@@ -42,6 +42,14 @@ def with_two_sizes(one: Prepared) -> None:
 def with_one_gpu_twice(one: Prepared) -> None:
     one.add(result(0), result(0, shareID="s9"))
     one.prepare()
+
+
+@case
+def beside_another_of_the_container(one: Prepared) -> None:
+    one.node.pods(two_claims(one, containers=[[0, 1]]))
+    one.preparer.publish(one.node.state)
+    one.prepare()
+    one.prepare("d", OTHER_UID)
 
 
 @case

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.domain import events as ev
+from gpuagent.domain.dra.resource_slice import device_name
 from gpuagent.domain.pods.holdings import NVIDIA_GPU
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy
@@ -20,6 +21,7 @@ from gpuagent.preparer.claim_files import ClaimFiles
 from gpuagent.preparer.preparer import Preparer
 from standin.waiting import PATIENCE_S
 from tests.unit.domain.builders import NodeUnderTest, box, holding, node_json, unit_ids
+from tests.unit.domain.dra.prepared_claims import claiming
 from tests.unit.domain.dra.test_prepare import claim, result
 
 GPUS = box(4, 16)
@@ -100,10 +102,15 @@ class Prepared:
         yield refused
         thread.join(PATIENCE_S)
 
-    def env(self, uid=UID):
+    def edits(self, uid=UID):
+        """By device of the claim."""
         (path,) = (self.directory / "cdi").glob(f"*{uid}.json")
-        (device,) = json.loads(path.read_text())["devices"]
-        return dict(text.split("=", 1) for text in device["containerEdits"]["env"])
+        devices = json.loads(path.read_text())["devices"]
+        return {device["name"].removeprefix(f"{uid}-"): device["containerEdits"] for device in devices}
+
+    def env(self, uid=UID):
+        (edits,) = self.edits(uid).values()
+        return dict(text.split("=", 1) for text in edits["env"])
 
     def files(self):
         return [len([*(self.directory / name).glob("*.json")]) for name in ("state/claims", "cdi")]
@@ -112,13 +119,30 @@ class Prepared:
 def test_a_claim_is_prepared_with_isolation_and_unprepared(one):
     one.add(result(1))
     prepared, names = one.prepare()
-    assert (prepared.layer, names) == ("all", ())
+    assert (prepared.layer, [*names.values()]) == ("all", [()])
     assert one.env()["NVIDIA_VISIBLE_DEVICES"] == GPUS[1].uuid
     assert one.env()["ISOLATED"] == "yes"
     assert one.changes[-1] == [UID]
     one.preparer.unprepare(UID)
     assert (one.files(), one.changes[-1]) == ([0, 0], [])
     one.preparer.unprepare(UID)
+
+
+def test_each_container_with_gpus_in_its_limits_gets_its_own(one):
+    """The scheduler makes one claim for the GPUs of all containers of a pod, with a request for each container."""
+    first = [result(n, "16Gi", request="container-0-request-0") for n in (2, 0)]
+    one.add(*first, result(1, "16Gi", request="container-1-request-0"), device_class="gpu.gpuagent.io")
+    made = one.claims["default", "c"]
+    made["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    one.prepare()
+    seen = {device: edits["env"] for device, edits in one.edits().items()}
+    visible = {
+        device: dict(text.split("=", 1) for text in env)["NVIDIA_VISIBLE_DEVICES"] for device, env in seen.items()
+    }
+    both = f"{GPUS[0].uuid},{GPUS[2].uuid}"
+    assert visible == {device_name(GPUS[0]): both, device_name(GPUS[2]): both, device_name(GPUS[1]): GPUS[1].uuid}
+    nodes = [one["path"] for one in one.edits()[device_name(GPUS[1])]["deviceNodes"]]
+    assert [path for path in nodes if path[-1].isdecimal()] == ["/dev/nvidia1"]
 
 
 def test_files_are_written_again_after_a_reboot_emptied_the_folder(one):
@@ -315,6 +339,63 @@ def test_a_claim_is_held_while_its_files_are_written(one, monkeypatch):
     one.prepare()
     one.preparer.refresh()
     assert one.changes == [[], [UID]]
+
+
+OTHER_UID = "0a1b2c3d-0000-4000-8000-000000000002"
+
+
+def two_claims(one, *, containers):
+    """Two claims of a pod: each container uses these of them."""
+    pod = claiming("p", "c", "d", containers=len(containers))
+    pod["metadata"]["namespace"] = "default"
+    for container, used in zip(pod["spec"]["containers"], containers, strict=True):
+        container["resources"]["claims"] = [{"name": f"c{n}"} for n in used]
+    for name, uid, gpu in (("c", UID, 1), ("d", OTHER_UID, 2)):
+        one.add(result(gpu), name=name, uid=uid)
+        one.claims["default", name]["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    return pod
+
+
+def test_a_container_with_two_claims_is_refused(one):
+    """Its environment can name the GPUs of one: it would have the limit of one, and the devices of both."""
+    one.node.pods(two_claims(one, containers=[[0], [0, 1]]))
+    one.preparer.publish(one.node.state)
+    for _ in range(2):
+        one.prepare()
+        with pytest.raises(Refusal, match="container main-1 of pod default/p has claim c as well") as caught:
+            one.prepare("d", OTHER_UID)
+        assert caught.value.reason is Reason.MIXED_RESOURCES
+    assert one.files() == [1, 1]
+
+
+def test_two_containers_of_a_pod_have_a_claim_each(one):
+    one.node.pods(two_claims(one, containers=[[0], [1]]))
+    one.preparer.publish(one.node.state)
+    one.prepare()
+    one.prepare("d", OTHER_UID)
+    assert one.files() == [2, 2]
+
+
+def test_a_claim_waits_until_its_pod_was_seen(one, monkeypatch):
+    """Kubelet may see the pod first. Without the pod, nothing shows that its container has another claim."""
+    pod = two_claims(one, containers=[[0, 1]])
+
+    def wait(*_):
+        one.node.pods(pod)
+        one.preparer.publish(one.node.state)
+        return True
+
+    monkeypatch.setattr(threading.Condition, "wait", wait)
+    one.prepare()
+    with pytest.raises(Refusal, match="has claim c as well"):
+        one.prepare("d", OTHER_UID)
+
+
+def test_a_pod_that_is_never_seen_delays_its_claim_only(one, monkeypatch):
+    monkeypatch.setattr(module, "SEEN_S", 0.05)
+    two_claims(one, containers=[[0, 1]])
+    one.prepare()
+    assert one.files() == [1, 1]
 
 
 def test_each_of_two_agents_has_the_claims_of_the_other(one):

@@ -16,6 +16,9 @@ SLICE = f"{NODE_NAME}-{DRIVER}"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 PODS = "/api/v1/namespaces/default/pods"
 CDI_DIR = Path("/var/run/cdi")
+RETRIED_S = 10.0
+"""Longest time that a bound pod waits for its claims once agent and kubelet are there: kubelet alone tries again after
+60 to 90 s."""
 
 
 def of(kind: str, name: str, spec: dict[str, Any], namespace: str | None = None) -> dict[str, Any]:
@@ -58,6 +61,31 @@ def wait_files(node: Node, wanted: int) -> None:
     while (found := (len(files(node.agent.state_dir / "claims")), len(files(CDI_DIR)))) != (wanted, wanted):
         assert time.monotonic() < end, found
         time.sleep(0.05)
+
+
+def wait_prepared(node: Node) -> float:
+    """Wait until every bound pod has a sandbox, which kubelet makes once the claims are prepared.
+
+    Returns:
+        Seconds that the last of them waited.
+    """
+    since, longest = dict[str, float](), 0.0
+    while waiting := [
+        one["metadata"]["name"] for one in node.cluster.client.expect("GET", PODS)["items"] if _waits(one)
+    ]:
+        now = time.monotonic()
+        since = {name: since.get(name, now) for name in waiting}
+        longest = max(longest, *(now - began for began in since.values()))
+        assert longest < RETRIED_S, f"{waiting} wait for their claims"
+        time.sleep(0.05)
+    return longest
+
+
+def _waits(pod: dict[str, Any]) -> bool:
+    """Whether a node has the pod, and kubelet has not made its sandbox."""
+    conditions = pod["status"].get("conditions", ())
+    sandboxed = any(one["type"] == "PodReadyToStartContainers" and one["status"] == "True" for one in conditions)
+    return bool(pod["spec"].get("nodeName")) and "deletionTimestamp" not in pod["metadata"] and not sandboxed
 
 
 def files(directory: Path) -> list[Path]:

@@ -3,11 +3,19 @@
 import time
 
 from tests.e2e.agent.conftest import Node
-from tests.e2e.agent.dra.claims import CDI_DIR, PODS, SLICE, SLICES, audit_claims, audit_files, claiming, files
+from tests.e2e.agent.dra.claims import (
+    CDI_DIR,
+    PODS,
+    RETRIED_S,
+    SLICE,
+    SLICES,
+    audit_claims,
+    audit_files,
+    claiming,
+    files,
+    wait_prepared,
+)
 from tests.e2e.cluster import WAIT_S, Cluster
-
-SOON_S = 30
-"""From the agent's start. A busy machine needs some of it for containers."""
 
 
 def failed(cluster: Cluster, pods: int) -> None:
@@ -32,8 +40,10 @@ def test_pods_that_came_while_the_agent_was_away_run_soon_after(node: Node) -> N
         node.cluster.create_pod(claiming(f"early-{number}", "share-8g"))
     failed(node.cluster, 3)
     node.agent.start()
+    node.agent.wait_ready()
+    wait_prepared(node)
     for number in range(3):
-        node.cluster.wait_phase(f"early-{number}", "Running", timeout=SOON_S)
+        node.cluster.wait_phase(f"early-{number}", "Running")
     audit_claims(node)
     audit_files(node)
 
@@ -51,13 +61,15 @@ def test_after_a_reboot_pods_run_soon_after_the_agent_has_come(node: Node) -> No
     node.cluster.start_kubelet()
     failed(node.cluster, len(names))
     node.agent.start()
-    end = time.monotonic() + SOON_S
+    node.agent.wait_ready()
+    end = time.monotonic() + RETRIED_S
     while len(files(CDI_DIR)) < len(names):
         assert time.monotonic() < end
         time.sleep(0.05)
-    node.cluster.client.wait(SLICES, SLICE, bool, SOON_S)
+    wait_prepared(node)
+    node.cluster.client.wait(SLICES, SLICE, bool)
     for name in names:
-        node.cluster.wait_pod(name, runs, timeout=SOON_S)
+        node.cluster.wait_pod(name, runs)
     assert [node.gpus_of(name) for name in names] == held
     audit_claims(node)
     audit_files(node)

@@ -1,6 +1,7 @@
 """People see claims where they see the devices of pods: who has which GPU, how much of it, and what is wrong."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import GPU_MEM, Isolates, Mode
 from gpuagent.domain.status.problems import problems, switch
 from gpuagent.domain.status.status_page import node_condition, status
+from gpuagent.domain.usage.guarantee import shares
 from gpuagent.pages.status_table import render
 from tests.unit.domain.builders import NodeUnderTest, box, in_force, node_json, uuid
 from tests.unit.domain.dra.prepared_claims import claiming, prepared
@@ -85,6 +87,28 @@ def test_a_claim_of_an_extended_resource_is_that_of_its_container():
     )
     shown = page(node(prepared("made", GPUS[0])).pods(pod))["gpus"][0]["containers"]
     assert [one["container"] for one in shown] == ["ml/a[main]"]
+
+
+def test_each_container_with_gpus_in_its_limits_has_its_own():
+    """The scheduler makes one claim for both containers, with a request for each."""
+    requests = ["container-0-request-0", "container-1-request-0"]
+    both = prepared("made", *GPUS, mib=GPUS[0].memory_mib)
+    both = replace(both, gpus=tuple(replace(one, request=n) for one, n in zip(both.gpus, requests, strict=True)))
+    pod = claiming("a", "x", containers=2)
+    pod["spec"]["resourceClaims"] = []
+    mappings = [{"containerName": name, "requestName": n} for name, n in zip(["main", "main-1"], requests, strict=True)]
+    pod["status"] = {"extendedResourceClaimStatus": {"resourceClaimName": "made", "requestMappings": mappings}}
+    found = node(both).pods(pod)
+    seen = [[one["container"] for one in gpu["containers"]] for gpu in page(found)["gpus"]]
+    assert seen == [["ml/a[main]"] * 2, ["ml/a[main-1]"] * 2]
+    assert {(uuid, owner.container) for uuid, owner in shares(found.state)} == {
+        (GPUS[0].uuid, "main"),
+        (GPUS[1].uuid, "main-1"),
+    }
+    assert {(*one.ids, one.owner.container) for one in found.state.claim_holdings} == {
+        (GPUS[0].uuid, "main"),
+        (GPUS[1].uuid, "main-1"),
+    }
 
 
 def test_the_devices_of_the_slice_are_a_resource():

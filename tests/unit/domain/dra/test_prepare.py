@@ -103,6 +103,14 @@ def test_a_share_of_gpu_core_has_to_name_its_compute():
         assert len(claimed_gpus(claim(given, **core), "n", GPUS, UNIT)) == 1
 
 
+def test_a_share_of_gpu_core_has_to_name_its_compute_also_beside_one_of_another_class():
+    both = claim(result(0), result(1, request="other"), device_class="gpu-core.gpuagent.io")
+    other = {"name": "other", "exactly": {"deviceClassName": "gpu-share.gpuagent.io"}}
+    both["spec"]["devices"]["requests"].append(other)
+    with pytest.raises(Refusal, match="name cores beside memory"):
+        claimed_gpus(both, "n", GPUS, UNIT)
+
+
 @pytest.mark.parametrize("odd", [{}, {"status": []}, {"status": {"allocation": {"devices": {"results": [1, "x"]}}}}])
 def test_an_odd_claim_has_no_device(odd):
     assert not has_device(odd)
@@ -136,7 +144,7 @@ def test_of_alternatives_the_chosen_one_says_what_has_to_be_isolated(chosen, pro
 
 def test_the_cdi_specification_has_what_the_grant_has():
     (grant,) = grants(read(result(1)), Mode.SHARE, GPUS, DeviceAccess(unit=UNIT, device_nodes=nodes(4)))
-    spec = cdi_spec("u-1", ["gpu-a", "gpu-b", "gpu-a"], grant)
+    spec = cdi_spec("u-1", [(["gpu-a", "gpu-b", "gpu-a"], grant)])
     assert cdi_name("u-1", "gpu-a") == "gpu.gpuagent.io/claim=u-1-gpu-a"
     assert (spec["kind"], [device["name"] for device in spec["devices"]]) == (
         "gpu.gpuagent.io/claim",

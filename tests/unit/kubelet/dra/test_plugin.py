@@ -41,7 +41,8 @@ class Preparing:
         if name == "odd":
             raise KeyError("x")
         gpus = (replace(GPU, device="gpus-2"), replace(GPU, device="gpus-2", uuid="GPU-b")) if name == "set" else (GPU,)
-        return PreparedClaim(uid=uid, namespace=namespace, name=name, layer="none", gpus=gpus), (f"k={uid}",)
+        claim = PreparedClaim(uid=uid, namespace=namespace, name=name, layer="none", gpus=gpus)
+        return claim, {one.device: (f"k={uid}",) for one in gpus}
 
     def unprepare(self, uid):
         self.unprepared.append(uid)
