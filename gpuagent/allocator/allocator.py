@@ -60,8 +60,7 @@ class Allocator:
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer from this snapshot from now on."""
-        self._state.publish(snapshot)
-        self._old.publish(snapshot)
+        self._old.publish(snapshot, self._state.publish(snapshot))
         self._refusals.publish(snapshot.pods)
 
     def report(self, refusal: Refusal) -> None:

@@ -60,14 +60,15 @@ class AllocatorState:
         self._answered: tuple[Allocation, Requester] | None = None
         self._granted: OrderedDict[Allocation, Grant] = OrderedDict()
 
-    def publish(self, snapshot: Snapshot) -> None:
-        """Answer from this snapshot from now on."""
+    def publish(self, snapshot: Snapshot) -> AdmissionTracker:
+        """Answer from this snapshot from now on. Returns the record of calls as of then."""
         with self._changed:
             former, self._snapshot = self._snapshot, snapshot
-            self._tracker = self._tracker.seeing(former, snapshot, self.clock())
-            occupancy = self._occupancy = Occupancy(snapshot, self._tracker)
+            tracker = self._tracker = self._tracker.seeing(former, snapshot, self.clock())
+            occupancy = self._occupancy = Occupancy(snapshot, tracker)
             self._changed.notify_all()
         occupancy.work_out()
+        return tracker
 
     def view(self) -> View:
         """The current view. Raises Refusal: no snapshot was published yet."""

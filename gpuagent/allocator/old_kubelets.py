@@ -11,6 +11,7 @@ from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.device_ids import locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search
 from gpuagent.domain.deviceplugin.mode_rules import not_offered
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
 from gpuagent.domain.pods.exchange import Exchanged, joined, picks_itself
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.snapshot import Snapshot
@@ -32,16 +33,15 @@ class OldKubelets:
         self._asked = False  # some builds of version 1.19 do not ask
         self.active = False
 
-    def publish(self, snap: Snapshot) -> None:
+    def publish(self, snap: Snapshot, tracker: AdmissionTracker) -> None:
         """Look at kubelet's version and allocations as they are now."""
-        held = self._latest and self._state.view().tracker.ids
-        recent = any(unit in held for unit in self._latest.values())
+        recent = any(unit in tracker.ids for unit in self._latest.values())
         self.active = bool(snap.exchanged) or recent or picks_itself(snap.kubelet, asked=self._asked)
 
-    def counts_although_asked(self, snap: Snapshot) -> bool:
+    def counts_although_asked(self, view: View) -> bool:
         """Kubelet asks which ids to take; whether they still are counts, as it holds ids that it picked before."""
         self._asked = True
-        self.publish(snap)
+        self.publish(view.snap, view.tracker)
         return self.active
 
     def units(self, resource: str, ids: frozenset[str]) -> frozenset[str]:

@@ -59,7 +59,7 @@ class PreferredAllocation:
         if not request.fixed <= request.offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         view = self._state.view()
-        if self.old.active and self.old.counts_although_asked(view.snap):
+        if self.old.active and self.old.counts_although_asked(view):
             return (*request.fixed, *sorted(request.offered - request.fixed))[:size]
         self._have_containers_named(request, view)
         requester = self._identify(request)
