@@ -30,6 +30,7 @@ class RecentAllocation:
         owner: the container; None if the agent cannot identify it.
         pod_uid: UID of its pod; None where only the name is known.
         certain: kubelet's allocations named it.
+        exchanged: kubelet has other ids in place of `ids`.
     """
 
     resource: str
@@ -39,6 +40,7 @@ class RecentAllocation:
     owner: ContainerRef | None = None
     pod_uid: str | None = None
     certain: bool = False
+    exchanged: bool = False
 
 
 InUse = Holding | RecentAllocation
@@ -142,7 +144,7 @@ def _named(one: RecentAllocation, snap: Snapshot) -> RecentAllocation:
 
     Units that an old kubelet did not choose itself stay with the container that they were chosen for.
     """
-    if one.certain or one.at >= snap.holdings_at or not one.ids.isdisjoint(snap.exchanged.values()):
+    if one.certain or one.exchanged or one.at >= snap.holdings_at:
         return one
     records = snap.recorded.containers.get((one.resource, one.ids), ())
     found = next((record for record in records if record.container.pod.namespace), None)

@@ -1,0 +1,54 @@
+"""Kubelets before 1.19: what the agent keeps of exchanges over the life of pods, and after an upgrade of kubelet."""
+
+from gpuagent.domain import events as ev
+from gpuagent.domain.pods.exchange import key, read
+from gpuagent.domain.pods.pod import CheckpointEntry, Holding
+from gpuagent.domain.sharing.mode import Mode
+from tests.unit.allocator.fake_kubelet import FakeKubelet
+from tests.unit.domain.builders import MEM, NodeUnderTest, box, node_json, owner, pod_json
+
+
+def version(text):
+    return {"status": {"nodeInfo": {"kubeletVersion": text}}}
+
+
+class OldKubelet:
+    """Picks ids itself, and keeps the agent's answers in its checkpoint."""
+
+    def __init__(self):
+        self.node = NodeUnderTest(Mode.SHARE).inventory(*box(2))
+        self.node.send(ev.NodeSeen(node_json("share") | version("v1.18.20"), self.node.now)).holdings()
+        self.fake = FakeKubelet(self.node)
+        self.fake.allocations.answers_queries = False
+        self.held = {}
+
+    def allocate(self, name, size, skipping=0):
+        used = {i for _, ids, _ in self.held.values() for i in ids}
+        ids = frozenset([i for i in sorted(self.node.ids(MEM)) if i not in used][skipping:][:size])
+        share = self.fake.allocator.allocate(MEM, ids)
+        text = share.annotations.get(key(MEM))
+        self.held[name] = (f"uid-{name}", ids, read(text, ids) if text else {})
+        return share
+
+    def read(self):
+        holdings = tuple(Holding(owner(name), MEM, ids) for name, (_, ids, _) in self.held.items())
+        kept = tuple(CheckpointEntry(uid, "main", MEM, ids, units) for uid, ids, units in self.held.values())
+        self.node.send(ev.HoldingsRead(holdings, self.node.now, self.node.now, kept))
+        self.fake.publish()
+
+
+def test_ids_stand_for_themselves_once_an_upgraded_kubelet_holds_no_exchanged_ones():
+    kubelet = OldKubelet()
+    kubelet.fake.pods(pod_json("a", {MEM: 2}))
+    kubelet.allocate("a", 2)
+    kubelet.read()
+    kubelet.held.clear()
+    kubelet.node.now += 200
+    kubelet.fake.pods(pod_json("b", {MEM: 4}))
+    kubelet.node.send(ev.NodeSeen(node_json("share") | version("v1.36.3"), kubelet.node.now))
+    kubelet.read()
+    ids = kubelet.fake.prefer(MEM, 4)
+    assert key(MEM) not in kubelet.fake.allocator.allocate(MEM, ids).annotations
+    kubelet.fake.publish()
+    more = frozenset(sorted(kubelet.node.ids(MEM) - ids)[:2])
+    assert key(MEM) not in kubelet.fake.allocator.allocate(MEM, more).annotations
