@@ -5,7 +5,8 @@ from gpuagent.domain.pods.exchange import key, read
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding
 from gpuagent.domain.sharing.mode import Mode
 from tests.unit.allocator.fake_kubelet import FakeKubelet
-from tests.unit.domain.builders import MEM, NodeUnderTest, box, node_json, owner, pod_json
+from tests.unit.domain.builders import MEM, NodeUnderTest, box, node_json, owner, pod_json, uuid
+from tests.unit.domain.scheduling.test_decision import v1
 
 
 def version(text):
@@ -52,3 +53,19 @@ def test_ids_stand_for_themselves_once_an_upgraded_kubelet_holds_no_exchanged_on
     kubelet.fake.publish()
     more = frozenset(sorted(kubelet.node.ids(MEM) - ids)[:2])
     assert key(MEM) not in kubelet.fake.allocator.allocate(MEM, more).annotations
+
+
+def test_a_pod_that_ended_unseen_is_not_the_oldest_that_waits():
+    kubelet = OldKubelet()
+    one, none = v1(1, 2), v1(0, 2)
+    kubelet.fake.pods(pod_json("a", {MEM: 2}, annotations=one))
+    assert [gpu.uuid for gpu in kubelet.allocate("a", 2).gpus] == [uuid(1)]
+    kubelet.read()
+    kubelet.node.now += 40
+    a = pod_json("a", {MEM: 2}, annotations=one)
+    started = {"name": "main", "containerID": f"containerd://{'a' * 64}"}
+    a["status"] = {"phase": "Running", "containerStatuses": [started]}
+    del kubelet.held["a"]  # it has ended, and kubelet freed it for another pod; the watch is a moment late
+    kubelet.read()
+    kubelet.fake.pods(a, pod_json("b", {MEM: 2}, annotations=none))
+    assert [gpu.uuid for gpu in kubelet.allocate("b", 2, skipping=5).gpus] == [uuid(0)]
