@@ -190,3 +190,15 @@ def test_kubelet_is_queried_where_jobs_of_unlike_sizes_want_gpus_for_later(unlik
     kubelet = kubelet_with(*pods, mode=Mode.TOPOLOGY)
     serve(kubelet, "a", 1, resource=WHOLE)
     assert kubelet.allocations.queries == 1
+
+
+def test_an_answer_is_void_once_its_allocate_was_refused():
+    """Topology Manager may fix all ids of the next pod, and kubelet then does not ask which to take."""
+    kubelet = kubelet_with(decided("a", 1), decided("b", 0, second=1))
+    kubelet.allocations.admitting = "a"
+    ids = kubelet.prefer(MEM, 4)
+    kubelet.isolation.refuses_to_prepare = "not now"
+    kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, ids))
+    kubelet.isolation.refuses_to_prepare = None
+    kubelet.pods(decided("a", 1, phase="Failed"), decided("b", 0, second=1))
+    assert kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, ids)).reason is Reason.GPU_DECISION
