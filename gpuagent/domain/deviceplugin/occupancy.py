@@ -54,7 +54,7 @@ class AdmissionTracker:
         recent: allocations of the last minutes, oldest first; no two share an id.
         admission: allocations of the pod in admission, oldest first.
         refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
-            them again.
+            them again, unless it is restarted.
         deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
     """
 
@@ -98,6 +98,7 @@ class AdmissionTracker:
         had, left = self.holders(new.ids) - {new.pod_uid}, self.freeing(new.ids)
         # Kubelet has assigned again what these pods had.
         refused = self.refused | (had - left.by_pod.keys()) if had else self.refused
+        refused = refused - {new.pod_uid} if new.pod_uid in refused else refused  # a restarted kubelet tries again
         return replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
 
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
