@@ -79,6 +79,7 @@ class Allocator:
             share = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged=bool(exchanged))
         if not exchanged:
             return share
+        self._old.active = True  # the snapshot may have changed meanwhile
         return replace(share, annotations={**share.annotations, key(resource): written(exchanged)})
 
     def _allocate(self, resource: str, ids: frozenset[str], *, exchanged: bool) -> Grant:

@@ -91,5 +91,5 @@ class OldKubelets:
             raise
         self._state.freed(found.freed)
         given = counts.paired(picked, chosen, found.exchanged)
-        self._latest, self.active = joined(self._latest, given), True
+        self._latest = joined(self._latest, given)
         return given

@@ -69,3 +69,27 @@ def test_a_pod_that_ended_unseen_is_not_the_oldest_that_waits():
     kubelet.read()
     kubelet.fake.pods(a, pod_json("b", {MEM: 2}, annotations=none))
     assert [gpu.uuid for gpu in kubelet.allocate("b", 2, skipping=5).gpus] == [uuid(0)]
+
+
+def test_ids_are_counts_while_a_container_has_one_that_was_exchanged_a_moment_ago(monkeypatch):
+    """The last other exchange ended while the agent answered."""
+    kubelet = OldKubelet()
+    kubelet.fake.pods(pod_json("a", {MEM: 2}))
+    kubelet.allocate("a", 2)
+    kubelet.read()
+    kubelet.node.now += 200
+    kubelet.fake.pods(pod_json("a", {MEM: 2}), pod_json("b", {MEM: 1}), pod_json("c", {MEM: 1}))
+    kubelet.node.send(ev.NodeSeen(node_json("share") | version("v1.36.3"), kubelet.node.now))
+    kubelet.read()
+
+    def prepare(share):
+        kubelet.held.clear()
+        kubelet.read()
+        return share
+
+    monkeypatch.setattr(kubelet.fake.isolation, "prepare", prepare)
+    kubelet.allocate("b", 1, skipping=4)
+    monkeypatch.undo()
+    unit = next(iter(kubelet.held["b"][2].values()))
+    share = kubelet.fake.allocator.allocate(MEM, [unit])
+    assert unit not in read(share.annotations.get(key(MEM), ""), [unit]).values()
