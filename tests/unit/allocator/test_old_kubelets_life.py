@@ -93,3 +93,19 @@ def test_ids_are_counts_while_a_container_has_one_that_was_exchanged_a_moment_ag
     unit = next(iter(kubelet.held["b"][2].values()))
     share = kubelet.fake.allocator.allocate(MEM, [unit])
     assert unit not in read(share.annotations.get(key(MEM), ""), [unit]).values()
+
+
+def test_a_static_pod_that_runs_waits_for_nothing_after_a_restart_of_the_agent():
+    """The checkpoint has another UID for it than the API server."""
+    kubelet = OldKubelet()
+    static = pod_json("static", {MEM: 2}, annotations={"kubernetes.io/config.mirror": "x"})
+    node = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u", "controller": True}
+    static["metadata"]["ownerReferences"] = [node]
+    started = {"name": "main", "containerID": f"containerd://{'a' * 64}"}
+    static["status"] = {"phase": "Running", "containerStatuses": [started]}
+    units = sorted(kubelet.node.ids(MEM))[:2]
+    kubelet.held["static"] = ("uid of the file", frozenset(units), dict(zip(units, units, strict=True)))
+    kubelet.fake.pods(static)
+    kubelet.read()
+    kubelet.fake.pods(static, pod_json("b", {MEM: 2}, annotations=v1(1, 2)))
+    assert [gpu.uuid for gpu in kubelet.allocate("b", 2).gpus] == [uuid(1)]
