@@ -76,12 +76,13 @@ class Allocator:
         picked = frozenset(ids)
         with self.in_flight.one():
             exchanged = self._old.exchange(resource, picked) if self._old.active else {}
-            share = self._allocate(resource, frozenset(exchanged.values()) or picked)
+            share = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged=bool(exchanged))
         if not exchanged:
             return share
+        self._old.active = True  # the snapshot may have changed meanwhile
         return replace(share, annotations={**share.annotations, key(resource): written(exchanged)})
 
-    def _allocate(self, resource: str, ids: frozenset[str]) -> Grant:
+    def _allocate(self, resource: str, ids: frozenset[str], *, exchanged: bool) -> Grant:
         view = self._state.view()
         snap, at, before = view.snap, locate(resource, ids, view.snap), None
         # Kubelet's device list from before a mode switch may still have units of mode core_mem, which never span GPUs.
@@ -107,7 +108,7 @@ class Allocator:
         if before and not requester.handed_on:  # kubelet requests the ids again
             uid, owner, certain = before.pod_uid if isinstance(before, RecentAllocation) else None, before.owner, False
         uuids = frozenset([gpu.uuid for gpu in share.gpus])
-        self._state.allocated(RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain), share)
+        self._state.allocated(RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, exchanged), share)
         log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
         return share
 

@@ -107,6 +107,7 @@ class AllocatorState:
     def refused(self, pod: Pod | None) -> None:
         """Record a refusal, after which kubelet rejects the pod in admission; `pod` is None if the pod is uncertain."""
         with self._changed:
+            self._answered = None
             self._tracker = self._tracker.refusing(pod)
 
     def freed(self, ids: frozenset[str]) -> None:

@@ -35,7 +35,7 @@ class OldKubelets:
 
     def publish(self, snap: Snapshot, tracker: AdmissionTracker) -> None:
         """Look at kubelet's version and allocations as they are now."""
-        recent = any(unit in tracker.ids for unit in self._latest.values())
+        recent = any(one.exchanged for one in tracker.recent)
         self.active = bool(snap.exchanged) or recent or picks_itself(snap.kubelet, asked=self._asked)
 
     def counts_although_asked(self, view: View) -> bool:
@@ -64,6 +64,9 @@ class OldKubelets:
         if stale := counts.lapsed(self._state.view().occupancy):
             self._state.freed(stale)
         view = self._state.view()
+        # A unit of an older exchange may be in use by now without one: kubelet was upgraded.
+        recent = frozenset[str]().union(*[one.ids for one in view.tracker.recent if one.exchanged])
+        self._latest = {device_id: unit for device_id, unit in self._latest.items() if unit in recent}
         exchanged = self._exchanged(resource, view)
         current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
         fixed = current.intersection(filter(None, map(exchanged.get, picked)))
@@ -88,5 +91,5 @@ class OldKubelets:
             raise
         self._state.freed(found.freed)
         given = counts.paired(picked, chosen, found.exchanged)
-        self._latest, self.active = joined(self._latest, given), True
+        self._latest = joined(self._latest, given)
         return given

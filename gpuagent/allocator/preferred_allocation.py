@@ -118,7 +118,7 @@ class PreferredAllocation:
         shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
         if shown and uids:
             view = self._state.view()
-            asked = query if unseen else lambda _pods: None  # kubelet has just not answered
+            asked = (lambda _pods: None) if silent else query  # kubelet has just not answered
             return identify(request, view.tracker, view.snap, asked, certainly=certainly)
         self._rest_until = self._state.clock() + REST_S
         if not shown and view.snap.schedulers:

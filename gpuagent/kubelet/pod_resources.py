@@ -37,6 +37,8 @@ Kubelet waits for the agent's answer meanwhile, and a short wait is better than 
 """
 SILENT_S = 5.0
 """After a timeout, kubelet is not queried again for this long, because it waits for the agent's answer meanwhile."""
+MOST_GOT = 8
+"""Pods that are read one by one for one question; kubelet takes a burst of 10 calls."""
 _SILENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
@@ -75,12 +77,13 @@ class PodResources:
         return None
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
-        """As `KubeletAllocations.query`: one with `Get`, where kubelet answers that, and several with `List`."""
+        """As `KubeletAllocations.query`: one with `Get` if kubelet answers it, and several with `List` if it may."""
         if time.monotonic() < self._silent_until:
             return None
         wanted = None if pods is None else set(pods)
+        most_got = 1 if listing else MOST_GOT
         try:
-            found = self._get(*wanted) if wanted and len(wanted) == 1 and self._serves_get else None
+            found = self._got(wanted) if wanted and len(wanted) <= most_got and self._serves_get else None
             if found is None and listing:
                 listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
                 found = [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
@@ -91,6 +94,10 @@ class PodResources:
         except ValueError:  # the channel is closed: the agent ends
             return None
         return None if found is None else [_look(pod) for pod in found]
+
+    def _got(self, pods: Iterable[PodName]) -> Sequence[pb.PodResources] | None:
+        found = list(map(self._get, pods))
+        return None if None in found else [pod for one in found for pod in one or ()]
 
     def _get(self, pod: PodName) -> Sequence[pb.PodResources] | None:
         """The pod, if kubelet has it; None if kubelet does not answer `Get`."""

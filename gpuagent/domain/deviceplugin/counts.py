@@ -73,9 +73,12 @@ def oldest(found: list[Requester], last: RecentAllocation | None = None) -> Requ
 
     If a pod seems unseen, the agent has usually mistaken another pod for it. So a waiting pod is preferred. `last` is
     the allocation of the unseen pod. If a waiting container requests just as much of that resource, it has this
-    allocation: the agent saw its pod between the two calls.
+    allocation: the agent saw its pod between the two calls. A pod with a started container comes last: if kubelet has
+    no allocation for it, it has usually ended.
     """
+    admitting = last.pod_uid if last else None
     known = [one for one in found if one.container]
+    known.sort(key=lambda one: bool(one.pod and one.pod.container_ids and one.pod.uid != admitting))
     if last and not last.owner and found and found[0].paired:
         same = (one for one in known if one.container and one.container.limits.get(last.resource) == len(last.ids))
         if one := next(same, None):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
+from gpuagent.domain.pods.holdings import lists_ended
 from gpuagent.domain.pods.pod import ContainerRef, ContainerSpec, Holding, Pod, PodName, asked
 from gpuagent.domain.scheduling.decision import Decision, Ignored, decided_text
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
@@ -255,17 +256,21 @@ class Search:
         return len(kinds) < 2
 
     def to_query(self, fitting: Collection[Requester]) -> Iterator[list[Pod]]:
-        """Pods that may be in admission, deleted ones first: with the likely living pods, then with all."""
+        """Pods that may be in admission, deleted ones first: with the likely living pods, then all, then refused."""
         # Kubelet may still admit a pod whose deletion the agent has seen.
         deleted = self._asking(pod for _, pod in self.tracker.deleted)
         likely = {one.pod.uid for one in fitting if one.pod}
         yield [*deleted, *[pod for pod in self.snap.living_pods.values() if pod.uid in likely]]
-        yield [*deleted, *self._asking(self.snap.living_pods.values())]
+        living = self.snap.living_pods.values()
+        yield [*deleted, *self._asking(living)]
+        if not lists_ended(self.snap.kubelet):
+            # A kubelet that was restarted may admit a pod again, and lists it only then.
+            yield self._asking(living, refused=True)
 
-    def _asking(self, pods: Iterable[Pod]) -> list[Pod]:
-        """Pods that kubelet may still admit and that have a container with a request of this size."""
-        resource, size, refused = self.request.resource, self.request.size, self.tracker.refused
-        found = [pod for pod in pods if pod.uid not in refused]
+    def _asking(self, pods: Iterable[Pod], *, refused: bool = False) -> list[Pod]:
+        """Pods with a container that requests this size, and that kubelet may still admit; or those `refused`."""
+        resource, size, past = self.request.resource, self.request.size, self.tracker.refused
+        found = [pod for pod in pods if (pod.uid in past) is refused]
         return [pod for pod in found if any(c.may_want(resource, size) for c in pod.containers)]
 
     def by_kubelet(self, pods: Collection[Pod], listed: Listed) -> Requester | None:

@@ -30,6 +30,7 @@ class RecentAllocation:
         owner: the container; None if the agent cannot identify it.
         pod_uid: UID of its pod; None where only the name is known.
         certain: kubelet's allocations named it.
+        exchanged: kubelet has other ids in place of `ids`.
     """
 
     resource: str
@@ -39,6 +40,7 @@ class RecentAllocation:
     owner: ContainerRef | None = None
     pod_uid: str | None = None
     certain: bool = False
+    exchanged: bool = False
 
 
 InUse = Holding | RecentAllocation
@@ -52,7 +54,7 @@ class AdmissionTracker:
         recent: allocations of the last minutes, oldest first; no two share an id.
         admission: allocations of the pod in admission, oldest first.
         refused: UIDs of pods that the agent refused, or whose units kubelet assigned to others. Kubelet never admits
-            them again.
+            them again, unless it is restarted.
         deleted: pods that were deleted before they held a device, each with the monotonic seconds of the sighting.
     """
 
@@ -96,6 +98,7 @@ class AdmissionTracker:
         had, left = self.holders(new.ids) - {new.pod_uid}, self.freeing(new.ids)
         # Kubelet has assigned again what these pods had.
         refused = self.refused | (had - left.by_pod.keys()) if had else self.refused
+        refused = refused - {new.pod_uid} if new.pod_uid in refused else refused  # a restarted kubelet tries again
         return replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
 
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
@@ -142,7 +145,7 @@ def _named(one: RecentAllocation, snap: Snapshot) -> RecentAllocation:
 
     Units that an old kubelet did not choose itself stay with the container that they were chosen for.
     """
-    if one.certain or one.at >= snap.holdings_at or not one.ids.isdisjoint(snap.exchanged.values()):
+    if one.certain or one.exchanged or one.at >= snap.holdings_at:
         return one
     records = snap.recorded.containers.get((one.resource, one.ids), ())
     found = next((record for record in records if record.container.pod.namespace), None)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, JOB_LABEL, REPLICAS_LABEL, Kind, Mode
 from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
@@ -12,6 +13,8 @@ from tests.unit.domain.builders import (
     CORE,
     MEM,
     WHOLE,
+    holding,
+    node_json,
     owner,
     pod_json,
     unit_ids,
@@ -190,3 +193,30 @@ def test_kubelet_is_queried_where_jobs_of_unlike_sizes_want_gpus_for_later(unlik
     kubelet = kubelet_with(*pods, mode=Mode.TOPOLOGY)
     serve(kubelet, "a", 1, resource=WHOLE)
     assert kubelet.allocations.queries == 1
+
+
+def test_an_answer_is_void_once_its_allocate_was_refused():
+    """Topology Manager may fix all ids of the next pod, and kubelet then does not ask which to take."""
+    kubelet = kubelet_with(decided("a", 1), decided("b", 0, second=1))
+    kubelet.allocations.admitting = "a"
+    ids = kubelet.prefer(MEM, 4)
+    kubelet.isolation.refuses_to_prepare = "not now"
+    kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, ids))
+    kubelet.isolation.refuses_to_prepare = None
+    kubelet.pods(decided("a", 1, phase="Failed"), decided("b", 0, second=1))
+    assert kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, ids)).reason is Reason.GPU_DECISION
+
+
+def test_a_pod_that_a_restarted_kubelet_admits_again_gets_its_gpu():
+    """Kubelet was killed before the API server had heard that it failed the pod."""
+    status = {"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}}
+    kubelet = kubelet_with(pod_json("full", {MEM: 14}), decided("a", 2, size=14))
+    kubelet.node.send(ev.NodeSeen(node_json("share") | status, kubelet.node.now))
+    kubelet.allocations.holdings.append(holding("full", unit_ids(2, Kind.MEMORY_SHARE, *range(14))))
+    kubelet.read_allocations()
+    kubelet.allocations.admitting = "a"
+    assert kubelet.refusal(lambda: kubelet.prefer(MEM, 14)).reason is Reason.GPU_DECISION
+    kubelet.end("full")
+    kubelet.pods(decided("a", 2, size=14)).read_allocations()
+    serve(kubelet, "a", 14)
+    assert at(kubelet, "a") == [2]

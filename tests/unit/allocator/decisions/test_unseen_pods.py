@@ -10,16 +10,18 @@ from gpuagent.allocator.preferred_allocation import REST_S
 from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
-from gpuagent.domain.sharing.mode import Mode
+from gpuagent.domain.sharing.mode import Kind, Mode
 from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
-from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeIsolation
+from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeIsolation, FakeKubelet
 from tests.unit.domain.builders import (
     CORE,
     MEM,
     box,
     holding,
     in_force,
+    owner,
     pod_json,
+    unit_ids,
     uuid,
 )
 from tests.unit.domain.scheduling.test_decision import v2
@@ -148,3 +150,21 @@ def test_pods_whose_init_containers_alone_hold_units_do_not_keep_another_from_be
     kubelet.unseen = [decided("z", 3, second=59)]
     serve(kubelet, "z")
     assert at(kubelet, "z") == [3]
+
+
+class GetAlone(FakeAllocations):
+    """Kubelet answers about named pods, and may not be asked for its list."""
+
+    def query(self, pods, *, listing):
+        return None if pods is None and not listing else super().query(pods, listing=listing)
+
+
+def test_an_unseen_pod_is_found_where_kubelet_may_not_list():
+    """Topology Manager has fixed some of the ids: a list would make kubelet lose them."""
+    node = in_force(Mode.SHARE, box(4))
+    kubelet = FakeKubelet(node, GetAlone()).pods(decided("served", 0, size=1))
+    serve(kubelet, "served", 1)
+    kubelet.unseen = [decided("a", 3, second=9)]
+    kubelet.allocations.admitting = "a"
+    kubelet.serve(owner("a"), MEM, 4, must=unit_ids(3, Kind.MEMORY_SHARE, 5, 6))
+    assert at(kubelet, "a") == [3]

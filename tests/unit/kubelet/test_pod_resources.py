@@ -1,0 +1,57 @@
+"""Questions to kubelet's pod-resources API about pods."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from gpuagent._pb import podresources_v1_pb2 as pb
+from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
+from gpuagent.domain.pods.pod import PodName
+from gpuagent.kubelet.pod_resources import PodResources
+
+
+class Kubelet(pb_grpc.PodResourcesListerServicer):
+    """Has the pods `a` and `b`."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.lists = 0
+
+    def Get(self, request, context):
+        if self.version < 34:
+            context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
+        if request.pod_name not in "ab":
+            context.abort(grpc.StatusCode.UNKNOWN, f"pod {request.pod_name} in namespace ml not found")
+        return pb.GetPodResourcesResponse(pod_resources=pb.PodResources(name=request.pod_name, namespace="ml"))
+
+    def List(self, request, context):
+        self.lists += 1
+        return pb.ListPodResourcesResponse(pod_resources=[pb.PodResources(name=name, namespace="ml") for name in "ab"])
+
+
+@pytest.fixture(params=[30, 36])
+def kubelet(request, tmp_path):
+    server, kubelet = grpc.server(ThreadPoolExecutor(2)), Kubelet(request.param)
+    pb_grpc.add_PodResourcesListerServicer_to_server(kubelet, server)
+    server.add_insecure_port(f"unix:{tmp_path}/kubelet.sock")
+    server.start()
+    kubelet.client = PodResources(tmp_path / "kubelet.sock")
+    yield kubelet
+    kubelet.client.close()
+    server.stop(None)
+
+
+def asked(kubelet, *names, listing):
+    found = kubelet.client.query([PodName("ml", name) for name in names], listing=listing)
+    return found if found is None else {one.pod.name for one in found}
+
+
+@pytest.mark.parametrize("names", ["a", "ab", "abc"])
+def test_pods_are_asked_for_one_by_one_where_a_list_would_cost_reservations(kubelet, names):
+    assert asked(kubelet, *names, listing=False) == (None if kubelet.version < 34 else set(names) & set("ab"))
+    assert kubelet.lists == 0
+
+
+def test_so_many_pods_are_not_asked_for_one_by_one(kubelet):
+    assert asked(kubelet, *(f"p{n}" for n in range(100)), listing=False) is None
