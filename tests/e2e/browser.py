@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Page, ViewportSize, sync_playwright
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
+
+from tests.e2e.cluster.waiting import WAIT_S
 
 CHROMIUM = "/usr/bin/chromium-headless-shell"
 DESK = ViewportSize(width=1280, height=900)
 PHONE = ViewportSize(width=360, height=740)
+
+expect.set_options(timeout=WAIT_S * 1000)
 
 
 @contextmanager

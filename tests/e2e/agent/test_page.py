@@ -45,7 +45,7 @@ def test_it_shows_what_is_held_and_used_and_follows(node: Node, size: ViewportSi
         expect(page.locator(".badge.bad")).to_have_count(1)
         expect(page.locator("#facts")).to_contain_text("7 of 8")
         page.locator("summary").click()
-        page.wait_for_function("document.querySelector('#links img').naturalWidth > 0")
+        expect(page.locator("#links img")).not_to_have_js_property("naturalWidth", 0)
         assert not is_wider_than_the_window(page)
         node.end("trains")
         expect(gpu).to_contain_text("no containers")
