@@ -199,8 +199,9 @@ class HoldingsWatch:
     def refresh_soon(self) -> None:
         """Request a read once kubelet has had time to record the last answer; returns at once."""
         with self._cond:
-            self._soon = min(self._soon, self._clock() + SOON_S)
-            self._cond.notify_all()
+            if self._soon == math.inf:
+                self._soon = self._clock() + SOON_S
+                self._cond.notify_all()
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
         """As `KubeletAllocations.query`; no list is read while an Allocate is in progress."""

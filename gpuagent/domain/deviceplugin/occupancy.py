@@ -81,11 +81,13 @@ class AdmissionTracker:
             found[one.pod_uid].append(one)
         return found
 
+    def having(self, ids: frozenset[str]) -> list[RecentAllocation]:
+        """Recent allocations of some of `ids`."""
+        return [one for one in self.recent if not one.ids.isdisjoint(ids)]
+
     def holders(self, ids: frozenset[str]) -> set[str]:
         """UIDs of the pods that have some of `ids` by kubelet's allocations."""
-        if self.ids.isdisjoint(ids):
-            return set()
-        return {one.pod_uid for one in self.recent if one.certain and one.pod_uid and not one.ids.isdisjoint(ids)}
+        return {one.pod_uid for one in self.having(ids) if one.certain and one.pod_uid}
 
     def allocated(self, new: RecentAllocation) -> "AdmissionTracker":
         """After an answered Allocate."""
@@ -103,7 +105,7 @@ class AdmissionTracker:
 
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
         """After kubelet has freed these ids."""
-        if self.ids.isdisjoint(ids):
+        if not self.having(ids):
             return self
         left = [one if one.ids.isdisjoint(ids) else replace(one, ids=one.ids - ids) for one in self.recent]
         return replace(self, recent=tuple([one for one in left if one.ids]))
