@@ -96,8 +96,8 @@ class Requester:
         return *own, *named, job_key, asked(self.pod, resource)
 
     def decision(self, snap: Snapshot) -> Decision | Ignored | None:
-        """The scheduler's decision for the pod, if there is one."""
-        return snap.decisions.get(self.pod.name) if self.pod else None
+        """The scheduler's decision for the pod, if there is one; not that of a newer pod of its name."""
+        return snap.decisions.get(self.pod.name) if self.pod and self.pod.uid in snap.pod_by_uid else None
 
     def decided_gpus(self, resource: str, snap: Snapshot) -> frozenset[str] | str | None:
         """GPUs that a scheduler chose for the container, or why it can get none; None where it chose none."""
@@ -331,7 +331,7 @@ class Search:
     def _is_decided(self, one: Requester) -> bool:
         if one.pod is None or self.snap.mode is Mode.TOPOLOGY:
             return one.pod is not None and decided_text(one.pod, GROUP_ANNOTATION) is not None
-        return one.pod.gpu_count_label is not None or one.decided_gpus(self.request.resource, self.snap) is not None
+        return one.pod.gpu_count_label is not None or isinstance(one.decision(self.snap), Decision)
 
     def unseen(self, deleted: Pod | None = None) -> Requester:
         """The requester where no known container fits: an unseen pod, or the second resource of its container."""

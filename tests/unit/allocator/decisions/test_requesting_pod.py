@@ -81,6 +81,14 @@ def test_where_kubelet_does_not_answer_no_decided_pod_is_assumed():
         assert at(kubelet, name) == [2]
 
 
+def test_where_kubelet_does_not_answer_a_sidecar_of_a_decided_pod_is_no_pod_without_a_decision():
+    """Schedulers number no sidecars. If the agent served it as unknown, it would take main for the sidecar again."""
+    kubelet = kubelet_with(
+        pod_json("a", {MEM: 1}, sidecar=({MEM: 1},), annotations=v2({"0": {"2": 1}})), answers_queries=False
+    )
+    assert kubelet.refusal(lambda: serve(kubelet, "a", 1, "side-0")).reason is Reason.UNKNOWN_POD
+
+
 def test_kubelet_is_asked_only_where_schedulers_chose_gpus_for_pods_to_come():
     kubelet = kubelet_with(pod_json("a", {MEM: 4}), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:01Z"))
     serve(kubelet, "b")
