@@ -124,6 +124,18 @@ class Node:
             shown = {name: self.cluster.node()["status"]["allocatable"].get(name) for name in wanted}
             raise TimeoutError(f"wanted {wanted}, the node has {shown}; agent: {self.agent.status()}") from err
 
+    def restart_agent(self, end: Callable[[], object]) -> None:
+        """End it with its `stop` or `kill`, start it, and wait until kubelet counts what it offers.
+
+        The agent is ready as soon as it has sent its devices; a pod that kubelet admits before it has read them fails.
+        """
+        end()
+        self.agent.start()
+        self.agent.wait_ready()
+        self.agent.wait(
+            lambda page: self._kubelet_has() == {n: r["healthy"] for n, r in page["resources"].items() if r["healthy"]}
+        )
+
     def _kubelet_has(self) -> dict[str, int]:
         """Healthy devices by resource, as kubelet's device manager counts them now."""
         with grpc.insecure_channel(

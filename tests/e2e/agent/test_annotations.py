@@ -36,9 +36,7 @@ def test_a_hand_shake_is_completed_and_a_pod_without_annotations_is_annotated(
     wait_written(node, "silent", {ASSIGNED: "true", GPU_UNITS: "80"})
     audit_decisions(node, {})
     before = written(node.cluster.pod("silent"))
-    node.agent.kill()
-    node.agent.start()
-    node.agent.wait_ready()
+    node.restart_agent(node.agent.kill)
     node.run(pod_manifest("later", {MEM: 3}))
     wait_written(node, "later", {ASSIGNED: "true"})
     assert written(node.cluster.pod("silent")) == before

@@ -152,11 +152,9 @@ def test_an_api_server_that_hangs_or_is_down_stops_nothing(make_node: Callable[.
     ):
         away()
         try:
-            node.agent.kill()
-            node.agent.start()
-            node.agent.wait(connected)
-            page = node.agent.wait(lambda page: page["resources"][MEM]["healthy"] == 640)
-            assert page["mode"] == "share"
+            node.restart_agent(node.agent.kill)
+            page = node.agent.status()
+            assert (page["mode"], page["resources"][MEM]["healthy"]) == ("share", 640)
             assert node.agent.page("healthz") is not None
         finally:
             back()

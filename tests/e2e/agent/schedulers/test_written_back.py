@@ -41,9 +41,7 @@ def test_restarts_of_the_agent_write_nothing_twice(node: Node, scheduler: ShareS
     pods, began = living(node), node.cluster.audit.position()
     before = {name: written(node.cluster.pod(name)) for name in pods}
     for end in (node.agent.stop, node.agent.kill):
-        end()
-        node.agent.start()
-        node.agent.wait_ready()
+        node.restart_agent(end)
         # Once this one is annotated, the agent has looked at them all.
         node.run(pod_manifest(f"after-{end.__name__}", {GPU_MEM: 1}))
         wait_written(node, f"after-{end.__name__}", {V1_ASSIGNED: "true"})
