@@ -59,12 +59,22 @@ class AllocatorState:
         self._occupancy: Occupancy | None = None
         self._answered: tuple[Allocation, Requester] | None = None
         self._granted: OrderedDict[Allocation, Grant] = OrderedDict()
+        self._new: list[RecentAllocation] = []
+
+    def _latest(self) -> AdmissionTracker:
+        """The record of calls with the last Allocate, which leaves this to the next call: it reads much memory."""
+        for new in self._new:
+            former, self._tracker = self._tracker, self._tracker.allocated(new)
+            if self._occupancy and self._occupancy.tracker is former:
+                self._occupancy = self._occupancy.allocated(self._tracker)
+        self._new.clear()
+        return self._tracker
 
     def publish(self, snapshot: Snapshot) -> AdmissionTracker:
         """Answer from this snapshot from now on. Returns the record of calls as of then."""
         with self._changed:
             former, self._snapshot = self._snapshot, snapshot
-            tracker = self._tracker = self._tracker.seeing(former, snapshot, self.clock())
+            tracker = self._tracker = self._latest().seeing(former, snapshot, self.clock())
             occupancy = self._occupancy = Occupancy(snapshot, tracker)
             self._changed.notify_all()
         occupancy.work_out()
@@ -78,7 +88,7 @@ class AllocatorState:
             snap, now = self._snapshot, self.clock()
             if snap is None:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
-            tracker, occupancy = self._tracker.fresh(now, snap), self._occupancy
+            tracker, occupancy = self._latest().fresh(now, snap), self._occupancy
             if occupancy is None or tracker is not occupancy.tracker:
                 self._tracker, occupancy = tracker, Occupancy(snap, tracker)
                 self._occupancy = occupancy
@@ -98,7 +108,7 @@ class AllocatorState:
         """Record an answered Allocate."""
         with self._changed:
             self._answered = None
-            self._tracker = self._tracker.allocated(new)
+            self._new.append(new)
             self._granted[share.resource, new.ids] = share
             self._granted.move_to_end((share.resource, new.ids))
             if len(self._granted) > MOST_GIVEN:
@@ -108,12 +118,12 @@ class AllocatorState:
         """Record a refusal, after which kubelet rejects the pod in admission; `pod` is None if the pod is uncertain."""
         with self._changed:
             self._answered = None
-            self._tracker = self._tracker.refusing(pod)
+            self._tracker = self._latest().refusing(pod)
 
     def freed(self, ids: frozenset[str]) -> None:
         """Record that kubelet has freed these ids."""
         with self._changed:
-            self._tracker = self._tracker.freeing(ids)
+            self._tracker = self._latest().freeing(ids)
 
     def granted(self, resource: str, ids: frozenset[str]) -> Grant | None:
         """The stored grant for `ids`, if there is one."""

@@ -152,9 +152,9 @@ class PreferredAllocation:
 
     def _have_containers_named(self, request: AllocationRequest, view: View) -> None:
         """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
-        if request.fixed or None not in [one.owner for one in view.tracker.recent]:
+        if request.fixed or not view.occupancy.seen_with(request.offered).full_gpus(None):
             return
-        if view.occupancy.seen_with(request.offered).full_gpus(None):
+        if None in [one.owner for one in view.tracker.recent]:
             began = self._state.clock()
             if self._kubelet.read(timeout_s=NAMING_S) is not None:
                 self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)

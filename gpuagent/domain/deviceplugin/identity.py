@@ -304,16 +304,19 @@ class Search:
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
-        tracker, init = self.tracker, pod.init_names
-        given = [one for one in tracker.by_pod.get(pod.uid, ()) if one.certain and one.owner]
+        tracker, init, ours = self.tracker, pod.init_names, self.tracker.by_pod.get(pod.uid, ())
+        given = [one for one in ours if one.certain and one.owner]
         listed = frozenset[str]().union(*[h.ids for h in holdings])
         if any(one.ids.isdisjoint(listed) for one in given if one.owner and one.owner.container not in init):
             return True
         if not listed:
             admitting = tracker.last and tracker.last.pod_uid == pod.uid
             return not admitting and (pod.uid in self.snap.served or bool(given))
+        if listed <= frozenset[str]().union(*[one.ids for one in ours]):
+            return False
         holders: set[str] = tracker.holders(listed)
-        holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(listed - tracker.ids)}
+        if old := listed - tracker.ids:
+            holders |= {one.pod_uid for one in self.snap.checkpoint if not one.ids.isdisjoint(old)}
         return bool(holders) and pod.uid not in holders and not pod.static  # the list is of another pod
 
     def unanswered(self, fitting: Sequence[Requester]) -> Requester:

@@ -97,11 +97,15 @@ class AdmissionTracker:
             admission = ()  # the second resource of an unseen pod's container: the container is complete
         elif new.owner and last and last.pod_uid == new.pod_uid:
             admission = (*self.admission, new)
-        had, left = self.holders(new.ids) - {new.pod_uid}, self.freeing(new.ids)
-        # Kubelet has assigned again what these pods had.
-        refused = self.refused | (had - left.by_pod.keys()) if had else self.refused
-        refused = refused - {new.pod_uid} if new.pod_uid in refused else refused  # a restarted kubelet tries again
-        return replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
+        left, refused = self.freeing(new.ids), self.refused
+        if left is not self:  # kubelet has assigned again what these pods had
+            refused |= self.holders(new.ids).difference([new.pod_uid, *[one.pod_uid for one in left.recent]])
+        if new.pod_uid in refused:  # a restarted kubelet tries again
+            refused -= {new.pod_uid}
+        now = replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
+        if left is self:
+            vars(now)["by_pod"] = self.by_pod | {new.pod_uid: [*self.by_pod.get(new.pod_uid, ()), new]}
+        return now
 
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
         """After kubelet has freed these ids."""
@@ -199,17 +203,37 @@ class Occupancy:
     def work_out(self) -> None:
         """Work out now what calls need, and what lasts on a node with many pods."""
         snap = self.snapshot
-        _ = self.ids, self._sharers, self._unserved, self.tracker.by_pod
+        _ = self._ids, self._sharers, self._used, self._unserved, self.tracker.by_pod
         _ = snap.serving, snap.first_asks, snap.unstarted, snap.pod_by_uid, snap.arrival, snap.names
+
+    def allocated(self, tracker: AdmissionTracker) -> "Occupancy":
+        """After an Allocate, the last one of `tracker`; what this one has worked out is kept if it is only added to."""
+        now, new = replace(self, tracker=tracker), tracker.recent[-1]
+        owner = new.owner
+        if owner and not self.has_of(new.ids) and self.may_live(new):
+            sharers, used = {**self._sharers}, defaultdict(Counter, self._used)
+            for uuid in new.uuids:
+                containers, pods = sharers.get(uuid, ((), ()))
+                sharers[uuid] = {*containers, owner}, {*pods, owner.pod}
+            used[new.resource] = used[new.resource] + Counter(map(self.snapshot.units.get, new.ids))
+            lacking = {name: [c for c in left if c.owner != owner] for name, left in self._unserved.items()}
+            unserved = {name: left for name, left in lacking.items() if left}
+            vars(now).update(all=[*self.all, (new, new.uuids)], _ids=(self._ids[0], new.ids.union(*self._ids[1:])))
+            vars(now).update(_sharers=sharers, _used=used, _unserved=unserved)
+        return now
 
     def seen_with(self, offered: frozenset[str]) -> "Occupancy":
         """As seen from a call in which kubelet calls these ids free. Usually that changes nothing."""
-        return self if self.ids.isdisjoint(offered) else replace(self, offered=offered)
+        return replace(self, offered=offered) if self.has_of(offered) else self
+
+    def has_of(self, ids: frozenset[str]) -> bool:
+        """Whether some of `ids` are in use."""
+        return not all(part.isdisjoint(ids) for part in self._ids)
 
     @cached_property
-    def ids(self) -> frozenset[str]:
-        """Ids of everything in `all`."""
-        return frozenset[str]().union(*[one.ids for one, _ in self.all])
+    def _ids(self) -> tuple[frozenset[str], ...]:
+        """Ids of everything in `all`, in one set or two."""
+        return (frozenset[str]().union(*[one.ids for one, _ in self.all]),)
 
     @cached_property
     def standing(self) -> list[tuple[InUse, frozenset[str]]]:
@@ -234,20 +258,27 @@ class Occupancy:
 
     def given(self, resource: str, ids: frozenset[str]) -> InUse | None:
         """The allocation that has all of `ids`, which kubelet requests again or reuses."""
-        if self.ids.isdisjoint(ids) and self.tracker.ids.isdisjoint(ids):
-            return None
         for one in self.tracker.recent:
             if one.resource == resource and ids <= one.ids and self.may_live(one):
                 return one
-        return next((one for one, _ in self.all if one.resource == resource and ids <= one.ids), None)
+        found = (one for one, _ in self.all if one.resource == resource and ids <= one.ids)
+        return next(found, None) if self.has_of(ids) else None
 
     def free(self, resource: str) -> dict[str, int]:
         """GPU UUID to the number of advertised units that no container has."""
-        freed = {one.owner for one in self.again} - {None}
-        held = [one.ids for one, _ in self.standing if one.resource == resource and one.owner not in freed]
-        used = Counter(map(self.snapshot.units.get, chain.from_iterable(held)))
+        used = self._used[resource]
         blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
-        return {block.gpu.uuid: block.count - used[block.gpu.uuid] for block in blocks}
+        return {block.gpu.uuid: block.count - used.get(block.gpu.uuid, 0) for block in blocks}
+
+    @cached_property
+    def _used(self) -> defaultdict[str, Counter[str | None]]:
+        """Resource to units in use by the UUID of their GPU; None for units that are not advertised."""
+        freed = {one.owner for one in self.again} - {None}
+        used: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
+        for one, _ in self.standing:
+            if one.owner not in freed:
+                used[one.resource].update(map(self.snapshot.units.get, one.ids))
+        return used
 
     def full_gpus(self, requester: ContainerRef | None) -> Collection[str]:
         """UUIDs of GPUs with as many pods, or for the isolation layer as many containers, as allowed.
@@ -287,9 +318,9 @@ class Occupancy:
         found: Counter[str] = Counter()
         free = self.free(resource) if self._unserved else {}
         for containers in self._to_come(requester):
-            wanted: Counter[str] = Counter()
-            for one in containers:
-                wanted.update({uuid: units.get(resource, 0) for uuid, units in one.units.items()})
+            wanted: dict[str, int] = defaultdict(int)
+            for uuid, units in chain.from_iterable(one.units.items() for one in containers):
+                wanted[uuid] += units.get(resource, 0)
             if all(free.get(uuid, 0) >= units for uuid, units in wanted.items()):
                 found.update(wanted)
                 for uuid, units in wanted.items():

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from gpuagent.allocator.allocator import Allocator
 from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.refusal import Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
@@ -83,6 +85,20 @@ class FakeAllocations:
         return Allocated(tuple(self.holdings), tuple(self.checkpoint)) if self.readable else None
 
 
+def check_worked_out(allocator: Allocator) -> None:
+    """What the allocator has kept from call to call is what it would work out anew."""
+    kept, tracker = allocator.view().occupancy, allocator.view().tracker
+    anew = Occupancy(kept.snapshot, tracker)
+    assert kept.tracker is tracker
+    assert tracker.by_pod == replace(tracker).by_pod
+    assert kept.all == anew.all
+    assert sorted(kept.full_gpus(None)) == sorted(anew.full_gpus(None))
+    assert all(kept.has_of(one.ids) for one, _ in kept.all)
+    for resource in kept.snapshot.resource_kinds:
+        assert kept.free(resource) == anew.free(resource)
+        assert kept.reserved(resource, None) == anew.reserved(resource, None)
+
+
 class FakeKubelet:
     """Admits pods: asks the allocator for each container, and records what it allocates."""
 
@@ -106,6 +122,8 @@ class FakeKubelet:
         self.publish()
 
     def publish(self) -> None:
+        if self.snap:
+            check_worked_out(self.allocator)
         self.snap = snapshot(self.node.state, self.snap)
         self.allocator.publish(self.snap)
 

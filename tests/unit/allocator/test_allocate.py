@@ -10,7 +10,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
-from tests.unit.allocator.fake_kubelet import FakeKubelet, kubelet_in_share
+from tests.unit.allocator.fake_kubelet import FakeKubelet, check_worked_out, kubelet_in_share
 from tests.unit.domain.builders import (
     MEM,
     WHOLE,
@@ -119,6 +119,16 @@ def test_an_allocate_asked_again_keeps_the_container_it_was_for():
     kubelet.serve(owner("a"), MEM, 4)
     kubelet.allocator.allocate(MEM, kubelet.allocations.holdings[0].ids)
     assert len({kubelet.snap.units[i] for i in kubelet.prefer(MEM, 4)}) == 2, "b asks for two GPUs"
+
+
+def test_what_a_deleted_pod_was_given_meanwhile_is_nobodys():
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 10}))
+    kubelet.allocations.admitting = "a"
+    ids = kubelet.prefer(MEM, 10)
+    kubelet.pods()
+    kubelet.allocator.allocate(MEM, ids)
+    check_worked_out(kubelet.allocator)
+    assert not kubelet.allocator.view().occupancy.all
 
 
 def test_units_given_before_a_mode_switch_may_be_asked_for_again():

@@ -19,7 +19,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.fake_kubelet import FakeKubelet
+from tests.unit.allocator.fake_kubelet import FakeKubelet, check_worked_out
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 from tests.unit.domain.scheduling.test_decision import BORN_NS, v1
 
@@ -203,6 +203,7 @@ class Decided(RuleBasedStateMachine):
         assert all(count <= self.units for count in units.values())
         ids = [i for holding in self.kubelet.allocations.holdings for i in holding.ids]
         assert len(set(ids)) == len(ids)
+        check_worked_out(self.kubelet.allocator)
 
     @invariant()
     def the_gpus_have_what_was_chosen(self) -> None:
