@@ -55,7 +55,7 @@ class Echo:
                 raise BenchError("the echo server did not start")
             pause.wait(0.02)
         self.server = Server(path)
-        self._set = self.server.method("Set", "bench.Echo")
+        self._set, self._ask = (self.server.method(name, "bench.Echo") for name in ("Set", "Ask"))
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +71,10 @@ class Echo:
         """The call of `method`, which answers `answer` from now on."""
         self._set(method.encode() + b"\n" + answer)
         return self.server.method(method)
+
+    def asks(self, pod_resources: Path, pod: str) -> None:
+        """Have it ask kubelet for this pod before each answer to GetPreferredAllocation; an empty name ends that."""
+        self._ask(f"{pod_resources}\n{pod}".encode())
 
 
 def in_turns(

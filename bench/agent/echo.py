@@ -1,7 +1,8 @@
 """A bare grpcio server to compare with, in a process of its own: `python -m bench.agent.echo SOCKET parsed|bytes`.
 
 It answers every method with the last answer that `/bench.Echo/Set` received (``method name, newline, answer``). As
-``parsed`` it decodes requests and encodes answers, as any protobuf service must do. As ``bytes`` it does neither.
+``parsed`` it decodes requests and encodes answers, as any protobuf service must do. As ``bytes`` it does neither. After
+`/bench.Echo/Ask` (``socket, newline, pod``) it asks kubelet for that pod before it answers GetPreferredAllocation.
 """
 
 import argparse
@@ -12,6 +13,8 @@ from typing import Any
 import grpc
 
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
+from gpuagent._pb import podresources_v1_pb2 as pr
+from gpuagent._pb import podresources_v1_pb2_grpc as pr_grpc
 from gpuagent.system.stop_signal import StopSignal
 
 WORKERS = 16
@@ -45,8 +48,25 @@ def serve(path: str, *, parsed: bool) -> grpc.Server:
         answers[name] = TYPES[name][1].FromString(answer) if parsed else answer
         return b""
 
+    questions: list[Callable[[], object]] = []
+
+    def ask(request: bytes, context: grpc.ServicerContext) -> bytes:  # noqa: ARG001
+        socket, _, pod = request.decode().partition("\n")
+        questions.clear()
+        if pod:
+            channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.default_authority", "localhost")])
+            stub, question = pr_grpc.PodResourcesListerStub(channel), pr.GetPodResourcesRequest(pod_name=pod)
+            question.pod_namespace = "default"
+            questions.append(lambda: stub.Get(question, timeout=1))
+        return b""
+
     def answer(name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
-        return lambda *_: answers[name]
+        def answered(*_: object) -> Any:  # noqa: ANN401
+            for question in questions if name == "GetPreferredAllocation" else ():
+                question()
+            return answers[name]
+
+        return answered
 
     def handler(name: str) -> Any:  # noqa: ANN401 (grpc's own type has no name)
         request, response = TYPES[name]
@@ -60,7 +80,10 @@ def serve(path: str, *, parsed: bool) -> grpc.Server:
     server.add_generic_rpc_handlers(
         (
             grpc.method_handlers_generic_handler(SERVICE, {name: handler(name) for name in TYPES}),
-            grpc.method_handlers_generic_handler("bench.Echo", {"Set": grpc.unary_unary_rpc_method_handler(take)}),
+            grpc.method_handlers_generic_handler(
+                "bench.Echo",
+                {"Set": grpc.unary_unary_rpc_method_handler(take), "Ask": grpc.unary_unary_rpc_method_handler(ask)},
+            ),
         )
     )
     server.add_insecure_port(f"unix:{path}")
