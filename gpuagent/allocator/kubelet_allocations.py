@@ -1,18 +1,11 @@
 """Kubelet's own record of the devices that containers hold."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpuagent.domain.deviceplugin.identity import Listed
 from gpuagent.domain.pods.pod import CheckpointEntry, Holding, PodName
-
-
-@dataclass(frozen=True, slots=True)
-class ListedPod:
-    """A pod that kubelet lists, and the devices that it holds now."""
-
-    pod: PodName
-    holdings: Sequence[Holding] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +19,7 @@ class Allocated:
 class KubeletAllocations(Protocol):
     """Kubelet's own record of the devices that containers hold (pod-resources API)."""
 
-    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         """Those of the pods that kubelet lists, also during their admission; None if kubelet does not answer.
 
         Args:

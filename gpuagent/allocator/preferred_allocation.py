@@ -103,8 +103,7 @@ class PreferredAllocation:
             nonlocal silent
             found = self._kubelet.query(pods, listing=may_list)
             silent = found is None
-            held = {one.pod: one.holdings for one in found or ()}
-            return None if found is None else {name: held.get(name) for name in pods}
+            return found
 
         found = identify(request, view.tracker, view.snap, query, certainly=certainly)
         unseen: Collection[PodName] | None = None if silent and view.snap.schedulers else ()
@@ -146,7 +145,7 @@ class PreferredAllocation:
         listed = self._kubelet.query(None, listing=listing)
         if listed is None:
             return None
-        bare = {one.pod for one in listed if not any(held.resource in ours for held in one.holdings)}
+        bare = {pod for pod, holdings in listed.items() if not any(held.resource in ours for held in holdings)}
         known = {pod.name for pod in view.snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
@@ -165,7 +164,7 @@ class PreferredAllocation:
             return
         owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
         for pod in {owner.pod for owner in owners}:
-            held = [h for one in self._kubelet.query([pod], listing=True) or () for h in one.holdings]
+            held = (self._kubelet.query([pod], listing=True) or {}).get(pod, ())
             if not all(h.ids.isdisjoint(ids) for h in held):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
                 raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")

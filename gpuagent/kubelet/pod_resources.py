@@ -13,8 +13,9 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
-from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
+from gpuagent.allocator.kubelet_allocations import Allocated
 from gpuagent.domain import events as ev
+from gpuagent.domain.deviceplugin.identity import Listed
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.kubelet import checkpoint
 
@@ -76,7 +77,7 @@ class PodResources:
             self.problem = "closed"
         return None
 
-    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         """As `KubeletAllocations.query`: one with `Get` if kubelet answers it, and several with `List` if it may."""
         if time.monotonic() < self._silent_until:
             return None
@@ -93,7 +94,7 @@ class PodResources:
             return None
         except ValueError:  # the channel is closed: the agent ends
             return None
-        return None if found is None else [_look(pod) for pod in found]
+        return None if found is None else {PodName(pod.namespace, pod.name): _holdings([pod]) for pod in found}
 
     def _got(self, pods: Iterable[PodName]) -> Sequence[pb.PodResources] | None:
         found = list(map(self._get, pods))
@@ -136,10 +137,6 @@ def _patient(call: Callable[[], _T]) -> _T:
             if err.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
                 raise
         time.sleep(LIMITED_PAUSE_S)
-
-
-def _look(pod: pb.PodResources) -> ListedPod:
-    return ListedPod(PodName(pod.namespace, pod.name), _holdings([pod]))
 
 
 def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
@@ -203,7 +200,7 @@ class HoldingsWatch:
                 self._soon = self._clock() + SOON_S
                 self._cond.notify_all()
 
-    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         """As `KubeletAllocations.query`; no list is read while an Allocate is in progress."""
         return self._client.query(pods, listing=listing and self._wait_idle(0.0))
 

@@ -16,8 +16,8 @@ from gpuagent.domain.scheduling.decision import Decision, Ignored, decided_text
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
 
-Listed = Mapping[PodName, Sequence[Holding] | None]
-"""Holdings of each queried pod; None for a pod that kubelet does not list."""
+Listed = Mapping[PodName, Sequence[Holding]]
+"""Pods that kubelet lists, each with the devices that it holds now."""
 
 Query = Callable[[Collection[PodName]], Listed | None]
 """Queries kubelet about pods; returns None if kubelet does not answer."""
@@ -155,13 +155,15 @@ def identify(
     matters = snap.schedulers or certainly
     if search.alike(fitting) and (not matters or (query is None and fitting)):
         return fitting[0] if fitting else search.unseen()
-    listed: dict[PodName, Sequence[Holding] | None] = {}
+    listed: dict[PodName, Sequence[Holding]] = {}
+    queried = set[PodName]()
     for pods in search.to_query(fitting):
-        if missing := {pod.name for pod in pods} - listed.keys():
+        if missing := {pod.name for pod in pods} - queried:
             answer = query(missing) if query else None
             if answer is None:
                 return search.unanswered(fitting)
             listed.update(answer)
+            queried |= missing
         if requester := search.by_kubelet(pods, listed):
             return requester
     return search.unseen()
@@ -279,7 +281,7 @@ class Search:
         go_on: list[Requester] = []
         admitting = self.tracker.last.pod_uid if self.tracker.last else None
         for pod in pods:
-            holdings = listed[pod.name]
+            holdings = listed.get(pod.name)
             if holdings is None or self._was_given_up(pod, holdings):
                 continue
             # Kubelet does not list devices of ordinary init containers.

@@ -319,8 +319,8 @@ class Occupancy:
         free = self.free(resource) if self._unserved else {}
         for containers in self._to_come(requester):
             wanted: dict[str, int] = defaultdict(int)
-            for uuid, units in chain.from_iterable(one.units.items() for one in containers):
-                wanted[uuid] += units.get(resource, 0)
+            for uuid, amounts in chain.from_iterable([one.units.items() for one in containers]):
+                wanted[uuid] += amounts.get(resource, 0)
             if all(free.get(uuid, 0) >= units for uuid, units in wanted.items()):
                 found.update(wanted)
                 for uuid, units in wanted.items():

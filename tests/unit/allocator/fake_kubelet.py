@@ -1,16 +1,17 @@
 """A fake kubelet in front of a node and its allocator."""
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
+from gpuagent.allocator.kubelet_allocations import Allocated
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
+from gpuagent.domain.deviceplugin.identity import Listed
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName, parse_pod
 from gpuagent.domain.refusal import Refusal
@@ -65,7 +66,7 @@ class FakeAllocations:
         self.queries = self.reads = 0
         self.may_list: set[bool] = set()
 
-    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         self.queries += 1
         self.may_list.add(listing)
         if not self.answers_queries:
@@ -74,11 +75,11 @@ class FakeAllocations:
             names = {self.admitting, *self.rejected} - {None}
             pods = {h.owner.pod for h in self.holdings} | {PodName("ml", name) for name in names}
         held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
-        return [
-            ListedPod(pod, held[pod])
+        return {
+            pod: held[pod]
             for pod in pods
             if held[pod] or self.admitting in {None, pod.name} or pod.name in self.rejected
-        ]
+        }
 
     def read(self, timeout_s: float) -> Allocated | None:
         self.reads += 1

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.kubelet_allocations import Allocated, ListedPod
+from gpuagent.allocator.kubelet_allocations import Allocated
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
+from gpuagent.domain.deviceplugin.identity import Listed
 from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.gpus.gpu import Inventory
 from gpuagent.domain.gpus.health import MOST_SETTLE_S, HealthReading
@@ -244,11 +245,11 @@ class RandomNode(RuleBasedStateMachine):
     def verify(self, grant: Grant, who: ContainerRef | None) -> None:
         pass
 
-    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         if not self.answers_queries:
             return None
         pods = [PodName("ml", name) for name in self.living] if pods is None else pods
-        return [ListedPod(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
+        return {pod: tuple(self.living[pod.name].held) for pod in pods if pod.name in self.living}
 
     def read(self, timeout_s: float) -> Allocated:
         return Allocated(self.allocations(), self.checkpoint())

@@ -7,13 +7,13 @@ does not say whether it admits the pod that was deleted a moment ago or the one 
 import json
 import random
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pytest
 
-from gpuagent.allocator.kubelet_allocations import ListedPod
 from gpuagent.domain import events as ev
+from gpuagent.domain.deviceplugin.identity import Listed
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
 from gpuagent.domain.refusal import Reason, Refusal
@@ -53,10 +53,10 @@ class LateKubelet(FakeAllocations):
         super().__init__()
         self.pods: dict[str, MadePod] = {}
 
-    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Sequence[ListedPod] | None:
+    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         known = [pod for pod in self.pods.values() if not pod.failed]
-        found = [ListedPod(PodName("ml", pod.name), tuple(pod.held)) for pod in known]
-        return [one for one in found if pods is None or one.pod in pods]
+        found = {PodName("ml", pod.name): tuple(pod.held) for pod in known}
+        return {name: held for name, held in found.items() if pods is None or name in pods}
 
 
 class ReusedNames:
