@@ -91,7 +91,7 @@ class Allocator:
             requester, check = view.answered[1], None
         else:
             before = view.occupancy.given(resource, ids)
-            check = AllocationRequest(resource, len(ids), fixed=ids)
+            check = AllocationRequest(resource, len(ids), must_include=ids)
             requester = identify(check, view.tracker, snap)
         try:
             if not before and not snap.claimed.isdisjoint(at.counts):
@@ -105,7 +105,7 @@ class Allocator:
             self._state.refused(None)
             raise
         uid, owner, certain = requester.pod.uid if requester.pod else None, requester.owner, requester.certain
-        if before and not requester.handed_on:  # kubelet requests the ids again
+        if before and not requester.init_gpus:  # kubelet requests the ids again
             uid, owner, certain = before.pod_uid if isinstance(before, RecentAllocation) else None, before.owner, False
         uuids = frozenset([gpu.uuid for gpu in share.gpus])
         self._state.allocated(RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, exchanged), share)

@@ -69,14 +69,14 @@ class OldKubelets:
         self._latest = {device_id: unit for device_id, unit in self._latest.items() if unit in recent}
         exchanged = self._exchanged(resource, view)
         current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
-        fixed = current.intersection(filter(None, map(exchanged.get, picked)))
+        must_include = current.intersection(filter(None, map(exchanged.get, picked)))
         # An older pod of the same size may have taken a pod's turn, and that pod then gets what is chosen for this one.
-        served = frozenset([one.pod_uid for one in view.snap.checkpoint if one.ids.isdisjoint(view.tracker.ids)])
-        request = AllocationRequest(resource, len(picked), fixed=fixed)
-        fitting = Search(request, view.tracker, view.snap).fitting(served)
+        with_devices = frozenset([one.pod_uid for one in view.snap.checkpoint if one.ids.isdisjoint(view.tracker.ids)])
+        request = AllocationRequest(resource, len(picked), must_include=must_include)
+        fitting = Search(request, view.tracker, view.snap).fitting(with_devices)
         requester = counts.oldest(fitting, view.tracker.last)
-        goes_on = requester.handed_on or requester.paired
-        found = counts.pick(resource, picked, fixed if goes_on else frozenset(), exchanged, view.occupancy)
+        goes_on = requester.init_gpus or requester.container_gpus
+        found = counts.pick(resource, picked, must_include if goes_on else frozenset(), exchanged, view.occupancy)
         if len(found.exchanged) == len(picked):
             return found.exchanged
         if not locate(resource, picked, view.snap).listed:
@@ -90,6 +90,6 @@ class OldKubelets:
             self._state.refused(requester.pod)
             raise
         self._state.freed(found.freed)
-        given = counts.paired(picked, chosen, found.exchanged)
+        given = counts.mapped(picked, chosen, found.exchanged)
         self._latest = joined(self._latest, given)
         return given

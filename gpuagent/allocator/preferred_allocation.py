@@ -53,17 +53,17 @@ class PreferredAllocation:
         request = AllocationRequest(resource, size, frozenset(available), frozenset(must_include))
         if size < 1 or not available:
             raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {size} of {len(available)} devices is no request")
-        if len(request.fixed) > size:
-            text = f"{resource}: {len(request.fixed)} devices must be included, but {size} are asked for"
+        if len(request.must_include) > size:
+            text = f"{resource}: {len(request.must_include)} devices must be included, but {size} are asked for"
             raise Refusal(Reason.EMPTY_REQUEST, text)
-        if not request.fixed <= request.offered:
+        if not request.must_include <= request.offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         view = self._state.view()
         if self.old.active and self.old.counts_although_asked(view):
-            return (*request.fixed, *sorted(request.offered - request.fixed))[:size]
+            return (*request.must_include, *sorted(request.offered - request.must_include))[:size]
         self._have_containers_named(request, view)
         requester = self._identify(request)
-        if requester.paired and not requester.certain:
+        if requester.container_gpus and not requester.certain:
             try:
                 return self.choose(request, requester)
             except Refusal:
@@ -82,11 +82,11 @@ class PreferredAllocation:
     def choose(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
         """The ids for this container. Raises Refusal."""
         occupancy = self._state.view().occupancy.seen_with(request.offered)
-        if isinstance(requester, Unknown) and requester.doubtful:
+        if isinstance(requester, Unknown) and requester.maybe_decided:
             raise in_doubt(request.resource, requester)
         chosen = choose(request, requester, occupancy)
         if occupancy.suspect:
-            self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.fixed, occupancy)
+            self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.must_include, occupancy)
         self._state.answered((request.resource, frozenset(chosen)), requester)
         if found := notice(requester, request.resource, chosen, occupancy.snapshot):
             self._send_event(found)
@@ -94,9 +94,10 @@ class PreferredAllocation:
 
     def _identify(self, request: AllocationRequest, *, certainly: bool = False) -> Requester:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
-        view, fixed = self._state.view(), request.fixed
-        # Kubelet has only reserved the fixed ids of a first request, and a list query would make kubelet lose them.
-        may_list = not fixed or view.occupancy.seen_with(request.offered).given(request.resource, fixed) is not None
+        view, must_include = self._state.view(), request.must_include
+        # Kubelet has only reserved the ids of a first request, and a list query would make kubelet lose them.
+        occupancy = view.occupancy.seen_with(request.offered)
+        may_list = not must_include or occupancy.given(request.resource, must_include) is not None
         silent = False
 
         def query(pods: Collection[PodName]) -> Listed | None:
@@ -122,7 +123,7 @@ class PreferredAllocation:
         self._rest_until = self._state.clock() + REST_S
         if not shown and view.snap.schedulers:
             why = "the API server did not show the node's pods in time"
-            return Unknown(why=why, doubtful=True, between=tuple(unseen or view.snap.decided))
+            return Unknown(why=why, maybe_decided=True, between=tuple(unseen or view.snap.decided))
         return found
 
     def _unseen(self, view: View, *, listing: bool) -> list[PodName] | None:
@@ -136,7 +137,7 @@ class PreferredAllocation:
         """
         if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
             return []
-        ours, past = view.snap.resource_kinds, {*view.snap.served, *view.tracker.by_pod, *view.tracker.refused}
+        ours, past = view.snap.resource_kinds, {*view.snap.with_devices, *view.tracker.by_pod, *view.tracker.refused}
         seen = set()
         for pod in view.snap.living_pods.values():
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
@@ -151,7 +152,7 @@ class PreferredAllocation:
 
     def _have_containers_named(self, request: AllocationRequest, view: View) -> None:
         """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
-        if request.fixed or not view.occupancy.seen_with(request.offered).full_gpus(None):
+        if request.must_include or not view.occupancy.seen_with(request.offered).full_gpus(None):
             return
         if None in [one.owner for one in view.tracker.recent]:
             began = self._state.clock()

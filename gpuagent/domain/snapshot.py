@@ -150,7 +150,7 @@ class Snapshot:
         return {pod.uid: pod for pod in self.living_pods.values()}
 
     @cached_property
-    def served(self) -> frozenset[str]:
+    def with_devices(self) -> frozenset[str]:
         """UIDs of the pods for which kubelet has recorded something.
 
         The checkpoint has UIDs, but for a static pod its UID differs from the API server's.
@@ -164,7 +164,7 @@ class Snapshot:
     def unstarted(self) -> tuple[Pod, ...]:
         """Living pods with devices recorded by kubelet, and without a started container."""
         found = [pod for pod in self.living_pods.values() if not pod.container_ids]
-        return tuple([pod for pod in found if pod.uid in self.served])
+        return tuple([pod for pod in found if pod.uid in self.with_devices])
 
     @cached_property
     def placed(self) -> list[tuple[Holding, frozenset[str]]]:
@@ -256,7 +256,7 @@ def snapshot(state: State, former: Snapshot | None = None) -> Snapshot:
 
 
 _OF_PODS = ("first_asks", "decided_pods", "arrival", "pod_by_uid")
-_OF_ALLOCATIONS = ("placed", "served", "unstarted", "recorded")
+_OF_ALLOCATIONS = ("placed", "with_devices", "unstarted", "recorded")
 """Indexes that depend on the pods alone, and on pods, kubelet's allocations and lists alone."""
 
 

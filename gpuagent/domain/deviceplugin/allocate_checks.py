@@ -21,7 +21,7 @@ def check_allocated(
     """Check devices that differ from the agent's last GetPreferredAllocation answer.
 
     Args:
-        request: all of its ids are fixed.
+        request: all of its ids must be included.
         requester: the container.
         before: the allocation that has these ids already.
         at: their GPUs.
@@ -31,17 +31,17 @@ def check_allocated(
         Refusal: the devices break a rule of the mode or a scheduler's decision.
     """
     snap, resource = occupancy.snapshot, request.resource
-    if isinstance(requester, Unknown) and requester.doubtful and not before:
+    if isinstance(requester, Unknown) and requester.maybe_decided and not before:
         # A pod without a decision may take GPUs that are in no pod's decision.
         chosen = {*occupancy.reserved(resource, None), *named_for_others(None, resource, occupancy)}
-        if not (requester.undecided and chosen.isdisjoint(at.counts)):
+        if not (requester.maybe_undecided and chosen.isdisjoint(at.counts)):
             raise in_doubt(resource, requester)
     _check_offered(request, before, at, snap)
     # Kubelet may request again the ids that another pod holds already.
     again = before is not None and before.owner is not None and before.owner.pod != requester.pod_name
-    if requester.paired and requester.paired != at.counts.keys() and not (at.kind.is_whole or again):
+    if requester.container_gpus and requester.container_gpus != at.counts.keys() and not (at.kind.is_whole or again):
         other = next(name for name in snap.resource_kinds if name != resource)
-        raise apart(resource, other, requester.paired, at.counts, snap)
+        raise apart(resource, other, requester.container_gpus, at.counts, snap)
     if before:
         return
     _check_decided(resource, at, requester, snap)
@@ -61,7 +61,7 @@ def claimed(resource: str, at: Located, snap: Snapshot) -> Refusal:
 def _check_offered(request: AllocationRequest, before: InUse | None, at: Located, snap: Snapshot) -> None:
     """New units must be listed, and on one GPU unless the pod requests a spread. Units allocated before pass."""
     resource, counts, kind = request.resource, at.counts, snap.resource_kinds.get(request.resource)
-    if before and before.ids == request.fixed:
+    if before and before.ids == request.must_include:
         return
     # Until the agent has read kubelet's allocations, no unit is listed. Kubelet can then request only units that it
     # allocated before a restart.

@@ -40,16 +40,16 @@ def choose(request: AllocationRequest, requester: Requester, occupancy: Occupanc
     else:
         uuids = choose_whole(_whole(request, requester, offered, occupancy, snap.sets))
         snap.ring(uuids)  # computes and caches the ring: Allocate needs it next
-    each, suspect = request.size // len(uuids), occupancy.suspect_ids - request.fixed
-    return tuple([i for uuid in uuids for i in take(offered[uuid], each, request.fixed, suspect)])
+    each, suspect = request.size // len(uuids), occupancy.suspect_ids - request.must_include
+    return tuple([i for uuid in uuids for i in take(offered[uuid], each, request.must_include, suspect)])
 
 
-def take(free: Collection[str], count: int, fixed: Collection[str], suspect: Collection[str]) -> list[str]:
-    """`count` ids of one GPU: those of `fixed` first, those of `suspect` last, and else the lowest numbers."""
+def take(free: Collection[str], count: int, must_include: Collection[str], suspect: Collection[str]) -> list[str]:
+    """`count` ids of one GPU: those of `must_include` first, those of `suspect` last, and else the lowest numbers."""
     # Ids of one GPU differ in their number alone: by text, then by length, is by number.
     ids = sorted(sorted(free), key=len)
-    if fixed or suspect:
-        ids.sort(key=lambda device_id: (device_id not in fixed, device_id in suspect))
+    if must_include or suspect:
+        ids.sort(key=lambda device_id: (device_id not in must_include, device_id in suspect))
     return ids[:count]
 
 
@@ -62,7 +62,7 @@ def notice(requester: Requester, resource: str, chosen: Collection[str], snap: S
         text = f"annotation {decision.why}; the GPU of pod {requester.pod_name} is chosen as if the annotation were not"
         advice = f"Do not copy {V1_GPU} and its like into templates: a scheduler writes them"
         return Announcement("GPUDecisionIgnored", f"{text} there. {advice}", warning=True, pods=(requester.pod.name,))
-    if decision is None or snap.policy.keep_decisions or requester.paired:
+    if decision is None or snap.policy.keep_decisions or requester.container_gpus:
         return None
     uuids = {snap.units[device_id] for device_id in chosen}
     found = decision_of(requester, resource, snap)
@@ -87,20 +87,20 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         unit=snap.unit_words[resource],
         free={uuid: len(ids) for uuid, ids in offered.items()},
         order=snap.indexes,
-        must_include=Counter(map(snap.units.__getitem__, request.fixed)),
+        must_include=Counter(map(snap.units.__getitem__, request.must_include)),
         placement=snap.placement,
-        suspect=Counter([snap.units[i] for i in (occupancy.suspect_ids & request.offered) - request.fixed]),
+        suspect=Counter([snap.units[i] for i in (occupancy.suspect_ids & request.offered) - request.must_include]),
         gpu_count=gpu_count(pod, resource, request.size, snap.resource_kinds) if spread and pod else 1,
         room=requester.room(resource),
-        pinned=requester.handed_on,
-        short=() if requester.paired else _short_gpus(resource, requester, occupancy),
-        only=requester.paired or None,
+        pinned=requester.init_gpus,
+        short=() if requester.container_gpus else _short_gpus(resource, requester, occupancy),
+        only=requester.container_gpus or None,
         leaving=_listed(resource, snap, healthy=False),
         full=occupancy.full_gpus(requester.owner),
         most=snap.most_sharers,
         requester=str(requester.owner or "this container"),
     )
-    if requester.paired:
+    if requester.container_gpus:
         return shared
     if decided := decision_of(requester, resource, snap):
         to_decided = replace(shared, only=decided[0], decided=decided[1])
@@ -132,8 +132,8 @@ def _whole(
     snap, resource = occupancy.snapshot, request.resource
     # Kubelet may still list a GPU that was replaced. The topology has only the new GPU in its slot.
     free = offered.keys() & snap.positions.keys()
-    fixed = {snap.units[device_id] for device_id in request.fixed}
-    if gone := fixed - free:
+    must_include = {snap.units[device_id] for device_id in request.must_include}
+    if gone := must_include - free:
         text = f"{resource}: {snap.names[min(gone)]}, which kubelet has fixed, is not there any more"
         raise Refusal(Reason.UNKNOWN_DEVICE, text)
     whole = WholeRequest(
@@ -143,11 +143,11 @@ def _whole(
         sets=sets,
         positions=snap.positions,
         names=snap.names,
-        must_include=fixed,
+        must_include=must_include,
         leaving=_listed(resource, snap, healthy=False),
-        suspect={snap.units[i] for i in (occupancy.suspect_ids & occupancy.offered) - request.fixed},
+        suspect={snap.units[i] for i in (occupancy.suspect_ids & occupancy.offered) - request.must_include},
         reserved=named_for_others(requester.pod, resource, occupancy),
-        spare=_listed(resource, snap, healthy=True).difference(*(uuids for _, uuids in occupancy.standing)),
+        spare=_listed(resource, snap, healthy=True).difference(*(uuids for _, uuids in occupancy.in_use)),
     )
     if requester.pod is None:
         return whole
@@ -199,7 +199,7 @@ def decision_of(requester: Requester, resource: str, snap: Snapshot) -> tuple[fr
         Refusal: this node can never keep the decision.
     """
     decision, found = requester.decision(snap), requester.decided_gpus(resource, snap)
-    if found is None or requester.paired or not isinstance(decision, Decision):
+    if found is None or requester.container_gpus or not isinstance(decision, Decision):
         return None
     if isinstance(found, str):
         if not snap.policy.keep_decisions:

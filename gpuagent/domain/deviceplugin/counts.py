@@ -47,7 +47,7 @@ def pick(
     again = given is not None and len(given.ids) == len(picked) and now.may_live(given)
     stay = known if again else {device_id: unit for device_id, unit in known.items() if unit in in_admission}
     freed = frozenset(known.values()).difference(stay.values())
-    held = frozenset[str]().union(*(one.ids for one, _ in replace(now, offered=freed).standing))
+    held = frozenset[str]().union(*(one.ids for one, _ in replace(now, offered=freed).in_use))
     blocks = now.snapshot.lists.get(resource, ())
     healthy = (now.snapshot.blocks[resource, *block.key] for block in blocks if block.healthy)
     offered = frozenset[str]().union(*healthy).difference(held).union(stay.values())
@@ -61,7 +61,7 @@ def lapsed(now: Occupancy) -> frozenset[str]:
     return frozenset[str]().union(*old).difference(*(h.ids for h in snap.holdings))
 
 
-def paired(picked: Iterable[str], chosen: Iterable[str], stay: Exchanged) -> Exchanged:
+def mapped(picked: Iterable[str], chosen: Iterable[str], stay: Exchanged) -> Exchanged:
     """Map each id of `picked` to its unit; new units come from `chosen`, in order."""
     given = set(stay.values())
     new = (unit for unit in chosen if unit not in given)
@@ -79,8 +79,8 @@ def oldest(found: list[Requester], last: RecentAllocation | None = None) -> Requ
     admitting = last.pod_uid if last else None
     known = [one for one in found if one.container]
     known.sort(key=lambda one: bool(one.pod and one.pod.container_ids and one.pod.uid != admitting))
-    if last and not last.owner and found and found[0].paired:
+    if last and not last.owner and found and found[0].container_gpus:
         same = (one for one in known if one.container and one.container.limits.get(last.resource) == len(last.ids))
         if one := next(same, None):
-            return replace(one, paired=found[0].paired)
+            return replace(one, container_gpus=found[0].container_gpus)
     return next(iter(known or found), Requester())

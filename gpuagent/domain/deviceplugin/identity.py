@@ -32,13 +32,13 @@ class AllocationRequest:
 
     Attributes:
         offered: ids that are free by kubelet's account.
-        fixed: ids among them that the answer must include.
+        must_include: ids among them that the answer must include.
     """
 
     resource: str
     size: int
     offered: frozenset[str] = frozenset()
-    fixed: frozenset[str] = frozenset()
+    must_include: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class Requester:
     Attributes:
         pod: its pod; None where the agent has not seen it.
         container: None with `pod`.
-        paired: UUIDs of the GPUs of the container's other resource, if it has that already.
-        handed_on: UUIDs of the GPUs of the pod's init containers, whose units kubelet hands on to later containers.
+        container_gpus: UUIDs of the GPUs of the container's other resource, if it has that already.
+        init_gpus: UUIDs of the GPUs of the pod's init containers, whose units kubelet reuses for later ones.
         certain: kubelet's allocations name the pod, or no other could be meant.
         owner: the container by name.
     """
 
     pod: Pod | None = None
     container: ContainerSpec | None = None
-    paired: frozenset[str] = frozenset()
-    handed_on: frozenset[str] = frozenset()
+    container_gpus: frozenset[str] = frozenset()
+    init_gpus: frozenset[str] = frozenset()
     certain: bool = False
     owner: ContainerRef | None = field(init=False, default=None)
 
@@ -85,9 +85,9 @@ class Requester:
     def constraints(self, resource: str, resource_kinds: Mapping[str, Kind]) -> tuple[object, ...]:
         """Everything that the choice of GPUs depends on, except the amount and a scheduler's decision."""
         if self.pod is None:
-            return (self.paired,)
+            return (self.container_gpus,)
         needs = self.room(resource), self.other(resource, resource_kinds)
-        own = self.paired, self.handed_on, *needs, self.pod.gpu_count_label
+        own = self.container_gpus, self.init_gpus, *needs, self.pod.gpu_count_label
         if resource not in resource_kinds or not resource_kinds[resource].is_whole:
             return own
         named = (decided_text(self.pod, key) for key in (GROUP_ANNOTATION, VISIBLE_ANNOTATION))
@@ -116,17 +116,17 @@ class Unknown(Requester):
     Attributes:
         why: for messages, reads on after "The agent cannot identify the requesting pod: ".
         unseen: a pod that the agent may see soon.
-        doubtful: it may be a pod for which a scheduler decided, and gets nothing.
+        maybe_decided: it may be a pod for which a scheduler decided, and gets nothing.
         between: such pods, if the agent has seen some.
-        undecided: it may be a pod for which none decided.
+        maybe_undecided: it may be a pod for which none decided.
         deleted: a deleted pod that may be in admission; after this call, it no longer is.
     """
 
     why: str = ""
     unseen: bool = False
-    doubtful: bool = False
+    maybe_decided: bool = False
     between: tuple[PodName, ...] = ()
-    undecided: bool = False
+    maybe_undecided: bool = False
     deleted: Pod | None = None
 
 
@@ -148,10 +148,10 @@ def identify(
         certainly: query kubelet in any case.
     """
     search = Search(request, tracker, snap)
-    fitting = search.fitting(snap.served)
-    handed_on = [one for one in tracker.admission if not one.ids.isdisjoint(request.fixed)]
-    if handed_on and fitting and fitting[0].pod and fitting[0].pod.uid == handed_on[-1].pod_uid:
-        return replace(fitting[0], certain=handed_on[-1].certain)
+    fitting = search.fitting(snap.with_devices)
+    reused = [one for one in tracker.admission if not one.ids.isdisjoint(request.must_include)]
+    if reused and fitting and fitting[0].pod and fitting[0].pod.uid == reused[-1].pod_uid:
+        return replace(fitting[0], certain=reused[-1].certain)
     matters = snap.schedulers or certainly
     if search.alike(fitting) and (not matters or (query is None and fitting)):
         return fitting[0] if fitting else search.unseen()
@@ -177,17 +177,17 @@ class Search:
     tracker: AdmissionTracker
     snap: Snapshot
 
-    def fitting(self, served: Collection[str]) -> list[Requester]:
-        """Containers that fit by the agent's record, the most likely first; `served` are UIDs of pods to leave out."""
-        snap, resource, begun = self.snap, self.request.resource, self.tracker.by_pod
-        past = self.tracker.refused
+    def fitting(self, past: Collection[str]) -> list[Requester]:
+        """Containers that fit by the agent's record, the most likely first, without new ones of these pods (UIDs)."""
+        snap, resource = self.snap, self.request.resource
+        begun, refused = self.tracker.by_pod, self.tracker.refused
         found = [self._goes_on()]
         # The agent may have restarted during the admission of a pod that holds something.
-        unstarted = [pod for pod in snap.unstarted if pod.uid not in begun and pod.uid not in past]
+        unstarted = [pod for pod in snap.unstarted if pod.uid not in begun and pod.uid not in refused]
         found += [self._lacking(pod, self._recorded(pod)) for pod in unstarted]
         for size in (self.request.size, None):
             for pod, container in snap.first_asks.get((resource, size), ()):
-                if not (pod.uid in begun or pod.uid in past or pod.uid in served):
+                if not (pod.uid in begun or pod.uid in refused or pod.uid in past):
                     found.append(Requester(pod, container))
         return [one for one in found if one]
 
@@ -206,7 +206,7 @@ class Search:
         last = self.tracker.last
         if last is None or last.owner or last.resource == self.request.resource:
             return None
-        return Requester(paired=last.uuids)
+        return Requester(container_gpus=last.uuids)
 
     def _spares(self, pod: Pod) -> bool:
         """Whether the pod's init containers have units to reuse, and the request includes none of them.
@@ -217,7 +217,7 @@ class Search:
         for one in self.tracker.admission if init else ():
             if one.resource == self.request.resource and one.owner:
                 spare = spare | one.ids if one.owner.container in init else spare - one.ids
-        return bool(spare) and spare.isdisjoint(self.request.fixed)
+        return bool(spare) and spare.isdisjoint(self.request.must_include)
 
     def _given(self) -> list[_Held]:
         """Allocations of the pod in admission."""
@@ -225,7 +225,7 @@ class Search:
 
     def _recorded(self, pod: Pod) -> list[_Held]:
         """Devices that kubelet has recorded for the pod, also from before the agent started."""
-        if pod.uid not in self.snap.served:
+        if pod.uid not in self.snap.with_devices:
             return []
         return self._held([h for h in self.snap.holdings if h.owner.pod == pod.name])
 
@@ -247,9 +247,9 @@ class Search:
         if not container.may_want(resource, self.request.size):
             return None
         init = pod.init_names
-        paired = frozenset[str]().union(*[uuids for name, _, uuids in held if name == container.name])
-        handed_on = frozenset[str]().union(*[uuids for name, _, uuids in held if name in init])
-        return Requester(pod, container, paired, handed_on, certain)
+        container_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name == container.name])
+        init_gpus = frozenset[str]().union(*[uuids for name, _, uuids in held if name in init])
+        return Requester(pod, container, container_gpus, init_gpus, certain)
 
     def alike(self, fitting: Collection[Requester]) -> bool:
         """Whether all of them get the same answer."""
@@ -313,7 +313,7 @@ class Search:
             return True
         if not listed:
             admitting = tracker.last and tracker.last.pod_uid == pod.uid
-            return not admitting and (pod.uid in self.snap.served or bool(given))
+            return not admitting and (pod.uid in self.snap.with_devices or bool(given))
         if listed <= frozenset[str]().union(*[one.ids for one in ours]):
             return False
         holders: set[str] = tracker.holders(listed)
@@ -323,15 +323,15 @@ class Search:
 
     def unanswered(self, fitting: Sequence[Requester]) -> Requester:
         """Kubelet did not answer. Only the second resource of a container can be certain then."""
-        if fitting and fitting[0].paired and not any(map(self._is_decided, fitting[1:])):
+        if fitting and fitting[0].container_gpus and not any(map(self._is_decided, fitting[1:])):
             return fitting[0]
         return self._unknown("kubelet's pod-resources API did not answer", fitting)
 
     def _unknown(self, why: str, fitting: Sequence[Requester], deleted: Pod | None = None) -> Unknown:
         names = tuple(one.pod.name for one in fitting if one.pod and self._is_decided(one))
-        doubtful = bool(names) or (self.snap.schedulers and not fitting)  # the agent may not have seen it
+        maybe_decided = bool(names) or (self.snap.schedulers and not fitting)  # the agent may not have seen it
         undecided = not fitting or len(names) < len(fitting)
-        return Unknown(why=why, doubtful=doubtful, between=names, undecided=undecided, deleted=deleted)
+        return Unknown(why=why, maybe_decided=maybe_decided, between=names, maybe_undecided=undecided, deleted=deleted)
 
     def _is_decided(self, one: Requester) -> bool:
         if one.pod is None or self.snap.mode is Mode.TOPOLOGY:

@@ -32,7 +32,7 @@ def gpus_of_job(pod: Pod, resource: str, occupancy: Occupancy) -> dict[PodName, 
     """Pod name to UUIDs of the whole GPUs it has, for the pods of the job that have some, `pod` included."""
     living = occupancy.snapshot.living_pods
     found: dict[PodName, set[str]] = {}
-    for one, uuids in occupancy.standing:
+    for one, uuids in occupancy.in_use:
         owner = one.owner
         other = living.get(owner.pod) if owner and one.resource == resource else None
         if other and same_job(pod, other):
@@ -70,7 +70,7 @@ def named_gpus(pod: Pod, resource: str, snapshot: Snapshot) -> frozenset[str] | 
 def named_for_others(pod: Pod | None, resource: str, occupancy: Occupancy) -> frozenset[str]:
     """UUIDs of GPUs that a scheduler chose for other pods of the node that do not hold all their GPUs yet."""
     held: Counter[PodName] = Counter()
-    for one, _ in occupancy.standing:
+    for one, _ in occupancy.in_use:
         if (owner := one.owner) and one.resource == resource:
             held[owner.pod] += len(one.ids)
     named = frozenset[str]()
@@ -83,7 +83,7 @@ def named_for_others(pod: Pod | None, resource: str, occupancy: Occupancy) -> fr
 
 def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterator[tuple[str, ContainerRef | None]]:
     """GPU and container of each allocation on one of these GPUs by a container that is not of the pod's job."""
-    for one, gpus in occupancy.standing:
+    for one, gpus in occupancy.in_use:
         owner = one.owner
         holder = occupancy.snapshot.living_pods.get(owner.pod) if owner else None
         if not (holder and same_job(pod, holder)):

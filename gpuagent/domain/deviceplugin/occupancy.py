@@ -124,7 +124,7 @@ class AdmissionTracker:
         deleted, refused, recent = kept.deleted, kept.refused, kept.recent
         if former and former.living_pods is not snap.living_pods:
             present = {pod.uid for pod in snap.pods}  # kubelet itself reports which have ended
-            done = (former.served | kept.by_pod.keys()).difference(one.pod_uid for one in kept.admission)
+            done = (former.with_devices | kept.by_pod.keys()).difference(one.pod_uid for one in kept.admission)
             past = present | refused | done
             deleted += tuple((now, pod) for uid, pod in former.pod_by_uid.items() if uid not in past)
             refused = refused & {*present, *(pod.uid for _, pod in deleted)}
@@ -236,7 +236,7 @@ class Occupancy:
         return (frozenset[str]().union(*[one.ids for one, _ in self.all]),)
 
     @cached_property
-    def standing(self) -> list[tuple[InUse, frozenset[str]]]:
+    def in_use(self) -> list[tuple[InUse, frozenset[str]]]:
         """Allocations without an id that kubelet now calls free, each with the UUIDs of its GPUs."""
         offered = self.offered
         return [(one, uuids) for one, uuids in self.all if one.ids.isdisjoint(offered)] if offered else self.all
@@ -275,7 +275,7 @@ class Occupancy:
         """Resource to units in use by the UUID of their GPU; None for units that are not advertised."""
         freed = {one.owner for one in self.again} - {None}
         used: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
-        for one, _ in self.standing:
+        for one, _ in self.in_use:
             if one.owner not in freed:
                 used[one.resource].update(map(self.snapshot.units.get, one.ids))
         return used
@@ -298,7 +298,7 @@ class Occupancy:
         """GPU UUID to the containers there and their pods; one without a name for each that is not identified."""
         sharers: dict[str, tuple[set[ContainerRef], set[PodName]]] = defaultdict(lambda: (set(), set()))
         unnamed: Counter[tuple[str, str]] = Counter()
-        for one, uuids in self.standing:
+        for one, uuids in self.in_use:
             for uuid in uuids:
                 owner = one.owner
                 if owner is None:  # the two resources of one unidentified container are two allocations
@@ -332,7 +332,7 @@ class Occupancy:
         """Pods that lack devices which a scheduler chose, each with those containers."""
         if not self.snapshot.decided:
             return {}
-        served = {one.owner for one, _ in self.standing}.union([one.owner for one in self.suspect])
+        served = {one.owner for one, _ in self.in_use}.union([one.owner for one in self.suspect])
         lacking = (
             (name, [one for one in containers if one.owner not in served])
             for name, containers in self.snapshot.decided.items()

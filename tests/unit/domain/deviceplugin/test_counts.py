@@ -9,7 +9,7 @@ from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.sharing.mode import Kind
 from tests.unit.domain.builders import CORE, MEM, pod_json, unit_ids, uuid
 
-PAIR = Requester(paired=frozenset({uuid(0)}))
+PAIR = Requester(container_gpus=frozenset({uuid(0)}))
 POD = parse_pod(pod_json("waits", {MEM: 2}))
 WAITING = Requester(POD, POD.containers[0])
 
@@ -24,8 +24,8 @@ def test_a_pod_that_is_seen_between_its_two_calls_has_what_the_unseen_one_got():
     both = parse_pod(pod_json("seen", {MEM: 2, CORE: 10}))
     seen = Requester(both, both.containers[0])
     for units in (2, 3):
-        last = RecentAllocation(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, *range(units)), PAIR.paired, 0.0)
-        assert oldest([PAIR, seen], last) == (replace(seen, paired=PAIR.paired) if units == 2 else seen)
+        last = RecentAllocation(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, *range(units)), PAIR.container_gpus, 0.0)
+        assert oldest([PAIR, seen], last) == (replace(seen, container_gpus=PAIR.container_gpus) if units == 2 else seen)
 
 
 def test_the_second_resource_of_an_unseen_pod():
