@@ -34,7 +34,8 @@ pytestmark = pytest.mark.usefixtures("impatient")
 class Bound:
     """A pod that the scheduler bound: units and GPU of each container; None: it chose none.
 
-    `init` is what an init container asks for, which hands it on to the first container; 0 without one.
+    `init` is what an init container asks for, which hands it on to the first container; 0 without one. `side` is what
+    a sidecar asks for, whose GPU no scheduler chooses; 0 without one. `side_gpu` is where it is.
     `created` is its `creationTimestamp`.
     """
 
@@ -44,13 +45,21 @@ class Bound:
     annotations: dict[str, str]
     created: str
     init: int = 0
+    side: int = 0
     given: list[int] | None = None
+    side_gpu: int = 0
 
     @property
     def json(self):
+        side = ({MEM: self.side},) if self.side else ()
         init = [{MEM: self.init}] if self.init else []
         sizes = ({MEM: size} for size in self.sizes)
-        return pod_json(self.name, *sizes, annotations=self.annotations, init=init, created=self.created)
+        return pod_json(self.name, *sizes, annotations=self.annotations, init=init, sidecar=side, created=self.created)
+
+    @property
+    def undecided(self) -> int:
+        """Units that the agent has still to find a GPU for."""
+        return 0 if self.given is not None else self.side + (sum(self.sizes) if self.gpus is None else 0)
 
     @property
     def containers(self) -> list[str]:
@@ -87,6 +96,7 @@ class Decided(RuleBasedStateMachine):
         for pod in self.pods.values():
             for gpu, size in zip(pod.gpus or pod.given or (), pod.sizes, strict=False):
                 used[gpu] += size
+            used[pod.side_gpu] += pod.side if pod.given else 0
         return used
 
     @rule(
@@ -94,10 +104,12 @@ class Decided(RuleBasedStateMachine):
         older=st.booleans(),
         n=st.integers(),
         init=st.sampled_from(INITS),
+        side=st.sampled_from([0, 0, 0, 1, 2]),
     )
-    def decide(self, sizes: list[int], older: bool, n: int, init: int = 0) -> None:
+    def decide(self, sizes: list[int], older: bool, n: int, init: int = 0, side: int = 0) -> None:
         used, gpus = self.used(), []
-        waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
+        side = 0 if init or older else side
+        waiting = side + sum(pod.undecided for pod in self.pods.values())
         for size in [sum(sizes)] if older else sizes:
             fits = [gpu for gpu in self.gpus if used[gpu] + size + waiting <= self.units]
             if not fits:
@@ -105,17 +117,17 @@ class Decided(RuleBasedStateMachine):
             gpus.append(fits[n % len(fits)])
             used[gpus[-1]] += size
         most = min(init, sizes[0]) if self.answers_queries else sizes[0]
-        self.bind(sizes, gpus * len(sizes) if older else gpus, older=older, init=init and most)
+        self.bind(sizes, gpus * len(sizes) if older else gpus, older=older, init=init and most, side=side)
 
     @precondition(lambda self: self.undecided)
     @rule(sizes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=2))
     def leave_to_the_agent(self, sizes: list[int]) -> None:
         used = self.used()
-        waiting = sum(sum(p.sizes) for p in self.pods.values() if p.given is None and p.gpus is None)
+        waiting = sum(pod.undecided for pod in self.pods.values())
         if any(used[gpu] + sum(sizes) + waiting <= self.units for gpu in self.gpus):
             self.bind(sizes, None, older=False)
 
-    def bind(self, sizes: list[int], gpus: list[int] | None, *, older: bool, init: int = 0) -> None:
+    def bind(self, sizes: list[int], gpus: list[int] | None, *, older: bool, init: int = 0, side: int = 0) -> None:
         self.bound += 1
         name = f"p{self.bound}"
         annotations: dict[str, str] = {}
@@ -126,7 +138,7 @@ class Decided(RuleBasedStateMachine):
             annotations = {MEMORY_ANNOTATION: json.dumps(table)}
         before = timedelta(seconds=0 if self.in_order else self.bound)
         created = (BORN - before).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.pods[name] = Bound(name, sizes, gpus, annotations, created, init)
+        self.pods[name] = Bound(name, sizes, gpus, annotations, created, init, side)
         self.show()
 
     def show(self) -> None:
@@ -144,6 +156,10 @@ class Decided(RuleBasedStateMachine):
         if pod.init:
             self.kubelet.serve(owner(pod.name, "init-0"), MEM, pod.init)
             handed_on = self.kubelet.allocations.holdings.pop().ids  # the allocations that others see do not have it
+        if pod.side:
+            self.kubelet.serve(owner(pod.name, "side-0"), MEM, pod.side)
+            (uuid,) = self.kubelet.on(owner(pod.name, "side-0"), MEM)
+            pod.side_gpu = self.kubelet.snap.gpus[uuid].minor
         for container, size in zip(pod.containers, pod.sizes, strict=True):
             self.kubelet.serve(owner(pod.name, container), MEM, size, must=handed_on)
             handed_on = frozenset()
