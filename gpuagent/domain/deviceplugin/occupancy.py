@@ -185,20 +185,18 @@ class Occupancy:
         if newer:
             listed = [(h, uuids) for h, uuids in listed if h.ids.isdisjoint(newer)]
         known = {(h.resource, h.ids) for h, _ in listed}  # kubelet's owner is more reliable
-        others = [one for one in recent if (one.resource, one.ids) not in known]
-        pods = {(one.owner.pod, one.pod_uid) for one in others if one.owner}
-        gone = {pod for pod in pods if not self._lives(*pod)}
-        living = [one for one in others if (one.owner and (one.owner.pod, one.pod_uid)) not in gone]
-        return [*listed, *[(one, one.uuids) for one in living]]
-
-    def _lives(self, name: PodName, uid: str | None) -> bool:
-        pod = self.snapshot.living_pods.get(name)
-        return not self.snapshot.pods_known or (pod is not None and (not uid or uid == pod.uid))
+        others = [one for one in recent if (one.resource, one.ids) not in known and self.may_live(one)]
+        return [*listed, *[(one, one.uuids) for one in others]]
 
     def may_live(self, one: InUse) -> bool:
         """Whether its pod may still be alive."""
-        uid = one.pod_uid if isinstance(one, RecentAllocation) else None
-        return one.owner is None or self._lives(one.owner.pod, uid)
+        if one.owner is None or not self.snapshot.pods_known:
+            return True
+        pod, uid = (
+            self.snapshot.living_pods.get(one.owner.pod),
+            one.pod_uid if isinstance(one, RecentAllocation) else "",
+        )
+        return pod is not None and (not uid or uid == pod.uid)
 
     def work_out(self) -> None:
         """Work out now what calls need, and what lasts on a node with many pods."""
