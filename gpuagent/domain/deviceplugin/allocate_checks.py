@@ -40,7 +40,7 @@ def check_allocated(
     # Kubelet may request again the ids that another pod holds already.
     again = before is not None and before.owner is not None and before.owner.pod != requester.pod_name
     if requester.container_gpus and requester.container_gpus != at.counts.keys() and not (at.kind.is_whole or again):
-        other = next(name for name in snap.resource_kinds if name != resource)
+        other = next(name for name in snap.policy.resources.in_mode(Mode.CORE_MEM) if name != resource)
         raise apart(resource, other, requester.container_gpus, at.counts, snap)
     if before:
         return

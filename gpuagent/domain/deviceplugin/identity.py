@@ -230,11 +230,11 @@ class Search:
         return self._held([h for h in self.snap.holdings if h.owner.pod == pod.name])
 
     def _held(self, holdings: Iterable[Holding]) -> list[_Held]:
-        resource_kinds, units = self.snap.resource_kinds, self.snap.units
+        ours, units = self.snap.policy.resources.names, self.snap.units  # a switch amid an admission leaves both halves
         return [
             (h.owner.container, h.resource, frozenset(filter(None, map(units.get, h.ids))))
             for h in holdings
-            if h.resource in resource_kinds
+            if h.resource in ours
         ]
 
     def _lacking(self, pod: Pod, held: Sequence[_Held], *, certain: bool = False) -> Requester | None:

@@ -254,3 +254,20 @@ def test_a_kubelet_that_asks_for_no_preference_is_held_to_the_rules_too():
     assert refusal.reason is Reason.CORE_MEM_BOTH
     refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(CORE, unit_ids(0, Kind.CORE_CORE_MEM, 0)))
     assert refusal.reason is Reason.CORE_STEP
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "picked"])
+def test_a_switch_amid_an_admission_leaves_both_resources_on_one_gpu(asked):
+    """The mode in force has one of them; kubelet's answer about the pod still names the GPU of the other."""
+    kubelet = kubelet_in_core_mem(*box(2)).pods(pod_json("a", {CORE: 20, MEM: 4}))
+    kubelet.serve(owner("a"), CORE, 20)
+    (has,) = kubelet.on(owner("a"), CORE)
+    elsewhere = [i for i in kubelet.free(MEM) if kubelet.snap.units[i] != has]
+    kubelet.node.label("share")
+    kubelet.publish()
+    if asked:
+        refusal = kubelet.refusal(lambda: kubelet.allocator.prefer(MEM, elsewhere, [], 4))
+        assert refusal.reason is Reason.NO_SINGLE_GPU
+    else:
+        refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, elsewhere[:4]))
+        assert refusal.reason is Reason.PAIR_APART
