@@ -96,7 +96,8 @@ class AdmissionTracker:
         if new.owner is None and last and last.owner is None and last.resource != new.resource:
             admission = ()  # the second resource of an unseen pod's container: the container is complete
         elif new.owner and last and last.pod_uid == new.pod_uid:
-            admission = (*self.admission, new)
+            same = new.owner, new.resource
+            admission = (*[one for one in self.admission if (one.owner, one.resource) != same], new)
         left, refused = self.freeing(new.ids), self.refused
         if left is not self:  # kubelet has assigned again what these pods had
             refused |= self.holders(new.ids).difference([new.pod_uid, *[one.pod_uid for one in left.recent]])

@@ -213,3 +213,12 @@ def test_an_allocation_is_known_until_kubelets_list_was_read_after_it():
     assert kubelet.allocator.allocate(MEM, given).env == share.env
     kubelet.pods()
     assert "not advertised" in kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, given)).message
+
+
+def test_a_container_asked_again_and_again_is_remembered_once():
+    kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 4}))
+    kubelet.serve(owner("a"), MEM, 4)
+    for _ in range(10):
+        kubelet.allocator.allocate(MEM, kubelet.allocations.holdings[0].ids)
+    tracker = kubelet.allocator.view().tracker
+    assert (len(tracker.recent), len(tracker.admission)) == (1, 1)
