@@ -106,7 +106,9 @@ class Allocator:
             raise
         uid, owner, certain = requester.pod.uid if requester.pod else None, requester.owner, requester.certain
         if before and not requester.init_gpus:  # kubelet requests the ids again
-            uid, owner, certain = before.pod_uid if isinstance(before, RecentAllocation) else None, before.owner, False
+            owner, certain = before.owner, False
+            pod = snap.living_pods.get(owner.pod) if owner else None
+            uid = before.pod_uid if isinstance(before, RecentAllocation) else (pod.uid if pod else None)
         uuids = frozenset([gpu.uuid for gpu in share.gpus])
         self._state.allocated(RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, exchanged), share)
         log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})

@@ -109,3 +109,17 @@ def test_a_static_pod_that_runs_waits_for_nothing_after_a_restart_of_the_agent()
     kubelet.read()
     kubelet.fake.pods(static, pod_json("b", {MEM: 2}, annotations=v1(1, 2)))
     assert [gpu.uuid for gpu in kubelet.allocate("b", 2).gpus] == [uuid(1)]
+
+
+def test_a_pod_that_kubelet_asks_for_again_is_not_the_oldest_that_waits():
+    """The agent has restarted; by its annotations the older pod is on another GPU."""
+    kubelet = OldKubelet()
+    older = pod_json("a", {MEM: 2}, annotations=v1(1, 2))
+    kubelet.fake.pods(older)
+    kubelet.allocate("a", 2)
+    kubelet.node.now += 1
+    kubelet.read()
+    kubelet.fake = FakeKubelet(kubelet.node, kubelet.fake.allocations)
+    kubelet.fake.allocator.allocate(MEM, kubelet.held["a"][1])
+    kubelet.fake.pods(older, pod_json("b", {MEM: 2}, annotations=v1(0, 2)))
+    assert [gpu.uuid for gpu in kubelet.allocate("b", 2).gpus] == [uuid(0)]
