@@ -146,7 +146,7 @@ class PreferredAllocation:
         listed = self._kubelet.query(None, listing=listing)
         if listed is None:
             return None
-        bare = {pod for pod, holdings in listed.items() if not any(held.resource in ours for held in holdings)}
+        bare = {pod for pod, holdings in listed if not any(held.resource in ours for held in holdings)}
         known = {pod.name for pod in view.snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
@@ -165,7 +165,7 @@ class PreferredAllocation:
             return
         owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
         for pod in {owner.pod for owner in owners}:
-            held = (self._kubelet.query([pod], listing=True) or {}).get(pod, ())
+            held = [h for _, holdings in self._kubelet.query([pod], listing=True) or () for h in holdings]
             if not all(h.ids.isdisjoint(ids) for h in held):
                 text = f"{request.resource}: kubelet offers units that pod {pod} still holds, and no others are free"
                 raise Refusal(Reason.STILL_HELD, f"{text}; try again when a pod has ended")

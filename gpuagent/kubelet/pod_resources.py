@@ -94,7 +94,7 @@ class PodResources:
             return None
         except ValueError:  # the channel is closed: the agent ends
             return None
-        return None if found is None else {PodName(pod.namespace, pod.name): _holdings([pod]) for pod in found}
+        return None if found is None else [(PodName(pod.namespace, pod.name), _holdings([pod])) for pod in found]
 
     def _got(self, pods: Iterable[PodName]) -> Sequence[pb.PodResources] | None:
         found = list(map(self._get, pods))

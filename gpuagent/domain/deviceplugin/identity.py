@@ -7,7 +7,7 @@ same answer, the agent does not query kubelet. Where it matters and kubelet does
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
 from gpuagent.domain.pods.holdings import lists_ended
@@ -16,8 +16,8 @@ from gpuagent.domain.scheduling.decision import Decision, Ignored, decided_text
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_LABEL, VISIBLE_ANNOTATION, Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
 
-Listed = Mapping[PodName, Sequence[Holding]]
-"""Pods that kubelet lists, each with the devices that it holds now."""
+Listed = Sequence[tuple[PodName, Sequence[Holding]]]
+"""Pods that kubelet lists, with the devices that they hold now. A pod that ends may have the name of a newer one."""
 
 Query = Callable[[Collection[PodName]], Listed | None]
 """Queries kubelet about pods; returns None if kubelet does not answer."""
@@ -51,7 +51,6 @@ class Requester:
         container_gpus: UUIDs of the GPUs of the container's other resource, if it has that already.
         init_gpus: UUIDs of the GPUs of the pod's init containers, whose units kubelet reuses for later ones.
         certain: kubelet's allocations name the pod, or no other could be meant.
-        owner: the container by name.
     """
 
     pod: Pod | None = None
@@ -59,11 +58,10 @@ class Requester:
     container_gpus: frozenset[str] = frozenset()
     init_gpus: frozenset[str] = frozenset()
     certain: bool = False
-    owner: ContainerRef | None = field(init=False, default=None)
 
-    def __post_init__(self) -> None:
-        if self.pod and self.container:
-            object.__setattr__(self, "owner", ContainerRef(self.pod.name, self.container.name))
+    @property
+    def owner(self) -> ContainerRef | None:
+        return ContainerRef(self.pod.name, self.container.name) if self.pod and self.container else None
 
     @property
     def pod_name(self) -> PodName | None:
@@ -155,15 +153,13 @@ def identify(
     matters = snap.schedulers or certainly
     if search.alike(fitting) and (not matters or (query is None and fitting)):
         return fitting[0] if fitting else search.unseen()
-    listed: dict[PodName, Sequence[Holding]] = {}
-    queried = set[PodName]()
+    listed: dict[PodName, Sequence[Holding] | None] = {}
     for pods in search.to_query(fitting):
-        if missing := {pod.name for pod in pods} - queried:
+        if missing := {pod.name for pod in pods} - listed.keys():
             answer = query(missing) if query else None
             if answer is None:
                 return search.unanswered(fitting)
-            listed.update(answer)
-            queried |= missing
+            listed |= {**dict.fromkeys(missing), **dict(answer)}
         if requester := search.by_kubelet(pods, listed):
             return requester
     return search.unseen()
@@ -275,13 +271,13 @@ class Search:
         found = [pod for pod in pods if (pod.uid in past) is refused]
         return [pod for pod in found if any(c.may_want(resource, size) for c in pod.containers)]
 
-    def by_kubelet(self, pods: Collection[Pod], listed: Listed) -> Requester | None:
+    def by_kubelet(self, pods: Collection[Pod], listed: Mapping[PodName, Sequence[Holding] | None]) -> Requester | None:
         """The container in admission, by kubelet's list. `pods` are in the order in which the agent saw them."""
         begin: list[Requester] = []
         go_on: list[Requester] = []
         admitting = self.tracker.last.pod_uid if self.tracker.last else None
         for pod in pods:
-            holdings = listed.get(pod.name)
+            holdings = listed[pod.name]
             if holdings is None or self._was_given_up(pod, holdings):
                 continue
             # Kubelet does not list devices of ordinary init containers.
@@ -297,12 +293,13 @@ class Search:
         # Kubelet sees pods in the agent's order. Rejected pods may linger, so the last one is in admission.
         if clear := [one for one in fitting if one.pod_name not in reused]:
             return replace(clear[-1], certain=len(fitting) == 1)
-        living = [one for one in (*go_on, *begin) if one.pod and one.pod.uid in self.snap.pod_by_uid]
-        if len(living) == len(go_on) + len(begin):  # the later ones may be deleted pods of the same names
+        both = [*go_on, *begin]
+        deleted = [one.pod for one in both if one.pod and one.pod.uid not in self.snap.pod_by_uid]
+        if not deleted:  # the later ones may be deleted pods of the same names
             return replace(fitting[0], certain=len(fitting) == 1)
-        deleted = next(one.pod for one in (*go_on, *begin) if one not in living)
-        why = f"pod {deleted.name if deleted else None} was deleted a moment ago, and kubelet lists no UIDs"
-        return self._unknown(why, living, deleted) if living else self.unseen(deleted)
+        why = f"pod {deleted[0].name} was deleted a moment ago, and kubelet lists no UIDs"
+        living = [one for one in both if one.pod not in deleted]
+        return self._unknown(why, living, deleted[0]) if living else self.unseen(deleted[0])
 
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""

@@ -81,13 +81,9 @@ class AdmissionTracker:
             found[one.pod_uid].append(one)
         return found
 
-    def having(self, ids: frozenset[str]) -> list[RecentAllocation]:
-        """Recent allocations of some of `ids`."""
-        return [one for one in self.recent if not one.ids.isdisjoint(ids)]
-
     def holders(self, ids: frozenset[str]) -> set[str]:
         """UIDs of the pods that have some of `ids` by kubelet's allocations."""
-        return {one.pod_uid for one in self.having(ids) if one.certain and one.pod_uid}
+        return {one.pod_uid for one in self.recent if one.certain and one.pod_uid and not one.ids.isdisjoint(ids)}
 
     def allocated(self, new: RecentAllocation) -> "AdmissionTracker":
         """After an answered Allocate."""
@@ -98,11 +94,9 @@ class AdmissionTracker:
         elif new.owner and last and last.pod_uid == new.pod_uid:
             same = new.owner, new.resource
             admission = (*[one for one in self.admission if (one.owner, one.resource) != same], new)
-        left, refused = self.freeing(new.ids), self.refused
-        if left is not self:  # kubelet has assigned again what these pods had
-            refused |= self.holders(new.ids).difference([new.pod_uid, *[one.pod_uid for one in left.recent]])
-        if new.pod_uid in refused:  # a restarted kubelet tries again
-            refused -= {new.pod_uid}
+        left = self.freeing(new.ids)
+        lost = self.holders(new.ids).difference([one.pod_uid for one in left.recent])  # kubelet has assigned it again
+        refused = (self.refused | lost) - {new.pod_uid}  # a restarted kubelet tries again
         now = replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
         if left is self:
             vars(now)["by_pod"] = self.by_pod | {new.pod_uid: [*self.by_pod.get(new.pod_uid, ()), new]}
@@ -110,10 +104,8 @@ class AdmissionTracker:
 
     def freeing(self, ids: frozenset[str]) -> "AdmissionTracker":
         """After kubelet has freed these ids."""
-        if not self.having(ids):
-            return self
-        left = [one if one.ids.isdisjoint(ids) else replace(one, ids=one.ids - ids) for one in self.recent]
-        return replace(self, recent=tuple([one for one in left if one.ids]))
+        left = tuple([one if one.ids.isdisjoint(ids) else replace(one, ids=one.ids - ids) for one in self.recent])
+        return self if left == self.recent else replace(self, recent=tuple([one for one in left if one.ids]))
 
     def refusing(self, pod: Pod | None) -> "AdmissionTracker":
         """After a refusal: kubelet rejects the pod in admission."""
@@ -193,10 +185,8 @@ class Occupancy:
         """Whether its pod may still be alive."""
         if one.owner is None or not self.snapshot.pods_known:
             return True
-        pod, uid = (
-            self.snapshot.living_pods.get(one.owner.pod),
-            one.pod_uid if isinstance(one, RecentAllocation) else "",
-        )
+        pod = self.snapshot.living_pods.get(one.owner.pod)
+        uid = one.pod_uid if isinstance(one, RecentAllocation) else None
         return pod is not None and (not uid or uid == pod.uid)
 
     def work_out(self) -> None:
@@ -209,12 +199,15 @@ class Occupancy:
         """After an Allocate, the last one of `tracker`; what this one has worked out is kept if it is only added to."""
         now, new = replace(self, tracker=tracker), tracker.recent[-1]
         owner = new.owner
-        if owner and not self.has_of(new.ids) and self.may_live(new):
-            sharers, used = {**self._sharers}, defaultdict(Counter, self._used)
+        # One that is older than the read may have freed units which a younger one had taken over.
+        hides = new.at > self.snapshot.holdings_at or tracker.recent[:-1] == self.tracker.recent
+        if owner and hides and not self.has_of(new.ids) and self.may_live(new):
+            sharers = {**self._sharers}
             for uuid in new.uuids:
                 containers, pods = sharers.get(uuid, ((), ()))
                 sharers[uuid] = {*containers, owner}, {*pods, owner.pod}
-            used[new.resource] = used[new.resource] + Counter(map(self.snapshot.units.get, new.ids))
+            more = Counter(map(self.snapshot.units.get, new.ids))
+            used = self._used | {new.resource: self._used[new.resource] + more}
             lacking = {name: [c for c in left if c.owner != owner] for name, left in self._unserved.items()}
             unserved = {name: left for name, left in lacking.items() if left}
             vars(now).update(all=[*self.all, (new, new.uuids)], _ids=(self._ids[0], new.ids.union(*self._ids[1:])))
@@ -315,15 +308,14 @@ class Occupancy:
         are free. The oldest pods come first, and the sum on a GPU never exceeds its free units.
         """
         found: Counter[str] = Counter()
-        free = self.free(resource) if self._unserved else {}
+        free = Counter(self.free(resource) if self._unserved else {})
         for containers in self._to_come(requester):
             wanted: dict[str, int] = defaultdict(int)
             for uuid, amounts in chain.from_iterable([one.units.items() for one in containers]):
                 wanted[uuid] += amounts.get(resource, 0)
-            if all(free.get(uuid, 0) >= units for uuid, units in wanted.items()):
+            if all(free[uuid] >= units for uuid, units in wanted.items()):
                 found.update(wanted)
-                for uuid, units in wanted.items():
-                    free[uuid] -= units
+                free.subtract(wanted)
         return found
 
     @cached_property

@@ -75,11 +75,11 @@ class FakeAllocations:
             names = {self.admitting, *self.rejected} - {None}
             pods = {h.owner.pod for h in self.holdings} | {PodName("ml", name) for name in names}
         held = {pod: [h for h in self.holdings if h.owner.pod == pod] for pod in pods}
-        return {
-            pod: held[pod]
+        return [
+            (pod, held[pod])
             for pod in pods
             if held[pod] or self.admitting in {None, pod.name} or pod.name in self.rejected
-        }
+        ]
 
     def read(self, timeout_s: float) -> Allocated | None:
         self.reads += 1

@@ -249,7 +249,7 @@ class RandomNode(RuleBasedStateMachine):
         if not self.answers_queries:
             return None
         pods = [PodName("ml", name) for name in self.living] if pods is None else pods
-        return {pod: tuple(self.living[pod.name].held) for pod in pods if pod.name in self.living}
+        return [(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
 
     def read(self, timeout_s: float) -> Allocated:
         return Allocated(self.allocations(), self.checkpoint())

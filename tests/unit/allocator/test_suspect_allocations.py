@@ -2,11 +2,14 @@
 
 import pytest
 
+from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Reason
-from tests.unit.allocator.fake_kubelet import kubelet_in_share
+from gpuagent.domain.sharing.mode import Mode
+from tests.unit.allocator.fake_kubelet import FakeAllocations, FakeKubelet, kubelet_in_share
 from tests.unit.domain.builders import (
     MEM,
     box,
+    in_force,
     owner,
     pod_json,
 )
@@ -34,6 +37,20 @@ def test_units_that_kubelets_allocations_give_to_a_living_pod_are_refused_when_n
     assert "ml/a" in refusal.message
     chosen = kubelet.allocator.prefer(MEM, everything, [], 4)
     assert not set(chosen) & kubelet.allocations.holdings[0].ids
+
+
+class ListsTwice(FakeAllocations):
+    """Kubelet also lists a newer pod of the name, which has no devices yet."""
+
+    def query(self, pods, *, listing):
+        return [*super().query(pods, listing=listing), (PodName("ml", "a"), ())]
+
+
+def test_units_that_an_ending_pod_holds_are_refused_also_where_a_newer_one_has_its_name():
+    kubelet = FakeKubelet(in_force(Mode.SHARE, box(1)), ListsTwice()).pods(pod_json("a", {MEM: 16}))
+    kubelet.serve(owner("a"), MEM, 16)
+    refusal = kubelet.refusal(lambda: kubelet.allocator.prefer(MEM, kubelet.node.ids(MEM), [], 16))
+    assert refusal.reason is Reason.STILL_HELD
 
 
 def test_units_in_doubt_are_given_where_kubelet_does_not_say_or_their_pod_has_gone():

@@ -44,7 +44,7 @@ def kubelet(request, tmp_path):
 
 def asked(kubelet, *names, listing):
     found = kubelet.client.query([PodName("ml", name) for name in names], listing=listing)
-    return found if found is None else {pod.name for pod in found}
+    return found if found is None else {pod.name for pod, _ in found}
 
 
 @pytest.mark.parametrize("names", ["a", "ab", "abc"])

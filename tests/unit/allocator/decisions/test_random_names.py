@@ -55,8 +55,8 @@ class LateKubelet(FakeAllocations):
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         known = [pod for pod in self.pods.values() if not pod.failed]
-        found = {PodName("ml", pod.name): tuple(pod.held) for pod in known}
-        return {name: held for name, held in found.items() if pods is None or name in pods}
+        found = [(PodName("ml", pod.name), tuple(pod.held)) for pod in known]
+        return [one for one in found if pods is None or one[0] in pods]
 
 
 class ReusedNames:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from gpuagent.domain import events as ev
+from gpuagent.domain.gpus.fence import Fence
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MIRROR_ANNOTATION
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode
@@ -55,6 +57,16 @@ def test_a_reservation_of_compute_alone_reserves_no_memory():
     kubelet = kubelet_with(pod_json("b", {MEM: 16}), decided_on, mode=Mode.CORE_MEM, gpus=1, core_mem_both=False)
     serve(kubelet, "b", 16)
     assert at(kubelet, "b") == [0]
+
+
+def test_a_decision_about_memory_alone_on_a_gpu_that_is_fenced_reserves_nothing():
+    kubelet = kubelet_with(
+        pod_json("b", {MEM: 1}), decided("a", 0, 2, second=1), mode=Mode.CORE_MEM, gpus=2, core_mem_both=False
+    )
+    kubelet.node.send(ev.FenceRead(Fence(indexes=frozenset({"0"})), kubelet.node.now))
+    kubelet.publish()
+    serve(kubelet, "b", 1)
+    assert at(kubelet, "b") == [1]
 
 
 def test_a_pod_that_is_being_deleted_has_nothing_reserved():

@@ -1,0 +1,21 @@
+"""Devices in use: what grows with an allocation is what would be worked out anew."""
+
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
+from gpuagent.domain.sharing.mode import Mode
+from tests.unit.allocator.fake_kubelet import FakeKubelet
+from tests.unit.domain.builders import MEM, box, holding, in_force, owner, pod_json, uuid
+
+
+def test_an_allocation_from_before_a_read_shows_what_a_younger_one_had_hidden():
+    """Two Allocates overlap, and kubelet's allocations are read between them."""
+    kubelet = FakeKubelet(in_force(Mode.SHARE, box(2, 4)))
+    ids = frozenset(sorted(kubelet.node.ids(MEM))[:1])
+    kubelet.pods(pod_json("a", {MEM: 1}), pod_json("n", {MEM: 1}))
+    kubelet.node.now = 10
+    kubelet.node.holdings(holding("a", ids))
+    kubelet.publish()
+    gpus = frozenset({uuid(0)})
+    younger = RecentAllocation(MEM, ids | {"other"}, gpus, 11.0, owner("gone"), "uid-gone")
+    before = AdmissionTracker(recent=(younger,))
+    after = before.allocated(RecentAllocation(MEM, ids, gpus, 9.0, owner("n"), "uid-n"))
+    assert Occupancy(kubelet.snap, before).allocated(after).all == Occupancy(kubelet.snap, after).all
