@@ -111,7 +111,8 @@ def test_an_api_server_that_is_away_for_a_minute_in_the_middle_of_a_burst(
     try:
         node.cluster.resume_kubelet()
         while missing := [name for name, pod in pods.items() if not admitted(node.cluster.checkpoint(), pod)]:
-            assert time.monotonic() < went + MINUTE, f"not admitted without the server: {missing}"
+            log = node.agent.log_text()[-6000:]
+            assert time.monotonic() < went + MINUTE, f"not admitted without the server: {missing}\n{log}"
             time.sleep(0.1)
         gpus, checkpoint = NamesOfGpus(node), node.cluster.checkpoint()
         for name, pod in pods.items():
