@@ -11,7 +11,7 @@ from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
 from gpuagent.domain.pods.annotations import shown
 from gpuagent.domain.pods.pod import requests
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Mode
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Mode, other_resource
 from gpuagent.domain.snapshot import Snapshot
 
 
@@ -40,8 +40,7 @@ def check_allocated(
     # Kubelet may request again the ids that another pod holds already.
     again = before is not None and before.owner is not None and before.owner.pod != requester.pod_name
     if requester.container_gpus and requester.container_gpus != at.counts.keys() and not (at.kind.is_whole or again):
-        other = next(name for name in snap.policy.resources.in_mode(Mode.CORE_MEM) if name != resource)
-        raise apart(resource, other, requester.container_gpus, at.counts, snap)
+        raise apart(resource, other_resource(resource), requester.container_gpus, at.counts, snap)
     if before:
         return
     _check_decided(resource, at, requester, snap)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpuagent.domain.deviceplugin.identity import Requester
 from gpuagent.domain.pods.pod import Pod
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode
+from gpuagent.domain.sharing.mode import GPU_CORE, GPU_COUNT_LABEL, Kind, Mode, other_resource
 from gpuagent.domain.snapshot import Snapshot
 
 
@@ -50,7 +50,7 @@ def check_core_mem(resource: str, size: int, requester: Requester, snap: Snapsho
         fitting = " or ".join(str(n) for n in (size - over, size - over + step) if n)
         text = f"{resource}: {size} is no multiple of {step} percent; ask for {fitting}"
         raise Refusal(Reason.CORE_STEP, text)
-    other = next(name for name in snap.resource_kinds if name != resource)
+    other = other_resource(resource)
     if policy.core_mem_both and requester.container and not requester.container.asks(other):
         text = f"{resource}: {requester.owner} asks for it and not for {other}; in mode core_mem"
         raise Refusal(Reason.CORE_MEM_BOTH, f"{text} a container asks for both, or for neither")

@@ -14,7 +14,7 @@ from gpuagent.domain.deviceplugin.mode_rules import gpu_count
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode
+from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Mode, other_resource
 from gpuagent.domain.snapshot import Snapshot
 
 
@@ -55,7 +55,7 @@ def check_start(start: Start, recorded: Recorded) -> None:
 def _check_pair(start: Start, record: Record) -> None:
     """A container has memory and compute, or neither, and has both on one GPU."""
     snap, resource = start.snap, start.resource
-    other = next(name for name in snap.policy.resources.in_mode(Mode.CORE_MEM) if name != resource)
+    other = other_resource(resource)
     units = record.units.get(other)
     if units and (there := locate(other, units, snap).counts.keys()) != start.at.counts.keys():
         raise apart(resource, other, there, start.at.counts, snap)

@@ -122,6 +122,11 @@ class Resources:
         return next((name for name, one in self.in_mode(kind.mode).items() if one is kind), "")
 
 
+def other_resource(resource: str) -> str:
+    """The resource that a container of mode core_mem has beside `resource`, on the same GPU."""
+    return GPU_CORE if resource == GPU_MEM else GPU_MEM
+
+
 _IN_MODE: dict[Mode, dict[str, Kind]] = {
     Mode.SHARE: {GPU_MEM: Kind.MEMORY_SHARE},
     Mode.CGPU: {GPU_MEM: Kind.MEMORY_CGPU},
