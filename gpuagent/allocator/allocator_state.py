@@ -62,7 +62,7 @@ class AllocatorState:
         self._new: list[RecentAllocation] = []
 
     def _latest(self) -> AdmissionTracker:
-        """The record of calls with the last Allocate, which leaves this to the next call: it reads much memory."""
+        """The record of calls, with the noted allocations added. Allocate itself only notes them, to answer sooner."""
         for new in self._new:
             former, self._tracker = self._tracker, self._tracker.allocated(new)
             if self._occupancy and self._occupancy.tracker is former:

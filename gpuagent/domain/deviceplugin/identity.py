@@ -17,7 +17,7 @@ from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, JOB_LABEL, REPLICAS_L
 from gpuagent.domain.snapshot import Snapshot
 
 Listed = Sequence[tuple[PodName, Sequence[Holding]]]
-"""Pods that kubelet lists, with the devices that they hold now. A pod that ends may have the name of a newer one."""
+"""Pods that kubelet lists, with the devices that they hold now. A terminating pod and a new one may share a name."""
 
 Query = Callable[[Collection[PodName]], Listed | None]
 """Queries kubelet about pods; returns None if kubelet does not answer."""
@@ -174,7 +174,7 @@ class Search:
     snap: Snapshot
 
     def fitting(self, past: Collection[str]) -> list[Requester]:
-        """Containers that fit by the agent's record, the most likely first, without new ones of these pods (UIDs)."""
+        """Containers that fit by the agent's record, the most likely first. `past` are UIDs of pods to leave out."""
         snap, resource = self.snap, self.request.resource
         begun, refused = self.tracker.by_pod, self.tracker.refused
         found = [self._goes_on()]
@@ -226,7 +226,8 @@ class Search:
         return self._held([h for h in self.snap.holdings if h.owner.pod == pod.name])
 
     def _held(self, holdings: Iterable[Holding]) -> list[_Held]:
-        ours, units = self.snap.policy.resources.names, self.snap.units  # a switch amid an admission leaves both halves
+        # Not only resources of the mode in force: the mode may change during an admission.
+        ours, units = self.snap.policy.resources.names, self.snap.units
         return [
             (h.owner.container, h.resource, frozenset(filter(None, map(units.get, h.ids))))
             for h in holdings

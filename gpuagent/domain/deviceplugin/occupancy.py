@@ -94,9 +94,10 @@ class AdmissionTracker:
         elif new.owner and last and last.pod_uid == new.pod_uid:
             same = new.owner, new.resource
             admission = (*[one for one in self.admission if (one.owner, one.resource) != same], new)
-        left = self.freeing(new.ids)
-        lost = self.holders(new.ids).difference([one.pod_uid for one in left.recent])  # kubelet has assigned it again
-        refused = (self.refused | lost) - {new.pod_uid}  # a restarted kubelet tries again
+        left, refused = self.freeing(new.ids), self.refused
+        if left is not self:  # kubelet has assigned again what these pods had
+            refused |= self.holders(new.ids).difference([one.pod_uid for one in left.recent])
+        refused -= {new.pod_uid}  # a restarted kubelet tries again
         now = replace(self, recent=(*left.recent, new), admission=admission, refused=refused)
         if left is self:
             vars(now)["by_pod"] = self.by_pod | {new.pod_uid: [*self.by_pod.get(new.pod_uid, ()), new]}
@@ -196,18 +197,18 @@ class Occupancy:
         _ = snap.serving, snap.first_asks, snap.unstarted, snap.pod_by_uid, snap.arrival, snap.names
 
     def allocated(self, tracker: AdmissionTracker) -> "Occupancy":
-        """After an Allocate, the last one of `tracker`; what this one has worked out is kept if it is only added to."""
+        """After the last Allocate of `tracker`. Extends the cached indexes if that call only adds to them."""
         now, new = replace(self, tracker=tracker), tracker.recent[-1]
         owner = new.owner
-        # One that is older than the read may have freed units which a younger one had taken over.
-        hides = new.at > self.snapshot.holdings_at or tracker.recent[:-1] == self.tracker.recent
-        if owner and hides and not self.has_of(new.ids) and self.may_live(new):
+        # An Allocate from before the last read may free units by which a later Allocate overrides that read.
+        only_adds = new.at > self.snapshot.holdings_at or tracker.recent[:-1] == self.tracker.recent
+        if owner and only_adds and not self.has_of(new.ids) and self.may_live(new):
             sharers = {**self._sharers}
             for uuid in new.uuids:
                 containers, pods = sharers.get(uuid, ((), ()))
                 sharers[uuid] = {*containers, owner}, {*pods, owner.pod}
             more = Counter(map(self.snapshot.units.get, new.ids))
-            used = self._used | {new.resource: self._used[new.resource] + more}
+            used = self._used | {new.resource: self._used.get(new.resource, Counter()) + more}
             lacking = {name: [c for c in left if c.owner != owner] for name, left in self._unserved.items()}
             unserved = {name: left for name, left in lacking.items() if left}
             vars(now).update(all=[*self.all, (new, new.uuids)], _ids=(self._ids[0], new.ids.union(*self._ids[1:])))
@@ -258,12 +259,12 @@ class Occupancy:
 
     def free(self, resource: str) -> dict[str, int]:
         """GPU UUID to the number of advertised units that no container has."""
-        used = self._used[resource]
+        used = self._used.get(resource, Counter())
         blocks = (block for block in self.snapshot.lists.get(resource, ()) if block.healthy)
-        return {block.gpu.uuid: block.count - used.get(block.gpu.uuid, 0) for block in blocks}
+        return {block.gpu.uuid: block.count - used[block.gpu.uuid] for block in blocks}
 
     @cached_property
-    def _used(self) -> defaultdict[str, Counter[str | None]]:
+    def _used(self) -> dict[str, Counter[str | None]]:
         """Resource to units in use by the UUID of their GPU; None for units that are not advertised."""
         freed = {one.owner for one in self.again} - {None}
         used: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
