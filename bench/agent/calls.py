@@ -4,7 +4,8 @@ import itertools
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -56,6 +57,7 @@ class Echo:
             pause.wait(0.02)
         self.server = Server(path)
         self._set, self._ask = (self.server.method(name, "bench.Echo") for name in ("Set", "Ask"))
+        self.asks_kubelet = False
 
     def __enter__(self) -> Self:
         return self
@@ -72,9 +74,16 @@ class Echo:
         self._set(method.encode() + b"\n" + answer)
         return self.server.method(method)
 
-    def asks(self, pod_resources: Path, pod: str) -> None:
-        """Have it ask kubelet for this pod before each answer to GetPreferredAllocation; an empty name ends that."""
+    @contextmanager
+    def asking(self, pod_resources: Path, pod: str) -> Iterator[None]:
+        """Meanwhile the server asks kubelet for this pod before each answer to GetPreferredAllocation."""
         self._ask(f"{pod_resources}\n{pod}".encode())
+        self.asks_kubelet = True
+        try:
+            yield
+        finally:
+            self.asks_kubelet = False
+            self._ask(b"")
 
 
 def in_turns(

@@ -2,12 +2,14 @@
 
 It answers every method with the last answer that `/bench.Echo/Set` received (``method name, newline, answer``). As
 ``parsed`` it decodes requests and encodes answers, as any protobuf service must do. As ``bytes`` it does neither. After
-`/bench.Echo/Ask` (``socket, newline, pod``) it asks kubelet for that pod before it answers GetPreferredAllocation.
+`/bench.Echo/Ask` (``socket, newline, pod``) it asks kubelet for that pod before it answers GetPreferredAllocation; an
+empty request ends that.
 """
 
 import argparse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -48,22 +50,26 @@ def serve(path: str, *, parsed: bool) -> grpc.Server:
         answers[name] = TYPES[name][1].FromString(answer) if parsed else answer
         return b""
 
-    questions: list[Callable[[], object]] = []
+    kubelet = ExitStack()
+    ask_first: dict[str, Callable[[], object]] = {}
 
     def ask(request: bytes, context: grpc.ServicerContext) -> bytes:  # noqa: ARG001
         socket, _, pod = request.decode().partition("\n")
-        questions.clear()
+        ask_first.clear()
+        kubelet.close()
         if pod:
-            channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.default_authority", "localhost")])
-            stub, question = pr_grpc.PodResourcesListerStub(channel), pr.GetPodResourcesRequest(pod_name=pod)
-            question.pod_namespace = "default"
-            questions.append(lambda: stub.Get(question, timeout=1))
+            options = [("grpc.default_authority", "localhost")]
+            stub = pr_grpc.PodResourcesListerStub(
+                kubelet.enter_context(grpc.insecure_channel(f"unix:{socket}", options=options))
+            )
+            question = pr.GetPodResourcesRequest(pod_name=pod, pod_namespace="default")
+            ask_first["GetPreferredAllocation"] = lambda: stub.Get(question, timeout=1)
         return b""
 
     def answer(name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
         def answered(*_: object) -> Any:  # noqa: ANN401
-            for question in questions if name == "GetPreferredAllocation" else ():
-                question()
+            if name in ask_first:
+                ask_first[name]()
             return answers[name]
 
         return answered

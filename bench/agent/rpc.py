@@ -49,7 +49,6 @@ class Rpc:
         self._results = results
         self._rounds = rounds
         self._say = say
-        self._asks = False
         self._stack = ExitStack()
         self._parsed = self._stack.enter_context(Echo(folder / "parsed.sock", "parsed"))
         self._bytes = self._stack.enter_context(Echo(folder / "bytes.sock", "bytes"))
@@ -225,21 +224,18 @@ class Rpc:
                 node.start_pod(pod)
             _read_book(node)
             where = f"{size.name}, {mode}, {DECIDED} pods with decisions"
-            self._parsed.asks(node.kubelet.pod_resources_socket, pods[0].name)
-            self._asks = True
-            self._new_pods(node, limits, f"{where}, decided", lambda number: _decided(number, size, limits))
-            self._new_pods(node, limits, f"{where}, undecided")
-            node.receive("ask", limits, _decided(0, size, limits))
-            free = node.free(GPU_MEM)
-            _until_quick(agent, prefer(free, ASK))
-            name = f"GetPreferredAllocation {where}: {ASK} of {len(free)}"
-            rounds = self._rounds // 10  # kubelet, which is asked each time, answers 100 such calls a second
-            question = [prefer(free, ASK)]
-            self._compare(
-                name, "GetPreferredAllocation", agent, question, barred=True, pause_s=SPORADIC_S, rounds=rounds
-            )
-            self._parsed.asks(node.kubelet.pod_resources_socket, "")
-            self._asks = False
+            with self._parsed.asking(node.kubelet.pod_resources_socket, pods[0].name):
+                self._new_pods(node, limits, f"{where}, decided", lambda number: _decided(number, size, limits))
+                self._new_pods(node, limits, f"{where}, undecided")
+                node.receive("ask", limits, _decided(0, size, limits))
+                free = node.free(GPU_MEM)
+                _until_quick(agent, prefer(free, ASK))
+                name = f"GetPreferredAllocation {where}: {ASK} of {len(free)}"
+                rounds = self._rounds // 10  # kubelet, which is asked each time, answers 100 such calls a second
+                question = [prefer(free, ASK)]
+                self._compare(
+                    name, "GetPreferredAllocation", agent, question, barred=True, pause_s=SPORADIC_S, rounds=rounds
+                )
             ids = [i for i in node.ids(GPU_MEM)[0] if i in free][:ASK]
             self._compare(f"Allocate {where}: {ASK} ids", "Allocate", agent, [allocate(ids)], barred=True)
 
@@ -282,9 +278,9 @@ class Rpc:
             held = factor < ECHO_FACTOR and ours["p99"] < P99_MS
             self._results.row(name, value, f"p50 < {ECHO_FACTOR} x echo, p99 < {P99_MS:.0f} ms", held)
         else:
-            above, p99 = (DECIDED_MS, DECIDED_P99_MS) if self._asks else (PREFER_MS, P99_MS)
+            above, p99 = (DECIDED_MS, DECIDED_P99_MS) if self._parsed.asks_kubelet else (PREFER_MS, P99_MS)
             own = ours["p50"] - echo["p50"]
-            beyond = "echo that asks kubelet" if self._asks else "echo"
+            beyond = "echo that asks kubelet" if self._parsed.asks_kubelet else "echo"
             bar = f"p50 < {above * 1000:.0f} µs above {beyond}, p99 < {p99:.0f} ms"
             self._results.row(name, f"{value}; own {own * 1000:.0f} µs", bar, own < above and ours["p99"] < p99)
 
