@@ -125,9 +125,9 @@ class Node:
             raise TimeoutError(f"wanted {wanted}, the node has {shown}; agent: {self.agent.status()}") from err
 
     def restart_agent(self, end: Callable[[], object]) -> None:
-        """End it with its `stop` or `kill`, start it, and wait until kubelet counts what it offers.
+        """Restart the agent, and wait until kubelet counts its devices. `end` is the agent's `stop` or `kill`.
 
-        The agent is ready as soon as it has sent its devices; a pod that kubelet admits before it has read them fails.
+        The agent is ready when it has sent its devices. If kubelet admits a pod before it reads them, the pod fails.
         """
         end()
         self.agent.start()

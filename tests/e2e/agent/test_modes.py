@@ -165,9 +165,7 @@ def test_a_switch_sees_what_only_an_init_container_holds(make_node: Callable[...
     node.cluster.wait_pod("slow-init", _init_runs)
     node.switch("topology", gpu=7)
     assert [w["container"] for w in node.agent.status()["switch"]["waiting_for"]] == ["default/slow-init[first]"]
-    node.agent.kill()
-    node.agent.start()
-    node.agent.wait_ready()
+    node.restart_agent(node.agent.kill)
     node.wait_amounts(gpu=7)
     node.end("slow-init")
     node.wait_amounts(gpu=8)
@@ -187,9 +185,7 @@ def test_a_chain_of_switches_ends_with_the_last_mode_remembered(make_node: Calla
         node.run(pod_manifest(f"of-{mode.replace('_', '-')}", limits))
         held += 1
     node.label(None)
-    node.agent.kill()
-    node.agent.start()
-    node.agent.wait_ready()
+    node.restart_agent(node.agent.kill)
     node.wait_amounts(gpu=6)
     node.label("no-such-mode")
     page = node.agent.wait(lambda page: any(p["reason"] == "InvalidModeLabel" for p in page["problems"]))

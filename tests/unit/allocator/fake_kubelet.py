@@ -86,18 +86,18 @@ class FakeAllocations:
         return Allocated(tuple(self.holdings), tuple(self.checkpoint)) if self.readable else None
 
 
-def check_worked_out(allocator: Allocator) -> None:
-    """What the allocator has kept from call to call is what it would work out anew."""
-    kept, tracker = allocator.view().occupancy, allocator.view().tracker
-    anew = Occupancy(kept.snapshot, tracker)
-    assert kept.tracker is tracker
-    assert tracker.by_pod == replace(tracker).by_pod
-    assert kept.all == anew.all
-    assert sorted(kept.full_gpus(None)) == sorted(anew.full_gpus(None))
-    assert all(kept.has_of(one.ids) for one, _ in kept.all)
-    for resource in kept.snapshot.resource_kinds:
-        assert kept.free(resource) == anew.free(resource)
-        assert kept.reserved(resource, None) == anew.reserved(resource, None)
+def check_cached(allocator: Allocator) -> None:
+    """Check that the indexes that the allocator extends from call to call equal freshly computed ones."""
+    view = allocator.view()
+    cached, computed = view.occupancy, Occupancy(view.snap, view.tracker)
+    assert cached.tracker is view.tracker
+    assert view.tracker.by_pod == replace(view.tracker).by_pod
+    assert cached.all == computed.all
+    assert sorted(cached.full_gpus(None)) == sorted(computed.full_gpus(None))
+    assert all(cached.has_of(one.ids) for one, _ in cached.all)
+    for resource in view.snap.resource_kinds:
+        assert cached.free(resource) == computed.free(resource)
+        assert cached.reserved(resource, None) == computed.reserved(resource, None)
 
 
 class FakeKubelet:
@@ -124,7 +124,7 @@ class FakeKubelet:
 
     def publish(self) -> None:
         if self.snap:
-            check_worked_out(self.allocator)
+            check_cached(self.allocator)
         self.snap = snapshot(self.node.state, self.snap)
         self.allocator.publish(self.snap)
 

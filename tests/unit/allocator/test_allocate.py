@@ -10,7 +10,7 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
-from tests.unit.allocator.fake_kubelet import FakeKubelet, check_worked_out, kubelet_in_share
+from tests.unit.allocator.fake_kubelet import FakeKubelet, check_cached, kubelet_in_share
 from tests.unit.domain.builders import (
     MEM,
     WHOLE,
@@ -121,13 +121,13 @@ def test_an_allocate_asked_again_keeps_the_container_it_was_for():
     assert len({kubelet.snap.units[i] for i in kubelet.prefer(MEM, 4)}) == 2, "b asks for two GPUs"
 
 
-def test_what_a_deleted_pod_was_given_meanwhile_is_nobodys():
+def test_units_allocated_to_a_deleted_pod_count_as_free():
     kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 10}))
     kubelet.allocations.admitting = "a"
     ids = kubelet.prefer(MEM, 10)
     kubelet.pods()
     kubelet.allocator.allocate(MEM, ids)
-    check_worked_out(kubelet.allocator)
+    check_cached(kubelet.allocator)
     assert not kubelet.allocator.view().occupancy.all
 
 
@@ -215,7 +215,7 @@ def test_an_allocation_is_known_until_kubelets_list_was_read_after_it():
     assert "not advertised" in kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, given)).message
 
 
-def test_a_container_asked_again_and_again_is_remembered_once():
+def test_repeated_allocates_for_one_container_add_no_entries():
     kubelet = kubelet_in_share().pods(pod_json("a", {MEM: 4}))
     kubelet.serve(owner("a"), MEM, 4)
     for _ in range(10):

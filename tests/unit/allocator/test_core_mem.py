@@ -257,8 +257,8 @@ def test_a_kubelet_that_asks_for_no_preference_is_held_to_the_rules_too():
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked", "picked"])
-def test_a_switch_amid_an_admission_leaves_both_resources_on_one_gpu(asked):
-    """The mode in force has one of them; kubelet's answer about the pod still names the GPU of the other."""
+def test_a_mode_switch_during_an_admission_keeps_both_resources_on_one_gpu(asked):
+    """The new mode has one of the resources; kubelet still reports the GPU of the other."""
     kubelet = kubelet_in_core_mem(*box(2)).pods(pod_json("a", {CORE: 20, MEM: 4}))
     kubelet.serve(owner("a"), CORE, 20)
     (has,) = kubelet.on(owner("a"), CORE)

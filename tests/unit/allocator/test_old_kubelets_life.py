@@ -111,8 +111,8 @@ def test_a_static_pod_that_runs_waits_for_nothing_after_a_restart_of_the_agent()
     assert [gpu.uuid for gpu in kubelet.allocate("b", 2).gpus] == [uuid(1)]
 
 
-def test_a_pod_that_kubelet_asks_for_again_is_not_the_oldest_that_waits():
-    """The agent has restarted; by its annotations the older pod is on another GPU."""
+def test_a_repeated_allocate_for_a_running_pod_does_not_make_it_the_oldest_waiting_pod():
+    """The agent has restarted. The annotations of the two pods name different GPUs."""
     kubelet = OldKubelet()
     older = pod_json("a", {MEM: 2}, annotations=v1(1, 2))
     kubelet.fake.pods(older)

@@ -39,7 +39,7 @@ from gpuagent.domain.sharing.units import parse_id, units_of
 from gpuagent.domain.snapshot import Snapshot, ids_of, snapshot
 from gpuagent.domain.state import State
 from gpuagent.domain.step import step
-from tests.unit.allocator.fake_kubelet import check_worked_out
+from tests.unit.allocator.fake_kubelet import check_cached
 from tests.unit.domain.builders import CORE, MEM, WHOLE, gpu, node_json, nodes, owner, pod_json, uuid
 
 EXCLUSIVE = "example.com/whole"
@@ -558,7 +558,7 @@ class RandomNode(RuleBasedStateMachine):
     def check(self) -> None:
         if not hasattr(self, "state"):
             return
-        check_worked_out(self.allocator)
+        check_cached(self.allocator)
         listed = [i for blocks in self.state.advertised.lists.values() for block in blocks for i in ids_of(block)]
         assert len(set(listed)) == len(listed), "an id is on two lists"
         assert self.state.allocates.in_flight >= 0

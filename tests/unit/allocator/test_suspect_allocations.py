@@ -40,13 +40,13 @@ def test_units_that_kubelets_allocations_give_to_a_living_pod_are_refused_when_n
 
 
 class ListsTwice(FakeAllocations):
-    """Kubelet also lists a newer pod of the name, which has no devices yet."""
+    """Kubelet lists a terminating pod and a newer pod of the same name, which has no devices yet."""
 
     def query(self, pods, *, listing):
         return [*super().query(pods, listing=listing), (PodName("ml", "a"), ())]
 
 
-def test_units_that_an_ending_pod_holds_are_refused_also_where_a_newer_one_has_its_name():
+def test_units_of_a_terminating_pod_are_refused_although_a_newer_pod_has_its_name():
     kubelet = FakeKubelet(in_force(Mode.SHARE, box(1)), ListsTwice()).pods(pod_json("a", {MEM: 16}))
     kubelet.serve(owner("a"), MEM, 16)
     refusal = kubelet.refusal(lambda: kubelet.allocator.prefer(MEM, kubelet.node.ids(MEM), [], 16))

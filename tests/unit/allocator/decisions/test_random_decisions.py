@@ -19,7 +19,7 @@ from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.reconcile.pod_annotations import writes
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.mode import Mode
-from tests.unit.allocator.fake_kubelet import FakeKubelet, check_worked_out
+from tests.unit.allocator.fake_kubelet import FakeKubelet, check_cached
 from tests.unit.domain.builders import MEM, box, in_force, owner, pod_json
 from tests.unit.domain.scheduling.test_decision import BORN_NS, v1
 
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.usefixtures("impatient")
 class Bound:
     """A pod that the scheduler bound: units and GPU of each container; None: it chose none.
 
-    `init` is what an init container asks for, which hands it on to the first container; 0 without one. `side` is what
-    a sidecar asks for, whose GPU no scheduler chooses; 0 without one. `side_gpu` is where it is.
+    `init` is what an init container asks for, which hands it on to the first container; 0 without one. `side`
+    is the number of units of a sidecar, for which no scheduler chooses a GPU; 0 without one. `side_gpu` is its GPU.
     `created` is its `creationTimestamp`.
     """
 
@@ -58,7 +58,7 @@ class Bound:
 
     @property
     def undecided(self) -> int:
-        """Units that the agent has still to find a GPU for."""
+        """Units for which the agent has yet to choose a GPU."""
         return 0 if self.given is not None else self.side + (sum(self.sizes) if self.gpus is None else 0)
 
     @property
@@ -219,7 +219,7 @@ class Decided(RuleBasedStateMachine):
         assert all(count <= self.units for count in units.values())
         ids = [i for holding in self.kubelet.allocations.holdings for i in holding.ids]
         assert len(set(ids)) == len(ids)
-        check_worked_out(self.kubelet.allocator)
+        check_cached(self.kubelet.allocator)
 
     @invariant()
     def the_gpus_have_what_was_chosen(self) -> None:

@@ -59,7 +59,7 @@ def test_a_reservation_of_compute_alone_reserves_no_memory():
     assert at(kubelet, "b") == [0]
 
 
-def test_a_decision_about_memory_alone_on_a_gpu_that_is_fenced_reserves_nothing():
+def test_a_memory_decision_for_a_fenced_gpu_reserves_nothing():
     kubelet = kubelet_with(
         pod_json("b", {MEM: 1}), decided("a", 0, 2, second=1), mode=Mode.CORE_MEM, gpus=2, core_mem_both=False
     )

@@ -1,4 +1,4 @@
-"""Devices in use: what grows with an allocation is what would be worked out anew."""
+"""Devices in use: the indexes after an Allocate equal freshly computed ones."""
 
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
 from gpuagent.domain.sharing.mode import Mode
@@ -6,8 +6,8 @@ from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import MEM, box, holding, in_force, owner, pod_json, uuid
 
 
-def test_an_allocation_from_before_a_read_shows_what_a_younger_one_had_hidden():
-    """Two Allocates overlap, and kubelet's allocations are read between them."""
+def test_an_allocate_from_before_a_read_restores_a_holding_that_a_later_allocate_had_overridden():
+    """Two Allocates overlap, and the agent reads kubelet's allocations between them."""
     kubelet = FakeKubelet(in_force(Mode.SHARE, box(2, 4)))
     ids = frozenset(sorted(kubelet.node.ids(MEM))[:1])
     kubelet.pods(pod_json("a", {MEM: 1}), pod_json("n", {MEM: 1}))
