@@ -1,7 +1,7 @@
-"""Answers kubelet's calls: GetPreferredAllocation (`preferred_allocation`), Allocate (`allocator`), and
-PreStartContainer (`pre_start`). `preferred_allocation` also decides what a pod gets that the agent has not seen. It
-waits, serves or refuses where kubelet or the API server is silent. `old_kubelets` stands between kubelets before 1.19
-and the rest. One lock guards immutable values (`allocator_state`) and is never held during a query. The package may
-not access the API server, NVML or a disk. It uses kubelet's pod-resources API only through the Protocol in
-`kubelet_allocations`.
+"""Answers kubelet's calls: Allocate and PreStartContainer (`allocator`), and GetPreferredAllocation
+(`preferred_allocation`). The answers are pure functions of `domain/deviceplugin`: `identify`, `choose`, `allocate` and
+`check_start`. `preferred_allocation` also decides what a pod gets that the agent has not seen. It waits, serves or
+refuses where kubelet or the API server is silent. `old_kubelets` stands between kubelets before 1.19 and the rest. One
+lock guards immutable values (`allocator_state`) and is never held during a query. The package may not access the API
+server, NVML or a disk. It uses kubelet's pod-resources API only through the Protocol in `kubelet_allocations`.
 """

@@ -1,28 +1,32 @@
 """Answers kubelet's calls. Thread-safe; touches no API server, no NVML and no disk."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from gpuagent.allocator.allocator_state import AllocatorState, InFlight, View
+from gpuagent.allocator.allocator_state import AllocatorState, InFlight
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
-from gpuagent.allocator.pre_start import PreStart
 from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.domain.announcement import EventSink
-from gpuagent.domain.deviceplugin.allocate_checks import check_allocated, claimed
-from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, identify
-from gpuagent.domain.deviceplugin.job import visible_gpus
-from gpuagent.domain.deviceplugin.occupancy import InUse, RecentAllocation
-from gpuagent.domain.pods.exchange import key, written
-from gpuagent.domain.refusal import Reason, Refusal
+from gpuagent.domain.deviceplugin.allocate import allocate
+from gpuagent.domain.deviceplugin.device_ids import granted, locate
+from gpuagent.domain.deviceplugin.identity import AllocationRequest
+from gpuagent.domain.deviceplugin.occupancy import Occupancy
+from gpuagent.domain.deviceplugin.start_checks import Start, check_start
+from gpuagent.domain.pods.exchange import by_units, key, written
+from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
+from gpuagent.domain.pods.pod import ContainerRef
+from gpuagent.domain.refusal import Reason, Refusal, refusals_name
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
-from gpuagent.domain.sharing.mode import Kind, Mode
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation.interface import Isolation, IsolationError
 
 log = logging.getLogger(__name__)
+
+READ_S = 5.0
+"""How long a PreStartContainer waits for kubelet's allocations."""
 
 
 class Allocator:
@@ -30,8 +34,7 @@ class Allocator:
 
     Attributes:
         prefer: as `PreferredAllocation.prefer`.
-        prestart: as `PreStart.prestart`.
-        view: the current snapshot and record of calls.
+        occupancy: the devices in use now.
     """
 
     def __init__(  # noqa: PLR0913 (what it is put together from)
@@ -49,10 +52,10 @@ class Allocator:
         self._state = AllocatorState(clock)
         preferred = PreferredAllocation(self._state, kubelet, send_event, fetch)
         self._old = preferred.old
-        self.view, self.prefer = self._state.view, preferred.prefer
-        self.prestart = PreStart(self._state, kubelet, isolation, strategy, self._old).prestart
+        self.occupancy, self.prefer = self._state.occupancy, preferred.prefer
         self._refusals = RefusalEvents(clock, send_event)
-        self._isolation, self._strategy, self._send_event = isolation, strategy, send_event
+        self._kubelet, self._isolation, self._strategy = kubelet, isolation, strategy
+        self._send_event = send_event
 
     def expect_pods(self, within_s: float) -> None:
         """Have calls wait up to `within_s` seconds from now for the first list of the node's pods."""
@@ -76,57 +79,76 @@ class Allocator:
         picked = frozenset(ids)
         with self.in_flight.one():
             exchanged = self._old.exchange(resource, picked) if self._old.active else {}
-            share = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged=bool(exchanged))
+            grant = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged=bool(exchanged))
         if not exchanged:
-            return share
+            return grant
         self._old.active = True  # the snapshot may have changed meanwhile
-        return replace(share, annotations={**share.annotations, key(resource): written(exchanged)})
+        return replace(grant, annotations={**grant.annotations, key(resource): written(exchanged)})
 
     def _allocate(self, resource: str, ids: frozenset[str], *, exchanged: bool) -> Grant:
-        view = self._state.view()
-        snap, at, before = view.snap, locate(resource, ids, view.snap), None
-        # Kubelet's device list from before a mode switch may still have units of mode core_mem, which never span GPUs.
-        listed = at.listed and (len(at.counts) == 1 or at.kind.mode is not Mode.CORE_MEM)
-        if view.answered and view.answered[0] == (resource, ids) and listed:
-            requester, check = view.answered[1], None
-        else:
-            before = view.occupancy.given(resource, ids)
-            check = AllocationRequest(resource, len(ids), must_include=ids)
-            requester = identify(check, view.tracker, snap)
+        state, occupancy, now = self._state, self._state.occupancy(), self._state.clock()
+        request, answered = AllocationRequest(resource, len(ids), must_include=ids), state.chosen_for((resource, ids))
         try:
-            if not before and not snap.claimed.isdisjoint(at.counts):
-                raise claimed(resource, at, snap)
-            if check:
-                check_allocated(check, requester, before, at, view.occupancy)
-            seen = self._visible(ids, at, before, requester, view) if at.kind is Kind.WHOLE_TOPOLOGY else ()
-            share = self._isolated(granted(resource, at, snap, self._strategy, seen), view)
-        except Refusal as refusal:
-            refusal.pod = requester.pod_name
-            self._state.refused(None)
+            requester, share, new, warnings = allocate(request, answered, occupancy, state.grants, self._strategy, now)
+            with self._driver(share, requester.owner, occupancy.snapshot) as driver:
+                grant = driver.prepare(share)
+        except Refusal:
+            state.refused(None)
             raise
-        uid, owner, certain = requester.pod.uid if requester.pod else None, requester.owner, requester.certain
-        if before and not requester.init_gpus:  # kubelet requests the ids again
-            owner, certain = before.owner, False
-            pod = snap.living_pods.get(owner.pod) if owner else None
-            uid = before.pod_uid if isinstance(before, RecentAllocation) else (pod.uid if pod else None)
-        uuids = frozenset([gpu.uuid for gpu in share.gpus])
-        self._state.allocated(RecentAllocation(resource, ids, uuids, view.now, owner, uid, certain, exchanged), share)
-        log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": list(at.counts)})
-        return share
+        for warning in warnings:
+            self._send_event(warning)
+        state.allocated(replace(new, exchanged=exchanged), grant)
+        log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": list(new.uuids)})
+        return grant
 
-    def _visible(
-        self, ids: frozenset[str], at: Located, before: InUse | None, requester: Requester, view: View
-    ) -> tuple[str, ...]:
-        """UUIDs of other GPUs that the container sees, the same for the same ids."""
-        if before and (share := self._state.granted(before.resource, ids)):
-            return tuple(gpu.uuid for gpu in share.visible_gpus)
-        found = visible_gpus(requester, before, at, view.occupancy)
-        for announcement in found.warnings:
-            self._send_event(announcement)
-        return found.uuids
+    @contextmanager
+    def _driver(self, grant: Grant, owner: ContainerRef | None, snap: Snapshot) -> Iterator[Isolation]:
+        """The isolation driver of a container's grant. Its errors, and that it does not work, are refusals."""
+        with refusals_name(owner.pod if owner else None):
+            try:
+                yield self._isolation[snap.driver_of(grant)]
+            except IsolationError as err:
+                raise Refusal(Reason.ISOLATION, f"{grant.resource}: {err}") from err
 
-    def _isolated(self, share: Grant, view: View) -> Grant:
-        try:
-            return self._isolation[view.driver_of(share)].prepare(share)
-        except IsolationError as err:
-            raise Refusal(Reason.ISOLATION, f"{share.resource}: {err}") from err
+    def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
+        """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
+
+        None where kubelet does not list it: an ordinary init container whose devices no later container reuses.
+
+        Raises:
+            Refusal: the container breaks a promise of the mode, or its isolation is not ready. Kubelet retries.
+        """
+        state, picked = self._state, frozenset(ids)
+        state.occupancy()  # waits for the first pods
+        state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and not self._old.active), READ_S)
+        if given_by_another(picked):
+            owner = holder(resource, picked, state.occupancy().snapshot.holdings)
+            extra = {"resource": resource, "container": str(owner)}
+            log.info("Let a container of another plugin start again", extra=extra)
+            return owner
+        occupancy, units = state.occupancy(), self._old.units(resource, picked) if self._old.active else picked
+        snap = occupancy.snapshot
+        at = locate(resource, units, snap)
+        start = Start(resource, units, at, snap, tuple(state.grants))
+        owner = self._checked_owner(start, picked, occupancy)
+        log.info("Verified container", extra={"resource": resource, "units": len(units), "container": str(owner)})
+        # Prefer the stored grant: the isolation driver of the mode may have changed since.
+        grant = state.grants.get((resource, units)) or granted(resource, at, snap, self._strategy)
+        with self._driver(grant, owner, snap) as driver:
+            driver.verify(grant, owner)
+        return owner
+
+    def _checked_owner(self, start: Start, picked: frozenset[str], occupancy: Occupancy) -> ContainerRef | None:
+        """The container, after a check of the mode's promises. Reads kubelet's allocations again if they may be old."""
+        owner, recorded = start.owner(occupancy.tracker), start.snap.recorded
+        if owner:
+            with suppress(Refusal):  # allocations read during the pod's admission are incomplete
+                check_start(start, recorded)
+                return owner
+        if read := self._kubelet.read(timeout_s=READ_S):
+            owner = owner or holder(start.resource, picked, read.holdings)
+            holdings, checkpoint, _ = by_units(read.holdings, read.checkpoint)
+            recorded = Recorded(holdings, checkpoint, start.snap.pods, start.snap.units)
+        with refusals_name(owner.pod if owner else None):
+            check_start(start, recorded)
+        return owner

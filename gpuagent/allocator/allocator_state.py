@@ -4,7 +4,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from gpuagent.domain.deviceplugin.identity import Requester
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
@@ -18,37 +17,13 @@ MOST_GIVEN = 1024
 """Maximum number of stored grants."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """All inputs of an answer to kubelet.
+class AllocatorState:
+    """State shared by all calls: one lock guards immutable values, and is never held during a call elsewhere.
 
     Attributes:
-        snap: the current snapshot.
-        tracker: the agent's record of kubelet's calls.
-        occupancy: the devices in use by both.
-        answered: the last answer to GetPreferredAllocation and its container, until kubelet allocates it.
-        now: monotonic seconds.
+        first_pods_by: until when calls wait for the first list of the node's pods, in monotonic seconds.
+        grants: grants by allocation, the last one granted or repeated last.
     """
-
-    snap: Snapshot
-    tracker: AdmissionTracker
-    occupancy: Occupancy
-    answered: tuple[Allocation, Requester] | None
-    now: float
-
-    def driver_of(self, share: Grant) -> str:
-        """Name of the share's isolation driver. Raises Refusal: it does not work now, or not on these GPUs."""
-        layer, why = self.snap.serving[share.kind.mode]
-        for gpu in share.gpus if layer.left_out and not why else ():
-            if gpu.uuid in layer.left_out:
-                why = f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}"
-        if why:
-            raise Refusal(Reason.ISOLATION, f"{share.resource}: {why}")
-        return layer.driver
-
-
-class AllocatorState:
-    """State shared by all calls: one lock guards immutable values, and is never held during a call elsewhere."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -58,7 +33,7 @@ class AllocatorState:
         self._snapshot: Snapshot | None = None
         self._occupancy: Occupancy | None = None
         self._answered: tuple[Allocation, Requester] | None = None
-        self._granted: OrderedDict[Allocation, Grant] = OrderedDict()
+        self.grants: OrderedDict[Allocation, Grant] = OrderedDict()
         self._new: list[RecentAllocation] = []
 
     def _latest(self) -> AdmissionTracker:
@@ -80,8 +55,8 @@ class AllocatorState:
         occupancy.work_out()
         return tracker
 
-    def view(self) -> View:
-        """The current view. Raises Refusal: no snapshot was published yet."""
+    def occupancy(self) -> Occupancy:
+        """The devices in use now. Raises Refusal: no snapshot was published yet."""
         if (left_s := self.first_pods_by - self.clock()) > 0:
             self.wait(lambda snap: not snap.pods_awaited, left_s)
         with self._changed:
@@ -90,9 +65,8 @@ class AllocatorState:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
             tracker, occupancy = self._latest().fresh(now, snap), self._occupancy
             if occupancy is None or tracker is not occupancy.tracker:
-                self._tracker, occupancy = tracker, Occupancy(snap, tracker)
-                self._occupancy = occupancy
-            return View(snap, tracker, occupancy, self._answered, now)
+                self._tracker, self._occupancy = tracker, (occupancy := Occupancy(snap, tracker))
+            return occupancy
 
     def wait(self, condition: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait for a snapshot with which `condition` holds; False if none came in time."""
@@ -104,15 +78,20 @@ class AllocatorState:
         with self._changed:
             self._answered = allocation, requester
 
+    def chosen_for(self, allocation: Allocation) -> Requester | None:
+        """The container of the last answer to GetPreferredAllocation, if kubelet allocates just that next."""
+        answered = self._answered
+        return answered[1] if answered and answered[0] == allocation else None
+
     def allocated(self, new: RecentAllocation, share: Grant) -> None:
         """Record an answered Allocate."""
         with self._changed:
             self._answered = None
             self._new.append(new)
-            self._granted[share.resource, new.ids] = share
-            self._granted.move_to_end((share.resource, new.ids))
-            if len(self._granted) > MOST_GIVEN:
-                self._granted.popitem(last=False)
+            self.grants[share.resource, new.ids] = share
+            self.grants.move_to_end((share.resource, new.ids))
+            if len(self.grants) > MOST_GIVEN:
+                self.grants.popitem(last=False)
 
     def refused(self, pod: Pod | None) -> None:
         """Record a refusal, after which kubelet rejects the pod in admission; `pod` is None if the pod is uncertain."""
@@ -124,16 +103,6 @@ class AllocatorState:
         """Record that kubelet has freed these ids."""
         with self._changed:
             self._tracker = self._latest().freeing(ids)
-
-    def granted(self, resource: str, ids: frozenset[str]) -> Grant | None:
-        """The stored grant for `ids`, if there is one."""
-        return self._granted.get((resource, ids))
-
-    def granted_after(self, resource: str, ids: frozenset[str]) -> set[Allocation] | None:
-        """Allocations granted or repeated after that of `ids`; None if the grant for `ids` is not stored."""
-        with self._changed:
-            order = list(self._granted)
-        return set(order[order.index((resource, ids)) + 1 :]) if (resource, ids) in order else None
 
 
 class InFlight:

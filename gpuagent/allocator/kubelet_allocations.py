@@ -1,19 +1,11 @@
 """Kubelet's own record of the devices that containers hold."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Protocol
 
 from gpuagent.domain.deviceplugin.identity import Listed
-from gpuagent.domain.pods.pod import CheckpointEntry, Holding, PodName
-
-
-@dataclass(frozen=True, slots=True)
-class Allocated:
-    """All holdings by pod-resources, and the checkpoint, which alone has ordinary init containers."""
-
-    holdings: tuple[Holding, ...]
-    checkpoint: tuple[CheckpointEntry, ...] = ()
+from gpuagent.domain.events import HoldingsRead
+from gpuagent.domain.pods.pod import PodName
 
 
 class KubeletAllocations(Protocol):
@@ -28,5 +20,5 @@ class KubeletAllocations(Protocol):
                 for this call.
         """
 
-    def read(self, timeout_s: float) -> Allocated | None:
+    def read(self, timeout_s: float) -> HoldingsRead | None:
         """All holdings, read after this call began; None if that took too long or kubelet cannot be queried."""

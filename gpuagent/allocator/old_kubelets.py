@@ -6,12 +6,12 @@ chooses in Allocate (`domain/deviceplugin/counts`). Kubelet keeps the exchange i
 
 from collections.abc import Callable
 
-from gpuagent.allocator.allocator_state import AllocatorState, View
+from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.domain.deviceplugin import counts
 from gpuagent.domain.deviceplugin.device_ids import locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search
 from gpuagent.domain.deviceplugin.mode_rules import not_offered
-from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy
 from gpuagent.domain.pods.exchange import Exchanged, joined, picks_itself
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.snapshot import Snapshot
@@ -38,22 +38,22 @@ class OldKubelets:
         recent = any(one.exchanged for one in tracker.recent)
         self.active = bool(snap.exchanged) or recent or picks_itself(snap.kubelet, asked=self._asked)
 
-    def counts_although_asked(self, view: View) -> bool:
+    def counts_although_asked(self, now: Occupancy) -> bool:
         """Kubelet asks which ids to take; whether they still are counts, as it holds ids that it picked before."""
         self._asked = True
-        self.publish(view.snap, view.tracker)
+        self.publish(now.snapshot, now.tracker)
         return self.active
 
     def units(self, resource: str, ids: frozenset[str]) -> frozenset[str]:
         """The units that these ids stand for. Raises Refusal: kubelet's allocations were not read yet."""
-        exchanged = self._exchanged(resource, self._state.view())
+        exchanged = self._exchanged(resource, self._state.occupancy().snapshot)
         return frozenset(exchanged.get(device_id, device_id) for device_id in ids)
 
-    def _exchanged(self, resource: str, view: View) -> Exchanged:
-        if not view.snap.holdings_known:
+    def _exchanged(self, resource: str, snap: Snapshot) -> Exchanged:
+        if not snap.holdings_known:
             text = f"{resource}: the GPU agent is starting and has not read yet what kubelet gave out; try again"
             raise Refusal(Reason.NOT_READY, text)
-        return joined(view.snap.exchanged, self._latest)
+        return joined(snap.exchanged, self._latest)
 
     def exchange(self, resource: str, picked: frozenset[str]) -> Exchanged:
         """Units in exchange for the ids that kubelet picked for a container; empty where they stand for themselves.
@@ -61,28 +61,29 @@ class OldKubelets:
         Raises:
             Refusal: no GPU can serve the container.
         """
-        if stale := counts.lapsed(self._state.view().occupancy):
+        if stale := counts.lapsed(self._state.occupancy()):
             self._state.freed(stale)
-        view = self._state.view()
+        now = self._state.occupancy()
+        snap, tracker = now.snapshot, now.tracker
         # A unit of an older exchange may be in use by now without one: kubelet was upgraded.
-        recent = frozenset[str]().union(*[one.ids for one in view.tracker.recent if one.exchanged])
+        recent = frozenset[str]().union(*[one.ids for one in tracker.recent if one.exchanged])
         self._latest = {device_id: unit for device_id, unit in self._latest.items() if unit in recent}
-        exchanged = self._exchanged(resource, view)
-        current = frozenset[str]().union(*(one.ids for one in view.tracker.admission))
+        exchanged = self._exchanged(resource, snap)
+        current = frozenset[str]().union(*(one.ids for one in tracker.admission))
         must_include = current.intersection(filter(None, map(exchanged.get, picked)))
         # An older pod of the same size may have taken a pod's turn, and that pod then gets what is chosen for this one.
-        with_devices = frozenset([one.pod_uid for one in view.snap.checkpoint if one.ids.isdisjoint(view.tracker.ids)])
+        with_devices = frozenset([one.pod_uid for one in snap.checkpoint if one.ids.isdisjoint(tracker.ids)])
         request = AllocationRequest(resource, len(picked), must_include=must_include)
-        fitting = Search(request, view.tracker, view.snap).fitting(with_devices)
-        requester = counts.oldest(fitting, view.tracker.last)
+        fitting = Search(request, tracker, snap).fitting(with_devices)
+        requester = counts.oldest(fitting, tracker.last)
         goes_on = requester.init_gpus or requester.container_gpus
-        found = counts.pick(resource, picked, must_include if goes_on else frozenset(), exchanged, view.occupancy)
+        found = counts.pick(resource, picked, must_include if goes_on else frozenset(), exchanged, now)
         if len(found.exchanged) == len(picked):
             return found.exchanged
-        if not locate(resource, picked, view.snap).listed:
+        if not locate(resource, picked, snap).listed:
             if picked.isdisjoint(exchanged.values()):
                 return {}  # from before a downgrade of kubelet
-            raise not_offered(resource, view.snap)  # another pod has a unit with the id of a count
+            raise not_offered(resource, snap)  # another pod has a unit with the id of a count
         try:
             chosen = self._choose(found.request, requester)
         except Refusal as refusal:

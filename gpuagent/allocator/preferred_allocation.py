@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 
-from gpuagent.allocator.allocator_state import AllocatorState, View
+from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.old_kubelets import OldKubelets
 from gpuagent.domain.announcement import Announcement, EventSink
@@ -51,17 +51,15 @@ class PreferredAllocation:
             Refusal: the total may be enough, but no GPU is; or the request makes no sense.
         """
         request = AllocationRequest(resource, size, frozenset(available), frozenset(must_include))
-        if size < 1 or not available:
-            raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {size} of {len(available)} devices is no request")
-        if len(request.must_include) > size:
-            text = f"{resource}: {len(request.must_include)} devices must be included, but {size} are asked for"
-            raise Refusal(Reason.EMPTY_REQUEST, text)
+        if not available or size < max(1, len(must_include)):
+            devices = f"{size} of {len(available)} devices, of which {len(must_include)} must be included,"
+            raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {devices} is no request")
         if not request.must_include <= request.offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
-        view = self._state.view()
-        if self.old.active and self.old.counts_although_asked(view):
+        occupancy = self._state.occupancy().seen_with(request.offered)
+        if self.old.active and self.old.counts_although_asked(occupancy):
             return (*request.must_include, *sorted(request.offered - request.must_include))[:size]
-        self._have_containers_named(request, view)
+        self._have_containers_named(request, occupancy)
         requester = self._identify(request)
         if requester.container_gpus and not requester.certain:
             try:
@@ -81,12 +79,12 @@ class PreferredAllocation:
 
     def choose(self, request: AllocationRequest, requester: Requester) -> tuple[str, ...]:
         """The ids for this container. Raises Refusal."""
-        occupancy = self._state.view().occupancy.seen_with(request.offered)
+        occupancy = self._state.occupancy().seen_with(request.offered)
         if isinstance(requester, Unknown) and requester.maybe_decided:
             raise in_doubt(request.resource, requester)
         chosen = choose(request, requester, occupancy)
-        if occupancy.suspect:
-            self._check_suspect(request, occupancy.suspect_ids.intersection(chosen) - request.must_include, occupancy)
+        if suspect := occupancy.suspect_ids.intersection(chosen) - request.must_include:
+            self._check_suspect(request, suspect, occupancy)
         self._state.answered((request.resource, frozenset(chosen)), requester)
         if found := notice(requester, request.resource, chosen, occupancy.snapshot):
             self._send_event(found)
@@ -94,9 +92,9 @@ class PreferredAllocation:
 
     def _identify(self, request: AllocationRequest, *, certainly: bool = False) -> Requester:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
-        view, must_include = self._state.view(), request.must_include
+        occupancy, must_include = self._state.occupancy().seen_with(request.offered), request.must_include
+        snap = occupancy.snapshot
         # Kubelet has only reserved the ids of a first request, and a list query would make kubelet lose them.
-        occupancy = view.occupancy.seen_with(request.offered)
         may_list = not must_include or occupancy.given(request.resource, must_include) is not None
         silent = False
 
@@ -106,10 +104,10 @@ class PreferredAllocation:
             silent = found is None
             return found
 
-        found = identify(request, view.tracker, view.snap, query, certainly=certainly)
-        unseen: Collection[PodName] | None = None if silent and view.snap.schedulers else ()
+        found = identify(request, occupancy.tracker, snap, query, certainly=certainly)
+        unseen: Collection[PodName] | None = None if silent and snap.schedulers else ()
         if isinstance(found, Unknown) and found.unseen:
-            unseen = self._unseen(view, listing=may_list)
+            unseen = self._unseen(occupancy, listing=may_list)
         if unseen is not None and not unseen:
             return found
         until = self._state.clock() + WAIT_S
@@ -117,16 +115,16 @@ class PreferredAllocation:
         left_s = until - self._state.clock()
         shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
         if shown and uids:
-            view = self._state.view()
+            now = self._state.occupancy()
             asked = (lambda _pods: None) if silent else query  # kubelet has just not answered
-            return identify(request, view.tracker, view.snap, asked, certainly=certainly)
+            return identify(request, now.tracker, now.snapshot, asked, certainly=certainly)
         self._rest_until = self._state.clock() + REST_S
-        if not shown and view.snap.schedulers:
+        if not shown and snap.schedulers:
             why = "the API server did not show the node's pods in time"
-            return Unknown(why=why, maybe_decided=True, between=tuple(unseen or view.snap.decided))
+            return Unknown(why=why, maybe_decided=True, between=tuple(unseen or snap.decided))
         return found
 
-    def _unseen(self, view: View, *, listing: bool) -> list[PodName] | None:
+    def _unseen(self, occupancy: Occupancy, *, listing: bool) -> list[PodName] | None:
         """Pods that kubelet lists without devices and that the agent has not seen. The request is for one of them.
 
         None if kubelet cannot be queried: each pod of the node may be one.
@@ -135,11 +133,12 @@ class PreferredAllocation:
         the same name may have replaced a pod that held devices or was rejected. Kubelet does not list the devices of
         ordinary init containers.
         """
-        if not view.snap.pods_known or (not view.snap.schedulers and view.now < self._rest_until):
+        snap, tracker = occupancy.snapshot, occupancy.tracker
+        if not snap.pods_known or (not snap.schedulers and self._state.clock() < self._rest_until):
             return []
-        ours, past = view.snap.resource_kinds, {*view.snap.with_devices, *view.tracker.by_pod, *view.tracker.refused}
+        ours, past = snap.resource_kinds, {*snap.with_devices, *tracker.by_pod, *tracker.refused}
         seen = set()
-        for pod in view.snap.living_pods.values():
+        for pod in snap.living_pods.values():
             only_init = all(c.init or not any(map(c.asks, ours)) for c in pod.containers)
             if only_init or pod.uid not in past:
                 seen.add(pod.name)
@@ -147,22 +146,19 @@ class PreferredAllocation:
         if listed is None:
             return None
         bare = {pod for pod, holdings in listed if not any(held.resource in ours for held in holdings)}
-        known = {pod.name for pod in view.snap.pods}
+        known = {pod.name for pod in snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
-    def _have_containers_named(self, request: AllocationRequest, view: View) -> None:
+    def _have_containers_named(self, request: AllocationRequest, occupancy: Occupancy) -> None:
         """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
-        if request.must_include or not view.occupancy.seen_with(request.offered).full_gpus(None):
-            return
-        if None in [one.owner for one in view.tracker.recent]:
+        unnamed = None in [one.owner for one in occupancy.tracker.recent]
+        if unnamed and not request.must_include and occupancy.full_gpus(None):
             began = self._state.clock()
-            if self._kubelet.read(timeout_s=NAMING_S) is not None:
+            if self._kubelet.read(timeout_s=NAMING_S):
                 self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
 
     def _check_suspect(self, request: AllocationRequest, ids: Collection[str], occupancy: Occupancy) -> None:
         """Check recently allocated `ids` that kubelet calls free. Raises Refusal if a pod holds them."""
-        if not ids:
-            return
         owners = {owner for one in occupancy.suspect if (owner := one.owner) and not one.ids.isdisjoint(ids)}
         for pod in {owner.pod for owner in owners}:
             held = [h for _, holdings in self._kubelet.query([pod], listing=True) or () for h in holdings]

@@ -13,7 +13,6 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
-from gpuagent.allocator.kubelet_allocations import Allocated
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.identity import Listed
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
@@ -173,7 +172,7 @@ class HoldingsWatch:
         self._wanted = 1
         self._begun = 0
         self._done = 0
-        self._latest: Allocated | None = None
+        self._latest: ev.HoldingsRead | None = None
         self._stopping = False
         self._soon = math.inf
         self.period_s = 30.0
@@ -204,7 +203,7 @@ class HoldingsWatch:
         """As `KubeletAllocations.query`; no list is read while an Allocate is in progress."""
         return self._client.query(pods, listing=listing and self._wait_idle(0.0))
 
-    def read(self, timeout_s: float) -> Allocated | None:
+    def read(self, timeout_s: float) -> ev.HoldingsRead | None:
         """Kubelet's allocations from a read that begins after this call; None if it did not end in time."""
         with self._cond:
             target = self._wanted = self._begun + 1
@@ -237,12 +236,10 @@ class HoldingsWatch:
                 log.exception("Failed to read pod-resources")
                 holdings, self._client.problem = None, str(err)
             now = self._clock()
-            if holdings is None:
-                self._post(ev.HoldingsUnavailable(self._client.problem, now))
-            else:
-                self._post(ev.HoldingsRead(holdings, began, now, kept))
+            read = None if holdings is None else ev.HoldingsRead(holdings, began, now, kept)
+            self._post(read or ev.HoldingsUnavailable(self._client.problem, now))
             with self._cond:
-                self._latest = None if holdings is None else Allocated(holdings, kept)
+                self._latest = read
                 self._done = turn
                 self._cond.notify_all()
                 if holdings is None:

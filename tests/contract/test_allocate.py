@@ -143,7 +143,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
     one.offers(mem=48, core=200)
     one.connected(agent)
     mine = ids_on(one.uuids[0], one.ids(MEM))
-    before = agent.status(), one.ids(MEM), agent.allocator.view().tracker
+    before = agent.status(), one.ids(MEM), agent.allocator.occupancy().tracker
     for containers in (
         [["zzzzzzzzzz-mm-0"]],
         [["nonsense"]],
@@ -158,7 +158,7 @@ def test_23_nonsense_is_refused_and_changes_nothing(node: MakeNode) -> None:
             one.allocate(MEM, *containers)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert MEM in caught.value.details()
-    assert (agent.status(), one.ids(MEM), agent.allocator.view().tracker) == before
+    assert (agent.status(), one.ids(MEM), agent.allocator.occupancy().tracker) == before
     assert agent.allocator.in_flight.wait_idle(1)
     assert len(one.allocate(MEM, mine[:1], mine[1:2]).container_responses) == 2
 

@@ -10,5 +10,5 @@ def impatient() -> Iterator[None]:
     """No waiting for a pod to appear in the watch: in these tests it has, or never will."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpuagent.allocator.preferred_allocation.WAIT_S", 0.0)
-        patch.setattr("gpuagent.allocator.pre_start.READ_S", 0.0)
+        patch.setattr("gpuagent.allocator.allocator.READ_S", 0.0)
         yield

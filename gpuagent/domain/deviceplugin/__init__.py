@@ -5,7 +5,7 @@ core except `status` and `reconcile`. It answers in six verbs.
 - `identity`: which container a call is for, with a query to kubelet if the answer depends on it.
 - `occupancy`: which devices are in use or reserved at the moment of a call, and the record of the calls before it.
 - `assignment`: which device ids the container gets.
-- `allocate_checks`: whether the devices of an Allocate satisfy the rules of the mode.
+- `allocate`: what the container gets for the devices that kubelet picked, if they satisfy the rules of the mode.
 - `start_checks`: whether a container keeps the mode's promises when it starts.
 
 `device_ids` turns ids into GPUs. `mode_rules` has what holds in each call, `job` the GPUs of a pod's job. `counts`

@@ -5,12 +5,13 @@ allocations need neither an API server nor annotations, and their owner is certa
 retries the start.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.allocate_checks import apart
+from gpuagent.domain.deviceplugin.allocate import apart
 from gpuagent.domain.deviceplugin.device_ids import Located, locate
 from gpuagent.domain.deviceplugin.mode_rules import gpu_count
+from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded
 from gpuagent.domain.pods.pod import ContainerRef, Pod, PodName
 from gpuagent.domain.refusal import Reason, Refusal
@@ -27,14 +28,23 @@ class Start:
         ids: its units of `resource`.
         at: the GPUs of these units.
         snap: the current snapshot.
-        given_later: returns later allocations; None if the time of this allocation is not stored.
+        granted: allocations with a stored grant, the last one granted or repeated last.
     """
 
     resource: str
     ids: frozenset[str]
     at: Located
     snap: Snapshot
-    given_later: Callable[[], Collection[Allocation] | None]
+    granted: Sequence[Allocation]
+
+    def owner(self, tracker: AdmissionTracker) -> ContainerRef | None:
+        """The container by kubelet's allocations as last read, unless the ids were allocated again since."""
+        later = [one for one in tracker.recent if one.at >= self.snap.holdings_at]
+        if [one for one in later if not one.ids.isdisjoint(self.ids)]:
+            return None
+        owners = (h.owner for h in self.snap.holdings if h.resource == self.resource and h.ids == self.ids)
+        # An entry of the checkpoint alone has no pod name: the list may be from just before it had the container.
+        return next((owner for owner in owners if owner.pod.namespace), None)
 
 
 def check_start(start: Start, recorded: Recorded) -> None:
@@ -88,9 +98,9 @@ def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded) -> None:
         return len(pods) > most_pods or (most is not None and len(containers) > most)
 
     full = [uuid for uuid in start.at.counts if too_many(*recorded.sharers[uuid])]
-    later = start.given_later() if full else None
-    if later is None:
+    if not full or (start.resource, start.ids) not in start.granted:
         return
+    later = {*start.granted[start.granted.index((start.resource, start.ids)) + 1 :]}
     ended = {pod.name for pod in snap.pods if pod.ended}
     before = [h for h in recorded.holdings if h.owner.pod not in ended and (h.resource, h.ids) not in later]
     for uuid in full:

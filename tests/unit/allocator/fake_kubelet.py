@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.kubelet_allocations import Allocated
 from gpuagent.domain import events as ev
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.identity import Listed
@@ -81,21 +80,20 @@ class FakeAllocations:
             if held[pod] or self.admitting in {None, pod.name} or pod.name in self.rejected
         ]
 
-    def read(self, timeout_s: float) -> Allocated | None:
+    def read(self, timeout_s: float) -> ev.HoldingsRead | None:
         self.reads += 1
-        return Allocated(tuple(self.holdings), tuple(self.checkpoint)) if self.readable else None
+        return ev.HoldingsRead(tuple(self.holdings), 0.0, 0.0, tuple(self.checkpoint)) if self.readable else None
 
 
 def check_cached(allocator: Allocator) -> None:
     """Check that the indexes that the allocator extends from call to call equal freshly computed ones."""
-    view = allocator.view()
-    cached, computed = view.occupancy, Occupancy(view.snap, view.tracker)
-    assert cached.tracker is view.tracker
-    assert view.tracker.by_pod == replace(view.tracker).by_pod
+    cached = allocator.occupancy()
+    computed = Occupancy(cached.snapshot, replace(cached.tracker))
+    assert cached.tracker.by_pod == computed.tracker.by_pod
     assert cached.all == computed.all
     assert sorted(cached.full_gpus(None)) == sorted(computed.full_gpus(None))
     assert all(cached.has_of(one.ids) for one, _ in cached.all)
-    for resource in view.snap.resource_kinds:
+    for resource in cached.snapshot.resource_kinds:
         assert cached.free(resource) == computed.free(resource)
         assert cached.reserved(resource, None) == computed.reserved(resource, None)
 

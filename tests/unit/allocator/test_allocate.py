@@ -64,9 +64,9 @@ def test_an_agent_that_is_starting_refuses_and_says_so():
 )
 def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason):
     kubelet = kubelet_in_share()
-    before = kubelet.allocator.view().tracker
+    before = kubelet.allocator.occupancy().tracker
     assert kubelet.refusal(lambda: call(kubelet.allocator)).reason is reason
-    assert kubelet.allocator.view().tracker == before
+    assert kubelet.allocator.occupancy().tracker == before
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -128,7 +128,7 @@ def test_units_allocated_to_a_deleted_pod_count_as_free():
     kubelet.pods()
     kubelet.allocator.allocate(MEM, ids)
     check_cached(kubelet.allocator)
-    assert not kubelet.allocator.view().occupancy.all
+    assert not kubelet.allocator.occupancy().all
 
 
 def test_units_given_before_a_mode_switch_may_be_asked_for_again():
@@ -187,7 +187,7 @@ def test_a_share_that_cannot_be_isolated_is_refused_and_not_remembered():
     kubelet.isolation.refuses_to_prepare = "the daemon is dead"
     refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, unit_ids(0, SHARE, 1)))
     assert (refusal.reason, refusal.message) == (Reason.ISOLATION, f"{MEM}: the daemon is dead")
-    assert kubelet.allocator.view().tracker.recent == ()
+    assert kubelet.allocator.occupancy().tracker.recent == ()
     assert kubelet.allocator.in_flight.now()[0] == 0
 
 
@@ -220,5 +220,5 @@ def test_repeated_allocates_for_one_container_add_no_entries():
     kubelet.serve(owner("a"), MEM, 4)
     for _ in range(10):
         kubelet.allocator.allocate(MEM, kubelet.allocations.holdings[0].ids)
-    tracker = kubelet.allocator.view().tracker
+    tracker = kubelet.allocator.occupancy().tracker
     assert (len(tracker.recent), len(tracker.admission)) == (1, 1)

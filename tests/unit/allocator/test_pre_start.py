@@ -82,7 +82,7 @@ def test_a_container_that_kubelet_cannot_name_starts_nevertheless():
 def test_a_container_that_another_plugin_served_starts_again_without_ado(resource, device_id):
     kubelet = kubelet_in_share()
     kubelet.allocations.holdings = (holding("old", [device_id], resource),)
-    assert kubelet.allocator.prestart(resource, [device_id]) == owner("old")
+    assert kubelet.read_allocations().allocator.prestart(resource, [device_id]) == owner("old")
     assert kubelet.isolation.verified == []
     assert kubelet.refusal(lambda: kubelet.allocator.allocate(resource, [device_id])).reason is Reason.UNKNOWN_DEVICE
 
@@ -95,7 +95,7 @@ def test_identity_corrects_a_wrong_guess():
     assert kubelet.allocator.prestart(MEM, ids) == owner("b")
     kubelet.node.now += 1
     kubelet.read_allocations()
-    assert [one.owner for one in kubelet.allocator.view().tracker.recent] == [owner("b")]
+    assert [one.owner for one in kubelet.allocator.occupancy().tracker.recent] == [owner("b")]
 
 
 def test_a_container_of_an_old_mode_may_start_again():

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.allocator.allocator import Allocator
-from gpuagent.allocator.kubelet_allocations import Allocated
 from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.advertise import SETTLE_S, deadline
 from gpuagent.domain.deviceplugin.identity import Listed
@@ -251,8 +250,8 @@ class RandomNode(RuleBasedStateMachine):
         pods = [PodName("ml", name) for name in self.living] if pods is None else pods
         return [(pod, tuple(self.living[pod.name].held)) for pod in pods if pod.name in self.living]
 
-    def read(self, timeout_s: float) -> Allocated:
-        return Allocated(self.allocations(), self.checkpoint())
+    def read(self, timeout_s: float) -> ev.HoldingsRead:
+        return ev.HoldingsRead(self.allocations(), self.now, self.now, self.checkpoint())
 
     def allocations(self) -> tuple[Holding, ...]:
         listed = [*self.living.values(), *(self.still_listed() if self.lists_ended else ())]

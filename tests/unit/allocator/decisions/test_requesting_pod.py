@@ -156,7 +156,7 @@ def test_a_refusal_on_a_guess_bars_no_pod():
     kubelet = kubelet_with(*pair, gpus=2)
     kubelet.allocations.admitting = "b"
     assert kubelet.refusal(lambda: kubelet.prefer(MEM, 40)).reason is Reason.NOT_ENOUGH
-    assert kubelet.allocator.view().tracker.refused == frozenset()
+    assert kubelet.allocator.occupancy().tracker.refused == frozenset()
 
 
 def test_an_ignored_annotation_does_not_make_kubelet_be_queried_for_good():

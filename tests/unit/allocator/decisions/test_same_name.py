@@ -93,7 +93,7 @@ def test_pods_that_are_gone_are_not_remembered_as_refused():
         kubelet.read_allocations()
         kubelet.allocations.holdings.clear()
         kubelet.node.now += 31
-    assert len(kubelet.allocator.view().tracker.refused) <= 1
+    assert len(kubelet.allocator.occupancy().tracker.refused) <= 1
 
 
 def test_a_pod_that_took_a_deleted_pods_name_is_read_from_the_api_server():

@@ -1,35 +1,74 @@
-"""Checks of an Allocate whose devices kubelet picked itself, or requests again."""
+"""Allocate: the grant for devices that kubelet picked, checked unless the agent has just chosen them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
+from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.assignment import decision_of, in_doubt
-from gpuagent.domain.deviceplugin.device_ids import Located
-from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown
-from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus
+from gpuagent.domain.deviceplugin.device_ids import Located, granted, locate
+from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown, identify
+from gpuagent.domain.deviceplugin.job import Visible, named_for_others, named_gpus, visible_gpus
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, not_offered
-from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
+from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.pods.annotations import shown
+from gpuagent.domain.pods.holdings import Allocation
 from gpuagent.domain.pods.pod import requests
-from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Mode, other_resource
+from gpuagent.domain.refusal import Reason, Refusal, refusals_name
+from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, Kind, Mode, other_resource
 from gpuagent.domain.snapshot import Snapshot
 
 
-def check_allocated(
-    request: AllocationRequest, requester: Requester, before: InUse | None, at: Located, occupancy: Occupancy
-) -> None:
-    """Check devices that differ from the agent's last GetPreferredAllocation answer.
+def allocate(  # noqa: PLR0913 (all that an answer depends on)
+    request: AllocationRequest,
+    chosen_for: Requester | None,
+    occupancy: Occupancy,
+    grants: Mapping[Allocation, Grant],
+    strategy: DeviceStrategy,
+    now: float,
+) -> tuple[Requester, Grant, RecentAllocation, Sequence[Announcement]]:
+    """The container, its grant without isolation, what to record of it, and warnings to its pod.
 
     Args:
-        request: all of its ids must be included.
-        requester: the container.
-        before: the allocation that has these ids already.
-        at: their GPUs.
+        request: kubelet's; all of its ids must be included.
+        chosen_for: the container, if the agent has just chosen these ids in GetPreferredAllocation.
         occupancy: the devices in use.
+        grants: stored ones. The same ids always give the same answer.
+        strategy: how containers get their device nodes.
+        now: monotonic seconds.
 
     Raises:
         Refusal: the devices break a rule of the mode or a scheduler's decision.
     """
+    resource, ids, snap = request.resource, request.must_include, occupancy.snapshot
+    at, before, requester = locate(resource, ids, snap), None, chosen_for
+    # Kubelet's device list from before a mode switch may still have units of mode core_mem, which never span GPUs.
+    if requester is None or not at.listed or (len(at.counts) > 1 and at.kind.mode is Mode.CORE_MEM):
+        before, requester = occupancy.given(resource, ids), identify(request, occupancy.tracker, snap)
+        chosen_for = None
+    with refusals_name(requester.pod_name):
+        if not before and (claimed := snap.claimed & at.counts.keys()):
+            text = f"{resource}: {_gpus(claimed, snap)} is still in use by ResourceClaims"
+            raise Refusal(Reason.STILL_HELD, text)
+        if chosen_for is None:
+            _check(request, requester, before, at, occupancy)
+        stored = grants.get((resource, ids)) if before else None
+        visible = Visible(tuple([gpu.uuid for gpu in stored.visible_gpus]) if stored else (), [])
+        if at.kind is Kind.WHOLE_TOPOLOGY and not stored:
+            visible = visible_gpus(requester, before, at, occupancy)
+        grant = granted(resource, at, snap, strategy, visible.uuids)
+    owner, uid, certain = requester.owner, requester.pod.uid if requester.pod else None, requester.certain
+    if before and not requester.init_gpus:  # kubelet requests the ids again
+        pod = snap.living_pods.get(before.owner.pod) if before.owner else None
+        uid = before.pod_uid if isinstance(before, RecentAllocation) else (pod.uid if pod else None)
+        owner, certain = before.owner, False
+    new = RecentAllocation(resource, ids, frozenset(at.counts), now, owner, uid, certain)
+    return requester, grant, new, visible.warnings
+
+
+def _check(
+    request: AllocationRequest, requester: Requester, before: InUse | None, at: Located, occupancy: Occupancy
+) -> None:
+    """Check devices that the agent has not just chosen. `before` is the allocation that has their ids already."""
     snap, resource = occupancy.snapshot, request.resource
     if isinstance(requester, Unknown) and requester.maybe_decided and not before:
         # A pod without a decision may take GPUs that are in no pod's decision.
@@ -49,12 +88,6 @@ def check_allocated(
     if full and not at.kind.is_whole:
         text = f"{resource}: kubelet picked {_gpus(full, snap)}, which has {snap.most_sharers} already"
         raise Refusal(Reason.TOO_MANY_PODS, f"{text}, the most allowed")
-
-
-def claimed(resource: str, at: Located, snap: Snapshot) -> Refusal:
-    """The refusal of GPUs that ResourceClaims have: a GPU is given by one front end at a time."""
-    held = snap.claimed & at.counts.keys()
-    return Refusal(Reason.STILL_HELD, f"{resource}: {_gpus(held, snap)} is still in use by ResourceClaims")
 
 
 def _check_offered(request: AllocationRequest, before: InUse | None, at: Located, snap: Snapshot) -> None:
