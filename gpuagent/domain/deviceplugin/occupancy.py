@@ -202,7 +202,8 @@ class Occupancy:
         owner = new.owner
         # An Allocate from before the last read may free units by which a later Allocate overrides that read.
         only_adds = new.at > self.snapshot.holdings_at or tracker.recent[:-1] == self.tracker.recent
-        if owner and only_adds and not self.has_of(new.ids) and self.may_live(new):
+        known = "all" in vars(self) and only_adds and not self.has_of(new.ids)
+        if owner and known and self.may_live(new):
             sharers = {**self._sharers}
             for uuid in new.uuids:
                 containers, pods = sharers.get(uuid, ((), ()))
