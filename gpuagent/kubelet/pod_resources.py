@@ -35,8 +35,10 @@ LIMITED_PAUSE_S = 0.012
 
 Kubelet waits for the agent's answer meanwhile, and a short wait is better than a guess.
 """
+RETRY_DEADLINE_S = 0.1
+"""Deadline of queries after a timeout, until kubelet answers: one slow answer must not cost the pods that follow."""
 SILENT_S = 5.0
-"""After a timeout, kubelet is not queried again for this long, because it waits for the agent's answer meanwhile."""
+"""After a second timeout, kubelet is not queried for this long, because it waits for the agent's answer meanwhile."""
 MOST_GOT = 8
 """Pods that are read one by one for one question; kubelet takes a burst of 10 calls."""
 _SILENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
@@ -63,6 +65,7 @@ class PodResources:
         )
         self.problem = ""
         self._serves_get = True
+        self._deadline_s = LOOK_DEADLINE_S
         self._silent_until = 0.0
 
     def list(self) -> tuple[Holding, ...] | None:
@@ -85,14 +88,17 @@ class PodResources:
         try:
             found = self._got(wanted) if wanted and len(wanted) <= most_got and self._serves_get else None
             if found is None and listing:
-                listed = _patient(lambda: self._listed(LOOK_DEADLINE_S))
+                listed = self._patient(self._listed)
                 found = [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
         except grpc.RpcError as err:
             if err.code() in _SILENT:
-                self._silent_until = time.monotonic() + SILENT_S
+                if self._deadline_s < LOOK_DEADLINE_S:
+                    self._silent_until = time.monotonic() + SILENT_S
+                self._deadline_s = RETRY_DEADLINE_S
             return None
         except ValueError:  # the channel is closed: the agent ends
             return None
+        self._deadline_s = LOOK_DEADLINE_S
         return None if found is None else [(PodName(pod.namespace, pod.name), _holdings([pod])) for pod in found]
 
     def _got(self, pods: Iterable[PodName]) -> Sequence[pb.PodResources] | None:
@@ -103,7 +109,7 @@ class PodResources:
         """The pod, if kubelet has it; None if kubelet does not answer `Get`."""
         request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
         try:
-            return [_patient(lambda: self._stub.Get(request, timeout=LOOK_DEADLINE_S)).pod_resources]
+            return [self._patient(lambda timeout_s: self._stub.Get(request, timeout=timeout_s)).pod_resources]
         except grpc.RpcError as err:
             text = err.details() or ""
             if err.code() is grpc.StatusCode.UNIMPLEMENTED or "Get method disabled" in text:
@@ -122,20 +128,19 @@ class PodResources:
                 raise
             return self._list_v1alpha1(request, timeout=timeout_s).pod_resources
 
+    def _patient(self, call: Callable[[float], _T]) -> _T:
+        """Repeat a call that kubelet's rate limit refuses. `call` takes its timeout in seconds."""
+        until = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                return call(self._deadline_s)
+            except grpc.RpcError as err:
+                if err.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
+                    raise
+            time.sleep(LIMITED_PAUSE_S)
+
     def close(self) -> None:
         self._channel.close()
-
-
-def _patient(call: Callable[[], _T]) -> _T:
-    """Repeat a call that kubelet's rate limit refuses."""
-    until = time.monotonic() + LOOK_DEADLINE_S
-    while True:
-        try:
-            return call()
-        except grpc.RpcError as err:
-            if err.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
-                raise
-        time.sleep(LIMITED_PAUSE_S)
 
 
 def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:

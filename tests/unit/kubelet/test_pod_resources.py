@@ -1,5 +1,6 @@
 """Questions to kubelet's pod-resources API about pods."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -9,16 +10,21 @@ from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.kubelet.pod_resources import PodResources
+from standin.waiting import PATIENCE_S
 
 
 class Kubelet(pb_grpc.PodResourcesListerServicer):
-    """Has the pods `a` and `b`."""
+    """Has the pods `a` and `b`. It answers while `awake` is set."""
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.lists = 0
+        self.lists = self.calls = 0
+        self.awake = threading.Event()
+        self.awake.set()
 
     def Get(self, request, context):
+        self.calls += 1
+        self.awake.wait(PATIENCE_S)
         if self.version < 34:
             context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
         if request.pod_name not in "ab":
@@ -27,6 +33,8 @@ class Kubelet(pb_grpc.PodResourcesListerServicer):
 
     def List(self, request, context):
         self.lists += 1
+        self.calls += 1
+        self.awake.wait(PATIENCE_S)
         return pb.ListPodResourcesResponse(pod_resources=[pb.PodResources(name=name, namespace="ml") for name in "ab"])
 
 
@@ -38,6 +46,7 @@ def kubelet(request, tmp_path):
     server.start()
     kubelet.client = PodResources(tmp_path / "kubelet.sock")
     yield kubelet
+    kubelet.awake.set()
     kubelet.client.close()
     server.stop(None)
 
@@ -55,3 +64,21 @@ def test_pods_are_asked_for_one_by_one_where_a_list_would_cost_reservations(kube
 
 def test_so_many_pods_are_not_asked_for_one_by_one(kubelet):
     assert asked(kubelet, *(f"p{n}" for n in range(100)), listing=False) is None
+
+
+def test_one_slow_answer_costs_no_further_pod(kubelet, monkeypatch):
+    monkeypatch.setattr("gpuagent.kubelet.pod_resources.RETRY_DEADLINE_S", PATIENCE_S)
+    kubelet.awake.clear()
+    assert asked(kubelet, "a", listing=True) is None
+    kubelet.awake.set()
+    assert asked(kubelet, "a", listing=True) == {"a"}
+
+
+def test_a_kubelet_that_stays_silent_is_not_asked_for_each_pod(kubelet, monkeypatch):
+    monkeypatch.setattr("gpuagent.kubelet.pod_resources.SILENT_S", PATIENCE_S)
+    kubelet.awake.clear()
+    assert [asked(kubelet, "a", listing=True) for _ in range(2)] == [None, None]
+    kubelet.awake.set()
+    before = kubelet.calls
+    assert [asked(kubelet, "a", listing=True) for _ in range(20)] == [None] * 20
+    assert kubelet.calls == before
