@@ -81,38 +81,40 @@ Offered = Mapping[str, frozenset[str]]
 def _share(request: AllocationRequest, requester: Requester, offered: Offered, occupancy: Occupancy) -> ShareRequest:
     snap, resource, pod = occupancy.snapshot, request.resource, requester.pod
     spread = pod and pod.gpu_count_label is not None
-    shared = ShareRequest(
+    same_gpus, decision = requester.container_gpus, requester.decision(snap)
+    decided = decision_of(requester, resource, snap)
+    found = ShareRequest(
         resource=resource,
         size=request.size,
         unit=snap.unit_words[resource],
         free={uuid: len(ids) for uuid, ids in offered.items()},
         order=snap.indexes,
-        must_include=Counter(map(snap.units.__getitem__, request.must_include)),
+        must_include=_units_by_gpu(request.must_include, snap),
         placement=snap.placement,
-        suspect=Counter([snap.units[i] for i in (occupancy.suspect_ids & request.offered) - request.must_include]),
+        suspect=_units_by_gpu((occupancy.suspect_ids & request.offered) - request.must_include, snap),
         gpu_count=gpu_count(pod, resource, request.size, snap.resource_kinds) if spread and pod else 1,
         room=requester.room(resource),
-        pinned=requester.init_gpus,
-        short=() if requester.container_gpus else _short_gpus(resource, requester, occupancy),
-        only=requester.container_gpus or None,
+        # A sidecar goes to the GPUs of its pod's other containers if it fits.
+        pinned=requester.init_gpus or (decision.uuids if isinstance(decision, Decision) else ()),
+        short=() if same_gpus else _short_gpus(resource, requester, occupancy),
+        only=decided[0] if decided else same_gpus or None,
         leaving=_listed(resource, snap, healthy=False),
         full=occupancy.full_gpus(requester.owner),
         most=snap.most_sharers,
         requester=str(requester.owner or "this container"),
+        reserved={} if decided or same_gpus else occupancy.reserved(resource, requester.pod_name),
+        decided=decided[1] if decided else "",
     )
-    if requester.container_gpus:
-        return shared
-    if decided := decision_of(requester, resource, snap):
-        to_decided = replace(shared, only=decided[0], decided=decided[1])
-        if snap.policy.keep_decisions:
-            return to_decided
-        with suppress(Refusal):
-            choose_share(to_decided)
-            return to_decided
-    decision = requester.decision(snap)
-    # A sidecar goes to the GPUs of its pod's other containers if it fits.
-    pinned = shared.pinned or (decision.uuids if isinstance(decision, Decision) else ())
-    return replace(shared, pinned=pinned, reserved=occupancy.reserved(resource, requester.pod_name))
+    if not decided or snap.policy.keep_decisions:
+        return found
+    with suppress(Refusal):
+        choose_share(found)
+        return found
+    return replace(found, only=None, decided="", reserved=occupancy.reserved(resource, requester.pod_name))
+
+
+def _units_by_gpu(ids: Collection[str], snap: Snapshot) -> Mapping[str, int]:
+    return Counter(map(snap.units.__getitem__, ids)) if ids else {}
 
 
 def _short_gpus(resource: str, requester: Requester, occupancy: Occupancy) -> set[str]:
