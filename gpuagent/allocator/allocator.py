@@ -97,7 +97,7 @@ class Allocator:
             raise
         for warning in warnings:
             self._send_event(warning)
-        state.allocated(replace(new, exchanged=exchanged), grant)
+        state.allocated(replace(new, exchanged=True) if exchanged else new, grant)
         log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": list(new.uuids)})
         return grant
 

@@ -57,10 +57,10 @@ class AllocatorState:
 
     def occupancy(self) -> Occupancy:
         """The devices in use now. Raises Refusal: no snapshot was published yet."""
-        if (left_s := self.first_pods_by - self.clock()) > 0:
+        if (left_s := self.first_pods_by - (now := self.clock())) > 0:
             self.wait(lambda snap: not snap.pods_awaited, left_s)
         with self._changed:
-            snap, now = self._snapshot, self.clock()
+            snap = self._snapshot
             if snap is None:
                 raise Refusal(Reason.NOT_READY, "the GPU agent is starting; try again")
             tracker, occupancy = self._latest().fresh(now, snap), self._occupancy

@@ -59,14 +59,13 @@ class PreferredAllocation:
         occupancy = self._state.occupancy().seen_with(request.offered)
         if self.old.active and self.old.counts_although_asked(occupancy):
             return (*request.must_include, *sorted(request.offered - request.must_include))[:size]
-        self._have_containers_named(request, occupancy)
-        requester = self._identify(request)
+        requester = self._identify(request, self._with_named_containers(request, occupancy))
         if requester.container_gpus and not requester.certain:
             try:
                 return self.choose(request, requester)
             except Refusal:
                 # The agent assumed a container's second resource. Kubelet may have rejected that container's pod.
-                requester = self._identify(request, certainly=True)
+                requester = self._identify(request, self._state.occupancy(), certainly=True)
         if isinstance(requester, Unknown) and requester.deleted:
             self._state.refused(requester.deleted)
         try:
@@ -90,10 +89,9 @@ class PreferredAllocation:
             self._send_event(found)
         return chosen
 
-    def _identify(self, request: AllocationRequest, *, certainly: bool = False) -> Requester:
+    def _identify(self, request: AllocationRequest, occupancy: Occupancy, *, certainly: bool = False) -> Requester:
         """The requesting container, by a query to kubelet if it matters. Waits for a pod not seen yet."""
-        occupancy, must_include = self._state.occupancy().seen_with(request.offered), request.must_include
-        snap = occupancy.snapshot
+        snap, must_include = occupancy.snapshot, request.must_include
         # Kubelet has only reserved the ids of a first request, and a list query would make kubelet lose them.
         may_list = not must_include or occupancy.given(request.resource, must_include) is not None
         silent = False
@@ -149,13 +147,15 @@ class PreferredAllocation:
         known = {pod.name for pod in snap.pods}
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
-    def _have_containers_named(self, request: AllocationRequest, occupancy: Occupancy) -> None:
-        """Have kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
-        unnamed = None in [one.owner for one in occupancy.tracker.recent]
+    def _with_named_containers(self, request: AllocationRequest, occupancy: Occupancy) -> Occupancy:
+        """Has kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
+        unnamed = [one for one in occupancy.tracker.by_pod.get(None, ()) if one.owner is None]
         if unnamed and not request.must_include and occupancy.full_gpus(None):
             began = self._state.clock()
             if self._kubelet.read(timeout_s=NAMING_S):
                 self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)
+            return self._state.occupancy()
+        return occupancy
 
     def _check_suspect(self, request: AllocationRequest, ids: Collection[str], occupancy: Occupancy) -> None:
         """Check recently allocated `ids` that kubelet calls free. Raises Refusal if a pod holds them."""

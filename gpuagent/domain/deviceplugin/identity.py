@@ -250,6 +250,8 @@ class Search:
 
     def alike(self, fitting: Collection[Requester]) -> bool:
         """Whether all of them get the same answer."""
+        if len(fitting) < 2:
+            return True
         resource, snap = self.request.resource, self.snap
         kinds = {(*one.constraints(resource, snap.resource_kinds), one.decided_gpus(resource, snap)) for one in fitting}
         return len(kinds) < 2
@@ -258,8 +260,8 @@ class Search:
         """Pods that may be in admission, deleted ones first: with the likely living pods, then all, then refused."""
         # Kubelet may still admit a pod whose deletion the agent has seen.
         deleted = self._asking(pod for _, pod in self.tracker.deleted)
-        likely = {one.pod.uid for one in fitting if one.pod}
-        yield [*deleted, *[pod for pod in self.snap.living_pods.values() if pod.uid in likely]]
+        likely = {one.pod.name: one.pod for one in fitting if one.pod}
+        yield [*deleted, *[likely[name] for name in sorted(likely, key=self.snap.arrival.__getitem__)]]
         living = self.snap.living_pods.values()
         yield [*deleted, *self._asking(living)]
         if not lists_ended(self.snap.kubelet):

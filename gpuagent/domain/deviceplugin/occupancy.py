@@ -309,8 +309,9 @@ class Occupancy:
         Any author of a pod can write a decision. So a pod reserves only units that kubelet may still request and that
         are free. The oldest pods come first, and the sum on a GPU never exceeds its free units.
         """
-        found: Counter[str] = Counter()
-        free = Counter(self.free(resource) if self._unserved else {})
+        if not self._unserved:
+            return {}
+        found, free = Counter[str](), Counter(self.free(resource))
         for containers in self._to_come(requester):
             wanted: dict[str, int] = defaultdict(int)
             for uuid, amounts in chain.from_iterable([one.units.items() for one in containers]):
