@@ -10,8 +10,7 @@ from gpuagent.allocator.kubelet_allocations import KubeletAllocations
 from gpuagent.allocator.preferred_allocation import Fetch, PreferredAllocation
 from gpuagent.allocator.refusal_events import RefusalEvents
 from gpuagent.domain.announcement import EventSink
-from gpuagent.domain.deviceplugin.allocate import allocate
-from gpuagent.domain.deviceplugin.device_ids import granted, locate
+from gpuagent.domain.deviceplugin.allocate import allocate, granted, locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest
 from gpuagent.domain.deviceplugin.occupancy import Occupancy
 from gpuagent.domain.deviceplugin.start_checks import Start, check_start
@@ -103,12 +102,17 @@ class Allocator:
 
     @contextmanager
     def _driver(self, grant: Grant, owner: ContainerRef | None, snap: Snapshot) -> Iterator[Isolation]:
-        """The isolation driver of a container's grant. Its errors, and that it does not work, are refusals."""
-        with refusals_name(owner.pod if owner else None):
-            try:
-                yield self._isolation[snap.driver_of(grant)]
-            except IsolationError as err:
-                raise Refusal(Reason.ISOLATION, f"{grant.resource}: {err}") from err
+        """The isolation driver of a container's grant. Raises Refusal: it fails, or does not work on these GPUs now."""
+        layer, why = snap.serving[grant.kind.mode]
+        for gpu in grant.gpus if layer.left_out and not why else ():
+            if gpu.uuid in layer.left_out:
+                why = f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}"
+        if why:
+            raise _not_isolated(grant, owner, why)
+        try:
+            yield self._isolation[layer.driver]
+        except IsolationError as err:
+            raise _not_isolated(grant, owner, err) from err
 
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
@@ -152,3 +156,9 @@ class Allocator:
         with refusals_name(owner.pod if owner else None):
             check_start(start, recorded)
         return owner
+
+
+def _not_isolated(grant: Grant, owner: ContainerRef | None, why: object) -> Refusal:
+    refusal = Refusal(Reason.ISOLATION, f"{grant.resource}: {why}")
+    refusal.pod = owner.pod if owner else None
+    return refusal

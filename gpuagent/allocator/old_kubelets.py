@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gpuagent.allocator.allocator_state import AllocatorState
 from gpuagent.domain.deviceplugin import counts
-from gpuagent.domain.deviceplugin.device_ids import locate
+from gpuagent.domain.deviceplugin.allocate import locate
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Search
 from gpuagent.domain.deviceplugin.mode_rules import not_offered
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy

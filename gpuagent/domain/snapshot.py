@@ -14,7 +14,6 @@ from gpuagent.domain.pods.exchange import Exchanged
 from gpuagent.domain.pods.holdings import Recorded
 from gpuagent.domain.pods.pod import CheckpointEntry, ContainerSpec, Holding, Pod, PodName
 from gpuagent.domain.policy import Policy
-from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.scheduling.decision import (
     DecidedContainer,
     Decision,
@@ -23,7 +22,6 @@ from gpuagent.domain.scheduling.decision import (
     decided_text,
     read,
 )
-from gpuagent.domain.sharing.grant import Grant
 from gpuagent.domain.sharing.isolation_layers import NO_LAYER, Layer, chosen
 from gpuagent.domain.sharing.mode import GPU_CORE, GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode, Placement
 from gpuagent.domain.sharing.units import device_ids, units_of
@@ -104,16 +102,6 @@ class Snapshot:
                 why = f"isolation driver {layer.driver} does not serve mode {mode} now: {words}"
             found[mode] = layer, why
         return found
-
-    def driver_of(self, grant: Grant) -> str:
-        """Name of the grant's isolation driver. Raises Refusal: it does not work now, or not on these GPUs."""
-        layer, why = self.serving[grant.kind.mode]
-        for gpu in grant.gpus if layer.left_out and not why else ():
-            if gpu.uuid in layer.left_out:
-                why = f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}"
-        if why:
-            raise Refusal(Reason.ISOLATION, f"{grant.resource}: {why}")
-        return layer.driver
 
     @cached_property
     def max_sharers(self) -> int | None:

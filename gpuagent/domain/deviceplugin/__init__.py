@@ -8,6 +8,6 @@ core except `status` and `reconcile`. It answers in six verbs.
 - `allocate`: what the container gets for the devices that kubelet picked, if they satisfy the rules of the mode.
 - `start_checks`: whether a container keeps the mode's promises when it starts.
 
-`device_ids` turns ids into GPUs. `mode_rules` has what holds in each call, `job` the GPUs of a pod's job. `counts`
-serves kubelets before 1.19, which do not ask which ids to take.
+`mode_rules` has what holds in each call, `job` the GPUs of a pod's job. `counts` serves kubelets before 1.19, which do
+not ask which ids to take.
 """

@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gpuagent.domain.announcement import Announcement
-from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.identity import Requester
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy
 from gpuagent.domain.pods.annotations import Malformed, gpu_names, shown
@@ -90,16 +89,16 @@ def _strangers(pod: Pod, uuids: Collection[str], occupancy: Occupancy) -> Iterat
             yield from ((uuid, owner) for uuid in sorted(gpus.intersection(uuids)))
 
 
-def differences(pod: Pod, at: Located, visible_gpus: Collection[str], snapshot: Snapshot) -> Iterator[str]:
+def differences(pod: Pod, uuids: Collection[str], visible_gpus: Collection[str], snapshot: Snapshot) -> Iterator[str]:
     """Texts about annotations of the pod that name other GPUs than it gets or sees.
 
     Args:
         pod: with its annotations.
-        at: the GPUs it gets.
+        uuids: UUIDs of the GPUs it gets.
         visible_gpus: UUIDs of other GPUs that it sees.
         snapshot: the current snapshot.
     """
-    got = set(at.counts)
+    got = set(uuids)
     for key, has, word in ((GROUP_ANNOTATION, got, "got"), (VISIBLE_ANNOTATION, got | set(visible_gpus), "sees")):
         try:
             named = _annotated(pod, key, snapshot)
@@ -120,8 +119,8 @@ class Visible(NamedTuple):
     warnings: list[Announcement]
 
 
-def visible_gpus(requester: Requester, before: InUse | None, at: Located, occupancy: Occupancy) -> Visible:
-    """The other GPUs that the requesting container sees: none, unless its pod is certain.
+def visible_gpus(requester: Requester, before: InUse | None, own: Collection[str], occupancy: Occupancy) -> Visible:
+    """The GPUs that the requesting container sees beside its `own`: none, unless its pod is certain.
 
     `before` is the allocation that has the same ids already. Raises Refusal, as `visible_gpus_of`.
     """
@@ -130,13 +129,13 @@ def visible_gpus(requester: Requester, before: InUse | None, at: Located, occupa
         pod, certain = snap.living_pods.get(before.owner.pod), isinstance(before, Holding) or before.certain
     if pod is None:
         return Visible((), [])
-    uuids = visible_gpus_of(pod, at, occupancy) if certain and snap.pods_watched else ()
-    texts = differences(pod, at, uuids, snap)
+    uuids = visible_gpus_of(pod, own, occupancy) if certain and snap.pods_watched else ()
+    texts = differences(pod, own, uuids, snap)
     return Visible(uuids, [Announcement("GPUGroupDiffers", text, warning=True, pods=(pod.name,)) for text in texts])
 
 
-def visible_gpus_of(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, ...]:
-    """UUIDs of GPUs of the job that a scheduler makes visible to the pod's containers, without those of this grant.
+def visible_gpus_of(pod: Pod, own: Collection[str], occupancy: Occupancy) -> tuple[str, ...]:
+    """UUIDs of GPUs of the job that a scheduler makes visible to the pod's containers, without the container's `own`.
 
     Empty where the policy does not trust the annotation: any author of a pod can write it.
 
@@ -148,7 +147,7 @@ def visible_gpus_of(pod: Pod, at: Located, occupancy: Occupancy) -> tuple[str, .
     visible = _annotated(pod, VISIBLE_ANNOTATION, snap) if snap.policy.trust_visible else None
     if visible is None:
         return ()
-    others = visible.difference(at.counts)
+    others = visible.difference(own)
     # Every other GPU is unhealthy, in MIG mode, or used by another mode or plugin.
     offered = {block.gpu.uuid for blocks in snap.lists.values() for block in blocks if block.healthy}
     if strange := others - offered:

@@ -8,8 +8,7 @@ retries the start.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpuagent.domain.deviceplugin.allocate import apart
-from gpuagent.domain.deviceplugin.device_ids import Located, locate
+from gpuagent.domain.deviceplugin.allocate import Located, apart, locate
 from gpuagent.domain.deviceplugin.mode_rules import gpu_count
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker
 from gpuagent.domain.pods.holdings import Allocation, Record, Recorded

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from docsite.pages import FOLDER, pages
-from gpuagent.domain.deviceplugin.device_ids import Located, granted
+from gpuagent.domain.deviceplugin.allocate import Located, granted
 from gpuagent.domain.gpus.gpu import Gpu
 from gpuagent.domain.gpus.health import APPLICATION_XIDS
 from gpuagent.domain.sharing.grant import DeviceStrategy

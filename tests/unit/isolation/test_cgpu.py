@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.domain.deviceplugin.device_ids import granted, locate
+from gpuagent.domain.deviceplugin.allocate import granted, locate
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import Isolates, Kind, Mode

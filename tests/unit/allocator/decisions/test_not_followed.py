@@ -13,7 +13,7 @@ from tests.unit.domain.builders import (
     pod_json,
     uuid,
 )
-from tests.unit.domain.scheduling.test_decision import v1
+from tests.unit.domain.scheduling.test_decision import v1, v2
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -51,6 +51,16 @@ def test_a_setting_has_another_gpu_chosen_where_the_chosen_one_is_full():
             "ALIYUN_COM_GPU_MEM_IDX), which is full or gone, and --decided-gpu-full is choose"
         ),
     )
+
+
+def test_the_setting_prefers_another_gpu_of_the_pods_decision():
+    kubelet = full(kubelet_with(keep_decisions=False))
+    pod = pod_json("a", {MEM: 4}, {MEM: 4}, annotations=v2({"0": {"0": 4}, "1": {"3": 4}}))
+    first, second = (container["name"] for container in pod["spec"]["containers"])
+    kubelet.pods(pod_json("big", {MEM: 14}), pod)
+    for container in (first, second):
+        serve(kubelet, "a", container=container)
+    assert (at(kubelet, "a", first), at(kubelet, "a", second)) == ([3], [3])
 
 
 def test_the_setting_changes_nothing_where_the_chosen_gpu_has_room():

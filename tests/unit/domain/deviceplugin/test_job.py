@@ -3,12 +3,11 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuagent.domain.deviceplugin.device_ids import Located
 from gpuagent.domain.deviceplugin.job import named_gpus, visible_gpus_of
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy
 from gpuagent.domain.pods.pod import parse_pod
 from gpuagent.domain.refusal import Reason, Refusal
-from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Kind, Mode
+from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, VISIBLE_ANNOTATION, Mode
 from tests.unit.domain import hostile
 from tests.unit.domain.builders import WHOLE, box, in_force, pod_json, uuid
 
@@ -26,7 +25,7 @@ def test_gpus_that_a_scheduler_named_are_this_nodes_and_as_many_as_asked_for_or_
     named = isinstance(value, str) and value
     for read in (
         lambda: named_gpus(pod, WHOLE, NODE),
-        lambda: visible_gpus_of(pod, Located(Kind.WHOLE_TOPOLOGY, {uuid(0): 1}, listed=True), OCCUPANCY),
+        lambda: visible_gpus_of(pod, {uuid(0)}, OCCUPANCY),
     ):
         try:
             found = read()
