@@ -83,7 +83,7 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
     spread = pod and pod.gpu_count_label is not None
     same_gpus, decision = requester.container_gpus, requester.decision(snap)
     decided = decision_of(requester, resource, snap)
-    kept = decided and snap.policy.keep_decisions
+    limited = same_gpus or (decided and snap.policy.keep_decisions)
     found = ShareRequest(
         resource=resource,
         size=request.size,
@@ -96,7 +96,7 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         gpu_count=gpu_count(pod, resource, request.size, snap.resource_kinds) if spread and pod else 1,
         room=requester.room(resource),
         # A sidecar goes to the GPUs of its pod's other containers if it fits.
-        pinned=requester.init_gpus or (decision.uuids if isinstance(decision, Decision) and not kept else ()),
+        pinned=requester.init_gpus or (decision.uuids if isinstance(decision, Decision) and not limited else ()),
         short=() if same_gpus else _short_gpus(resource, requester, occupancy),
         only=decided[0] if decided else same_gpus or None,
         leaving=_listed(resource, snap, healthy=False),
@@ -106,7 +106,7 @@ def _share(request: AllocationRequest, requester: Requester, offered: Offered, o
         reserved={} if decided or same_gpus else occupancy.reserved(resource, requester.pod_name),
         decided=decided[1] if decided else "",
     )
-    if kept or not decided:
+    if limited or not decided:
         return found
     with suppress(Refusal):
         choose_share(found)
