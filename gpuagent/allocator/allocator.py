@@ -76,7 +76,7 @@ class Allocator:
             Refusal: the ids break a rule, or isolation is not ready.
         """
         picked = frozenset(ids)
-        with self.in_flight.one():
+        with self.in_flight:
             exchanged = self._old.exchange(resource, picked) if self._old.active else {}
             grant = self._allocate(resource, frozenset(exchanged.values()) or picked, exchanged=bool(exchanged))
         if not exchanged:

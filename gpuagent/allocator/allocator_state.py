@@ -2,8 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from gpuagent.domain.deviceplugin.identity import Requester
 from gpuagent.domain.deviceplugin.occupancy import AdmissionTracker, Occupancy, RecentAllocation
@@ -112,18 +111,16 @@ class InFlight:
         self._clock, self._ended, self._changed = clock, ended, threading.Condition()
         self._now = 0, float("-inf")
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Count one call as in progress."""
         with self._changed:
             self._now = self._now[0] + 1, self._now[1]
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._now = self._now[0] - 1, self._clock()
-                self._changed.notify_all()
-            self._ended()
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._now = self._now[0] - 1, self._clock()
+            self._changed.notify_all()
+        self._ended()
 
     def now(self) -> tuple[int, float]:
         """The number of calls in progress, and when the last one ended in monotonic seconds (-inf for none)."""

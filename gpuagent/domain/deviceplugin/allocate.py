@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gpuagent.domain.announcement import Announcement
 from gpuagent.domain.deviceplugin.assignment import decision_of, in_doubt
 from gpuagent.domain.deviceplugin.identity import AllocationRequest, Requester, Unknown, identify
-from gpuagent.domain.deviceplugin.job import Visible, named_for_others, named_gpus, visible_gpus
+from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus, visible_gpus
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, not_offered
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.pods.annotations import shown
@@ -56,15 +56,16 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
         before, requester = occupancy.given(resource, ids), identify(request, occupancy.tracker, snap)
         chosen_for = None
     try:
-        if not before:
+        if not before and snap.claimed:
             _check_unclaimed(resource, at, snap)
         if chosen_for is None:
             _check(request, requester, before, at, occupancy)
-        stored = grants.get((resource, ids)) if before else None
-        visible = Visible(tuple([gpu.uuid for gpu in stored.visible_gpus]) if stored else (), [])
-        if at.kind is Kind.WHOLE_TOPOLOGY and not stored:
-            visible = visible_gpus(requester, before, at.counts, occupancy)
-        grant = granted(resource, at, snap, strategy, visible.uuids)
+        visible, warnings = tuple[str, ...](), list[Announcement]()
+        if before and (stored := grants.get((resource, ids))):
+            visible = tuple([gpu.uuid for gpu in stored.visible_gpus])
+        elif at.kind is Kind.WHOLE_TOPOLOGY:
+            visible, warnings = visible_gpus(requester, before, at.counts, occupancy)
+        grant = granted(resource, at, snap, strategy, visible)
     except Refusal as refusal:
         refusal.pod = requester.pod_name
         raise
@@ -74,7 +75,7 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
         uid = before.pod_uid if isinstance(before, RecentAllocation) else (pod.uid if pod else None)
         owner, certain = before.owner, False
     new = RecentAllocation(resource, ids, frozenset(at.counts), now, owner, uid, certain)
-    return requester, grant, new, visible.warnings
+    return requester, grant, new, warnings
 
 
 def locate(resource: str, ids: Collection[str], snapshot: Snapshot) -> Located:
