@@ -36,9 +36,9 @@ LIMITED_PAUSE_S = 0.012
 Kubelet waits for the agent's answer meanwhile, and a short wait is better than a guess.
 """
 RETRY_DEADLINE_S = 0.1
-"""Deadline of queries after a timeout, until kubelet answers: one slow answer must not cost the pods that follow."""
+"""Deadline of the query after one without an answer: one slow answer must not cost the pods that follow."""
 SILENT_S = 5.0
-"""After a second timeout, kubelet is not queried for this long, because it waits for the agent's answer meanwhile."""
+"""After two queries in a row without an answer, the agent sends none for this long: each makes an admission wait."""
 MOST_GOT = 8
 """Pods that are read one by one for one question; kubelet takes a burst of 10 calls."""
 _SILENT = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
@@ -92,14 +92,16 @@ class PodResources:
                 found = [pod for pod in listed if wanted is None or (pod.namespace, pod.name) in wanted]
         except grpc.RpcError as err:
             if err.code() in _SILENT:
-                if self._deadline_s < LOOK_DEADLINE_S:
-                    self._silent_until = time.monotonic() + SILENT_S
-                self._deadline_s = RETRY_DEADLINE_S
+                again = self._deadline_s < LOOK_DEADLINE_S
+                self._silent_until = time.monotonic() + SILENT_S if again else 0.0
+                self._deadline_s = LOOK_DEADLINE_S if again else RETRY_DEADLINE_S
             return None
         except ValueError:  # the channel is closed: the agent ends
             return None
+        if found is None:
+            return None
         self._deadline_s = LOOK_DEADLINE_S
-        return None if found is None else [(PodName(pod.namespace, pod.name), _holdings([pod])) for pod in found]
+        return [(PodName(pod.namespace, pod.name), _holdings([pod])) for pod in found]
 
     def _got(self, pods: Iterable[PodName]) -> Sequence[pb.PodResources] | None:
         found = list(map(self._get, pods))

@@ -9,7 +9,7 @@ import pytest
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
 from gpuagent.domain.pods.pod import PodName
-from gpuagent.kubelet.pod_resources import PodResources
+from gpuagent.kubelet.pod_resources import RETRY_DEADLINE_S, PodResources
 from standin.waiting import PATIENCE_S
 
 
@@ -82,3 +82,13 @@ def test_a_kubelet_that_stays_silent_is_not_asked_for_each_pod(kubelet, monkeypa
     before = kubelet.calls
     assert [asked(kubelet, "a", listing=True) for _ in range(20)] == [None] * 20
     assert kubelet.calls == before
+
+
+def test_a_kubelet_that_is_slow_is_waited_for_again_after_the_pause(kubelet, monkeypatch):
+    monkeypatch.setattr("gpuagent.kubelet.pod_resources.SILENT_S", 0.0)
+    kubelet.awake.clear()
+    assert asked(kubelet, "a", listing=True) is None
+    monkeypatch.setattr("gpuagent.kubelet.pod_resources.LOOK_DEADLINE_S", PATIENCE_S)
+    assert asked(kubelet, "a", listing=True) is None
+    threading.Timer(3 * RETRY_DEADLINE_S, kubelet.awake.set).start()
+    assert asked(kubelet, "a", listing=True) == {"a"}
