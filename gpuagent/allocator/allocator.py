@@ -1,9 +1,10 @@
 """Answers kubelet's calls. Thread-safe; touches no API server, no NVML and no disk."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from gpuagent.allocator.allocator_state import AllocatorState, InFlight
 from gpuagent.allocator.kubelet_allocations import KubeletAllocations
@@ -23,6 +24,7 @@ from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation.interface import Isolation, IsolationError
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 READ_S = 5.0
 """How long a PreStartContainer waits for kubelet's allocations."""
@@ -87,22 +89,24 @@ class Allocator:
     def _allocate(self, resource: str, ids: frozenset[str], *, exchanged: bool) -> Grant:
         state, occupancy, now = self._state, self._state.occupancy(), self._state.clock()
         request, answered = AllocationRequest(resource, len(ids), must_include=ids), state.chosen_for((resource, ids))
+        stored = state.granted((resource, ids))
         try:
-            requester, share, new, warnings = allocate(request, answered, occupancy, state.grants, self._strategy, now)
-            with self._driver(share, requester.owner, occupancy.snapshot) as driver:
-                grant = driver.prepare(share)
+            requester, share, new, warnings = allocate(request, answered, occupancy, stored, self._strategy, now)
+            grant = self._isolated(share, requester.owner, occupancy.snapshot, lambda driver: driver.prepare(share))
         except Refusal:
             state.refused(None)
             raise
         for warning in warnings:
             self._send_event(warning)
         state.allocated(replace(new, exchanged=True) if exchanged else new, grant)
-        log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": list(new.uuids)})
+        gpus = [gpu.uuid for gpu in grant.gpus]
+        log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": gpus})
         return grant
 
-    @contextmanager
-    def _driver(self, grant: Grant, owner: ContainerRef | None, snap: Snapshot) -> Iterator[Isolation]:
-        """The isolation driver of a container's grant. Raises Refusal: it fails, or does not work on these GPUs now."""
+    def _isolated(
+        self, grant: Grant, owner: ContainerRef | None, snap: Snapshot, work: Callable[[Isolation], _T]
+    ) -> _T:
+        """The work of the grant's isolation driver. Raises Refusal: it fails, or does not work on these GPUs now."""
         layer, why = snap.serving[grant.kind.mode]
         for gpu in grant.gpus if layer.left_out and not why else ():
             if gpu.uuid in layer.left_out:
@@ -110,36 +114,34 @@ class Allocator:
         if why:
             raise _not_isolated(grant, owner, why)
         try:
-            yield self._isolation[layer.driver]
+            return work(self._isolation[layer.driver])
         except IsolationError as err:
             raise _not_isolated(grant, owner, err) from err
 
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
 
-        None where kubelet does not list it: an ordinary init container whose devices no later container reuses.
+        None where kubelet does not list it: an ordinary init container whose devices no later container reuses. None
+        also for a container that another plugin served.
 
         Raises:
             Refusal: the container breaks a promise of the mode, or its isolation is not ready. Kubelet retries.
         """
         state, picked = self._state, frozenset(ids)
         state.occupancy()  # waits for the first pods
-        state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and not self._old.active), READ_S)
         if given_by_another(picked):
-            owner = holder(resource, picked, state.occupancy().snapshot.holdings)
-            extra = {"resource": resource, "container": str(owner)}
-            log.info("Let a container of another plugin start again", extra=extra)
-            return owner
+            log.info("Let a container of another plugin start again", extra={"resource": resource})
+            return None
+        state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and not self._old.active), READ_S)
         occupancy, units = state.occupancy(), self._old.units(resource, picked) if self._old.active else picked
         snap = occupancy.snapshot
         at = locate(resource, units, snap)
-        start = Start(resource, units, at, snap, tuple(state.grants))
+        start = Start(resource, units, at, snap)
         owner = self._checked_owner(start, picked, occupancy)
         log.info("Verified container", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
-        grant = state.grants.get((resource, units)) or granted(resource, at, snap, self._strategy)
-        with self._driver(grant, owner, snap) as driver:
-            driver.verify(grant, owner)
+        grant = state.granted((resource, units)) or granted(resource, at, snap, self._strategy)
+        self._isolated(grant, owner, snap, lambda driver: driver.verify(grant, owner))
         return owner
 
     def _checked_owner(self, start: Start, picked: frozenset[str], occupancy: Occupancy) -> ContainerRef | None:
@@ -147,14 +149,14 @@ class Allocator:
         owner, recorded = start.owner(occupancy.tracker), start.snap.recorded
         if owner:
             with suppress(Refusal):  # allocations read during the pod's admission are incomplete
-                check_start(start, recorded)
+                check_start(start, recorded, self._state.grant_order())
                 return owner
         if read := self._kubelet.read(timeout_s=READ_S):
             owner = owner or holder(start.resource, picked, read.holdings)
             holdings, checkpoint, _ = by_units(read.holdings, read.checkpoint)
             recorded = Recorded(holdings, checkpoint, start.snap.pods, start.snap.units)
         with refusals_name(owner.pod if owner else None):
-            check_start(start, recorded)
+            check_start(start, recorded, self._state.grant_order())
         return owner
 
 

@@ -21,7 +21,6 @@ class AllocatorState:
 
     Attributes:
         first_pods_by: until when calls wait for the first list of the node's pods, in monotonic seconds.
-        grants: grants by allocation, the last one granted or repeated last.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -32,7 +31,7 @@ class AllocatorState:
         self._snapshot: Snapshot | None = None
         self._occupancy: Occupancy | None = None
         self._answered: tuple[Allocation, Requester] | None = None
-        self.grants: OrderedDict[Allocation, Grant] = OrderedDict()
+        self._grants: OrderedDict[Allocation, Grant] = OrderedDict()
         self._new: list[RecentAllocation] = []
 
     def _latest(self) -> AdmissionTracker:
@@ -87,10 +86,10 @@ class AllocatorState:
         with self._changed:
             self._answered = None
             self._new.append(new)
-            self.grants[share.resource, new.ids] = share
-            self.grants.move_to_end((share.resource, new.ids))
-            if len(self.grants) > MOST_GIVEN:
-                self.grants.popitem(last=False)
+            self._grants[share.resource, new.ids] = share
+            self._grants.move_to_end((share.resource, new.ids))
+            if len(self._grants) > MOST_GIVEN:
+                self._grants.popitem(last=False)
 
     def refused(self, pod: Pod | None) -> None:
         """Record a refusal, after which kubelet rejects the pod in admission; `pod` is None if the pod is uncertain."""
@@ -102,6 +101,15 @@ class AllocatorState:
         """Record that kubelet has freed these ids."""
         with self._changed:
             self._tracker = self._latest().freeing(ids)
+
+    def granted(self, allocation: Allocation) -> Grant | None:
+        """The stored grant, if there is one."""
+        return self._grants.get(allocation)
+
+    def grant_order(self) -> tuple[Allocation, ...]:
+        """The allocations with a stored grant, the last one granted or repeated last."""
+        with self._changed:
+            return tuple(self._grants)
 
 
 class InFlight:

@@ -52,8 +52,8 @@ class PreferredAllocation:
         """
         request = AllocationRequest(resource, size, frozenset(available), frozenset(must_include))
         if not available or size < max(1, len(must_include)):
-            devices = f"{size} of {len(available)} devices, of which {len(must_include)} must be included,"
-            raise Refusal(Reason.EMPTY_REQUEST, f"{resource}: {devices} is no request")
+            text = f"{resource}: {size} devices are asked for, {len(must_include)} must be included"
+            raise Refusal(Reason.EMPTY_REQUEST, f"{text}, and {len(available)} are available")
         if not request.must_include <= request.offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
         occupancy = self._state.occupancy().seen_with(request.offered)
@@ -148,7 +148,7 @@ class PreferredAllocation:
         return sorted(bare - seen, key=known.__contains__)[:MOST_FETCHED]
 
     def _with_named_containers(self, request: AllocationRequest, occupancy: Occupancy) -> Occupancy:
-        """Has kubelet name containers if a GPU seems full: unidentified containers on it may be of one pod."""
+        """The devices in use, with containers named by kubelet if a GPU seems full: two without a name may be one."""
         unnamed = [one for one in occupancy.tracker.by_pod.get(None, ()) if one.owner is None]
         if unnamed and not request.must_include and occupancy.full_gpus(None):
             began = self._state.clock()

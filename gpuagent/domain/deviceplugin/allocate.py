@@ -11,7 +11,6 @@ from gpuagent.domain.deviceplugin.job import named_for_others, named_gpus, visib
 from gpuagent.domain.deviceplugin.mode_rules import check_core_mem, not_offered
 from gpuagent.domain.deviceplugin.occupancy import InUse, Occupancy, RecentAllocation
 from gpuagent.domain.pods.annotations import shown
-from gpuagent.domain.pods.holdings import Allocation
 from gpuagent.domain.pods.pod import requests
 from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceAccess, DeviceStrategy, Grant
@@ -32,7 +31,7 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
     request: AllocationRequest,
     chosen_for: Requester | None,
     occupancy: Occupancy,
-    grants: Mapping[Allocation, Grant],
+    stored: Grant | None,
     strategy: DeviceStrategy,
     now: float,
 ) -> tuple[Requester, Grant, RecentAllocation, Sequence[Announcement]]:
@@ -42,7 +41,7 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
         request: kubelet's; all of its ids must be included.
         chosen_for: the container, if the agent has just chosen these ids in GetPreferredAllocation.
         occupancy: the devices in use.
-        grants: stored ones. The same ids always give the same answer.
+        stored: the grant of these ids, if they were allocated before. The same ids always give the same answer.
         strategy: how containers get their device nodes.
         now: monotonic seconds.
 
@@ -50,18 +49,18 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
         Refusal: the devices break a rule of the mode or a scheduler's decision.
     """
     resource, ids, snap = request.resource, request.must_include, occupancy.snapshot
-    at, before, requester = locate(resource, ids, snap), None, chosen_for
+    at = locate(resource, ids, snap)
     # Kubelet's device list from before a mode switch may still have units of mode core_mem, which never span GPUs.
-    if requester is None or not at.listed or (len(at.counts) > 1 and at.kind.mode is Mode.CORE_MEM):
-        before, requester = occupancy.given(resource, ids), identify(request, occupancy.tracker, snap)
-        chosen_for = None
+    chosen = chosen_for if at.listed and (len(at.counts) == 1 or at.kind.mode is not Mode.CORE_MEM) else None
+    before = None if chosen else occupancy.given(resource, ids)
+    requester = chosen or identify(request, occupancy.tracker, snap)
     try:
         if not before and snap.claimed:
             _check_unclaimed(resource, at, snap)
-        if chosen_for is None:
+        if not chosen:
             _check(request, requester, before, at, occupancy)
         visible, warnings = tuple[str, ...](), list[Announcement]()
-        if before and (stored := grants.get((resource, ids))):
+        if before and stored:
             visible = tuple([gpu.uuid for gpu in stored.visible_gpus])
         elif at.kind is Kind.WHOLE_TOPOLOGY:
             visible, warnings = visible_gpus(requester, before, at.counts, occupancy)
@@ -149,7 +148,7 @@ def _check(
 
 
 def _check_unclaimed(resource: str, at: Located, snap: Snapshot) -> None:
-    """A GPU is given by one front end at a time: none that ResourceClaims have."""
+    """Refuse GPUs that ResourceClaims have: one front end gives a GPU at a time."""
     if claimed := snap.claimed & at.counts.keys():
         raise Refusal(Reason.STILL_HELD, f"{resource}: {_gpus(claimed, snap)} is still in use by ResourceClaims")
 

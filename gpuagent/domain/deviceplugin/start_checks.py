@@ -27,14 +27,12 @@ class Start:
         ids: its units of `resource`.
         at: the GPUs of these units.
         snap: the current snapshot.
-        granted: allocations with a stored grant, the last one granted or repeated last.
     """
 
     resource: str
     ids: frozenset[str]
     at: Located
     snap: Snapshot
-    granted: Sequence[Allocation]
 
     def owner(self, tracker: AdmissionTracker) -> ContainerRef | None:
         """The container by kubelet's allocations as last read, unless the ids were allocated again since."""
@@ -46,8 +44,13 @@ class Start:
         return next((owner for owner in owners if owner.pod.namespace), None)
 
 
-def check_start(start: Start, recorded: Recorded) -> None:
+def check_start(start: Start, recorded: Recorded, order: Sequence[Allocation]) -> None:
     """Check kubelet's allocations of the containers that have these units.
+
+    Args:
+        start: one of them.
+        recorded: kubelet's allocations.
+        order: the node's allocations, the last one given or repeated last. It may lack old ones.
 
     Raises:
         Refusal: it breaks a promise of the mode.
@@ -58,7 +61,7 @@ def check_start(start: Start, recorded: Recorded) -> None:
         if start.at.kind.is_memory and record.pod:
             _check_spread(start, record, record.pod)
         if start.at.kind.mode is start.snap.mode and not start.at.kind.is_whole:
-            _check_sharers(start, record.container, recorded)
+            _check_sharers(start, record.container, recorded, order)
 
 
 def _check_pair(start: Start, record: Record) -> None:
@@ -88,7 +91,7 @@ def _check_spread(start: Start, record: Record, pod: Pod) -> None:
         raise Refusal(Reason.GPU_COUNT, f"{text}, and has by kubelet's allocations {has}. {advice}")
 
 
-def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded) -> None:
+def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded, order: Sequence[Allocation]) -> None:
     """The GPU was not full before this container came. The latest container is refused, not the earlier ones."""
     snap = start.snap
     most, most_pods = snap.max_sharers, snap.policy.max_pods_per_gpu
@@ -97,9 +100,9 @@ def _check_sharers(start: Start, own: ContainerRef, recorded: Recorded) -> None:
         return len(pods) > most_pods or (most is not None and len(containers) > most)
 
     full = [uuid for uuid in start.at.counts if too_many(*recorded.sharers[uuid])]
-    if not full or (start.resource, start.ids) not in start.granted:
+    if not full or (start.resource, start.ids) not in order:
         return
-    later = {*start.granted[start.granted.index((start.resource, start.ids)) + 1 :]}
+    later = {*order[order.index((start.resource, start.ids)) + 1 :]}
     ended = {pod.name for pod in snap.pods if pod.ended}
     before = [h for h in recorded.holdings if h.owner.pod not in ended and (h.resource, h.ids) not in later]
     for uuid in full:

@@ -10,8 +10,9 @@ from gpuagent.domain import events as ev
 from gpuagent.domain.refusal import Reason
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import GPU_COUNT_LABEL, Kind, Mode
-from tests.unit.allocator.fake_kubelet import FakeKubelet, check_cached, kubelet_in_share
+from tests.unit.allocator.fake_kubelet import FakeKubelet, check_cached, kubelet_in_core_mem, kubelet_in_share
 from tests.unit.domain.builders import (
+    CORE,
     MEM,
     WHOLE,
     NodeUnderTest,
@@ -67,6 +68,16 @@ def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason
     before = kubelet.allocator.occupancy().tracker
     assert kubelet.refusal(lambda: call(kubelet.allocator)).reason is reason
     assert kubelet.allocator.occupancy().tracker == before
+
+
+def test_a_refused_allocate_ends_the_admission_as_kubelet_rejects_the_pod():
+    kubelet = kubelet_in_core_mem()
+    kubelet.pods(pod_json("a", {MEM: 4, CORE: 30}))
+    kubelet.serve(owner("a"), MEM, 4)
+    assert kubelet.allocator.occupancy().tracker.admission
+    gone = [device_id.replace(key(0), "gone234567") for device_id in unit_ids(0, Kind.CORE_CORE_MEM, *range(30))]
+    assert kubelet.refusal(lambda: kubelet.allocator.allocate(CORE, gone)).reason is Reason.UNKNOWN_DEVICE
+    assert not kubelet.allocator.occupancy().tracker.admission
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -165,6 +165,24 @@ def test_the_label_of_a_pod_that_had_the_name_before_is_not_its_own():
     assert kubelet.allocator.prestart(MEM, ONE) == owner("a")
 
 
+def test_a_pod_that_comes_while_another_starts_does_not_keep_that_from_starting(monkeypatch):
+    kubelet = FakeKubelet(in_force(Mode.SHARE, box(1), max_pods_per_gpu=1))
+    kubelet.pods(pod_json("a", {MEM: 1}, {MEM: 1}))
+    kubelet.serve(owner("a"), MEM, 1)
+    first, read, later = kubelet.allocations.holdings[0].ids, kubelet.allocations.read, []
+
+    def read_late(timeout_s):
+        if not later:
+            later.append(kubelet.prefer(MEM, 1))
+            kubelet.allocator.allocate(MEM, later[0])
+            kubelet.allocations.holdings.append(holding("b", later[0]))
+        return read(timeout_s)
+
+    monkeypatch.setattr(kubelet.allocations, "read", read_late)
+    assert kubelet.allocator.prestart(MEM, first) == owner("a")
+    assert kubelet.refusal(lambda: kubelet.allocator.prestart(MEM, later[0])).reason is Reason.TOO_MANY_PODS
+
+
 def test_of_too_many_pods_on_a_gpu_the_last_does_not_start_and_the_others_do():
     kubelet = FakeKubelet(in_force(Mode.SHARE, box(1), max_pods_per_gpu=1))
     kubelet.pods(pod_json("a", {MEM: 1}, {MEM: 1}))
