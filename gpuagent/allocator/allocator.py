@@ -99,24 +99,27 @@ class Allocator:
         for warning in warnings:
             self._send_event(warning)
         state.allocated(replace(new, exchanged=True) if exchanged else new, grant)
-        gpus = [gpu.uuid for gpu in grant.gpus]
-        log.debug("Allocated devices", extra={"resource": resource, "units": len(ids), "gpus": gpus})
+        extra = {"resource": resource, "units": len(ids), "gpus": [gpu.uuid for gpu in grant.gpus]}
+        log.debug("Allocated devices", extra=extra)
         return grant
 
     def _isolated(
         self, grant: Grant, owner: ContainerRef | None, snap: Snapshot, work: Callable[[Isolation], _T]
     ) -> _T:
         """The work of the grant's isolation driver. Raises Refusal: it fails, or does not work on these GPUs now."""
+        try:
+            return work(self._driver_of(grant, snap))
+        except IsolationError as err:
+            raise Refusal(Reason.ISOLATION, f"{grant.resource}: {err}", owner.pod if owner else None) from err
+
+    def _driver_of(self, grant: Grant, snap: Snapshot) -> Isolation:
         layer, why = snap.serving[grant.kind.mode]
         for gpu in grant.gpus if layer.left_out and not why else ():
             if gpu.uuid in layer.left_out:
                 why = f"GPU {gpu.index} cannot be isolated: {layer.left_out[gpu.uuid]}"
         if why:
-            raise _not_isolated(grant, owner, why)
-        try:
-            return work(self._isolation[layer.driver])
-        except IsolationError as err:
-            raise _not_isolated(grant, owner, err) from err
+            raise IsolationError(why)
+        return self._isolation[layer.driver]
 
     def prestart(self, resource: str, ids: Collection[str]) -> ContainerRef | None:
         """The container that `ids` belong to, from kubelet's allocations, with its isolation verified.
@@ -135,12 +138,11 @@ class Allocator:
         state.wait(lambda snap: snap.holdings_known or (bool(snap.kubelet) and not self._old.active), READ_S)
         occupancy, units = state.occupancy(), self._old.units(resource, picked) if self._old.active else picked
         snap = occupancy.snapshot
-        at = locate(resource, units, snap)
-        start = Start(resource, units, at, snap)
+        start = Start(resource, units, locate(resource, units, snap), snap)
         owner = self._checked_owner(start, picked, occupancy)
         log.info("Verified container", extra={"resource": resource, "units": len(units), "container": str(owner)})
         # Prefer the stored grant: the isolation driver of the mode may have changed since.
-        grant = state.granted((resource, units)) or granted(resource, at, snap, self._strategy)
+        grant = state.granted((resource, units)) or granted(resource, start.at, snap, self._strategy)
         self._isolated(grant, owner, snap, lambda driver: driver.verify(grant, owner))
         return owner
 
@@ -158,9 +160,3 @@ class Allocator:
         with refusals_name(owner.pod if owner else None):
             check_start(start, recorded, self._state.grant_order())
         return owner
-
-
-def _not_isolated(grant: Grant, owner: ContainerRef | None, why: object) -> Refusal:
-    refusal = Refusal(Reason.ISOLATION, f"{grant.resource}: {why}")
-    refusal.pod = owner.pod if owner else None
-    return refusal

@@ -38,11 +38,11 @@ class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of 
     `pod` is the requesting pod, or None if the agent cannot identify it.
     """
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: Reason, message: str, pod: PodName | None = None) -> None:
         self.reason = reason
         self.message = printable(message)
         super().__init__(self.message)
-        self.pod: PodName | None = None
+        self.pod = pod
 
 
 @contextmanager

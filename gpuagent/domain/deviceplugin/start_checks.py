@@ -47,10 +47,7 @@ class Start:
 def check_start(start: Start, recorded: Recorded, order: Sequence[Allocation]) -> None:
     """Check kubelet's allocations of the containers that have these units.
 
-    Args:
-        start: one of them.
-        recorded: kubelet's allocations.
-        order: the node's allocations, the last one given or repeated last. It may lack old ones.
+    `order` has the node's allocations, the last one given or repeated last. It may lack old ones.
 
     Raises:
         Refusal: it breaks a promise of the mode.
