@@ -70,6 +70,16 @@ def test_requests_that_make_no_sense_are_refused_and_change_nothing(call, reason
     assert kubelet.allocator.occupancy().tracker == before
 
 
+def test_what_is_allocated_again_stays_with_its_pod_and_is_no_more_certain():
+    kubelet = kubelet_in_share()
+    kubelet.pods(pod_json("a", {MEM: 1}), pod_json("b", {MEM: 1}, created="2026-01-01T00:00:01Z"))
+    kubelet.serve(owner("a"), MEM, 1)
+    (given,) = kubelet.allocations.holdings
+    kubelet.allocator.allocate(MEM, given.ids)
+    (again,) = kubelet.allocator.occupancy().tracker.recent
+    assert (again.ids, again.owner, again.pod_uid, again.certain) == (given.ids, owner("a"), "uid-a", False)
+
+
 def test_a_refused_allocate_ends_the_admission_as_kubelet_rejects_the_pod():
     kubelet = kubelet_in_core_mem()
     kubelet.pods(pod_json("a", {MEM: 4, CORE: 30}))
@@ -83,7 +93,7 @@ def test_a_refused_allocate_ends_the_admission_as_kubelet_rejects_the_pod():
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_gpu_that_a_claim_holds_by_now_is_not_given(asked):
     """The list was sent to kubelet a moment before. What a container has already, it is given again."""
-    kubelet = kubelet_in_share(*box(1))
+    kubelet = kubelet_in_share(*box(2))
     ids = unit_ids(0, SHARE, 0)
     kubelet.allocator.allocate(MEM, ids)
     late = unit_ids(0, SHARE, 1)
@@ -94,6 +104,7 @@ def test_a_gpu_that_a_claim_holds_by_now_is_not_given(asked):
     refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, late))
     assert refusal.reason is Reason.STILL_HELD
     kubelet.allocator.allocate(MEM, ids)
+    kubelet.allocator.allocate(MEM, unit_ids(1, SHARE, 1))
 
 
 def test_when_the_last_allocate_ended_is_known_also_if_it_was_refused():

@@ -181,6 +181,18 @@ def test_the_first_half_of_a_pair_goes_where_the_second_finds_room():
     assert kubelet.on(owner("next"), MEM) == {uuid(1)}
 
 
+def test_what_a_later_container_needs_keeps_no_container_from_a_gpu():
+    kubelet = kubelet_in_core_mem(gpu(0, 8), gpu(1, 16)).pods(
+        pod_json("first", {MEM: 1, CORE: 50}, created="1"),
+        pod_json("next", {MEM: 1, CORE: 20}, {MEM: 1, CORE: 80}, created="2"),
+    )
+    for owned, percent in ((owner("first"), 50), (owner("next"), 20), (owner("next", "main-1"), 80)):
+        kubelet.serve(owned, MEM, 1)
+        kubelet.serve(owned, CORE, percent)
+    assert kubelet.on(owner("next"), MEM) == kubelet.on(owner("first"), MEM) == {uuid(0)}
+    assert kubelet.on(owner("next", "main-1"), MEM) == {uuid(1)}
+
+
 def test_the_second_half_on_another_gpu_is_refused():
     kubelet = kubelet_in_core_mem().pods(pod_json("a", {MEM: 4, CORE: 30}))
     kubelet.allocator.allocate(MEM, unit_ids(0, Kind.MEMORY_CORE_MEM, 0, 1, 2, 3))

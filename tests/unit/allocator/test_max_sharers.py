@@ -45,6 +45,15 @@ def test_a_pod_on_a_gpu_may_put_its_other_containers_there():
     assert kubelet.on(owner("a", "main-1"), MEM) == {uuid(0)}
 
 
+def test_a_kubelet_that_picks_itself_may_put_a_pods_other_containers_on_its_gpu_and_no_other_pod():
+    kubelet = kubelet_in_share(gpu(0, 16), gpu(1, 80), max_pods_per_gpu=1).pods(pod_json("a", {MEM: 1}, {MEM: 2}))
+    kubelet.serve(owner("a"), MEM, 1)
+    assert kubelet.allocator.allocate(MEM, unit_ids(0, SHARE, 1, 2))
+    kubelet.pods(pod_json("a", {MEM: 1}, {MEM: 2}), pod_json("b", {MEM: 3}))
+    refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, unit_ids(0, SHARE, 3, 4, 5)))
+    assert refusal.reason is Reason.TOO_MANY_PODS
+
+
 def test_pods_that_ended_a_moment_ago_do_not_fill_a_gpu_in_core_mem():
     kubelet = kubelet_in_core_mem(*box(1), max_pods_per_gpu=2)
     kubelet.pods(*(pod_json(name, {MEM: 1, CORE: 1}, created=name) for name in "abc"))

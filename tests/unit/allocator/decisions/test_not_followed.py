@@ -5,12 +5,14 @@ import pytest
 from gpuagent.domain import events as ev
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.domain.refusal import Reason
+from gpuagent.domain.sharing.mode import Kind
 from tests.unit.allocator.decisions.decided_pods import at, decided, kubelet_with, serve
 from tests.unit.allocator.fake_kubelet import FakeKubelet
 from tests.unit.domain.builders import (
     MEM,
     key,
     pod_json,
+    unit_ids,
     uuid,
 )
 from tests.unit.domain.scheduling.test_decision import v1, v2
@@ -121,6 +123,7 @@ def test_a_kubelet_that_picks_another_gpu_is_refused():
     refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, [f"{key(1)}-ms-{n}" for n in range(4)]))
     assert refusal.reason is Reason.GPU_DECISION
     assert "kubelet picked GPU 1 for ml/a[main], and a scheduler chose GPU 2 for it" in refusal.message
+    assert refusal.pod == PodName("ml", "a")
     assert kubelet.allocator.allocate(MEM, [f"{key(2)}-ms-{n}" for n in range(4)])
 
 
@@ -129,3 +132,28 @@ def test_a_decision_for_one_pod_is_nothing_to_an_equal_pod_without():
         decided("a", 2), pod_json("b", {MEM: 4}, created="2026-01-01T00:00:09Z"), answers_queries=False
     )
     assert kubelet.allocator.allocate(MEM, [f"{key(1)}-ms-{n}" for n in range(4)])
+
+
+def test_a_kubelet_that_picks_another_gpu_is_followed_where_the_setting_says_choose():
+    kubelet = kubelet_with(decided("a", 2), keep_decisions=False)
+    assert kubelet.allocator.allocate(MEM, unit_ids(1, Kind.MEMORY_SHARE, *range(4)))
+
+
+def test_a_kubelet_that_picks_for_an_uncertain_pod_gets_no_gpu_that_was_chosen_for_one():
+    waiting = [decided("a", 0), decided("b", 1, second=1), pod_json("c", {MEM: 4}, created="2026-01-01T00:00:09Z")]
+    kubelet = kubelet_with(*waiting, answers_queries=False)
+    picked = [unit_ids(gpu, Kind.MEMORY_SHARE, *range(4)) for gpu in range(4)]
+    assert kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, picked[0])).reason is Reason.UNKNOWN_POD
+    assert kubelet.allocator.allocate(MEM, picked[3])
+    kubelet = kubelet_with(*waiting[:2], answers_queries=False)
+    refusal = kubelet.refusal(lambda: kubelet.allocator.allocate(MEM, picked[3]))
+    assert refusal.reason is Reason.UNKNOWN_POD
+    assert refusal.message.startswith("aliyun.com/gpu-mem: a scheduler chose GPUs for ml/a, ml/b, and the agent")
+
+
+def test_an_init_container_that_hands_on_its_units_is_refused_where_the_chosen_gpu_is_full():
+    kubelet = full(kubelet_with())
+    pod = pod_json("a", {MEM: 4}, init=[{MEM: 4}], annotations=v1(0, 4))
+    (init,) = (container["name"] for container in pod["spec"]["initContainers"])
+    kubelet.pods(pod_json("big", {MEM: 14}), pod)
+    assert kubelet.refusal(lambda: serve(kubelet, "a", container=init)).reason is Reason.GPU_DECISION
