@@ -58,6 +58,36 @@ def test_a_pod_that_kubelet_has_just_rejected_is_not_taken_for_the_requesting_po
     assert (at(kubelet, "both"), at(kubelet, "both", "main-1")) == ([2], [3])
 
 
+def test_a_pod_that_holds_something_comes_before_a_rejected_one_that_holds_nothing():
+    both = pod_json("both", {MEM: 4}, {MEM: 4}, annotations=v2({"0": {"2": 4}, "1": {"3": 4}}))
+    kubelet = kubelet_with(both, decided("rejected", 0, second=1))
+    serve(kubelet, "both")
+    kubelet.allocations.rejected = {"rejected"}
+    serve(kubelet, "both", container="main-1")
+    assert (at(kubelet, "both"), at(kubelet, "both", "main-1")) == ([2], [3])
+
+
+def test_a_pod_that_kubelet_rejected_after_it_got_its_units_is_not_taken_for_the_next_one():
+    """It lingers in kubelet's list with nothing held, our watch is behind, and the agent was restarted in between."""
+    kubelet = kubelet_with(decided("rejected", 0), decided("later", 2, second=2))
+    serve(kubelet, "rejected")
+    kubelet = FakeKubelet(kubelet.read_allocations().node, kubelet.allocations)
+    kubelet.end("rejected")
+    kubelet.allocations.rejected, kubelet.unseen = {"rejected"}, [decided("next", 1, second=1)]
+    serve(kubelet, "next")
+    assert at(kubelet, "next") == [1]
+
+
+def test_an_init_container_that_kubelet_does_not_list_does_not_hide_the_next_one():
+    pod = pod_json("a", {MEM: 2, CORE: 30}, init=({MEM: 2},), annotations=v2({"0": {"1": 2}}))
+    kubelet = kubelet_with(pod, decided("b", 0, 2, second=1), mode=Mode.CORE_MEM, core_mem_both=False)
+    serve(kubelet, "a", 2, container="init-0")
+    kubelet.allocations.holdings.clear()
+    serve(kubelet, "a", 30, resource=CORE)
+    assert at(kubelet, "a", resource=CORE) == [1]
+    assert kubelet.allocator.occupancy().tracker.last.owner == owner("a")
+
+
 def test_where_kubelet_does_not_answer_pods_that_differ_are_refused_with_the_cause():
     """To guess would put one of them on a GPU that was chosen for the other."""
     kubelet = kubelet_with(decided("a", 0), decided("b", 1, second=1), answers_queries=False)
