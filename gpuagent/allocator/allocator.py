@@ -18,7 +18,7 @@ from gpuagent.domain.deviceplugin.start_checks import Start, check_start
 from gpuagent.domain.pods.exchange import by_units, key, written
 from gpuagent.domain.pods.holdings import Recorded, given_by_another, holder
 from gpuagent.domain.pods.pod import ContainerRef
-from gpuagent.domain.refusal import Reason, Refusal, refusals_name
+from gpuagent.domain.refusal import Reason, Refusal
 from gpuagent.domain.sharing.grant import DeviceStrategy, Grant
 from gpuagent.domain.snapshot import Snapshot
 from gpuagent.isolation.interface import Isolation, IsolationError
@@ -55,8 +55,7 @@ class Allocator:
         self._old = preferred.old
         self.occupancy, self.prefer = self._state.occupancy, preferred.prefer
         self._refusals = RefusalEvents(clock, send_event)
-        self._kubelet, self._isolation, self._strategy = kubelet, isolation, strategy
-        self._send_event = send_event
+        self._kubelet, self._isolation, self._strategy, self._send_event = kubelet, isolation, strategy, send_event
 
     def expect_pods(self, within_s: float) -> None:
         """Have calls wait up to `within_s` seconds from now for the first list of the node's pods."""
@@ -157,6 +156,9 @@ class Allocator:
             owner = owner or holder(start.resource, picked, read.holdings)
             holdings, checkpoint, _ = by_units(read.holdings, read.checkpoint)
             recorded = Recorded(holdings, checkpoint, start.snap.pods, start.snap.units)
-        with refusals_name(owner.pod if owner else None):
+        try:
             check_start(start, recorded, self._state.grant_order())
+        except Refusal as refusal:
+            refusal.pod = owner.pod if owner else None
+            raise
         return owner

@@ -38,10 +38,10 @@ class OldKubelets:
         recent = any(one.exchanged for one in tracker.recent)
         self.active = bool(snap.exchanged) or recent or picks_itself(snap.kubelet, asked=self._asked)
 
-    def counts_although_asked(self, now: Occupancy) -> bool:
+    def counts_although_asked(self, occupancy: Occupancy) -> bool:
         """Kubelet asks which ids to take; whether they still are counts, as it holds ids that it picked before."""
         self._asked = True
-        self.publish(now.snapshot, now.tracker)
+        self.publish(occupancy.snapshot, occupancy.tracker)
         return self.active
 
     def units(self, resource: str, ids: frozenset[str]) -> frozenset[str]:
@@ -63,8 +63,8 @@ class OldKubelets:
         """
         if stale := counts.lapsed(self._state.occupancy()):
             self._state.freed(stale)
-        now = self._state.occupancy()
-        snap, tracker = now.snapshot, now.tracker
+        occupancy = self._state.occupancy()
+        snap, tracker = occupancy.snapshot, occupancy.tracker
         # A unit of an older exchange may be in use by now without one: kubelet was upgraded.
         recent = frozenset[str]().union(*[one.ids for one in tracker.recent if one.exchanged])
         self._latest = {device_id: unit for device_id, unit in self._latest.items() if unit in recent}
@@ -77,7 +77,7 @@ class OldKubelets:
         fitting = Search(request, tracker, snap).fitting(with_devices)
         requester = counts.oldest(fitting, tracker.last)
         goes_on = requester.init_gpus or requester.container_gpus
-        found = counts.pick(resource, picked, must_include if goes_on else frozenset(), exchanged, now)
+        found = counts.pick(resource, picked, must_include if goes_on else frozenset(), exchanged, occupancy)
         if len(found.exchanged) == len(picked):
             return found.exchanged
         if not locate(resource, picked, snap).listed:

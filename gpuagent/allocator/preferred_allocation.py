@@ -56,7 +56,7 @@ class PreferredAllocation:
             raise Refusal(Reason.EMPTY_REQUEST, f"{text}, and {len(available)} are available")
         if not request.must_include <= request.offered:
             raise Refusal(Reason.UNKNOWN_DEVICE, f"{resource}: a device that must be included is not available")
-        occupancy = self._state.occupancy().seen_with(request.offered)
+        occupancy = self._state.occupancy()
         if self.old.active and self.old.counts_although_asked(occupancy):
             return (*request.must_include, *sorted(request.offered - request.must_include))[:size]
         requester = self._identify(request, self._with_named_containers(request, occupancy))
@@ -113,9 +113,9 @@ class PreferredAllocation:
         left_s = until - self._state.clock()
         shown = uids is not None and self._state.wait(lambda snap: uids <= {pod.uid for pod in snap.pods}, left_s)
         if shown and uids:
-            now = self._state.occupancy()
+            occupancy = self._state.occupancy()
             asked = (lambda _pods: None) if silent else query  # kubelet has just not answered
-            return identify(request, now.tracker, now.snapshot, asked, certainly=certainly)
+            return identify(request, occupancy.tracker, occupancy.snapshot, asked, certainly=certainly)
         self._rest_until = self._state.clock() + REST_S
         if not shown and snap.schedulers:
             why = "the API server did not show the node's pods in time"
@@ -150,7 +150,7 @@ class PreferredAllocation:
     def _with_named_containers(self, request: AllocationRequest, occupancy: Occupancy) -> Occupancy:
         """The devices in use, with containers named by kubelet if a GPU seems full: two without a name may be one."""
         unnamed = [one for one in occupancy.tracker.by_pod.get(None, ()) if one.owner is None]
-        if unnamed and not request.must_include and occupancy.full_gpus(None):
+        if unnamed and not request.must_include and occupancy.seen_with(request.offered).full_gpus(None):
             began = self._state.clock()
             if self._kubelet.read(timeout_s=NAMING_S):
                 self._state.wait(lambda snap: snap.holdings_at >= began, NAMING_S)

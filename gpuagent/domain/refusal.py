@@ -1,8 +1,6 @@
 """Refusals: negative answers to kubelet, each with a reason."""
 
 import enum
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from gpuagent.domain.pods.pod import PodName
 from gpuagent.system.printable import printable
@@ -43,13 +41,3 @@ class Refusal(Exception):  # noqa: N818 (a refusal is an answer, not a fault of 
         self.message = printable(message)
         super().__init__(self.message)
         self.pod = pod
-
-
-@contextmanager
-def refusals_name(pod: PodName | None) -> Iterator[None]:
-    """Every refusal that is raised in this context is for `pod`."""
-    try:
-        yield
-    except Refusal as refusal:
-        refusal.pod = pod
-        raise

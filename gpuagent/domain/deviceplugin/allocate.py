@@ -55,7 +55,7 @@ def allocate(  # noqa: PLR0913 (all that an answer depends on)
     before = None if chosen else occupancy.given(resource, ids)
     requester = chosen or identify(request, occupancy.tracker, snap)
     try:
-        if not before and snap.claimed:
+        if not before:
             _check_unclaimed(resource, at, snap)
         if not chosen:
             _check(request, requester, before, at, occupancy)

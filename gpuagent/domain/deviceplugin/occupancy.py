@@ -197,13 +197,13 @@ class Occupancy:
         _ = snap.serving, snap.first_asks, snap.unstarted, snap.pod_by_uid, snap.arrival, snap.names
 
     def allocated(self, tracker: AdmissionTracker) -> "Occupancy":
-        """After the last Allocate of `tracker`. Extends the cached indexes if that call only adds to them."""
+        """After the last Allocate of `tracker`. Extends the indexes that are cached, if that call only adds to them."""
         now, new = replace(self, tracker=tracker), tracker.recent[-1]
         owner = new.owner
         # An Allocate from before the last read may free units by which a later Allocate overrides that read.
         only_adds = new.at > self.snapshot.holdings_at or tracker.recent[:-1] == self.tracker.recent
-        known = "all" in vars(self) and only_adds and not self.has_of(new.ids)
-        if owner and known and self.may_live(new):
+        extends = "all" in vars(self) and only_adds and not self.has_of(new.ids)
+        if owner and extends and self.may_live(new):
             sharers = {**self._sharers}
             for uuid in new.uuids:
                 containers, pods = sharers.get(uuid, ((), ()))
