@@ -36,7 +36,8 @@ from gpuagent.kubelet.deviceplugin.servicer import Servicer
 from gpuagent.kubelet.dra.health_servicer import HealthServicer
 from gpuagent.kubelet.dra.plugin import DraPlugin
 from gpuagent.kubelet.dra.servicer import DraServicer
-from gpuagent.kubelet.pod_resources import HoldingsWatch, PodResources
+from gpuagent.kubelet.holdings_watch import HoldingsWatch
+from gpuagent.kubelet.pod_resources import PodResources
 from gpuagent.metrics.meter import CONTENT_TYPE, Metrics
 from gpuagent.metrics.reading import EndpointView, Sources
 from gpuagent.nvml.usage.samples import Sampler

@@ -1,8 +1,5 @@
 """Kubelet's pod-resources API: the device ids that each container holds."""
 
-import logging
-import math
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,25 +10,16 @@ import grpc
 
 from gpuagent._pb import podresources_v1_pb2 as pb
 from gpuagent._pb import podresources_v1_pb2_grpc as pb_grpc
-from gpuagent.domain import events as ev
 from gpuagent.domain.deviceplugin.identity import Listed
-from gpuagent.domain.pods.pod import CheckpointEntry, ContainerRef, Holding, PodName
-from gpuagent.kubelet import checkpoint
-
-log = logging.getLogger(__name__)
+from gpuagent.domain.pods.pod import ContainerRef, Holding, PodName
 
 _T = TypeVar("_T")
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 CALL_DEADLINE_S = 5.0
 LOOK_DEADLINE_S = 1.0
-RETRY_S = 0.25
-SOON_S = 0.1
-"""Pause from an Allocate to the read that should show it: one read covers pods that come together."""
-MIN_GAP_S = 0.02
-"""Least time between two reads: kubelet allows 100 calls a second of all clients together."""
 LIMITED_PAUSE_S = 0.012
-"""Pause before a call beyond that limit is repeated.
+"""Pause before a call is repeated that is beyond kubelet's limit of 100 a second.
 
 Kubelet waits for the agent's answer meanwhile, and a short wait is better than a guess.
 """
@@ -153,102 +141,3 @@ def _holdings(pods: Iterable[pb.PodResources]) -> tuple[Holding, ...]:
             for entry in container.devices:
                 ids[owner, entry.resource_name].update(entry.device_ids)
     return tuple(Holding(owner, resource, frozenset(held)) for (owner, resource), held in ids.items())
-
-
-class HoldingsWatch:
-    """Reads kubelet's allocations in a thread of its own: on request, and every `period_s`.
-
-    One read serves all requests that came before it began. A read waits for a moment with no Allocate in progress,
-    because kubelet can lose a reservation when it serves a list during one.
-    """
-
-    def __init__(
-        self,
-        client: PodResources,
-        post: Callable[[ev.Event], None],
-        wait_idle: Callable[[float], bool],
-        clock: Callable[[], float],
-        plugins: Path,
-    ) -> None:
-        self._plugins = plugins
-        self._client = client
-        self._post = post
-        self._wait_idle = wait_idle
-        self._clock = clock
-        self._cond = threading.Condition()
-        self._wanted = 1
-        self._begun = 0
-        self._done = 0
-        self._latest: ev.HoldingsRead | None = None
-        self._stopping = False
-        self._soon = math.inf
-        self.period_s = 30.0
-        self._thread = threading.Thread(target=self._run, name="pod-resources", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        with self._cond:
-            self._stopping = True
-            self._cond.notify_all()
-
-    def refresh(self) -> None:
-        """Request a read of kubelet's allocations; returns at once."""
-        with self._cond:
-            self._wanted = self._begun + 1
-            self._cond.notify_all()
-
-    def refresh_soon(self) -> None:
-        """Request a read once kubelet has had time to record the last answer; returns at once."""
-        with self._cond:
-            if self._soon == math.inf:
-                self._soon = self._clock() + SOON_S
-                self._cond.notify_all()
-
-    def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
-        """As `KubeletAllocations.query`; no list is read while an Allocate is in progress."""
-        return self._client.query(pods, listing=listing and self._wait_idle(0.0))
-
-    def read(self, timeout_s: float) -> ev.HoldingsRead | None:
-        """Kubelet's allocations from a read that begins after this call; None if it did not end in time."""
-        with self._cond:
-            target = self._wanted = self._begun + 1
-            self._cond.notify_all()
-            if not self._cond.wait_for(lambda: self._done >= target or self._stopping, timeout_s):
-                return None
-            return self._latest
-
-    def _run(self) -> None:
-        while True:
-            with self._cond:
-                due = self._clock() + self.period_s
-                while not (self._stopping or self._wanted > self._begun):
-                    if (left_s := min(due, self._soon) - self._clock()) <= 0:
-                        break
-                    self._cond.wait(left_s)
-                if self._stopping:
-                    return
-                self._soon = math.inf
-            self._wait_idle(1.0)
-            with self._cond:
-                self._begun += 1
-                turn = self._begun
-            began = self._clock()
-            kept: tuple[CheckpointEntry, ...] = ()
-            try:
-                holdings = self._client.list()
-                kept = checkpoint.read(self._plugins)
-            except Exception as err:  # nothing may end this thread: no other reads kubelet's allocations
-                log.exception("Failed to read pod-resources")
-                holdings, self._client.problem = None, str(err)
-            now = self._clock()
-            read = None if holdings is None else ev.HoldingsRead(holdings, began, now, kept)
-            self._post(read or ev.HoldingsUnavailable(self._client.problem, now))
-            with self._cond:
-                self._latest = read
-                self._done = turn
-                self._cond.notify_all()
-                if holdings is None:
-                    self._wanted = self._begun + 1  # kubelet does not answer: read again until it does
-                self._cond.wait_for(lambda: self._stopping, RETRY_S if holdings is None else MIN_GAP_S)
