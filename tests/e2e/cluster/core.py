@@ -4,8 +4,8 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -182,12 +182,14 @@ class Cluster:
     def kubelet_pid(self) -> int:
         return self._kubelet.pid
 
-    def pause_kubelet(self) -> None:
-        """It hears of nothing and does nothing; what the API server tells it meanwhile waits in its sockets."""
+    @contextmanager
+    def paused_kubelet(self) -> Iterator[None]:
+        """It does nothing. What the API server tells it waits in its sockets, and comes to it all at once."""
         self._kubelet.signal(signal.SIGSTOP)
-
-    def resume_kubelet(self) -> None:
-        self._kubelet.signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._kubelet.signal(signal.SIGCONT)
 
     def stop_kubelet(self) -> None:
         self._kubelet.stop()

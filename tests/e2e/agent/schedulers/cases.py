@@ -1,7 +1,5 @@
 """The two steps of a scheduler, and what comes of them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -53,16 +51,6 @@ def place(
     name = assume(node, scheduler, manifest, family, on)
     scheduler.bind(name)
     node.cluster.wait_phase(name, "Running")
-
-
-@contextmanager
-def in_flight(node: Node) -> Iterator[None]:
-    """Whatever is bound meanwhile comes to kubelet together."""
-    node.cluster.pause_kubelet()
-    try:
-        yield
-    finally:
-        node.cluster.resume_kubelet()
 
 
 def refused(node: Node, name: str) -> str:

@@ -9,7 +9,7 @@ from gpuagent.domain.pods.annotations import V1_ASSIGNED
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.podannotations import wait_watched, wait_written
-from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, in_flight, minors
+from tests.e2e.agent.schedulers.cases import WHOLE, agent, assume, each_family, minors
 from tests.e2e.agent.share_scheduler import NAME, AnnotationFamily, ShareScheduler
 from tests.e2e.cluster import pod_manifest
 
@@ -32,7 +32,7 @@ def test_two_pods_of_one_size(
         assume(node, scheduler, pod_manifest(f"equal-{gpu}", {GPU_MEM: 10}), family, {0: (gpu,)})
         for gpu, family in zip((1, 6), families, strict=True)
     ]
-    with in_flight(node):
+    with node.cluster.paused_kubelet():
         for name in reversed(names):
             scheduler.bind(name)
     for name in names:
@@ -48,7 +48,7 @@ def test_many_pods_of_one_size(node: Node, scheduler: ShareScheduler, families: 
         for n in range(10)
     ]
     rng.shuffle(names)
-    with in_flight(node), ThreadPoolExecutor(4) as pool:
+    with node.cluster.paused_kubelet(), ThreadPoolExecutor(4) as pool:
         list(pool.map(scheduler.bind, names))
     for name in names:
         node.cluster.wait_phase(name, "Running")
@@ -61,7 +61,7 @@ def test_pods_of_one_size_of_which_some_are_deleted_at_once(
 ) -> None:
     """Kubelet hears of the deletions when it has asked for these pods: they take nothing of their equals."""
     names = [assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10}), family, {0: (n,)}) for n in range(6)]
-    with in_flight(node):
+    with node.cluster.paused_kubelet():
         for name in names:
             scheduler.bind(name)
         for name in names[::2]:
@@ -77,7 +77,7 @@ def test_pods_of_one_size_of_which_some_are_deleted_at_once(
 def test_names_that_are_used_again_at_once(node: Node, scheduler: ShareScheduler, family: AnnotationFamily) -> None:
     """Kubelet is still to ask for the pods that had them before."""
     names = [assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10}), family, {0: (n,)}) for n in range(6)]
-    with in_flight(node):
+    with node.cluster.paused_kubelet():
         for name in names:
             scheduler.bind(name)
         for n, name in enumerate(names[::2]):
@@ -101,7 +101,7 @@ def test_pods_of_one_size_of_which_kubelet_rejects_some(
         if n % 2 == 0:
             made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1000"}
         names.append(assume(node, scheduler, made, family, {0: (n,)}))
-    with in_flight(node):
+    with node.cluster.paused_kubelet():
         for name in names:
             scheduler.bind(name)
     for name in names[::2]:
@@ -125,7 +125,7 @@ def test_what_is_reserved_is_not_given_to_a_pod_before_it(
     first["spec"]["schedulerName"] = NAME
     node.pods.append("first")
     node.cluster.create_pod(first)
-    with in_flight(node):
+    with node.cluster.paused_kubelet():
         scheduler.bind("first")
         scheduler.bind(name)
         wait_watched(node, "runs")
@@ -141,7 +141,7 @@ def test_pods_of_one_size_with_compute(node: Node, scheduler: ShareScheduler, fa
         assume(node, scheduler, pod_manifest(f"equal-{n}", {GPU_MEM: 10, GPU_CORE: 30}), family, {0: (7 - n,)})
         for n in range(4)
     ]
-    with in_flight(node):
+    with node.cluster.paused_kubelet():
         for name in reversed(names):
             scheduler.bind(name)
     for name in names:
@@ -157,7 +157,7 @@ def test_groups_of_one_size(node: Node, scheduler: ShareScheduler) -> None:
         assume(node, scheduler, pod_manifest(f"group-{n}", {GPU_WHOLE: 2}), GROUP, {0: gpus})
         for n, gpus in enumerate(((1, 6), (0, 3), (2, 7)))
     ]
-    with in_flight(node):
+    with node.cluster.paused_kubelet():
         for name in reversed(names):
             scheduler.bind(name)
     for name in names:
