@@ -1,4 +1,4 @@
-"""When to read kubelet's allocations: on request, after an Allocate, and now and then."""
+"""When to read kubelet's allocations: on request, several times after an Allocate, and now and then."""
 
 import logging
 import math
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.25
 SOON_S = 0.1
-"""Pause from an Allocate to the read that should show it: one read covers pods that come together."""
+"""Pause from an Allocate to the first read: one read covers pods that come together."""
 MIN_GAP_S = 0.02
 """Least time between two reads: kubelet allows 100 calls a second of all clients together."""
 
@@ -26,6 +26,9 @@ class HoldingsWatch:
 
     One read serves all requests that came before it began. A read waits for a moment with no Allocate in progress,
     because kubelet can lose a reservation when it serves a list during one.
+
+    Kubelet records an allocation only after the agent has answered, and its checkpoint has it after a write to disk.
+    Both may take long on a busy node. So reads follow 0.1 s, 0.2 s, 0.4 s and so on after the last answer.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class HoldingsWatch:
         self._latest: ev.HoldingsRead | None = None
         self._stopping = False
         self._soon = math.inf
+        self._answered_at = -math.inf
         self.period_s = 30.0
         self._thread = threading.Thread(target=self._run, name="pod-resources", daemon=True)
 
@@ -66,10 +70,11 @@ class HoldingsWatch:
             self._cond.notify_all()
 
     def refresh_soon(self) -> None:
-        """Request a read once kubelet has had time to record the last answer; returns at once."""
+        """Request a read once kubelet has had time to record the last answer, and later ones; returns at once."""
         with self._cond:
-            if self._soon == math.inf:
-                self._soon = self._clock() + SOON_S
+            self._answered_at = now = self._clock()
+            if now + SOON_S < self._soon:
+                self._soon = now + SOON_S
                 self._cond.notify_all()
 
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
@@ -112,6 +117,7 @@ class HoldingsWatch:
             read = None if holdings is None else ev.HoldingsRead(holdings, began, now, kept)
             self._post(read or ev.HoldingsUnavailable(self._client.problem, now))
             with self._cond:
+                self._soon = min(self._soon, now + max(SOON_S, now - self._answered_at))
                 self._latest = read
                 self._done = turn
                 self._cond.notify_all()

@@ -5,16 +5,20 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
+from gpuagent import agent as app
 from gpuagent.agent import Agent
 from gpuagent.domain.pods.annotations import CORE_ANNOTATION, DECIDED_ANNOTATION, MEMORY_ANNOTATION, V1_KEYS
 from gpuagent.domain.reconcile import pod_annotations
 from gpuagent.domain.sharing.mode import GROUP_ANNOTATION, MODE_LABEL
 from gpuagent.domain.sharing.units import MemoryUnit
+from standin.kubelet import checkpoint
 from standin.kubelet.pods import Pod
+from standin.waiting import PATIENCE_S
 from tests.contract.harness import CORE, MEM, WHOLE, Isolating, Node, box, pod, terminate, wait_for
 
 MakeNode = Callable[..., Node]
@@ -120,6 +124,25 @@ def test_nothing_is_written_before_kubelet_has_it_in_its_book(node: MakeNode) ->
     quiet(one)
     assert written(one, "waits")[ASSIGNED] == "false"
     assert written(one, "large") == {}
+
+
+def test_a_checkpoint_that_kubelet_writes_late_delays_no_annotation(
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet lists an allocation before its write to disk has ended; the agent reads both again soon."""
+    monkeypatch.setattr(app, "QUIET_PERIOD_S", 10 * PATIENCE_S)
+    one = shared(node)
+    agent = one.run()
+    one.offers(mem=48)
+    start(one, pod("earlier", {MEM: 1}))
+    wait_written(one, "earlier", ASSIGNED="true")
+    write, late = checkpoint.write, list[Callable[[], None]]()
+    monkeypatch.setattr(checkpoint, "write", lambda *of, **how: late.append(partial(write, *of, **how)))
+    start(one, pod("p", {MEM: 6}))
+    wait_for(lambda: any(held.owner.pod.name == "p" for held in agent.state.holdings.listed or ()))
+    assert written(one, "p") == {}
+    late[-1]()
+    wait_written(one, "p", ASSIGNED="true")
 
 
 def test_a_pod_without_annotations_is_annotated(node: MakeNode) -> None:
