@@ -59,14 +59,20 @@ def serve(control: str, pipe_dir: Path, log_dir: Path, *, exclusive: bool, smi: 
     if exclusive:
         _set_mode(smi, "EXCLUSIVE_PROCESS")
     try:
-        return _keep(_start(program, asked, pipe_dir, log_dir), asked, ending)
+        daemon = _start(program, asked, pipe_dir, log_dir, ending)
+        return _keep(daemon, asked, ending)
     finally:
         if exclusive:
             _set_mode(smi, "DEFAULT")
 
 
-def _start(program: Path, asked: Control, pipe_dir: Path, log_dir: Path) -> "subprocess.Popen[bytes]":
-    """Return the daemon once it answers; it lacks multi-user mode where the program does not support that."""
+def _start(
+    program: Path, asked: Control, pipe_dir: Path, log_dir: Path, ending: StopSignal
+) -> "subprocess.Popen[bytes]":
+    """Return the daemon once it answers, or once this process shall end.
+
+    The daemon lacks multi-user mode if the program does not support that.
+    """
     env = environment(CUDA_MPS_PIPE_DIRECTORY=str(pipe_dir), CUDA_MPS_LOG_DIRECTORY=str(log_dir))
     for options in (("-f", "-M"), ("-f",)):
         daemon = subprocess.Popen(  # noqa: S603 (the driver's own program)
@@ -82,7 +88,8 @@ def _start(program: Path, asked: Control, pipe_dir: Path, log_dir: Path) -> "sub
                 daemon.kill()
                 daemon.wait()
                 raise MpsStartError(f"{program} {' '.join(options)} did not answer within {START_S:g} s")
-            time.sleep(_LOOK_S)
+            if ending.wait(_LOOK_S):
+                return daemon
     raise MpsStartError(f"{program} -f ended with {daemon.returncode}: its log is in {log_dir}")
 
 

@@ -16,6 +16,8 @@ from gpuagent.system.printable import error_words, escaped
 
 log = logging.getLogger(__name__)
 
+LAST_LINES_S = 1.0
+"""How long a process that ends may take to write its last log lines."""
 _MOST_WARNINGS = 100
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -80,6 +82,22 @@ class _Later(logging.handlers.QueueHandler):
         return record
 
 
+class _Writer(logging.handlers.QueueListener):
+    """Writes the queued records from a thread of its own."""
+
+    def stop(self) -> None:
+        """Write what is queued, and end the thread.
+
+        Returns after `LAST_LINES_S` in any case: if nothing reads the log, for example because the disk of the
+        container's log is full, a write waits forever. The process must end all the same.
+        """
+        writing = self._thread
+        if writing is not None:
+            self._thread = None
+            self.enqueue_sentinel()
+            writing.join(LAST_LINES_S)
+
+
 def setup(log_format: str, level: str) -> Callable[[], None]:
     """Send all log lines to stderr in `log_format` (``text`` or ``json``), from a thread of their own.
 
@@ -88,7 +106,7 @@ def setup(log_format: str, level: str) -> Callable[[], None]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    listener = logging.handlers.QueueListener(lines, handler)
+    listener = _Writer(lines, handler)
     logging.basicConfig(handlers=[_Later(lines)], level=level.upper(), force=True)
     listener.start()
     atexit.register(listener.stop)

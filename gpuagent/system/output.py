@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from gpuagent.system.stop_signal import end_as_first_process
+
 INTERRUPTED = 130
 """Exit code as of a program that SIGINT ends."""
 PIPE_CLOSED = 141
@@ -17,6 +19,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 def exit_with(program: str, run: Callable[[], int | str | None]) -> NoReturn:
     """Run `program` and end the process with what `run` returns."""
+    end_as_first_process()
     _have_streams()
     try:
         try:

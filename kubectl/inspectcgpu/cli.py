@@ -41,6 +41,8 @@ EXAMPLES = (
     "kubectl inspect cgpu -o json      # for a program",
 )
 _DAY_S = 86400
+CTRL_C_S = 0.5
+"""Longest sleep with --watch. If another thread receives the signal of Ctrl-C, a sleeping main thread does not wake."""
 
 Lines = Callable[[ClusterReport], list[str]]
 
@@ -95,15 +97,29 @@ def _watch(client: Client, options: argparse.Namespace, environ: Mapping[str, st
     following.start()
     try:
         while True:
-            following.updated.wait(following.good_for_s)
+            _wait(following)
             following.updated.clear()
             if following.complete:
                 screen.show(_shown(following.facts(), lines, options))
-                time.sleep(options.interval)
+                _pause(options.interval)
             elif following.problems:
                 raise KubeError(following.problems[0])
     finally:
         following.stop()
+
+
+def _wait(following: Following) -> None:
+    """Wait for a change, or until the last facts are too old."""
+    until = time.monotonic() + following.good_for_s
+    while not following.updated.wait(min(CTRL_C_S, max(0.0, until - time.monotonic()))):
+        if time.monotonic() >= until:
+            return
+
+
+def _pause(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(CTRL_C_S, left))
 
 
 def _shown(found: ClusterFacts, lines: Lines, options: argparse.Namespace) -> list[str]:

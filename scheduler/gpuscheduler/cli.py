@@ -18,17 +18,18 @@ from gpuscheduler.scheduler_settings import TABLE, SchedulerSettings
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code: 0 success, 2 usage error, also in settings."""
+    """Run one command, and end the process once it has stopped. Returns 2 after a usage error, also in settings."""
     options = make_parser().parse_args(arguments)
     try:
         settings = TABLE.load(vars(options), os.environ)
-        log.setup(settings.log_format, settings.log_level)
+        write_out = log.setup(settings.log_format, settings.log_level)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(settings))
     except (ConfigError, ApiConfigError) as err:
         print(printable(f"gpuscheduler: {err}"), file=sys.stderr)
         return 2
-    return 0
+    write_out()
+    os._exit(0)  # a log that nobody reads must not keep the process: Python's own end waits for it
 
 
 def make_parser() -> CommandLine:

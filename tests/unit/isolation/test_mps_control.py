@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -61,6 +62,19 @@ def test_a_daemon_that_does_not_quit_is_killed(host, control):
     process = control()
     until_it_runs(process)
     host.steer(host.ack, hang=True)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert "does not quit, it is killed" in out
+
+
+def test_a_signal_ends_the_wait_for_a_daemon_that_does_not_answer(host, control):
+    host.steer(host.ack, hang=True)
+    process = control()
+    end = time.monotonic() + PATIENCE_S
+    while host.pid(host.ack) is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

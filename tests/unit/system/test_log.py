@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from standin.waiting import PATIENCE_S
+
 SPEAKERS = """
 import gc, sys, threading, time, warnings
 from gpuagent.system import log
@@ -57,3 +59,20 @@ def test_what_fails_outside_of_a_handler_is_logged_with_its_trace(lines):
     assert "Odd.__del__" in failed["Exception ignored"]["where"]
     assert "ValueError: while it was collected" in failed["Exception ignored"]["exception"]
     assert "RuntimeError: at last" in failed["Program failed"]["exception"]
+
+
+NOBODY_READS = """
+import logging, os
+from gpuagent.system import log
+write_out = log.setup("text", "info")
+for _ in range(200):
+    logging.info("x" * 1000)
+write_out()
+os._exit(0)
+"""
+
+
+def test_a_process_whose_log_nobody_reads_ends():
+    with subprocess.Popen([sys.executable, "-c", NOBODY_READS], stderr=subprocess.PIPE) as process:
+        process.wait(PATIENCE_S)
+        assert len(process.stderr.read()) < 200_000, "the pipe took every line: the test shows nothing"
