@@ -153,13 +153,15 @@ def identify(
     matters = snap.schedulers or certainly
     if search.alike(fitting) and (not matters or (query is None and fitting)):
         return fitting[0] if fitting else search.unseen()
-    listed: dict[PodName, Sequence[Holding] | None] = {}
+    listed: dict[PodName, list[Sequence[Holding]]] = {}
     for pods in search.to_query(fitting):
         if missing := {pod.name for pod in pods} - listed.keys():
             answer = query(missing) if query else None
             if answer is None:
                 return search.unanswered(fitting)
-            listed |= {**dict.fromkeys(missing), **dict(answer)}
+            listed |= {name: [] for name in missing}
+            for name, holdings in answer:
+                listed[name].append(holdings)
         if requester := search.by_kubelet(pods, listed):
             return requester
     return search.unseen()
@@ -274,20 +276,22 @@ class Search:
         found = [pod for pod in pods if (pod.uid in past) is refused]
         return [pod for pod in found if any(c.may_want(resource, size) for c in pod.containers)]
 
-    def by_kubelet(self, pods: Collection[Pod], listed: Mapping[PodName, Sequence[Holding] | None]) -> Requester | None:
+    def by_kubelet(
+        self, pods: Collection[Pod], listed: Mapping[PodName, Sequence[Sequence[Holding]]]
+    ) -> Requester | None:
         """The container in admission, by kubelet's list. `pods` are in the order in which the agent saw them."""
         begin: list[Requester] = []
         go_on: list[Requester] = []
         admitting = self.tracker.last.pod_uid if self.tracker.last else None
         for pod in pods:
-            holdings = listed[pod.name]
-            if holdings is None or self._was_given_up(pod, holdings):
-                continue
             # Kubelet does not list devices of ordinary init containers.
             init = [one for one in self._given() if one[0] in pod.init_names] if pod.uid == admitting else []
-            held = [*init, *self._held(holdings)]
-            if found := self._lacking(pod, held, certain=True):
-                (go_on if held else begin).append(found)
+            for holdings in listed[pod.name]:
+                if self._was_given_up(pod, holdings):
+                    continue
+                held = [*init, *self._held(holdings)]
+                if found := self._lacking(pod, held, certain=True):
+                    (go_on if held else begin).append(found)
         fitting = go_on or begin
         if not fitting:
             return None
@@ -304,8 +308,24 @@ class Search:
         living = [one for one in both if one.pod not in deleted]
         return self._unknown(why, living, deleted[0]) if living else self.unseen(deleted[0])
 
+    def _of_another_spec(self, pod: Pod, holdings: Iterable[Holding]) -> bool:
+        """Whether a container holds something that this pod does not request for it.
+
+        A pod that took the name of another one often has other containers, or other sizes.
+        """
+        containers = {container.name: container for container in pod.containers}
+        for holding in holdings:
+            if holding.resource not in self.snap.policy.resources.names:
+                continue
+            container = containers.get(holding.owner.container)
+            if container is None or not container.may_want(holding.resource, len(holding.ids)):
+                return True
+        return False
+
     def _was_given_up(self, pod: Pod, holdings: Sequence[Holding]) -> bool:
         """Whether kubelet does not list the pod's allocations: it rejected it, or lists another pod of the name."""
+        if self._of_another_spec(pod, holdings):
+            return True
         tracker, init, ours = self.tracker, pod.init_names, self.tracker.by_pod.get(pod.uid, ())
         given = [one for one in ours if one.certain and one.owner]
         listed = frozenset[str]().union(*[h.ids for h in holdings])

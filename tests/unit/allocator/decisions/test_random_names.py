@@ -56,6 +56,7 @@ class LateKubelet(FakeAllocations):
     def query(self, pods: Collection[PodName] | None, *, listing: bool) -> Listed | None:
         known = [pod for pod in self.pods.values() if not pod.failed]
         found = [(PodName("ml", pod.name), tuple(pod.held)) for pod in known]
+        random.shuffle(found)  # kubelet lists its pods in no order: two may have one name
         return [one for one in found if pods is None or one[0] in pods]
 
 
@@ -81,7 +82,8 @@ class ReusedNames:
     # -- the API server ------------------------------------------------------------------------------------------
 
     def bind_any(self) -> None:
-        sizes = self.chance.choice([[1], [1], [2], [1, 1], [1, 2]])
+        # Two pods of one name often differ in their sizes, and each may be larger than the other.
+        sizes = self.chance.choice([[1], [1], [2], [3], [1, 1], [1, 2], [2, 1], [3, 1]])
         gpus = [self.chance.randrange(8) for _ in sizes]
         self.bind(self.chance.choice("abc"), sizes, gpus, decided=self.chance.random() < 0.75)
 
