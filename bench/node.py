@@ -3,7 +3,6 @@
 import compileall
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from standin.api.server import ApiServer
 from standin.kubelet.kubelet import Kubelet
 from standin.kubelet.pods import Admission, Container, Pod
 from standin.kubelet.state import Received
+from standin.ports import free_port
 
 NODE = "bench-node"
 AGENT_PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
@@ -70,7 +70,7 @@ class Node:
         self.api = ApiServer(NODE, {} if mode is None else {MODE_LABEL: mode})
         self.kubelet = Kubelet(self.root / "k", api=self.api if claims else None)
         self.log = self.root / "agent.log"
-        self.http_port = _free_port()
+        self.http_port = free_port()
         self.started = 0.0
         self.agent: subprocess.Popen[bytes] | None = None
         self.kubelet.start()
@@ -242,13 +242,6 @@ def compile_all(*names: str) -> None:
 def compile_everything() -> None:
     """Byte-compile all that the agent imports."""
     compile_all(*_COMPILED)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def allocate(ids: Sequence[str]) -> bytes:

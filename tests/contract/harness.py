@@ -3,10 +3,8 @@
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -415,15 +413,6 @@ def terminate(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) ->
     """Send a signal and wait for the end."""
     process.send_signal(number)
     process.wait(PATIENCE_S)
-
-
-def free_port() -> int:
-    """A port without a listener, below the range from which the system takes the ports of outgoing connections."""
-    while True:
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def fetch(port: int | None, path: str) -> tuple[int, str]:

@@ -16,7 +16,8 @@ from gpuagent.cli import TOPOLOGY_KEYS
 from gpuagent.domain.sharing.mode import MODE_LABEL
 from gpuagent.pages.http_server import HttpServer, json_page
 from gpuagent.simulation import boxes
-from tests.contract.harness import MEM, PATIENCE_S, REPOSITORY, WHOLE, Node, box, command, fetch, free_port, wait_for
+from standin.ports import free_port
+from tests.contract.harness import MEM, PATIENCE_S, REPOSITORY, WHOLE, Node, box, command, fetch, wait_for
 
 MakeNode = Callable[..., Node]
 

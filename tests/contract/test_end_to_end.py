@@ -11,6 +11,7 @@ import yaml
 
 from gpuagent.domain.sharing.grant import DeviceStrategy
 from gpuagent.domain.sharing.mode import MODE_LABEL
+from standin.ports import free_port
 from tests.contract.harness import (
     ALWAYS,
     CORE,
@@ -21,7 +22,6 @@ from tests.contract.harness import (
     box,
     command,
     fetch,
-    free_port,
     pod,
     wait_for,
 )

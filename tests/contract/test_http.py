@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuagent.pages.http_server import MOST_CONNECTIONS, PAGE_THREADS, WARNING_GAP_S
+from standin.ports import free_port
 from standin.waiting import PATIENCE_S
-from tests.contract.harness import MEM, Node, box, fetch, free_port, pod
+from tests.contract.harness import MEM, Node, box, fetch, pod
 
 MakeNode = Callable[..., Node]
 CLIENTS = 2000

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.simulation.fault_socket import inject
+from standin.ports import free_port
 from tests.e2e.agent.agent_pages import AgentPages
-from tests.e2e.cluster import NODE_NAME, Cluster, free_port
+from tests.e2e.cluster import NODE_NAME, Cluster
 
 AGENT_PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
 """What the agent runs on, as for `bench`: with the libraries of requirements.lock alone it takes 3 MiB less."""

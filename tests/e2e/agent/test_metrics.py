@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from standin.ports import free_port
 from tests.e2e.agent.conftest import Node
 from tests.e2e.agent.prometheus import Prometheus, dcgm_exporter, documented, prometheus
 from tests.e2e.cluster import container, pod_manifest
@@ -28,13 +28,10 @@ def scraped(make_node: Callable[..., Node], tmp_path: Path) -> Iterator[tuple[No
     """A node where memory and compute are given out, unisolated, and its Prometheus."""
     node = make_node(mode="core_mem", flags=("--allow-unisolated", "true", "--compat-metrics", "true"))
     node.wait_amounts(mem=640, core=800)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    rules = MONITORING / "alerts.yaml"
     with (
         dcgm_exporter(node.agent.status()["gpus"]) as dcgm,
-        prometheus(
-            tmp_path / "prometheus", port, MONITORING / "alerts.yaml", gpuagent=node.agent.port, dcgm=dcgm
-        ) as server,
+        prometheus(tmp_path / "prometheus", free_port(), rules, gpuagent=node.agent.port, dcgm=dcgm) as server,
     ):
         yield node, server
 

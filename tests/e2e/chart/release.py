@@ -8,9 +8,10 @@ from typing import Any
 
 from gpuagent.simulation.fault_socket import inject
 from manifests.render import CHART
+from standin.ports import free_port
 from tests.e2e.agent.agent_pages import AgentPages
 from tests.e2e.build import AGENT_IMAGE, bin_dir
-from tests.e2e.cluster import WAIT_S, Cluster, free_port
+from tests.e2e.cluster import WAIT_S, Cluster
 
 HELM = bin_dir() / "helm"
 NAME = "gpuagent"

@@ -6,7 +6,7 @@ from .core import Cluster
 from .host import MachineInUseError
 from .kubelet_files import Checkpoint, CheckpointEntry
 from .manifests import IMAGE, NODE_NAME, PAUSE_IMAGE, container, pod_manifest
-from .processes import ComponentError, free_port
+from .processes import ComponentError
 from .waiting import WAIT_S
 
 __all__ = [
@@ -22,6 +22,5 @@ __all__ = [
     "ComponentError",
     "MachineInUseError",
     "container",
-    "free_port",
     "pod_manifest",
 ]

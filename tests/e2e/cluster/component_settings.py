@@ -4,13 +4,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from standin.ports import free_port
 from tests.e2e.build import IMAGES
 
 from .host import CONTAINERD_STATE
 from .manifests import NODE_NAME, PAUSE_IMAGE
 from .numa import shown, two_nodes
 from .pki import AGENT, NODE_USER, Pki
-from .processes import free_port
 
 # The address of the service `kubernetes`, and the API server really listens there: all of 127/8 is this machine, so
 # that clients in pods (which have the host's network) reach it without kube-proxy.

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -113,10 +112,3 @@ def end_recorded(records: Path) -> None:
         if started and start_time(int(pid)) == started:
             os.kill(int(pid), signal.SIGKILL)
         record.unlink()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -7,8 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from standin.ports import free_port
 from tests.e2e.build import bin_dir
-from tests.e2e.cluster import WAIT_S, free_port, pki
+from tests.e2e.cluster import WAIT_S, pki
 from tests.e2e.cluster.api_client import ApiClient
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.cluster.processes import Process

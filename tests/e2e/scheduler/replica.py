@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from tests.e2e.cluster import free_port, pki
+from standin.ports import free_port
+from tests.e2e.cluster import pki
 from tests.e2e.cluster.processes import Process
 from tests.e2e.scheduler.breakable_connection import BreakableConnection
 from tests.e2e.scheduler.control_plane import LEASE

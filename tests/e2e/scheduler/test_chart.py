@@ -21,8 +21,8 @@ import yaml
 from gpuagent.domain.pods.annotations import MEMORY_ANNOTATION
 from gpuagent.domain.sharing.mode import GPU_CORE, GPU_MEM, GPU_WHOLE, GROUP_ANNOTATION
 from manifests.render import CHART
+from standin.ports import free_port
 from tests.e2e.agent.prometheus import prometheus
-from tests.e2e.cluster import free_port
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import NODES, PODS, ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
