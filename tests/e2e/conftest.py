@@ -1,12 +1,29 @@
 """The one cluster of an end-to-end run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import build
 from tests.e2e.cluster import Cluster
+from tests.e2e.cluster.part_logs import SinceTestBegan
+
+_BEGAN = pytest.StashKey[SinceTestBegan]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_BEGAN] = SinceTestBegan()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows the logs of all parts, as they are before anything is taken down."""
+    report = yield
+    if report.failed:
+        report.sections += item.stash[_BEGAN].sections()
+    return report
 
 
 @pytest.fixture(scope="session")

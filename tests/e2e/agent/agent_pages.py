@@ -8,6 +8,9 @@ from typing import Any
 
 from tests.e2e.cluster import WAIT_S
 
+_ANSWER_S = 60.0
+"""For an agent that is there: one that is not refuses the connection at once."""
+
 
 class AgentPages:
     """The pages of the agent that listens at a port of this machine."""
@@ -22,7 +25,7 @@ class AgentPages:
     def page(self, path: str) -> bytes | None:
         """A page of the agent's port; None while it says no or is not there."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=_ANSWER_S) as answer:
                 return bytes(answer.read())
         except OSError:
             return None

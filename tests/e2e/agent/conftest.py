@@ -138,11 +138,7 @@ class Node:
 
     def _kubelet_has(self) -> dict[str, int]:
         """Healthy devices by resource, as kubelet's device manager counts them now."""
-        with grpc.insecure_channel(
-            f"unix:{POD_RESOURCES}", options=[("grpc.default_authority", "localhost")]
-        ) as channel:
-            stub = pb_grpc.PodResourcesListerStub(channel)
-            answer = stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=5)
+        answer = _allocatable()
         ids: dict[str, set[str]] = {}
         for entry in answer.devices:
             ids.setdefault(entry.resource_name, set()).update(entry.device_ids)
@@ -154,6 +150,22 @@ class Node:
 
     def gpus_of(self, pod: str, container: str = "main") -> list[str]:
         return self.cluster.exec_env(pod, container)["NVIDIA_VISIBLE_DEVICES"].split(",")
+
+
+def _allocatable() -> pb.AllocatableResourcesResponse:
+    """Kubelet's answer; asked again while it starts, and where its rate limit refuses."""
+    end = time.monotonic() + WAIT_S
+    while True:
+        with grpc.insecure_channel(
+            f"unix:{POD_RESOURCES}", options=[("grpc.default_authority", "localhost")]
+        ) as channel:
+            stub = pb_grpc.PodResourcesListerStub(channel)
+            try:
+                return stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=WAIT_S)
+            except grpc.RpcError:
+                if time.monotonic() > end:
+                    raise
+        time.sleep(0.05)
 
 
 def _has(node: dict[str, Any], wanted: dict[str, str]) -> bool:

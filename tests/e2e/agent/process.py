@@ -12,7 +12,8 @@ from typing import Any
 from gpuagent.simulation.fault_socket import inject
 from standin.ports import free_port
 from tests.e2e.agent.agent_pages import AgentPages
-from tests.e2e.cluster import NODE_NAME, Cluster
+from tests.e2e.cluster import NODE_NAME, WAIT_S, Cluster
+from tests.e2e.cluster.part_logs import register_log
 
 AGENT_PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
 """What the agent runs on, as for `bench`: with the libraries of requirements.lock alone it takes 3 MiB less."""
@@ -69,6 +70,7 @@ class AgentProcess(AgentPages):
         self.state_dir = workdir / "state"
         self.log = workdir / "agent.log"
         workdir.mkdir(parents=True, exist_ok=True)
+        register_log("agent", self.log)
         self._command = [
             *(AGENT_PYTHON, "-m", "gpuagent", "run", "--simulate", box, "--node-name", NODE_NAME),
             *("--kubeconfig", str(cluster.kubeconfig("gpuagent")), "--state-dir", str(self.state_dir)),
@@ -89,15 +91,20 @@ class AgentProcess(AgentPages):
         self._end(signal.SIGKILL)
 
     def stop(self) -> float:
-        """SIGTERM; the seconds until it ended."""
+        """SIGTERM, as kubelet does; the seconds until it ended."""
         began = time.monotonic()
         self._end(signal.SIGTERM)
         return time.monotonic() - began
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of its last run; None while it runs."""
+        return self._process.poll() if self._process else None
+
     def _end(self, number: int) -> None:
         if self._process and self._process.poll() is None:
             os.kill(self._process.pid, number)
-            self._process.wait(10)
+            self._process.wait(WAIT_S)
 
     @property
     def running(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import WAIT_S
+from tests.e2e.cluster.part_logs import register_log
 
 _DCGM = {"DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_POWER_USAGE": 300.5, "DCGM_FI_DEV_GPU_TEMP": 85}
 
@@ -36,7 +37,7 @@ class Prometheus:
     def ask(self, path: str, **arguments: str) -> Any:
         """`data` of the answer. Raises OSError while nobody answers, or for what cannot be asked."""
         with urllib.request.urlopen(
-            f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}", timeout=5
+            f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}", timeout=WAIT_S
         ) as answer:
             return json.load(answer)["data"]
 
@@ -107,6 +108,7 @@ def prometheus(workdir: Path, port: int, rules: Path, **jobs: int) -> Iterator[P
     every = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
     config.write_text(json.dumps({"global": every, "rule_files": [str(rules)], "scrape_configs": scraped}))
     command = ("prometheus", f"--config.file={config}", f"--storage.tsdb.path={workdir / 'data'}")
+    register_log("prometheus", workdir / "log")
     with (workdir / "log").open("wb") as log:
         process = subprocess.Popen((*command, f"--web.listen-address=127.0.0.1:{port}"), stdout=log, stderr=log)
     try:
@@ -121,4 +123,4 @@ def prometheus(workdir: Path, port: int, rules: Path, **jobs: int) -> Iterator[P
         yield server
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(WAIT_S)

@@ -38,9 +38,7 @@ def node(cluster: Cluster, make_node: Callable[..., Node], mps: MpsHost) -> Iter
     with chart_classes(cluster, extendedResource="aliyun.com/gpu"):
         made = make_node(box=BOX, mode="dra", flags=("--mps-control", str(mps.control), "--mps-pipe-dir", str(mps.own)))
         made.wait_amounts()
-        made.cluster.client.wait(
-            SLICES, SLICE, lambda found: found is not None and all(map(isolates, devices(found))), 30
-        )
+        made.cluster.client.wait(SLICES, SLICE, lambda found: found is not None and all(map(isolates, devices(found))))
         yield made
 
 

@@ -165,7 +165,7 @@ def test_a_watch_shows_a_new_pod_and_ends_cleanly(
     ) as process:
         assert process.stdout is not None
         lines = iter(process.stdout)
-        late = threading.Timer(60, process.kill)
+        late = threading.Timer(WAIT_S, process.kill)
         late.start()
         try:
             assert any("0/640 (0%)" in line for line in lines)
@@ -174,4 +174,4 @@ def test_a_watch_shows_a_new_pod_and_ends_cleanly(
         finally:
             late.cancel()
             process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(WAIT_S) == 0

@@ -113,7 +113,7 @@ def test_two_hundred_containers_have_memory_and_compute_on_one_gpu(make_node: Ca
         node.pods.append(manifest["metadata"]["name"])
         node.cluster.create_pod(manifest)
     for manifest in manifests:
-        pod = node.cluster.wait_phase(manifest["metadata"]["name"], "Running", "Failed", timeout=300)
+        pod = node.cluster.wait_phase(manifest["metadata"]["name"], "Running", "Failed")
         assert pod["status"]["phase"] == "Running", pod["status"]
     held = node.audit()
     gpus: dict[object, set[str]] = {}

@@ -46,7 +46,7 @@ def test_schedulers_and_kubelet_count_the_same_in_every_mode(make_node: Callable
     ):
         node.switch(mode, **amounts)
         assert publishes(node, **units).both is (mode == "core_mem")
-    report = node.cluster.client.wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is not None, 20) or {}
+    report = node.cluster.client.wait(MAPS, f"{NODE_NAME}-gputopo-report", lambda found: found is not None) or {}
     found = publishes(node, whole=8)
     mbps = node_links(report["data"], found)
     assert mbps is not None

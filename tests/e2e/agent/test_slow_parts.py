@@ -18,7 +18,7 @@ from tests.e2e.agent.conftest import KUBELET_DIR, Node
 from tests.e2e.agent.decision_audit import audit_decisions
 from tests.e2e.agent.share_scheduler import ShareScheduler
 from tests.e2e.agent.slow_proxies import SlowSocket, late_watches
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import WAIT_S, Cluster
 
 SOCKET = KUBELET_DIR / "pod-resources" / "kubelet.sock"
 LATE_S = 5.0
@@ -82,7 +82,7 @@ def test_a_silent_pod_resources_api(
 
 def taken(node: Node, name: str) -> dict[str, Any]:
     """The pod's status, once kubelet has admitted or rejected it."""
-    status: dict[str, Any] = node.cluster.wait_pod(name, lambda pod: "startTime" in pod["status"], 120)["status"]
+    status: dict[str, Any] = node.cluster.wait_pod(name, lambda pod: "startTime" in pod["status"])["status"]
     return status
 
 
@@ -105,7 +105,7 @@ def busy_api() -> Iterator[None]:
             stub = pb_grpc.PodResourcesListerStub(channel)
             while not ended.is_set():
                 try:
-                    stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=5)
+                    stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=WAIT_S)
                 except grpc.RpcError as err:
                     limited.append(err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED)
 

@@ -13,7 +13,7 @@ FIRST_TYPES = ["N/A", "NV1", "NV1", "NV2", "NV2", "SYS", "SYS", "SYS"]
 
 
 def wait(node: Node, wanted: Callable[[dict[str, Any] | None], bool]) -> dict[str, Any]:
-    return node.cluster.client.wait(MAPS, NAME, wanted, 20) or {}
+    return node.cluster.client.wait(MAPS, NAME, wanted) or {}
 
 
 def test_the_report_is_there_in_mode_topology_alone_and_reports_a_gpu_that_became_unhealthy(

@@ -15,7 +15,7 @@ import grpc
 from gpuagent._pb import deviceplugin_v1beta1_pb2 as pb
 from gpuagent._pb import deviceplugin_v1beta1_pb2_grpc as rpc
 from gpuagent.simulation import boxes
-from tests.e2e.cluster import Cluster, pod_manifest
+from tests.e2e.cluster import WAIT_S, Cluster, pod_manifest
 
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 SOCKET = "aliyungpushare.sock"
@@ -39,7 +39,7 @@ class OldPlugin(rpc.DevicePluginServicer):
         self._server.start()
         with grpc.insecure_channel(f"unix://{PLUGINS / 'kubelet.sock'}") as channel:
             request = pb.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=RESOURCE)
-            rpc.RegistrationStub(channel).Register(request, timeout=5)
+            rpc.RegistrationStub(channel).Register(request, timeout=WAIT_S)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -125,7 +125,7 @@ def test_another_namespace_than_kube_system(
     node = Node(cluster, pod_resources, one.install())
     node.wait_amounts(gpu=8)
     report = cluster.client.wait(
-        "/api/v1/namespaces/kube-system/configmaps", f"{NODE_NAME}-gputopo-report", lambda found: found is not None, 20
+        "/api/v1/namespaces/kube-system/configmaps", f"{NODE_NAME}-gputopo-report", lambda found: found is not None
     )
     assert json.loads((report or {})["data"]["devices"])["7"] == "Healthy"
     quota = cluster.client.expect("GET", "/api/v1/namespaces/gpu/resourcequotas/gpuagent")

@@ -41,7 +41,7 @@ class ApiClient:
         body: Json | None = None,
         content_type: str = "application/json",
         token: str | None = None,
-        timeout: float = 10,
+        timeout: float = WAIT_S,
     ) -> tuple[int, Json]:
         """The status and the answer; text that is not JSON comes as ``{"text": ...}``."""
         with closing(self._connection(timeout)) as connection:
@@ -55,9 +55,16 @@ class ApiClient:
             answer = {"text": text}
         return response.status, answer
 
-    def expect(self, method: str, path: str, body: Json | None = None, content_type: str = "application/json") -> Json:
+    def expect(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        timeout: float = WAIT_S,
+    ) -> Json:
         """As `request`, but anything else than success is an error."""
-        status, answer = self.request(method, path, body, content_type)
+        status, answer = self.request(method, path, body, content_type, timeout=timeout)
         if status >= http.client.BAD_REQUEST:
             raise ApiError(method, path, status, answer)
         return answer
@@ -66,7 +73,7 @@ class ApiClient:
         """Create objects of one collection, one after the other over one connection."""
         created = []
         headers = self._headers(None) | {"Content-Type": "application/json"}
-        with closing(self._connection(timeout=30)) as connection:
+        with closing(self._connection(timeout=WAIT_S)) as connection:
             for manifest in manifests:
                 connection.request("POST", path, json.dumps(manifest).encode(), headers)
                 response = connection.getresponse()
@@ -115,7 +122,7 @@ class ApiClient:
     def _states(self, path: str, name: str, timeout: float) -> Iterator[Json | None]:
         """The object as it is, then as it becomes."""
         selector = {"fieldSelector": f"metadata.name={name}"}
-        listed = self.expect("GET", f"{path}?{urlencode(selector)}")
+        listed = self.expect("GET", f"{path}?{urlencode(selector)}", timeout=timeout)
         yield next(iter(listed["items"]), None)
         query = selector | {"resourceVersion": listed["metadata"]["resourceVersion"]}
         for event in self.watch(path, query, timeout):

@@ -1,5 +1,6 @@
 """The cluster: its components, its one node, and what tests do with pods on it."""
 
+import json
 import signal
 import ssl
 import subprocess
@@ -24,11 +25,14 @@ from .components import Components
 from .host import Host
 from .kubelet_files import Checkpoint, read_checkpoint
 from .manifests import NODE_NAME, Json
+from .part_logs import register_container_logs, register_description
 from .processes import Process
 from .runtime import Container, containers
 from .waiting import WAIT_S
 
 _NODES = "/api/v1/nodes"
+_ASKED_S = 10.0
+"""For the description of a cluster that is broken, and may not answer."""
 
 
 class Cluster:
@@ -59,6 +63,8 @@ class Cluster:
             self._settings = ComponentSettings.choose(bin_dir(), self.workdir, self._pki)
             self.client = ApiClient(self._pki.server, self._pki.ca, self._pki.tokens[pki.ADMIN])
             self._components = Components.create(self._settings, self.client)
+            register_container_logs(self._settings.pod_logs)
+            register_description("objects of the cluster", self._describe)
             stack.callback(self._components.stop_all)
             self._components.start_all_but_kubelet()
             self.start_kubelet()
@@ -209,7 +215,7 @@ class Cluster:
         """A page of kubelet's own server, such as /metrics."""
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # kubelet signed its certificate itself
-        connection = HTTPSConnection("127.0.0.1", self._settings.kubelet_port, timeout=10, context=tls)
+        connection = HTTPSConnection("127.0.0.1", self._settings.kubelet_port, timeout=WAIT_S, context=tls)
         try:
             connection.request("GET", path)
             return connection.getresponse().read().decode()
@@ -294,17 +300,24 @@ class Cluster:
 
     def exec_env(self, pod: str, container: str = "main", namespace: str = "default") -> dict[str, str]:
         """The environment inside the running container."""
-        deadline = time.monotonic() + 10
-        while True:
-            environment = self.container(pod, container, namespace).environment()
-            # Until the runtime has handed over to the image's program, the first process is the runtime's own.
-            if "KUBERNETES_SERVICE_HOST" in environment or time.monotonic() > deadline:
-                return environment
-            time.sleep(0.02)
+        return self._begun(pod, container, namespace).environment()
 
     def container_devices(self, pod: str, container: str = "main", namespace: str = "default") -> list[str]:
         """The names in /dev inside the running container."""
-        return self.container(pod, container, namespace).devices()
+        return self._begun(pod, container, namespace).devices()
+
+    def _begun(self, pod: str, name: str, namespace: str) -> Container:
+        """A running container whose first process is the image's program, and no longer the runtime's own.
+
+        Raises:
+            LookupError: it does not run, or has ended before it began.
+        """
+        deadline = time.monotonic() + WAIT_S
+        while not (container := self.container(pod, name, namespace)).has_begun:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"container {name} of pod {pod}: its program did not begin within {WAIT_S:g} s")
+            time.sleep(0.02)
+        return container
 
     def execute(
         self, pod: str, *command: str, container: str = "main", namespace: str = "default"
@@ -320,6 +333,21 @@ class Cluster:
         # Each line begins with time, stream and a flag.
         return "".join(line.split(" ", 3)[3] for line in logs[-1].read_text().splitlines(keepends=True)) if logs else ""
 
+    def _describe(self) -> str:
+        """What an operator would look at first."""
+        lines = []
+        node = self.client.expect("GET", f"{_NODES}/{NODE_NAME}", timeout=_ASKED_S)
+        lines.append(f"node: {json.dumps(node['status'].get('allocatable'))}")
+        for condition in node["status"].get("conditions", ()):
+            lines.append(f"  {condition['type']}={condition['status']}: {condition.get('message', '')}")
+        for pod in self.client.expect("GET", "/api/v1/pods", timeout=_ASKED_S)["items"]:
+            lines.append(f"pod {pod['metadata']['name']}: {json.dumps(pod['status'])[:600]}")
+        events = self.client.expect("GET", "/api/v1/events", timeout=_ASKED_S)["items"]
+        for event in sorted(events, key=_seen_at)[-40:]:
+            about = event["involvedObject"].get("name")
+            lines.append(f"{_seen_at(event)} {event['reason']} on {about}: {event['message'][:300]}")
+        return "\n".join(lines)
+
     def _wait(self, path: str, name: str, wanted: Callable[[Json], bool], timeout: float) -> Json:
         try:
             found = self.client.wait(path, name, lambda item: item is not None and wanted(item), timeout)
@@ -329,6 +357,10 @@ class Cluster:
             raise
         assert found is not None
         return found
+
+
+def _seen_at(event: Json) -> str:
+    return event.get("lastTimestamp") or event.get("eventTime") or ""
 
 
 def _pods(namespace: str) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .part_logs import register_log
 from .waiting import WAIT_S
 
 
@@ -22,6 +23,7 @@ class Process:
         self._command = tuple(command)
         self._log = log
         self._record = records / name
+        register_log(name, log)
         self._child: subprocess.Popen[bytes] | None = None
 
     @property

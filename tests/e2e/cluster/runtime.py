@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .host import CONTAINERD_STATE
+from .waiting import WAIT_S
 
 _BUNDLES = CONTAINERD_STATE / "io.containerd.runtime.v2.task" / "k8s.io"
 _ANNOTATION = "io.kubernetes.cri"
@@ -32,6 +33,14 @@ class Container:
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] != "Z"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the image's program runs: before it, the first process is the runtime's own, in the machine's files."""
+        try:
+            return "KUBERNETES_SERVICE_HOST" in self.environment()
+        except OSError:  # it has ended
+            return False
 
     def environment(self) -> dict[str, str]:
         """What the first process was started with."""
@@ -86,4 +95,4 @@ class Ctr:
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = (str(self.binary), "--address", str(self.socket), "--namespace", "k8s.io", *arguments)
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)

@@ -113,13 +113,13 @@ class ControlPlane:
 
     def clear(self) -> None:
         """Remove all pods and nodes, and the lease of the scheduler."""
-        self.client.request("DELETE", NODES, timeout=60)
+        self.client.request("DELETE", NODES)
         self.client.request("DELETE", f"{_LEASES}/{LEASE}")
         self.clear_pods()
 
     def clear_pods(self) -> None:
         """Remove all pods."""
-        self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0}, timeout=60)
+        self.client.request("DELETE", PODS, {"gracePeriodSeconds": 0})
         self.pods.wait(lambda pods: not pods)
 
     def leader(self, *, other_than: str = "", timeout: float = WAIT_S) -> str:

@@ -32,6 +32,7 @@ class PodWatch:
         self._changed = threading.Condition()
         self._pods: dict[str, Json] = {}
         self._listener: Listener | None = None
+        self._failure: Exception | None = None
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="pod watch", daemon=True)
 
@@ -43,21 +44,38 @@ class PodWatch:
         self._ended = True
 
     def listen(self, listener: Listener | None) -> None:
-        """Show a listener the pods as they are, and every change from now on; it replaces the one before."""
+        """Show a listener the pods as they are, and every change from now on; it replaces the one before.
+
+        Raises:
+            RuntimeError: the one before has failed.
+        """
         with self._changed:
+            self._raise_failure()
             self._listener = listener
             if listener is not None:
                 for pod in self._pods.values():
                     listener.seen(pod)
 
     def wait(self, wanted: Callable[[Mapping[str, Json]], bool], timeout: float = WAIT_S) -> dict[str, Json]:
-        """Until the pods, by name, are as wanted; returns them."""
+        """Until the pods, by name, are as wanted; returns them.
+
+        Raises:
+            RuntimeError: the listener has failed.
+        """
         deadline = time.monotonic() + timeout
         with self._changed:
-            while not wanted(self._pods):
+            while self._failure is None and not wanted(self._pods):
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise TimeoutError(f"the pods were not as wanted within {timeout:g} s; {self._summary()}")
+            self._raise_failure()
             return dict(self._pods)
+
+    def _raise_failure(self) -> None:
+        """Fail the test in its own thread. The watch itself goes on, for the tests after it."""
+        failure = self._failure
+        self._failure = None
+        if failure is not None:
+            raise RuntimeError("the listener of the watch of pods has failed") from failure
 
     def _summary(self) -> str:
         phases = Counter(pod["status"]["phase"] for pod in self._pods.values())
@@ -93,9 +111,17 @@ class PodWatch:
                 self._pods[name] = pod
             elif self._pods.get(name, pod)["metadata"]["uid"] == uid:
                 self._pods.pop(name, None)
-            if self._listener is not None:
-                if gone:
-                    self._listener.gone(uid)
-                else:
-                    self._listener.seen(pod)
+            self._show(pod, gone=gone)
             self._changed.notify_all()
+
+    def _show(self, pod: Json, *, gone: bool) -> None:
+        if self._listener is None:
+            return
+        try:
+            if gone:
+                self._listener.gone(pod["metadata"]["uid"])
+            else:
+                self._listener.seen(pod)
+        except Exception as failure:  # an assertion of the listener's, for example
+            self._failure = failure
+            self._listener = None

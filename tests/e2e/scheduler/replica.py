@@ -1,24 +1,29 @@
-"""One kube-scheduler with its extender, as one pod of the Deployment runs them."""
+"""A kube-scheduler with its extender, as a pod of the Deployment runs them."""
 
 import http.client
 import json
 import ssl
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from standin.ports import free_port
-from tests.e2e.cluster import pki
+from tests.e2e.cluster import WAIT_S, pki
 from tests.e2e.cluster.processes import Process
 from tests.e2e.scheduler.breakable_connection import BreakableConnection
 from tests.e2e.scheduler.control_plane import LEASE
 from tests.e2e.scheduler.pods import SCHEDULER_NAME
 
 _RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu")
-# Short, so that a new leader follows soon; not so short that a busy machine loses the lease.
-_LEASE_SECONDS = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}
+# A kube-scheduler that loses its lease ends. One that is alone has no reason to, however busy the machine is.
+LEASE_OF_ONE = {"leaseDuration": "600s", "renewDeadline": "500s", "retryPeriod": "1s"}
+# Short, so that another leads soon. The tests start the one that has lost its lease again, as kubelet does.
+_LEASE_OF_SEVERAL = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"}
+
+Result = TypeVar("Result")
 
 
 class Plane(Protocol):
@@ -47,6 +52,7 @@ class Replica:
         name: the host name of both.
         flags: further flags of the extender.
         extends: whether kube-scheduler calls the extender.
+        alone: whether no other replica ever takes over from it. If not, wait with `revived_while`.
 
     Attributes:
         name: the host name of both.
@@ -55,7 +61,15 @@ class Replica:
         link: between the extender and the API server.
     """
 
-    def __init__(self, control_plane: Plane, name: str, flags: Iterable[str] = (), *, extends: bool = True) -> None:
+    def __init__(
+        self,
+        control_plane: Plane,
+        name: str,
+        flags: Iterable[str] = (),
+        *,
+        extends: bool = True,
+        alone: bool = True,
+    ) -> None:
         self._directory = control_plane.workdir / name
         self._directory.mkdir(exist_ok=True)
         self.link = BreakableConnection(control_plane.address)
@@ -72,7 +86,9 @@ class Replica:
         self.extender = control_plane.process(f"{name}-extender", (*host, *extender, *flags))
         self._scheduler_port = free_port()
         config = self._configuration(
-            control_plane.kubeconfig("system:kube-scheduler"), f"http://{address}" if extends else None
+            control_plane.kubeconfig("system:kube-scheduler"),
+            f"http://{address}" if extends else None,
+            LEASE_OF_ONE if alone else _LEASE_OF_SEVERAL,
         )
         self.scheduler = control_plane.process(
             f"{name}-scheduler",
@@ -125,13 +141,13 @@ class Replica:
         path.write_text(json.dumps(config))
         return path
 
-    def _configuration(self, kubeconfig: Path, extender: str | None) -> Path:
+    def _configuration(self, kubeconfig: Path, extender: str | None, lease: Mapping[str, str]) -> Path:
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             # With its default of 50 requests a second, that limit would be all that can be measured.
             "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 1000},
-            "leaderElection": {"leaderElect": True, "resourceName": LEASE} | _LEASE_SECONDS,
+            "leaderElection": {"leaderElect": True, "resourceName": LEASE} | dict(lease),
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
             "profiles": [{"schedulerName": SCHEDULER_NAME}],
@@ -153,6 +169,24 @@ class Replica:
         path = self._directory / "scheduler.json"
         path.write_text(json.dumps(config, indent=2))
         return path
+
+
+def revived_while(replicas: Collection[Replica], wait: Callable[[float], Result]) -> Result:
+    """Call `wait` with one second at a time, and start between the calls what has ended, as kubelet does.
+
+    Args:
+        replicas: not alone: a kube-scheduler that cannot renew its lease in time ends, on a busy machine any time.
+        wait: raises TimeoutError after that many seconds.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        for replica in replicas:
+            replica.revive()
+        try:
+            return wait(1.0)
+        except TimeoutError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def _answers(connection: http.client.HTTPConnection) -> bool:

@@ -28,6 +28,7 @@ from tests.e2e.scheduler.control_plane import NODES, PODS, ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
 from tests.e2e.scheduler.pods import job, pod
+from tests.e2e.scheduler.replica import LEASE_OF_ONE
 
 NAME, NAMESPACE = "gpu-scheduler", "gpu"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
@@ -110,10 +111,14 @@ class Deployed:
         return path
 
     def _configuration(self, kubeconfig: Path, port: int) -> Path:
-        """As a pod reads it, but for the port of the extender, and for the kubeconfig that no pod needs."""
+        """As a pod reads it, but for the port of the extender, for the kubeconfig that no pod needs, and for its lease.
+
+        Nothing starts kube-scheduler again if it loses the lease while the API server restarts.
+        """
         (config_map,) = (one for one in self.objects if one["kind"] == "ConfigMap")
         config = yaml.safe_load(config_map["data"]["config.yaml"])
         config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+        config["leaderElection"] |= LEASE_OF_ONE
         config["extenders"][0]["urlPrefix"] = re.sub(r":\d+$", f":{port}", config["extenders"][0]["urlPrefix"])
         path = self._workdir / "config.yaml"
         path.write_text(yaml.safe_dump(config))

@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
+from tests.e2e.cluster import WAIT_S
 from tests.e2e.cluster.manifests import Json
 from tests.e2e.scheduler.control_plane import ControlPlane
 from tests.e2e.scheduler.gpu_allocations import Allocations
 from tests.e2e.scheduler.nodes import core_node, share_node, whole_node
 from tests.e2e.scheduler.pods import mixed
-from tests.e2e.scheduler.replica import Replica
+from tests.e2e.scheduler.replica import Replica, revived_while
 
 _PODS, _BATCH, _SEED = 2000, 100, 3
 
@@ -31,17 +32,19 @@ def allocations(make_allocations: Callable[[Iterable[Json]], Allocations]) -> Al
 def test_every_pod_runs_and_no_gpu_is_given_twice(
     control_plane: ControlPlane, allocations: Allocations, make_replica: Callable[..., Replica]
 ) -> None:
-    replicas = {name: make_replica(name) for name in ("a", "b")}
+    replicas = {name: make_replica(name, alone=False) for name in ("a", "b")}
     disturbances = _Disturbances(control_plane, replicas).in_random_order(random.Random(_SEED))
     pods, created = mixed(_PODS, _SEED), 0
+
+    def wait(wanted: Callable[[Mapping[str, Json]], bool]) -> None:
+        revived_while(replicas.values(), lambda seconds: control_plane.pods.wait(wanted, seconds))
+
     while batch := pods[created : created + _BATCH]:
         with next(disturbances):
             created += len(control_plane.add_pods(batch))
-        for replica in replicas.values():
-            replica.revive()
         # Most have a node before the next one comes: without progress there is nothing to disturb.
-        control_plane.pods.wait(lambda pods: _count(pods, _bound) >= created - _BATCH)
-    control_plane.pods.wait(lambda pods: _count(pods, _ended) == created)
+        wait(lambda pods: _count(pods, _bound) >= created - _BATCH)
+    wait(lambda pods: _count(pods, _ended) == created)
     assert allocations.problems() == []
     assert set(allocations.used().values()) == {0}
 
@@ -66,7 +69,12 @@ class _Disturbances:
 
     @property
     def _leader(self) -> Replica:
-        return self._replicas[self._control_plane.leader()]
+        name = revived_while(self._replicas.values(), lambda seconds: self._control_plane.leader(timeout=seconds))
+        return self._replicas[name]
+
+    def _wait_for_another(self, former: Replica) -> None:
+        others = [replica for replica in self._replicas.values() if replica is not former]
+        revived_while(others, lambda seconds: self._control_plane.leader(other_than=former.name, timeout=seconds))
 
     @contextmanager
     def extender_killed(self) -> Iterator[None]:
@@ -93,7 +101,7 @@ class _Disturbances:
         """The leader ends in order, and gives the lease back."""
         leader = self._leader
         leader.scheduler.stop()
-        self._control_plane.leader(other_than=leader.name)
+        self._wait_for_another(leader)
         yield
 
     @contextmanager
@@ -101,10 +109,10 @@ class _Disturbances:
         """The leader stands still until another leads, and goes on where it was."""
         leader = self._leader
         leader.scheduler.signal(signal.SIGSTOP)
-        self._control_plane.leader(other_than=leader.name)
+        self._wait_for_another(leader)
         yield
         leader.scheduler.signal(signal.SIGCONT)
-        leader.scheduler.wait_for_end(timeout=30)  # as it has lost the lease
+        leader.scheduler.wait_for_end(WAIT_S)  # as it has lost the lease
 
     @contextmanager
     def extender_hangs(self) -> Iterator[None]:

@@ -39,9 +39,7 @@ def test_a_pod_and_the_inspect_tool_say_why_it_waits_and_it_goes_on(
     control_plane.delete_pods([first[0], second])
     control_plane.pods.wait(lambda pods: len(pods) == 2)
     control_plane.add_pods([pod("large", {GPU_MEM: 60})])
-    control_plane.pods.wait(
-        lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in why(pods, "large"), 30
-    )
+    control_plane.pods.wait(lambda pods: "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in why(pods, "large"))
     inspect = [sys.executable, "-m", "inspectcgpu", "--kubeconfig", str(control_plane.kubeconfig(pki.ADMIN))]
     shown = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
     assert "60 of aliyun.com/gpu-mem wanted on one GPU, at most 40" in " ".join(shown.split())
