@@ -69,6 +69,8 @@ REGISTER_S = 15.0
 """How long kubelet may take to find the DRA driver's socket; it looks each second."""
 DRIVER_PATIENCE_S = 5.0
 WAITING_PERIOD_S, QUIET_PERIOD_S = 1.0, 30.0
+_SAID_OTHERWISE = frozenset({"ResourceNotRegistered", "DRADriverNotRegistered", "ModeNotYetKnown"})
+"""Blocking problems for which `/readyz` has words of its own, which it says before the problem begins."""
 
 
 class Agent:
@@ -448,12 +450,14 @@ class Agent:
         ]
         if state.node.mode is Mode.DRA and not state.claims.registered:
             waiting.append(f"{DRA_DRIVER}: {state.claims.registration_problem or 'kubelet has not registered it yet'}")
-        reasons = [state.gpus.driver_problem and f"NVIDIA driver: {state.gpus.driver_problem}", *waiting]
-        if state.holdings.listed is None:
-            reasons.append(f"kubelet's pod-resources API: {state.holdings.problem or 'not read yet'}")
+        blocking = [problem for problem in problems.problems(state) if problem.blocking]
+        reasons = [problem.message for problem in blocking if problem.reason not in _SAID_OTHERWISE]
+        reasons += waiting
+        if state.holdings.listed is None and state.holdings.problem is None:
+            reasons.append("kubelet's pod-resources API: not read yet")
         if self._settings.mode is None and state.node.object is None and self._remembered.saved is None:
             reasons.append(state.node.problem or "node label not read yet")
-        return "; ".join(reason for reason in reasons if reason) or None
+        return "; ".join(reasons) or None
 
     def status(self) -> dict[str, Any]:
         """The status page: the core's report, with each resource's registration."""

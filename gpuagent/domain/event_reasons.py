@@ -46,6 +46,7 @@ EventReason = Literal[
     "ModeSwitch",
     "ModeSwitchWaiting",
     "NoGPUs",
+    "NoUsableGPU",
     "NonContiguousGPUMinors",
     "PlacementSwitch",
     "PodResourcesUnavailable",

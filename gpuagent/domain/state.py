@@ -65,9 +65,10 @@ class State:
 
     @cached_property
     def unhealthy(self) -> dict[str, str]:
-        """By UUID, why the agent shows a GPU as unhealthy: it has a fault, is fenced, or has not answered yet."""
-        whys = (self.health.faults, self.gpus.fenced, self.health.unasked)
-        return {uuid: "; ".join(why[uuid] for why in whys if uuid in why) for uuid in whys[0] | whys[1] | whys[2]}
+        """By UUID, why the agent shows a GPU as unhealthy: a fault, a fence, no driver, or no answer yet."""
+        whys = (self.health.faults, self.gpus.fenced, self.gpus.without_driver, self.health.unasked)
+        uuids = frozenset[str]().union(*whys)
+        return {uuid: "; ".join(why[uuid] for why in whys if uuid in why) for uuid in uuids}
 
     @cached_property
     def living_holdings(self) -> tuple[Holding, ...]:

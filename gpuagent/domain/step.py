@@ -27,7 +27,7 @@ def step(state: State, event: ev.Event) -> tuple[State, tuple[Announcement, ...]
 
 def deadline(state: State) -> float | None:
     """Monotonic seconds when the next change is due without an event; None if none is."""
-    due = (advertise.deadline(state), failed_pods.deadline(state), state.claims.next)
+    due = (advertise.deadline(state), failed_pods.deadline(state), state.claims.next, state.gpus.next)
     return min((at for at in due if at is not None), default=None)
 
 

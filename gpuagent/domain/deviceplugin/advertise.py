@@ -14,6 +14,7 @@ from dataclasses import replace
 from gpuagent.domain.node_state.device_lists import Advertised, DeviceRange, Draining, Lists
 from gpuagent.domain.sharing.units import MAX_LIST_BYTES, list_bytes, units_of
 from gpuagent.domain.state import State
+from gpuagent.domain.usable_gpus import gives_units, usable_gpus
 
 SETTLE_S = 2.0
 
@@ -34,17 +35,16 @@ def wanted(state: State) -> Lists:
     lists: dict[str, tuple[DeviceRange, ...]] = dict.fromkeys(state.policy.resources.names, ())
     if at_zero(state):
         return lists
-    out = state.blocked | state.layer.left_out.keys()
-    usable = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
-    unhealthy = state.unhealthy
+    unit, blocked = state.policy.unit, state.blocked
+    usable = {gpu.uuid for gpu in usable_gpus(state)}
+    # GPUs without MIG mode count for the size of a list, so that it does not depend on isolation or running pods.
+    counted = tuple(gpu for gpu in state.gpus.by_index if not gpu.mig)
+    listed = [gpu for gpu in counted if gives_units(gpu, state) and gpu.uuid not in blocked]
     for resource, kind in state.resource_kinds.items():
-        if list_bytes(usable, kind, state.policy.unit) > MAX_LIST_BYTES:
-            continue
-        lists[resource] = tuple(
-            DeviceRange(gpu, kind, count, healthy=gpu.uuid not in unhealthy)
-            for gpu in usable
-            if gpu.uuid not in out and (count := units_of(gpu, kind, state.policy.unit))
-        )
+        if list_bytes(counted, kind, unit) <= MAX_LIST_BYTES:
+            lists[resource] = tuple(
+                DeviceRange(gpu, kind, units_of(gpu, kind, unit), healthy=gpu.uuid in usable) for gpu in listed
+            )
     return lists
 
 

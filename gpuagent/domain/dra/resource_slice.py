@@ -21,6 +21,7 @@ from gpuagent.domain.gpus.gpu import Gpu, key_of
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, Isolates, Mode, Placement
 from gpuagent.domain.sharing.units import MemoryUnit
 from gpuagent.domain.state import State
+from gpuagent.domain.usable_gpus import gives_units
 
 Json = dict[str, Any]
 
@@ -86,8 +87,7 @@ class _Devices:
     @cached_property
     def usable(self) -> list[Gpu]:
         """GPUs that can be devices, in NVML's order."""
-        unit = self.state.policy.unit.mib
-        return [gpu for gpu in self.state.gpus.by_index if not gpu.mig and gpu.memory_mib >= unit]
+        return [gpu for gpu in self.state.gpus.by_index if gives_units(gpu, self.state)]
 
     @cached_property
     def mbps(self) -> Mbps:

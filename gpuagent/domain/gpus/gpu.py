@@ -29,7 +29,8 @@ class Gpu:
         minor: N of ``/dev/nvidiaN``.
         pci_bus_id: ``00000000:07:00.0``.
         model: product name, ``NVIDIA A100-SXM4-80GB``.
-        memory_mib: total framebuffer in MiB, rounded down (NVML memory info ``total``).
+        memory_mib: total framebuffer in MiB, rounded down (NVML memory info ``total``); 0 if the driver does not report
+            it, as for GPUs that share the memory of the host.
         reserved_mib: MiB of it that driver and firmware reserve; 0 if the driver does not report it.
         compute_capability: ``(8, 0)``; None if the driver does not report it.
         numa_node: None where unknown.
@@ -51,6 +52,11 @@ class Gpu:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", key_of(self.uuid))
+
+    @property
+    def only_whole(self) -> bool:
+        """Whether the GPU can only be given whole, because its memory is not known."""
+        return self.memory_mib == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from gpuagent.domain.gpus.link_reports import Wiring
 from gpuagent.domain.gpus.topology import Topology, topology
 
 NOT_READ = "not read yet"
+DRIVER_GRACE_S = 3.0
+"""For this long a driver may fail before its GPUs are out of use, so that one odd answer changes no list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,8 @@ class Gpus:
         topology: the GPUs that the driver listed last, and the links between every two of them.
         unreadable: the GPUs that the driver listed last and could not read.
         driver_problem: why the driver did not answer the last read; the inventory stays.
+        driver_failed_at: when it stopped answering, in monotonic seconds; None while it answers.
+        driver_gone: it has not answered for `DRIVER_GRACE_S`.
         fence: the content of the operator's file when it was last valid.
     """
 
@@ -33,15 +37,32 @@ class Gpus:
     driver_version: str = ""
     device_nodes: frozenset[str] = frozenset()
     driver_problem: str | None = NOT_READ
+    driver_failed_at: float | None = None
+    driver_gone: bool = False
     fence: Fence = field(default_factory=Fence)
     fence_problem: str | None = None
 
     def taken(self, event: ev.Event) -> Self:
+        after = self._changed(event)
+        if after.next is not None and event.at >= after.next:
+            return replace(after, driver_gone=True)
+        return after
+
+    @property
+    def next(self) -> float | None:
+        """Monotonic seconds when `driver_gone` becomes true without an event; None if it does not."""
+        if self.driver_failed_at is None or self.driver_gone:
+            return None
+        return self.driver_failed_at + DRIVER_GRACE_S
+
+    def _changed(self, event: ev.Event) -> Self:
         match event:
             case ev.InventoryRead():
                 return self._read(unambiguous(event.inventory, self.by_uuid.values()))
             case ev.DriverUnavailable():
-                return replace(self, driver_problem=event.reason)
+                # Another reason does not start the grace period again: the driver fails since the first one.
+                since = event.at if self.driver_failed_at is None else self.driver_failed_at
+                return replace(self, driver_problem=event.reason, driver_failed_at=since)
             case ev.FenceRead():
                 return replace(self, fence=event.fence, fence_problem=None)
             case ev.FenceUnreadable():
@@ -68,6 +89,8 @@ class Gpus:
             driver_version=inventory.driver_version,
             device_nodes=inventory.device_nodes,
             driver_problem=None,
+            driver_failed_at=None,
+            driver_gone=False,
         )
 
     @cached_property
@@ -100,6 +123,12 @@ class Gpus:
         silent = {bad.index for bad in self.unreadable}
         known = self.by_uuid.items() if self.driver_problem is None else ()
         return frozenset(uuid for uuid, gpu in known if gpu.index not in silent)
+
+    @cached_property
+    def without_driver(self) -> dict[str, str]:
+        """UUID of each GPU to why it is out of use; empty unless the driver is gone."""
+        why = f"NVIDIA driver: {self.driver_problem}"
+        return dict.fromkeys(self.by_uuid, why) if self.driver_gone else {}
 
     @cached_property
     def fenced(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from gpuagent.domain.sharing.mode import DISABLE_LABEL, DRA_DRIVER, PROMISES, Mo
 from gpuagent.domain.sharing.units import MANY_DEVICES, MAX_LIST_BYTES, list_bytes, smallest_unit_that_fits, units_of
 from gpuagent.domain.state import State, once
 from gpuagent.domain.status import interop
+from gpuagent.domain.usable_gpus import serves_gpus, unusable_words, usable_gpus
 
 MANY_ENTRIES = 8
 """Maximum number of fence file entries that one message names."""
@@ -56,6 +57,7 @@ def problems(state: State) -> list[Problem]:
     """All current problems, worst first."""
     return [
         *_driver_problems(state),
+        *_usable_problems(state),
         *_mode_problems(state),
         *_offer_problems(state),
         *_claim_problems(state),
@@ -68,7 +70,8 @@ def problems(state: State) -> list[Problem]:
 def _driver_problems(state: State) -> Iterator[Problem]:
     gpus, faults = state.gpus, state.health.faults
     if gpus.driver_problem is not None:
-        yield Problem("DriverUnavailable", f"NVIDIA driver: {gpus.driver_problem}", blocking=not gpus.by_uuid)
+        blocking = gpus.driver_gone or not gpus.by_uuid
+        yield Problem("DriverUnavailable", f"NVIDIA driver: {gpus.driver_problem}", blocking=blocking)
     elif not gpus.by_uuid and not gpus.unreadable:
         yield Problem("NoGPUs", "the NVIDIA driver reports no GPU on this node", blocking=True)
     known = {gpu.index for gpu in gpus.by_uuid.values() if gpu.uuid not in faults}
@@ -85,6 +88,20 @@ def _driver_problems(state: State) -> Iterator[Problem]:
             yield from (Problem("GPUDegraded", f"GPU {gpu_.index} ({gpu_.uuid}): {note}") for note in case.notes)
     if any(kind.is_whole for kind in state.resource_kinds.values()):
         yield from (Problem("GPULinkDegraded", note) for note in gpus.topology.notes)
+
+
+def _usable_problems(state: State) -> Iterator[Problem]:
+    """No GPU is left for new containers, although the driver has some."""
+    gpus = state.gpus
+    if not gpus.by_uuid or gpus.driver_gone or state.health.unasked:
+        return  # another problem says so already, or the GPUs are asked for their health just now
+    if usable_gpus(state) or not serves_gpus(state):
+        return
+    text = (
+        f"mode {state.node.mode} has no usable GPU: of {len(gpus.by_uuid)}, {unusable_words(state)}. "
+        "The problems of the single GPUs say why, and what to do"
+    )
+    yield Problem("NoUsableGPU", text, blocking=True)
 
 
 def _mode_problems(state: State) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from gpuagent.domain.sharing.isolation_layers import Layer
 from gpuagent.domain.sharing.mode import CORE_PERCENT_PER_GPU, DRA_DRIVER, GPU_COUNT, MODE_LABEL, Mode
 from gpuagent.domain.state import State
 from gpuagent.domain.status.problems import Problem, problems, switch
+from gpuagent.domain.usable_gpus import serves_gpus, usable_gpus
 from gpuagent.system.printable import printable
 
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]")
@@ -48,13 +49,20 @@ def node_condition(state: State) -> dict[str, str]:
     """The node condition: type, status, reason, message. The writer adds the times."""
     found = problems(state)
     blocking = [problem for problem in found if problem.blocking]
-    ready = () if blocking else (Problem("Ready", f"mode {state.node.mode}, {len(state.gpus.by_uuid)} GPUs"),)
+    ready = () if blocking else (Problem("Ready", f"mode {state.node.mode}, {_gpus_words(state)}"),)
     return {
         "type": CONDITION_TYPE,
         "status": "False" if blocking else "True",
         "reason": (*blocking, *ready)[0].reason,
         "message": printable("; ".join(problem.message for problem in (*ready, *found))),
     }
+
+
+def _gpus_words(state: State) -> str:
+    count, usable = len(state.gpus.by_uuid), len(usable_gpus(state))
+    if usable == count or not serves_gpus(state):
+        return f"{count} GPUs"
+    return f"{usable} of {count} GPUs can be used"
 
 
 def status(state: State) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class PollSchedule:
 
     Attributes:
         post: takes an event at once.
-        back: called when a GPU that was away answers again.
+        back: called when the GPUs must be read again: one that was away answers, or the driver stops answering.
         clock: monotonic seconds.
         stopping: ends every thread that is woken.
         healthy_s: polling period of a healthy GPU.
@@ -151,6 +151,8 @@ class HealthPoll:
                         self._rest()
             except (DriverError, CallError) as err:
                 self._fails(str(err))
+                if not self._driver_away:
+                    self._pulse.back()
                 self._driver_away = self._away = True
             except Exception:
                 log.exception("Failed to ask a GPU for its health", extra={"gpu": self.index})

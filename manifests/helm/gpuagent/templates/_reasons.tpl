@@ -6,8 +6,8 @@
 'GPUIsolationUnsupported', 'GPULinkDegraded', 'GPURecovered', 'GPURefused', 'GPUUnfenced', 'GPUUnhealthy',
 'GPUUnreadable', 'HarmlessXID', 'InvalidModeLabel', 'InvalidPlacementLabel', 'IsolationDisabled',
 'IsolationDown', 'IsolationMissing', 'MIGEnabled', 'MixedGPUs', 'ModeLabelRemoved', 'ModeNotSaved',
-'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NonContiguousGPUMinors', 'PlacementSwitch',
-'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'Ready', 'ReportNotWritten',
-'ResourceNotRegistered', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable', 'StartupTaint',
-'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
+'ModeNotYetKnown', 'ModeSwitch', 'ModeSwitchWaiting', 'NoGPUs', 'NoUsableGPU', 'NonContiguousGPUMinors',
+'PlacementSwitch', 'PodResourcesUnavailable', 'PodsUnavailable', 'PreferredAllocationUnsupported', 'Ready',
+'ReportNotWritten', 'ResourceNotRegistered', 'ResourceSliceNotWritten', 'ResourceSlicesUnavailable',
+'StartupTaint', 'StartupTaintRemoved', 'UnitsChanged', 'UntrustedDaemon', 'XIDUntied']
 {{- end }}

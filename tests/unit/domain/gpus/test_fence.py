@@ -212,7 +212,7 @@ def test_an_entry_is_not_called_unknown_before_the_driver_has_answered():
 
 
 def test_a_fenced_gpu_is_reported_with_the_entry_and_the_cure():
-    node = fenced(in_force(Mode.SHARE, fence_file=FILE), "0", uuids=(uuid(1),))
+    node = fenced(in_force(Mode.SHARE, box(3), fence_file=FILE), "0", uuids=(uuid(1),))
     assert [problem.message for problem in problems(node.state)] == [
         f"GPU 0 ({uuid(0)}) is fenced by file (index 0): take the entry out of {FILE} to use it again",
         f"GPU 1 ({uuid(1)}) is fenced by file (its UUID): take the entry out of {FILE} to use it again",
